@@ -1,0 +1,57 @@
+# Each target makes the virtual environment .venv on first use, with any Python 3.11 to 3.13.
+.PHONY: quickstart test test-slow lint bench clean
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+
+# The first interpreter that fits; `make PYTHON=/path/to/python3.12 test` names another.
+PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.13; do \
+	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$python && break; done)
+BIN := .venv/bin
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 was found; install one, or name it: make PYTHON=... $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv || { rm -rf .venv; echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu install python3-venv" >&2; exit 1; }
+
+.venv/runtime: requirements.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+.venv/development: requirements-dev.txt .venv/runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+# Text to a model that answers. Each command below is one that a user would run, on other text, for another model.
+Q := quickstart
+RECORDS := --max_seq_length=64 --max_predictions_per_seq=10
+
+quickstart: .venv/runtime
+	$(BIN)/python -m data_gen.python_docs --output_file=$Q/text.txt --heldout_file=$Q/heldout.txt
+	$(BIN)/python -m data_gen.learn_vocabulary --input_file=$Q/text.txt --vocab_file=$Q/vocab.txt --vocab_size=8000
+	$(BIN)/python -m data_gen.create_pretraining_data --input_file=$Q/text.txt --output_file=$Q/train-0.tfrecord,$Q/train-1.tfrecord \
+		--vocab_file=$Q/vocab.txt $(RECORDS)
+	$(BIN)/python -m data_gen.create_pretraining_data --input_file=$Q/heldout.txt --output_file=$Q/heldout.tfrecord \
+		--vocab_file=$Q/vocab.txt $(RECORDS)
+	$(BIN)/python -m run_pretraining --flagfile=configs/quickstart.flagfile --do_train --input_file='$Q/train-*.tfrecord' \
+		--vocab_file=$Q/vocab.txt --output_dir=$Q/model
+	$(BIN)/python -m run_pretraining --flagfile=configs/quickstart.flagfile --do_eval --input_file=$Q/heldout.tfrecord \
+		--vocab_file=$Q/vocab.txt --output_dir=$Q/model
+	$(BIN)/python -m fill_mask --model_dir=$Q/model \
+		"return the [MASK] of the list ." \
+		"if the file does not [MASK] , an error is raised ."
+
+test: .venv/development
+	$(BIN)/python -m pytest
+
+test-slow: .venv/development
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/development
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/development
+	$(BIN)/python -m benchmarks.bench
+
+clean:
+	rm -rf .venv $Q

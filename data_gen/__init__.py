@@ -1,0 +1,1 @@
+"""From text to the TFRecord files that BERT is pre-trained on."""

@@ -1,0 +1,207 @@
+"""Weights in files: what a pre-training run saves and restores, and Google's TF1 checkpoints.
+
+A folder of a run holds bert_config.json, vocab.txt and tokenizer_config.json beside the checkpoints ckpt-<step>.
+"""
+
+import json
+import os
+import re
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_bert import files
+from official_bert.config import BertConfig
+from official_bert.errors import UserError
+from official_bert.models import build_pretraining_model
+from official_bert.tokenization import FullTokenizer
+
+CONFIG_FILE = "bert_config.json"
+VOCAB_FILE = "vocab.txt"
+TOKENIZER_FILE = "tokenizer_config.json"
+
+# Names in Google's TF1 checkpoints, by our names; {} is the number of a block.
+TF1_NAMES = {
+    "word_embeddings/embeddings": "bert/embeddings/word_embeddings",
+    "token_type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
+    "position_embeddings/embeddings": "bert/embeddings/position_embeddings",
+    "embeddings_layer_norm/gamma": "bert/embeddings/LayerNorm/gamma",
+    "embeddings_layer_norm/beta": "bert/embeddings/LayerNorm/beta",
+    "layer_{}_attention_query/kernel": "bert/encoder/layer_{}/attention/self/query/kernel",
+    "layer_{}_attention_query/bias": "bert/encoder/layer_{}/attention/self/query/bias",
+    "layer_{}_attention_key/kernel": "bert/encoder/layer_{}/attention/self/key/kernel",
+    "layer_{}_attention_key/bias": "bert/encoder/layer_{}/attention/self/key/bias",
+    "layer_{}_attention_value/kernel": "bert/encoder/layer_{}/attention/self/value/kernel",
+    "layer_{}_attention_value/bias": "bert/encoder/layer_{}/attention/self/value/bias",
+    "layer_{}_attention_output/kernel": "bert/encoder/layer_{}/attention/output/dense/kernel",
+    "layer_{}_attention_output/bias": "bert/encoder/layer_{}/attention/output/dense/bias",
+    "layer_{}_attention_layer_norm/gamma": "bert/encoder/layer_{}/attention/output/LayerNorm/gamma",
+    "layer_{}_attention_layer_norm/beta": "bert/encoder/layer_{}/attention/output/LayerNorm/beta",
+    "layer_{}_intermediate/kernel": "bert/encoder/layer_{}/intermediate/dense/kernel",
+    "layer_{}_intermediate/bias": "bert/encoder/layer_{}/intermediate/dense/bias",
+    "layer_{}_output/kernel": "bert/encoder/layer_{}/output/dense/kernel",
+    "layer_{}_output/bias": "bert/encoder/layer_{}/output/dense/bias",
+    "layer_{}_output_layer_norm/gamma": "bert/encoder/layer_{}/output/LayerNorm/gamma",
+    "layer_{}_output_layer_norm/beta": "bert/encoder/layer_{}/output/LayerNorm/beta",
+    "pooler/kernel": "bert/pooler/dense/kernel",
+    "pooler/bias": "bert/pooler/dense/bias",
+    "masked_lm_transform/kernel": "cls/predictions/transform/dense/kernel",
+    "masked_lm_transform/bias": "cls/predictions/transform/dense/bias",
+    "masked_lm_layer_norm/gamma": "cls/predictions/transform/LayerNorm/gamma",
+    "masked_lm_layer_norm/beta": "cls/predictions/transform/LayerNorm/beta",
+    "masked_lm_output/bias": "cls/predictions/output_bias",
+    "next_sentence/kernel": "cls/seq_relationship/output_weights",  # transposed: [2, H] there
+    "next_sentence/bias": "cls/seq_relationship/output_bias",
+}
+_TF1_TRANSPOSED = frozenset({"next_sentence/kernel"})
+# What checkpoints hold besides weights: in TF1's the optimizer's averages and the step, in ours the same and the graph.
+_NOT_WEIGHTS = re.compile(r".*/adam_[mv]$|global_step$|optimizer/|save_counter/|_CHECKPOINTABLE_OBJECT_GRAPH$")
+
+
+class RunCheckpoints:
+    """The checkpoints of a pre-training run: model, optimizer and step.
+
+    Variables are stored under their own names (model/<layer>/<variable>), not by their place among Python objects, so
+    that any program with the same layers reads them, under any strategy.
+
+    Args:
+        folder: the run's output folder.
+        model: the model, built.
+        optimizer: its optimizer, built.
+        keep: how many checkpoints to keep, the newest ones.
+    """
+
+    def __init__(self, folder: str, model: keras.Model, optimizer: keras.optimizers.Optimizer, keep: int) -> None:
+        self._checkpoint = tf.train.Checkpoint(model=_by_name(model.variables), optimizer=_by_name(optimizer.variables))
+        self._manager = tf.train.CheckpointManager(
+            self._checkpoint, folder, max_to_keep=keep, checkpoint_name="ckpt", step_counter=None
+        )
+
+    def save(self, step: int) -> str:
+        """Writes ckpt-<step> and removes the oldest beyond the number to keep; if it fails, older ones stay whole."""
+        try:
+            return str(self._manager.save(checkpoint_number=step))
+        except (OSError, tf.errors.OpError) as error:
+            raise UserError(
+                f"cannot save step {step} in {self._manager.directory}: {error}; the earlier checkpoints are intact: "
+                "make room and run the same command to go on from the last one"
+            ) from error
+
+    def restore_latest(self) -> str | None:
+        """Restores everything from the newest checkpoint and returns its path, or None where there is none."""
+        path = self._manager.latest_checkpoint
+        if path:
+            _restore(self._checkpoint, path)
+        return path
+
+
+def _by_name(variables: list[Any]) -> dict[str, tf.Variable]:
+    return {variable.path: variable.value for variable in variables}
+
+
+def _restore(checkpoint: tf.train.Checkpoint, path: str) -> None:
+    try:
+        checkpoint.restore(path).assert_existing_objects_matched()
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        raise UserError(
+            f"the checkpoint {path} does not fit the model or is damaged: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def save_description(folder: str, config: BertConfig, vocab_file: str | None, do_lower_case: bool) -> None:
+    """Writes the model's configuration, vocabulary and tokenizer settings into the run's folder.
+
+    Raises:
+        UserError: the folder already holds a run of another configuration or vocabulary.
+    """
+    contents = {CONFIG_FILE: config.to_json()}
+    if vocab_file:
+        contents[VOCAB_FILE] = files.read_text(vocab_file)
+        contents[TOKENIZER_FILE] = json.dumps({"do_lower_case": do_lower_case}, indent=2) + "\n"
+    for name, content in contents.items():
+        path = os.path.join(folder, name)
+        if files.exists(path) and files.read_text(path) != content:
+            raise UserError(
+                f"{path} differs from what was given: the folder holds another run; give the same "
+                f"{'--bert_config_file' if name == CONFIG_FILE else '--vocab_file and --do_lower_case'} or another "
+                "--output_dir"
+            )
+    for name, content in contents.items():
+        files.write_text(os.path.join(folder, name), content)
+
+
+def load_pretraining_model(folder: str) -> tuple[keras.Model, BertConfig, FullTokenizer]:
+    """Returns the model of a run's newest checkpoint, its configuration and its tokenizer.
+
+    Raises:
+        UserError: the folder lacks one of them.
+    """
+    config = BertConfig.from_json_file(os.path.join(folder, CONFIG_FILE))
+    vocab_file = os.path.join(folder, VOCAB_FILE)
+    if not files.exists(vocab_file):
+        raise UserError(
+            f"{folder} has no {VOCAB_FILE}; pass --vocab_file to run_pretraining, or copy the vocabulary there and "
+            f'beside it a {TOKENIZER_FILE} that says {{"do_lower_case": true}} or false'
+        )
+    settings = json.loads(files.read_text(os.path.join(folder, TOKENIZER_FILE)))
+    tokenizer = FullTokenizer(vocab_file, settings["do_lower_case"])
+    path = tf.train.latest_checkpoint(folder)
+    if path is None:
+        raise UserError(
+            f"{folder} has no checkpoint; run_pretraining saves the first one after --save_checkpoints_steps"
+        )
+    model = build_pretraining_model(config)
+    _restore(tf.train.Checkpoint(model=_by_name(model.variables)), path)
+    return model, config, tokenizer
+
+
+def load_weights(model: keras.Model, path: str) -> list[str]:
+    """Fills the model from a checkpoint of ours or of Google's TF1 releases; returns the names that it did not use.
+
+    Args:
+        model: a pre-training model.
+        path: a checkpoint's path without .index (bert_model.ckpt, ckpt-1000), or the folder of a run.
+
+    Raises:
+        UserError: there is no such checkpoint, or a weight is missing in it or has another shape.
+    """
+    try:
+        reader = tf.train.load_checkpoint(path)
+    except (ValueError, tf.errors.OpError) as error:
+        raise UserError(
+            f"there is no readable checkpoint {path}: {error}; give the path without .index, or a run's folder"
+        ) from error
+    held = reader.get_variable_to_shape_map()
+    names = {variable.path: _name_in(held, variable.path) for variable in model.variables}
+    problems = []
+    for variable in model.variables:
+        name = names[variable.path]
+        shape = held.get(name)
+        expected = list(variable.shape)[:: -1 if name and _is_transposed(name, variable.path) else 1]
+        if shape is None:
+            problems.append(f"{name} is missing")
+        elif list(shape) != expected:
+            problems.append(f"{name} has shape {list(shape)}; expected {expected}")
+    if problems:
+        raise UserError(f"{path} does not fit the model: " + "; ".join(problems))
+    for variable in model.variables:
+        name = names[variable.path]
+        value = reader.get_tensor(name)
+        variable.assign(np.transpose(value) if _is_transposed(name, variable.path) else value)
+    used = set(names.values())
+    return sorted(name for name in held if name not in used and not _NOT_WEIGHTS.match(name))
+
+
+def _name_in(held: dict[str, Any], path: str) -> str:
+    """The name of one of our variables in a checkpoint that holds these names."""
+    if "bert/embeddings/word_embeddings" in held:
+        block = re.match(r"layer_(\d+)_", path)
+        number = block.group(1) if block else ""
+        return TF1_NAMES[re.sub(r"^layer_\d+_", "layer_{}_", path)].format(number)
+    return f"model/{path.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def _is_transposed(name: str, path: str) -> bool:
+    return name.startswith("cls/") and path in _TF1_TRANSPOSED

@@ -1,0 +1,86 @@
+"""Command-line flags from dataclasses: a field's default and help stand in one place, its owner."""
+
+import dataclasses
+import os
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import app, flags, logging
+
+from official_bert.errors import UserError
+
+# TensorFlow reads this when it is imported, so that it must stand here; its remarks about the processor are no one's
+# concern. A user who has set it keeps it.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def option(default: Any, help: str, choices: Sequence[str] | None = None) -> Any:
+    """A dataclass field that is also a flag.
+
+    Args:
+        default: the default; None makes the flag optional, `dataclasses.MISSING` makes it required.
+        help: one sentence for --help.
+        choices: the values allowed, for text.
+    """
+    metadata = {"help": help, "choices": choices}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def define(options: type) -> None:
+    """Defines a flag for each field of the dataclass `options`."""
+    hints = typing.get_type_hints(options)
+    for field in dataclasses.fields(options):
+        kinds = [
+            kind for kind in (typing.get_args(hints[field.name]) or (hints[field.name],)) if kind is not type(None)
+        ]
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        default = None if field.default is dataclasses.MISSING else field.default
+        text = field.metadata["help"]
+        if typing.get_origin(hints[field.name]) is list:
+            flags.DEFINE_list(field.name, None if required else [], text)
+        elif field.metadata["choices"]:
+            flags.DEFINE_enum(field.name, default, field.metadata["choices"], text)
+        else:
+            definers: dict[Any, Callable[..., Any]] = {
+                bool: flags.DEFINE_bool,
+                int: flags.DEFINE_integer,
+                float: flags.DEFINE_float,
+                str: flags.DEFINE_string,
+            }
+            definers[kinds[0]](field.name, default, text)
+        if required:
+            flags.mark_flag_as_required(field.name)  # type: ignore[no-untyped-call]
+
+
+Options = typing.TypeVar("Options")
+
+
+def read(options: type[Options]) -> Options:
+    """Returns the dataclass filled from the parsed flags."""
+    values = {field.name: getattr(flags.FLAGS, field.name) for field in dataclasses.fields(options)}  # type: ignore[arg-type]
+    return options(**values)
+
+
+def run(main: Callable[[list[str]], int | None], positional: str | None = None) -> None:
+    """Runs a script's main: parses the flags, and shows a UserError as one line, with exit code 1.
+
+    Args:
+        main: takes the arguments that are not flags, returns the exit code (None for 0).
+        positional: what such arguments are; None where there are none, so that one given is an error.
+    """
+
+    def guarded(arguments: list[str]) -> int | None:
+        logging.set_verbosity(logging.WARNING)
+        try:
+            if arguments[1:] and not positional:
+                raise UserError(f"unexpected argument {arguments[1]!r}; flags are given as --name=value")
+            return main(arguments[1:])
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+
+    app.run(guarded)

@@ -1,0 +1,81 @@
+"""Dropout that keeps no random state: its mask is a function of a seed, which the training step passes in."""
+
+import contextlib
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+from keras import ops
+
+_BITS = 16  # random bits per element: the keep rate is exact to 2 ** -17, 8e-6
+
+_seeds: list[Any] = []
+
+
+@contextlib.contextmanager
+def dropout_seed(seed: Any) -> Iterator[None]:
+    """Within this context every Dropout layer draws its mask from `seed` and its own name alone.
+
+    Args:
+        seed: int32 [2], a tensor or array: different for each step and replica.
+    """
+    _seeds.append(seed)
+    try:
+        yield
+    finally:
+        _seeds.pop()
+
+
+class _GivenSeed(keras.random.SeedGenerator):
+    """Hands a seed tensor to keras.random, which takes no tensors but asks a SeedGenerator for its next one."""
+
+    def __init__(self, seed: Any) -> None:
+        self._seed = seed  # and no variable: the base class would make one
+
+    def next(self, ordered: bool = True) -> Any:
+        return self._seed
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class Dropout(keras.layers.Layer):
+    """Sets a share of the elements to zero while training and scales the others up, so that the mean stays.
+
+    The mask comes from the seed of the enclosing `dropout_seed` and the layer's name: the same seed gives the same
+    mask. Without such a context (in Keras' own fit) seeds come from Keras' global generator, which
+    keras.utils.set_random_seed sets.
+
+    Half the random numbers of keras.layers.Dropout are drawn, 16 bits an element.
+
+    Args:
+        rate: share of the elements to drop, in [0, 1).
+    """
+
+    def __init__(self, rate: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rate = rate
+        self.supports_masking = True
+        self._kept = round((1.0 - rate) * 2**_BITS)  # of 2 ** 16 equally likely numbers
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        if not training or self.rate == 0.0:
+            return inputs
+        *outer, last = ops.shape(inputs)
+        # Each 32-bit number decides two neighbours.
+        bits = keras.random.randint((*outer, (last + 1) // 2), -(2**31), 2**31 - 1, dtype="int32", seed=self._seed())
+        keep = ops.view(bits, "uint16")[..., :last] < self._kept
+        return ops.where(keep, inputs * (2**_BITS / self._kept), 0)
+
+    def _seed(self) -> Any:
+        if not _seeds:
+            return None
+        # Names are unique within a model; 31 bits keep the number within int32.
+        place = zlib.crc32(self.name.encode()) & 0x7FFFFFFF
+        seed = ops.convert_to_tensor(_seeds[-1], dtype="int32")
+        return _GivenSeed(ops.bitwise_xor(seed, ops.convert_to_tensor([place, 0], dtype="int32")))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rate": self.rate}
+
+    def compute_output_spec(self, inputs: Any, training: bool = False) -> Any:
+        return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)

@@ -1,0 +1,154 @@
+"""Reading and writing files, local or on any file system that TensorFlow knows (gs://, hdfs://, ...).
+
+A file that is written here appears under its name whole or not at all: it is written beside, then renamed.
+"""
+
+import contextlib
+import glob as local_glob
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from official_bert.errors import UserError
+
+
+def is_remote(path: str) -> bool:
+    """Whether the path names a file system other than the local one."""
+    return "://" in path
+
+
+def _gfile() -> Any:
+    # Imported late: local files, the common case, then cost no TensorFlow import (seconds).
+    import tensorflow as tf
+
+    return tf.io.gfile
+
+
+def read_bytes(path: str) -> bytes:
+    """Returns the file's content; a missing or unreadable file is a UserError that names it."""
+    try:
+        if is_remote(path):
+            with _gfile().GFile(path, "rb") as reader:
+                return reader.read()
+        with open(path, "rb") as reader:
+            return reader.read()
+    except FileNotFoundError as error:
+        raise UserError(f"there is no file {path}") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except Exception as error:  # TensorFlow's own error classes, for remote paths only
+        if not is_remote(path):
+            raise
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+def read_text(path: str) -> str:
+    """Returns the content of a UTF-8 file; bytes that are not UTF-8 are a UserError with file and line."""
+    content = read_bytes(path)
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; convert the file to UTF-8"
+        ) from error
+
+
+@contextlib.contextmanager
+def written_whole(path: str) -> Iterator[str]:
+    """Yields a path to write to; on leaving without an error that file is renamed to `path`, else it is removed.
+
+    Raises:
+        UserError: the folder cannot be made, or the file system refuses the write (a full disk, say).
+    """
+    beside = f"{path}.writing-{os.getpid()}"
+    try:
+        make_folder(os.path.dirname(path) or ".")
+        yield beside
+        rename(beside, path)
+    except BaseException as error:
+        remove(beside)
+        if isinstance(error, OSError):
+            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+        if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
+            raise UserError(f"cannot write {path}: {error}") from error
+        raise
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """Writes a whole file."""
+    with (
+        written_whole(path) as beside,
+        _gfile().GFile(beside, "wb") if is_remote(path) else open(beside, "wb") as writer,
+    ):
+        writer.write(content)
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a whole UTF-8 file."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def make_folder(path: str) -> None:
+    """Makes the folder and its parents where they are missing."""
+    try:
+        if is_remote(path):
+            _gfile().makedirs(path)
+        else:
+            os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {path}: {error.strerror or error}") from error
+
+
+def rename(source: str, target: str) -> None:
+    """Renames a file over whatever stands under the target's name."""
+    if is_remote(source):
+        _gfile().rename(source, target, overwrite=True)
+    else:
+        os.replace(source, target)
+
+
+def remove(path: str) -> None:
+    """Removes the file if it is there."""
+    if is_remote(path):
+        if _gfile().exists(path):
+            _gfile().remove(path)
+    elif os.path.exists(path):
+        os.remove(path)
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder of that name."""
+    return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
+
+
+def size(path: str) -> int:
+    """Returns the file's length in bytes."""
+    return int(_gfile().stat(path).length) if is_remote(path) else os.path.getsize(path)
+
+
+def expand(patterns: list[str], flag: str) -> list[str]:
+    """Returns the files that the names and glob patterns stand for, in the order given and sorted within a pattern.
+
+    Args:
+        patterns: file names or glob patterns.
+        flag: the name of the flag they came from, for the error.
+
+    Raises:
+        UserError: nothing was given, or a pattern matches no file.
+    """
+    patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
+    if not patterns:
+        raise UserError(f"--{flag} is empty; give one or more files or glob patterns, separated by commas")
+    found = []
+    for pattern in patterns:
+        if is_remote(pattern):
+            matches = sorted(_gfile().glob(pattern))
+        else:
+            # A name that exists is taken as it is, even with [ or * in it.
+            matches = [pattern] if os.path.exists(pattern) else sorted(local_glob.glob(pattern))
+        matches = [match for match in matches if is_remote(match) or os.path.isfile(match)]
+        if not matches:
+            raise UserError(f"--{flag}: no file matches {pattern!r} (looked in {os.getcwd()})")
+        found.extend(matches)
+    return found

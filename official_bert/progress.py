@@ -1,0 +1,44 @@
+"""Lines that tell how far long work has come: amount, rate, time left."""
+
+import sys
+import time
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+def duration(seconds: float) -> str:
+    """Returns seconds as 42s, 3:07 or 2:03:07."""
+    whole = max(0, round(seconds))
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{minutes}:{rest:02}" if minutes else f"{rest}s"
+
+
+class Progress:
+    """Prints a line to stderr every ten seconds; short work prints none.
+
+    Args:
+        what: what is being done, for the line's start.
+        total: the amount at the end, in `unit`.
+        unit: what is counted.
+    """
+
+    def __init__(self, what: str, total: float, unit: str) -> None:
+        self._what, self._total, self._unit = what, total, unit
+        self._start = self._last = time.monotonic()
+
+    def update(self, done: float) -> None:
+        """Says that `done` of the total is done."""
+        now = time.monotonic()
+        if now - self._last < _SECONDS_BETWEEN_LINES:
+            return
+        self._last = now
+        rate = done / (now - self._start)
+        left = duration((self._total - done) / rate) if rate > 0 else "unknown"
+        print(
+            f"{self._what}: {done:,.0f} of {self._total:,.0f} {self._unit} ({100 * done / max(self._total, 1):.0f} %), "
+            f"{rate:,.0f} {self._unit}/s, {left} left",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -1,0 +1,119 @@
+"""BERT's forward pass in NumPy and float64, from the formulas of the paper: what the model is compared with."""
+
+import math
+
+import numpy as np
+
+from official_bert.config import BertConfig
+
+Array = np.ndarray
+
+
+def gelu(x: Array, exact: bool) -> Array:
+    if exact:
+        return x * 0.5 * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0)))
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+class Reference:
+    """A model with the given weights, by Keras' variable paths.
+
+    Args:
+        weights: path to array.
+        config: the model's sizes.
+    """
+
+    def __init__(self, weights: dict[str, Array], config: BertConfig) -> None:
+        self.weights = {path: np.asarray(value, np.float64) for path, value in weights.items()}
+        self.config = config
+
+    def dense(self, x: Array, name: str) -> Array:
+        return x @ self.weights[f"{name}/kernel"] + self.weights[f"{name}/bias"]
+
+    def norm(self, x: Array, name: str) -> Array:
+        mean = x.mean(axis=-1, keepdims=True)
+        variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
+        scaled = (x - mean) / np.sqrt(variance + 1e-12)
+        return scaled * self.weights[f"{name}/gamma"] + self.weights[f"{name}/beta"]
+
+    def activation(self, x: Array) -> Array:
+        return gelu(x, exact=self.config.hidden_act == "gelu_exact")
+
+    def block(self, x: Array, input_mask: Array, name: str) -> Array:
+        batch, length, width = x.shape
+        heads = self.config.num_attention_heads
+        size = width // heads
+
+        def split(y: Array) -> Array:
+            return y.reshape(batch, length, heads, size).transpose(0, 2, 1, 3)
+
+        q, k, v = (split(self.dense(x, f"{name}_attention_{part}")) for part in ("query", "key", "value"))
+        scores = q @ k.transpose(0, 1, 3, 2) / math.sqrt(size) - 10000.0 * (1.0 - input_mask[:, None, None, :])
+        context = (softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(batch, length, width)
+        x = self.norm(x + self.dense(context, f"{name}_attention_output"), f"{name}_attention_layer_norm")
+        hidden = self.activation(self.dense(x, f"{name}_intermediate"))
+        return self.norm(x + self.dense(hidden, f"{name}_output"), f"{name}_output_layer_norm")
+
+    def encode(self, input_ids: Array, input_mask: Array, segment_ids: Array) -> tuple[list[Array], Array]:
+        """Returns every block's output and the pooled output."""
+        words = self.weights["word_embeddings/embeddings"]
+        x = words[input_ids] + self.weights["token_type_embeddings/embeddings"][segment_ids]
+        x = x + self.weights["position_embeddings/embeddings"][: input_ids.shape[1]]
+        x = self.norm(x, "embeddings_layer_norm")
+        outputs = []
+        for index in range(self.config.num_hidden_layers):
+            x = self.block(x, input_mask, f"layer_{index}")
+            outputs.append(x)
+        return outputs, np.tanh(self.dense(x[:, 0], "pooler"))
+
+    def predict(
+        self, input_ids: Array, input_mask: Array, segment_ids: Array, masked_lm_positions: Array
+    ) -> tuple[Array, Array]:
+        """Returns the masked-LM logits at the positions, and the next-sentence logits."""
+        outputs, pooled = self.encode(input_ids, input_mask, segment_ids)
+        x = np.take_along_axis(outputs[-1], masked_lm_positions[:, :, None], axis=1)
+        x = self.norm(self.activation(self.dense(x, "masked_lm_transform")), "masked_lm_layer_norm")
+        logits = x @ self.weights["word_embeddings/embeddings"].T + self.weights["masked_lm_output/bias"]
+        return logits, self.dense(pooled, "next_sentence")
+
+
+class ReferenceAdamW:
+    """BERT's optimizer in NumPy: schedule, clipping and update, as published with the original.
+
+    Args:
+        peak: the highest learning rate.
+        num_steps: when it reaches zero.
+        warmup_steps: when it peaks.
+    """
+
+    def __init__(self, peak: float, num_steps: int, warmup_steps: int) -> None:
+        self.peak, self.num_steps, self.warmup_steps = peak, num_steps, warmup_steps
+        self.step = 0
+        self.moments: dict[str, tuple[Array, Array]] = {}
+
+    def rate(self) -> float:
+        if self.step < self.warmup_steps:
+            return self.peak * self.step / self.warmup_steps
+        return self.peak * (1 - min(self.step, self.num_steps) / self.num_steps)
+
+    def apply(self, weights: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
+        norm = math.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
+        clip = min(1.0, 1.0 / norm)
+        updated = {}
+        for path, weight in weights.items():
+            m, v = self.moments.get(path, (np.zeros_like(weight), np.zeros_like(weight)))
+            gradient = gradients[path] * clip
+            m = 0.9 * m + 0.1 * gradient
+            v = 0.999 * v + 0.001 * gradient**2
+            self.moments[path] = m, v
+            update = m / (np.sqrt(v) + 1e-6)
+            if path.rsplit("/", 1)[1] not in ("bias", "gamma", "beta"):
+                update = update + 0.01 * weight
+            updated[path] = weight - self.rate() * update
+        self.step += 1
+        return updated

@@ -1,0 +1,483 @@
+"""The loop: its arithmetic, its distribution, what it leaves behind and how it goes on."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert import checkpoints, distribution, records, training
+from official_bert.config import BertConfig
+from official_bert.errors import UserError
+from official_bert.input_pipeline import training_batches
+from official_bert.losses import pretraining_sums
+from official_bert.metrics import pretraining_metrics
+from official_bert.optimization import WarmupLinearDecay
+from official_bert.training_log import read_log
+from tests.conftest import ROOT, WORDS
+from tests.reference import Reference, softmax
+
+LENGTH, PREDICTIONS = 12, 3
+SCHEMA = records.pretraining_schema(LENGTH, PREDICTIONS, len(WORDS), 2)
+
+GOLDEN_TRACE = ROOT / "tests" / "golden" / "loss_trace.json"
+
+
+def random_record(rng: random.Random) -> dict[str, list[float]]:
+    length = rng.randint(6, LENGTH)
+    count = rng.randint(1, PREDICTIONS)
+    first = rng.randint(2, length - 2)
+    # Sentences with a pattern in them, so that there is something to learn: each word is followed by the next one.
+    start = rng.randint(5, len(WORDS) - LENGTH - 1)
+    ids = [2, *range(start, start + length - 1)]
+    positions = sorted(rng.sample(range(1, length), count))
+    labels = [ids[position] for position in positions]
+    for position in positions:
+        ids[position] = 4
+    return {
+        "input_ids": ids + [0] * (LENGTH - length),
+        "input_mask": [1] * length + [0] * (LENGTH - length),
+        "segment_ids": [0] * first + [1] * (length - first) + [0] * (LENGTH - length),
+        "masked_lm_positions": positions + [0] * (PREDICTIONS - count),
+        "masked_lm_ids": labels + [0] * (PREDICTIONS - count),
+        "masked_lm_weights": [1.0] * count + [0.0] * (PREDICTIONS - count),
+        "next_sentence_labels": [rng.randint(0, 1)],
+    }
+
+
+@pytest.fixture
+def record_files(tmp_path: pathlib.Path) -> list[str]:
+    rng = random.Random(0)
+    paths = []
+    for number in range(2):
+        path = tmp_path / f"{number}.tfrecord"
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for _ in range(50):
+                writer.write(records.encode(random_record(rng), SCHEMA))
+        paths.append(str(path))
+    return paths
+
+
+@pytest.fixture
+def config_file(tiny_config: BertConfig, tmp_path: pathlib.Path) -> str:
+    path = tmp_path / "config.json"
+    path.write_text(tiny_config.to_json())
+    return str(path)
+
+
+def options_for(record_files: list[str], config: str, folder: pathlib.Path, **changes: object) -> training.Options:
+    values = {
+        "input_file": record_files,
+        "bert_config_file": config,
+        "output_dir": str(folder),
+        "max_seq_length": LENGTH,
+        "max_predictions_per_seq": PREDICTIONS,
+        "do_train": True,
+        "train_batch_size": 8,
+        "eval_batch_size": 8,
+        "learning_rate": 1e-2,
+        "num_train_steps": 20,
+        "num_warmup_steps": 4,
+        "save_checkpoints_steps": 10,
+        "log_steps": 1,
+        **changes,
+    }
+    return training.Options(**values)  # type: ignore[arg-type]
+
+
+def pretrainer_for(
+    config: BertConfig, strategy: tf.distribute.Strategy | None = None, rate: float = 1e-2, **settings: object
+) -> training.Pretrainer:
+    strategy = strategy or distribution.get_strategy("one_device")
+    return training.Pretrainer(config, strategy, WarmupLinearDecay(rate, 20, 2), seed=1, **settings)  # type: ignore[arg-type]
+
+
+def batches_for(pretrainer: training.Pretrainer, record_files: list[str], size: int = 8):
+    data = training_batches(record_files, size, SCHEMA, seed=1)
+    return iter(pretrainer.strategy.experimental_distribute_dataset(data))
+
+
+def without_dropout(config: BertConfig) -> BertConfig:
+    values = {**config.to_dict(), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return BertConfig.from_dict(values)
+
+
+def weights_of(pretrainer: training.Pretrainer) -> dict[str, np.ndarray]:
+    return {variable.path: np.asarray(variable).copy() for variable in pretrainer.model.variables}
+
+
+def test_one_step_changes_every_trainable_variable(tiny_config: BertConfig, record_files: list[str]):
+    pretrainer = pretrainer_for(tiny_config)
+    batches = batches_for(pretrainer, record_files)
+    pretrainer.train(batches, 1)  # the first has a learning rate of 0
+    before = weights_of(pretrainer)
+    pretrainer.train(batches, 1)
+    for path, value in weights_of(pretrainer).items():
+        assert not np.array_equal(value, before[path]), path
+
+
+def test_losses_are_those_of_the_reference(tiny_config: BertConfig, record_files: list[str]):
+    pretrainer = pretrainer_for(tiny_config)
+    batch = next(batches_for(pretrainer, record_files))
+    features = {name: value.numpy() for name, value in batch.items()}
+    names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+    logits, scores = Reference(weights_of(pretrainer), tiny_config).predict(*(features[name] for name in names))
+    right = np.take_along_axis(softmax(logits), features["masked_lm_ids"][..., None], axis=-1)[..., 0]
+    weights = features["masked_lm_weights"]
+    chosen = np.take_along_axis(softmax(scores), features["next_sentence_labels"], axis=-1)
+    hits = (logits.argmax(axis=-1) == features["masked_lm_ids"]) * weights
+    metrics = pretraining_metrics(pretrainer.evaluate(batch))
+    assert metrics["masked_lm_loss"] == pytest.approx((-np.log(right) * weights).sum() / weights.sum(), rel=1e-5)
+    assert metrics["next_sentence_loss"] == pytest.approx(-np.log(chosen).mean(), rel=1e-5)
+    assert metrics["masked_lm_accuracy"] == pytest.approx(hits.sum() / weights.sum())
+    assert metrics["loss"] == pytest.approx(metrics["masked_lm_loss"] + metrics["next_sentence_loss"])
+
+
+def test_records_of_zeros_count_for_nothing(tiny_config: BertConfig, record_files: list[str]):
+    pretrainer = pretrainer_for(tiny_config)
+    batch = next(batches_for(pretrainer, record_files))
+    filled = {name: tf.concat([value, tf.zeros_like(value)], axis=0) for name, value in batch.items()}
+    inputs = {name: filled[name] for name in pretrainer.model.input}
+    sums = pretraining_sums(pretrainer.model(inputs), filled)
+    for name, value in pretrainer.evaluate(batch).items():
+        assert float(sums[name]) == pytest.approx(value, rel=1e-5), name
+
+
+def test_twenty_steps_reproduce_the_stored_losses(
+    tiny_config: BertConfig, tmp_path: pathlib.Path, record_files: list[str]
+):
+    pretrainer = pretrainer_for(tiny_config)
+    batches = batches_for(pretrainer, record_files)
+    trace = [pretraining_metrics(pretrainer.train(batches, 1))["loss"] for _ in range(20)]
+    assert trace == pytest.approx(json.loads(GOLDEN_TRACE.read_text()), rel=1e-3)
+    assert trace[-1] < trace[0]
+
+
+def test_many_steps_in_one_call_and_compiled_steps_equal_single_steps(tiny_config: BertConfig, record_files: list[str]):
+    results = []
+    for calls, jit_compile in (([1] * 6, False), ([2, 4], False), ([6], True)):
+        pretrainer = pretrainer_for(tiny_config, jit_compile=jit_compile)
+        batches = batches_for(pretrainer, record_files)
+        sums = [pretrainer.train(batches, steps) for steps in calls]
+        results.append((sum(each["masked_lm_loss"] for each in sums), weights_of(pretrainer)))
+        assert pretrainer.step == 6
+    for loss, weights in results[1:]:
+        assert loss == pytest.approx(results[0][0], rel=1e-5)
+        for path, value in weights.items():
+            np.testing.assert_allclose(value, results[0][1][path], atol=1e-5)
+
+
+TWO_DEVICES = """
+import sys
+import tensorflow as tf
+devices = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
+sys.exit(__import__("pytest").main(["-q", "-m", "two_devices", "-p", "no:cacheprovider", sys.argv[1]]))
+"""
+
+
+def test_two_devices_equal_one():
+    """Runs the tests marked two_devices in a process of their own, whose processor is split in two."""
+    command = [sys.executable, "-c", TWO_DEVICES, __file__]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+@pytest.mark.two_devices
+def test_two_devices_take_the_same_steps_as_one(tiny_config: BertConfig, record_files: list[str]):
+    results = []
+    for name in ("one_device", "mirrored"):
+        strategy = distribution.get_strategy(name)
+        assert strategy.num_replicas_in_sync == (2 if name == "mirrored" else 1)
+        pretrainer = pretrainer_for(without_dropout(tiny_config), strategy)
+        batches = batches_for(pretrainer, record_files)
+        sums = [pretrainer.train(batches, 1) for _ in range(10)]
+        results.append((sums, weights_of(pretrainer)))
+    (one, weights_of_one), (two, weights_of_two) = results
+    for expected, found in zip(one, two, strict=True):
+        for name, value in expected.items():  # the norm of the gradient before clipping is among them
+            assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-4), name
+    for path, value in weights_of_one.items():
+        np.testing.assert_allclose(weights_of_two[path], value, atol=2e-5, err_msg=path)
+
+
+@pytest.mark.two_devices
+def test_dropout_differs_between_devices_and_steps(tiny_config: BertConfig):
+    pretrainer = pretrainer_for(tiny_config, distribution.get_strategy("mirrored"))
+
+    @tf.function
+    def seeds():
+        return pretrainer.strategy.run(
+            lambda: pretrainer._dropout_seed(tf.distribute.get_replica_context().replica_id_in_sync_group)
+        )
+
+    found = []
+    for _ in range(3):
+        found += [tuple(seed.numpy()) for seed in pretrainer.strategy.experimental_local_results(seeds())]
+        pretrainer.optimizer.iterations.assign_add(1)
+    assert len(set(found)) == 6
+
+
+def test_dropout_depends_on_the_step_alone(tiny_config: BertConfig, record_files: list[str]):
+    batch = next(batches_for(pretrainer_for(tiny_config), record_files))
+    losses = []
+    for _ in range(2):
+        pretrainer = pretrainer_for(tiny_config, rate=1e-30)
+        data = tf.data.Dataset.from_tensors(batch).repeat()
+        batches = iter(pretrainer.strategy.experimental_distribute_dataset(data))
+        losses.append([pretrainer.train(batches, 1)["masked_lm_loss"] for _ in range(3)])
+    assert losses[0] == losses[1]
+    assert len(set(losses[0])) == 3
+
+
+def test_a_run_leaves_everything_behind_that_it_promises(
+    record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path
+):
+    folder = tmp_path / "run"
+    options = options_for(record_files, config_file, folder, do_eval=True, vocab_file=vocab_file, keep_checkpoint_max=1)
+    assert training.run(options) == 0
+    assert {path.name for path in folder.iterdir()} == {
+        "bert_config.json", "vocab.txt", "tokenizer_config.json", "checkpoint", "ckpt-20.index",
+        "ckpt-20.data-00000-of-00001", "train.jsonl", "eval.jsonl", "train", "eval", "eval_results.txt", "curves.png",
+    }  # fmt: skip
+    lines = read_log(str(folder), "train")
+    assert [line["step"] for line in lines] == list(range(1, 21))
+    assert set(lines[0]) == {
+        "step", "loss", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy",
+        "learning_rate", "gradient_norm", "steps_per_second", "examples_per_second", "tokens_per_second",
+    }  # fmt: skip
+    assert lines[0]["learning_rate"] == 0.0
+    assert lines[4]["learning_rate"] == pytest.approx(1e-2 * (1 - 4 / 20))
+    results = dict(line.split(" = ") for line in (folder / "eval_results.txt").read_text().splitlines())
+    assert list(results) == [
+        "global_step", "loss", "masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss",
+    ]  # fmt: skip
+    assert results["global_step"] == "20"
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    events = list((folder / "train").glob("events.out.tfevents.*"))
+    tags = {
+        value.tag
+        for path in events
+        for e in tf.compat.v1.train.summary_iterator(str(path))
+        for value in e.summary.value
+    }
+    assert "masked_lm_loss" in tags
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path
+):
+    straight, halved = tmp_path / "straight", tmp_path / "halved"
+    training.run(options_for(record_files, config_file, straight))
+    # The same options but for the stop: what is left out after step 10 is what a kill would lose.
+    training.run(options_for(record_files, config_file, halved))
+    for path in halved.glob("ckpt-20*"):
+        path.unlink()
+    (halved / "checkpoint").write_text('model_checkpoint_path: "ckpt-10"\nall_model_checkpoint_paths: "ckpt-10"\n')
+    training.run(options_for(record_files, config_file, halved))
+    weights = [tf.train.load_checkpoint(str(folder)) for folder in (straight, halved)]
+    names = [name for name in weights[0].get_variable_to_shape_map() if "ATTRIBUTES" in name and "counter" not in name]
+    assert len(names) > 90
+    for name in names:
+        np.testing.assert_allclose(weights[1].get_tensor(name), weights[0].get_tensor(name), atol=1e-6, err_msg=name)
+    losses = [[line["loss"] for line in read_log(str(folder), "train")] for folder in (straight, halved)]
+    assert len(losses[1]) == 20
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    command = [
+        sys.executable, "-m", "run_pretraining", f"--input_file={','.join(record_files)}", "--do_train",
+        f"--bert_config_file={config_file}", f"--output_dir={tmp_path}/run", f"--max_seq_length={LENGTH}",
+        f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8", "--num_train_steps=100000", "--log_steps=5",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    log = tmp_path / "run" / "train.jsonl"
+    deadline = time.monotonic() + 120
+    while (not log.exists() or not log.stat().st_size) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, output
+    saved = tf.train.latest_checkpoint(f"{tmp_path}/run")
+    assert saved is not None, output
+    step = int(saved.rsplit("-", 1)[1])
+    assert f"stopped at step {step:,}; the same command goes on from there" in output
+    command = [part.replace("100000", str(step + 5)) for part in command]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"going on from {saved}, step {step:,}" in done.stdout
+    assert [line["step"] for line in read_log(f"{tmp_path}/run", "train")][-1] == step + 5
+
+
+def test_init_checkpoint_gives_weights_and_starts_at_step_zero(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    first = tmp_path / "first"
+    training.run(options_for(record_files, config_file, first))
+    second = options_for(
+        record_files,
+        config_file,
+        tmp_path / "second",
+        init_checkpoint=str(first),
+        num_train_steps=1,
+        learning_rate=1e-9,
+    )
+    training.run(second)
+    assert f"weights taken from {first}; not used: nothing" in capsys.readouterr().out
+    names = [name for name, _ in tf.train.list_variables(str(first)) if name.startswith("model/")]
+    for name in names:
+        expected = tf.train.load_variable(str(first), name)
+        np.testing.assert_allclose(tf.train.load_variable(second.output_dir, name), expected, atol=1e-7)
+    assert read_log(second.output_dir, "train")[0]["step"] == 1
+
+
+def test_google_checkpoint_is_read_by_its_names(test_data: pathlib.Path):
+    folder = test_data / "checkpoints" / "toy_tf1"
+    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
+    model = checkpoints.build_pretraining_model(config)
+    assert checkpoints.load_weights(model, str(folder / "bert_model.ckpt")) == []
+    reader = tf.train.load_checkpoint(str(folder / "bert_model.ckpt"))
+    weights = {variable.path: np.asarray(variable) for variable in model.variables}
+    np.testing.assert_array_equal(
+        weights["layer_1_attention_output/kernel"],
+        reader.get_tensor("bert/encoder/layer_1/attention/output/dense/kernel"),
+    )
+    np.testing.assert_array_equal(
+        weights["next_sentence/kernel"], reader.get_tensor("cls/seq_relationship/output_weights").T
+    )
+    batch = {name: np.array([[2, 5, 4, 3, 0]]) for name in ("input_ids", "masked_lm_positions")}
+    batch |= {"input_mask": np.array([[1, 1, 1, 1, 0]]), "segment_ids": np.array([[0, 0, 1, 1, 0]])}
+    batch["masked_lm_positions"] = np.array([[1, 2]])
+    masked_lm, next_sentence = Reference(weights, config).predict(**batch)
+    outputs = model(batch)
+    np.testing.assert_allclose(outputs["masked_lm_logits"], masked_lm, atol=1e-5)
+    np.testing.assert_allclose(outputs["next_sentence_logits"], next_sentence, atol=1e-5)
+
+
+def test_google_names_are_those_of_the_released_mini(test_data: pathlib.Path, tiny_config: BertConfig):
+    held = json.loads((test_data / "checkpoints" / "bert_mini_index" / "index_parsed.json").read_text())
+    text = json.dumps(held)
+    config = BertConfig.from_json_file(str(test_data / "checkpoints" / "bert_mini_index" / "bert_config.json"))
+    for ours, theirs in checkpoints.TF1_NAMES.items():
+        for number in range(config.num_hidden_layers if "{}" in ours else 1):
+            assert f'"{theirs.format(number)}"' in text
+
+
+def test_weights_of_another_size_are_refused_by_name(
+    record_files: list[str], config_file: str, tiny_config: BertConfig, tmp_path: pathlib.Path
+):
+    training.run(options_for(record_files, config_file, tmp_path / "first", num_train_steps=1))
+    other = BertConfig.from_dict({**tiny_config.to_dict(), "intermediate_size": 32, "num_hidden_layers": 3})
+    (tmp_path / "other.json").write_text(other.to_json())
+    options = options_for(
+        record_files, str(tmp_path / "other.json"), tmp_path / "second", init_checkpoint=str(tmp_path / "first")
+    )
+    with pytest.raises(UserError, match=r"layer_0_intermediate.* has shape \[8, 16\]; expected \[8, 32\]") as caught:
+        training.run(options)
+    assert "layer_2_attention_query" in str(caught.value)
+    assert "is missing" in str(caught.value)
+
+
+def test_folder_of_another_configuration_is_refused(
+    record_files: list[str], config_file: str, tiny_config: BertConfig, tmp_path: pathlib.Path
+):
+    training.run(options_for(record_files, config_file, tmp_path / "run", num_train_steps=1))
+    other = BertConfig.from_dict({**tiny_config.to_dict(), "hidden_dropout_prob": 0.2})
+    (tmp_path / "other.json").write_text(other.to_json())
+    with pytest.raises(UserError, match="the folder holds another run"):
+        training.run(options_for(record_files, str(tmp_path / "other.json"), tmp_path / "run"))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"do_train": False}, "nothing to do; pass --do_train"),
+    ({"train_batch_size": 0}, "--train_batch_size is 0; expected at least 1"),
+    ({"num_warmup_steps": -1}, "--num_warmup_steps is -1; expected at least 0"),
+    ({"learning_rate": 0.0}, "--learning_rate is 0.0"),
+    ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-\\*'"),
+    ({"bert_config_file": "none.json"}, "there is no file none.json"),
+    ({"max_seq_length": 64}, "--max_seq_length is 64, but .* has max_position_embeddings 32"),
+    ({"max_seq_length": 16}, "input_ids has 12 values; expected 16; --max_seq_length"),
+    ({"init_checkpoint": "none/ckpt"}, "there is no readable checkpoint none/ckpt"),
+    ({"vocab_file": str(ROOT / "LICENSE")}, "LICENSE has .* tokens, but .* has vocab_size 79"),
+])  # fmt: skip
+def test_bad_options_are_refused_before_the_first_step(
+    changes: dict[str, object], message: str, record_files: list[str], config_file: str, tmp_path: pathlib.Path
+):
+    with pytest.raises(UserError, match=message):
+        training.run(options_for(record_files, config_file, tmp_path / "run", **changes))
+    assert not list(tmp_path.glob("run/ckpt*"))
+
+
+def test_damaged_record_stops_the_run_and_is_named(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    path = pathlib.Path(record_files[1])
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"1.tfrecord: record \d+ \(from 0\), near byte \d+, is damaged"):
+        training.run(options_for(record_files, config_file, tmp_path / "run"))
+
+
+def test_id_outside_the_vocabulary_is_named(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    schema = records.pretraining_schema(LENGTH, PREDICTIONS)
+    rng = random.Random(1)
+    with tf.io.TFRecordWriter(str(tmp_path / "2.tfrecord")) as writer:
+        for number in range(20):
+            record = random_record(rng)
+            if number == 7:
+                record["input_ids"][1] = len(WORDS)
+            writer.write(records.encode(record, schema))
+    paths = [*record_files, str(tmp_path / "2.tfrecord")]
+    with pytest.raises(UserError, match=r"2.tfrecord: record 7 \(from 0\): input_ids holds 79; expected 0 to 78"):
+        training.run(options_for(paths, config_file, tmp_path / "run"))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    options = options_for(record_files, config_file, tmp_path / "run", learning_rate=1e30, num_warmup_steps=0)
+    with pytest.raises(UserError, match=r"not finite between steps \d+ and \d+"):
+        training.run(options)
+
+
+def test_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "run"
+    save = tf.train.CheckpointManager.save
+
+    def fail_later(self, checkpoint_number: int, **keywords: object) -> str:
+        if checkpoint_number > 10:
+            raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+        return save(self, checkpoint_number=checkpoint_number, **keywords)
+
+    monkeypatch.setattr(tf.train.CheckpointManager, "save", fail_later)
+    with pytest.raises(UserError, match="cannot save step 20 .* No space left on device; the earlier checkpoints"):
+        training.run(options_for(record_files, config_file, folder))
+    assert tf.train.latest_checkpoint(str(folder)) == os.path.join(folder, "ckpt-10")
+
+
+def test_damaged_checkpoint_is_an_error(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    folder = tmp_path / "run"
+    training.run(options_for(record_files, config_file, folder))
+    path = folder / "ckpt-20.data-00000-of-00001"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(UserError, match="ckpt-20 does not fit the model or is damaged"):
+        training.run(options_for(record_files, config_file, folder, num_train_steps=30))
+
+
+def test_unknown_strategy_is_refused():
+    with pytest.raises(UserError, match="unknown distribution strategy 'magic'"):
+        distribution.get_strategy("magic")
+
+
+def test_bfloat16_trains(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    training.run(options_for(record_files, config_file, tmp_path / "run", dtype="bfloat16"))
+    losses = [line["loss"] for line in read_log(str(tmp_path / "run"), "train")]
+    assert losses[-1] < losses[0]
