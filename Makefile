@@ -36,8 +36,9 @@ quickstart: .venv/runtime
 	$(BIN)/python -m run_pretraining --flagfile=configs/quickstart.flagfile --do_eval --input_file=$Q/heldout.tfrecord \
 		--vocab_file=$Q/vocab.txt --output_dir=$Q/model
 	$(BIN)/python -m fill_mask --model_dir=$Q/model \
-		"return the [MASK] of the list ." \
-		"if the file does not [MASK] , an error is raised ."
+		"this method is called [MASK] the object is deleted ." \
+		"the function returns [MASK] if the string is empty ." \
+		"raise an [MASK] if the key is not found ."
 
 test: .venv/development
 	$(BIN)/python -m pytest

@@ -104,9 +104,11 @@ def _by_name(variables: list[Any]) -> dict[str, tf.Variable]:
 def _restore(checkpoint: tf.train.Checkpoint, path: str) -> None:
     try:
         checkpoint.restore(path).assert_existing_objects_matched()
-    except (AssertionError, ValueError, tf.errors.OpError) as error:
+    except (AssertionError, ValueError, IndexError, tf.errors.OpError) as error:  # IndexError: a file cut short
+        state = os.path.join(os.path.dirname(path), "checkpoint")
         raise UserError(
-            f"the checkpoint {path} does not fit the model or is damaged: {str(error).splitlines()[0]}"
+            f"the checkpoint {path} does not fit the model or is damaged: {error}; to go on from the one before, name "
+            f"that one as model_checkpoint_path in {state}"
         ) from error
 
 
@@ -153,7 +155,7 @@ def load_pretraining_model(folder: str) -> tuple[keras.Model, BertConfig, FullTo
             f"{folder} has no checkpoint; run_pretraining saves the first one after --save_checkpoints_steps"
         )
     model = build_pretraining_model(config)
-    _restore(tf.train.Checkpoint(model=_by_name(model.variables)), path)
+    load_weights(model, path)
     return model, config, tokenizer
 
 
@@ -188,7 +190,10 @@ def load_weights(model: keras.Model, path: str) -> list[str]:
         raise UserError(f"{path} does not fit the model: " + "; ".join(problems))
     for variable in model.variables:
         name = names[variable.path]
-        value = reader.get_tensor(name)
+        try:
+            value = reader.get_tensor(name)
+        except (IndexError, ValueError, RuntimeError, tf.errors.OpError) as error:
+            raise UserError(f"{name} in {path} is damaged: {error}; restore the checkpoint from a copy") from error
         variable.assign(np.transpose(value) if _is_transposed(name, variable.path) else value)
     used = set(names.values())
     return sorted(name for name in held if name not in used and not _NOT_WEIGHTS.match(name))

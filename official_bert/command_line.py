@@ -40,10 +40,12 @@ def define(options: type) -> None:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         default = None if field.default is dataclasses.MISSING else field.default
         text = field.metadata["help"]
+        # Under the script's name, so that --help lists the flag.
+        owner: Any = {"module_name": sys.argv[0]}
         if typing.get_origin(hints[field.name]) is list:
-            flags.DEFINE_list(field.name, None if required else [], text)
+            flags.DEFINE_list(field.name, None if required else [], text, **owner)
         elif field.metadata["choices"]:
-            flags.DEFINE_enum(field.name, default, field.metadata["choices"], text)
+            flags.DEFINE_enum(field.name, default, field.metadata["choices"], text, **owner)
         else:
             definers: dict[Any, Callable[..., Any]] = {
                 bool: flags.DEFINE_bool,
@@ -51,7 +53,7 @@ def define(options: type) -> None:
                 float: flags.DEFINE_float,
                 str: flags.DEFINE_string,
             }
-            definers[kinds[0]](field.name, default, text)
+            definers[kinds[0]](field.name, default, text, **owner)
         if required:
             flags.mark_flag_as_required(field.name)  # type: ignore[no-untyped-call]
 

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 WORDS = """
 [PAD] [UNK] [CLS] [SEP] [MASK] a b c d e f g h i j k l m n o p q r s t u v w x y z
 ##a ##b ##c ##d ##e ##f ##g ##h ##i ##j ##k ##l ##m ##n ##o ##p ##q ##r ##s ##t ##u ##v ##w ##x ##y ##z
-the cat dog sat ran on mat in sun ##s ##ing ##ed play walk and . , ! ? un ##aff ##able
+the cat dog sat ran on mat in sun ##ing ##ed play walk and . , ! ? un ##aff ##able
 """.split()
 
 

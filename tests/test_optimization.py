@@ -92,9 +92,8 @@ def test_keras_fit_uses_the_same_update(tiny_config: BertConfig):
     before = {variable.path: np.asarray(variable, np.float64) for variable in model.variables}
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(tf.square(model(x) - y))
-    gradients = dict(
-        zip(before, (np.asarray(g, np.float64) for g in tape.gradient(loss, model.variables)), strict=True)
-    )
+    arrays = [np.asarray(gradient, np.float64) for gradient in tape.gradient(loss, model.variables)]
+    gradients = dict(zip(before, arrays, strict=True))
     expected = ReferenceAdamW(0.1, 10, 0).apply(before, gradients)
     model.compile(BertAdamW(WarmupLinearDecay(0.1, 10)), loss="mse")
     model.fit(x, y, batch_size=4, epochs=1, verbose=0)

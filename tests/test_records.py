@@ -53,7 +53,8 @@ def test_record_comes_back_as_it_was_written_with_int32():
 
 
 def test_every_epoch_has_every_record_once_in_another_order(shards: list[str]):
-    ids = sum(first_ids(training_batches(shards, 5, SCHEMA, seed=1), 27), [])  # three epochs of 45
+    batches = first_ids(training_batches(shards, 5, SCHEMA, seed=1), 27)  # three epochs of 45
+    ids = [number for batch in batches for number in batch]
     epochs = [ids[start : start + 45] for start in (0, 45, 90)]
     assert all(sorted(epoch) == ALL for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3

@@ -82,9 +82,8 @@ def test_punctuation_is_ascii_symbols_and_unicode_p():
 
 TEXTS = st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=40)
 # Marks, sigmas, ideographs and odd spaces side by side, where the rules could get in each other's way.
-TRICKY = st.text(
-    alphabet="aA\u0130ıΣσςß\u0301\u0323\u0345\u302e\u1d165\u00adé 中\u3000\u2028\u200b\t\n.,'-\0\ufffd", max_size=20
-)
+TRICKY_CHARACTERS = "aA\u0130ıΣσςß\u0301\u0323\u0345\u302e\U0001d165\u00adé 中\u3000\u2028\u200b\t\n.,'-\0\ufffd"
+TRICKY = st.text(alphabet=TRICKY_CHARACTERS, max_size=20)
 
 
 @given(st.one_of(TEXTS, TRICKY), st.booleans())
@@ -189,7 +188,10 @@ def test_real_text_is_cut_alike_with_and_without_offsets(name: str, do_lower_cas
             if not do_lower_case:
                 for piece in traced:
                     if piece.token != "[UNK]":
-                        assert line[piece.start : piece.end] == piece.token.removeprefix("##")
+                        # What the source has between a piece's letters is deleted: joiners and soft hyphens.
+                        source = line[piece.start : piece.end]
+                        kept = "".join(letter for letter in source if unicodedata.category(letter) != "Cf")
+                        assert kept.startswith(piece.token.removeprefix("##"))
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)

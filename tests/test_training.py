@@ -150,9 +150,7 @@ def test_records_of_zeros_count_for_nothing(tiny_config: BertConfig, record_file
         assert float(sums[name]) == pytest.approx(value, rel=1e-5), name
 
 
-def test_twenty_steps_reproduce_the_stored_losses(
-    tiny_config: BertConfig, tmp_path: pathlib.Path, record_files: list[str]
-):
+def test_twenty_steps_reproduce_the_stored_losses(tiny_config: BertConfig, record_files: list[str]):
     pretrainer = pretrainer_for(tiny_config)
     batches = batches_for(pretrainer, record_files)
     trace = [pretraining_metrics(pretrainer.train(batches, 1))["loss"] for _ in range(20)]
@@ -323,14 +321,8 @@ def test_init_checkpoint_gives_weights_and_starts_at_step_zero(
 ):
     first = tmp_path / "first"
     training.run(options_for(record_files, config_file, first))
-    second = options_for(
-        record_files,
-        config_file,
-        tmp_path / "second",
-        init_checkpoint=str(first),
-        num_train_steps=1,
-        learning_rate=1e-9,
-    )
+    changes = {"init_checkpoint": str(first), "num_train_steps": 1, "learning_rate": 1e-9}
+    second = options_for(record_files, config_file, tmp_path / "second", **changes)
     training.run(second)
     assert f"weights taken from {first}; not used: nothing" in capsys.readouterr().out
     names = [name for name, _ in tf.train.list_variables(str(first)) if name.startswith("model/")]
@@ -407,7 +399,7 @@ def test_folder_of_another_configuration_is_refused(
     ({"max_seq_length": 64}, "--max_seq_length is 64, but .* has max_position_embeddings 32"),
     ({"max_seq_length": 16}, "input_ids has 12 values; expected 16; --max_seq_length"),
     ({"init_checkpoint": "none/ckpt"}, "there is no readable checkpoint none/ckpt"),
-    ({"vocab_file": str(ROOT / "LICENSE")}, "LICENSE has .* tokens, but .* has vocab_size 79"),
+    ({"vocab_file": str(ROOT / "LICENSE")}, "LICENSE has .* tokens, but .* has vocab_size 78"),
 ])  # fmt: skip
 def test_bad_options_are_refused_before_the_first_step(
     changes: dict[str, object], message: str, record_files: list[str], config_file: str, tmp_path: pathlib.Path
@@ -436,7 +428,7 @@ def test_id_outside_the_vocabulary_is_named(record_files: list[str], config_file
                 record["input_ids"][1] = len(WORDS)
             writer.write(records.encode(record, schema))
     paths = [*record_files, str(tmp_path / "2.tfrecord")]
-    with pytest.raises(UserError, match=r"2.tfrecord: record 7 \(from 0\): input_ids holds 79; expected 0 to 78"):
+    with pytest.raises(UserError, match=r"2.tfrecord: record 7 \(from 0\): input_ids holds 78; expected 0 to 77"):
         training.run(options_for(paths, config_file, tmp_path / "run"))
 
 
@@ -480,4 +472,4 @@ def test_unknown_strategy_is_refused():
 def test_bfloat16_trains(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
     training.run(options_for(record_files, config_file, tmp_path / "run", dtype="bfloat16"))
     losses = [line["loss"] for line in read_log(str(tmp_path / "run"), "train")]
-    assert losses[-1] < losses[0]
+    assert sum(losses[-5:]) < sum(losses[:5])

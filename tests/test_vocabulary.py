@@ -12,14 +12,14 @@ TEXT = "The cats sat on the mats. Dogs walk, and cats walked! The unaffable dog 
 def learn(tmp_path: pathlib.Path, text: str = TEXT, **changes: object) -> list[str]:
     path = tmp_path / "text.txt"
     path.write_text(text, encoding="utf-8")
-    values = {"input_file": [str(path)], "vocab_file": str(tmp_path / "vocab.txt"), "vocab_size": 70, **changes}
+    values = {"input_file": [str(path)], "vocab_file": str(tmp_path / "vocab.txt"), "vocab_size": 60, **changes}
     return learn_vocabulary.learn(learn_vocabulary.Options(**values))  # type: ignore[arg-type]
 
 
 def test_special_tokens_come_first_and_every_letter_is_in(tmp_path: pathlib.Path):
     pieces = learn(tmp_path)
     assert pieces[:5] == list(SPECIAL_TOKENS)
-    assert len(pieces) == len(set(pieces)) == 70
+    assert len(pieces) == len(set(pieces)) == 60
     assert set("tcsomdwaue,.!;") <= set(pieces)
 
 
@@ -51,14 +51,14 @@ def test_too_little_text_gives_fewer_pieces_and_none_is_an_error(tmp_path: pathl
 
 def test_prose_is_kept_and_code_is_not():
     text = (
-        "Return the *number* of items in ``x``. It is never negative; see below for more.\n\n"
+        "Return the *number* of items in a ``list``. It is never negative; see below for more.\n\n"
         "   >>> len(x)\n   3\n\n"
         "name = value\n\n"
         "+---+---+\n| a | b |\n+---+---+\n\n"
         "Arguments: x -- y, z1 = [2, 3], 4 * 5.\n"
     )
     assert list(python_docs.sentences(text)) == [
-        "Return the number of items in x.",
+        "Return the number of items in a list.",
         "It is never negative; see below for more.",
     ]
 
