@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import sys
+import tempfile
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,9 +12,31 @@ from absl import app, flags, logging
 
 from official_bert.errors import UserError
 
-# TensorFlow reads this when it is imported, so that it must stand here; its remarks about the processor are no one's
-# concern. A user who has set it keeps it.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+def _import_tensorflow_quietly() -> None:
+    """Imports TensorFlow without its remarks about the processor, and about GPUs that a machine does not have.
+
+    It writes them to file descriptor 2 before any setting can reach it. They are shown after all if the import fails,
+    and by a user who sets TF_CPP_MIN_LOG_LEVEL.
+    """
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as remarks:
+        os.dup2(remarks.fileno(), 2)
+        try:
+            import tensorflow  # noqa: F401
+        except BaseException:
+            remarks.seek(0)
+            os.write(kept, remarks.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+_import_tensorflow_quietly()
 
 
 def option(default: Any, help: str, choices: Sequence[str] | None = None) -> Any:

@@ -335,7 +335,7 @@ def _train(
     print(
         f"training {pretrainer.model.count_params():,} parameters from step {step:,} to {options.num_train_steps:,}, "
         f"batches of {options.train_batch_size} x {options.max_seq_length} on "
-        f"{pretrainer.strategy.num_replicas_in_sync} device(s)",
+        f"{', '.join(_devices(pretrainer.strategy))}",
         flush=True,
     )
     data = training_batches(
@@ -366,6 +366,11 @@ def _train(
                 print(f"stopped at step {step:,}; the same command goes on from there")
                 return stop.signal
     return None
+
+
+def _devices(strategy: tf.distribute.Strategy) -> list[str]:
+    """The short names of this process's devices: CPU:0, GPU:1, TPU:7."""
+    return [device.split("device:")[-1] for device in strategy.extended.worker_devices]
 
 
 def _end_of_call(step: int, options: Options) -> int:
