@@ -3,8 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 
-import tensorflow as tf
-
 from official_bert import files
 from official_bert.errors import UserError
 from official_bert.progress import Progress
@@ -27,7 +25,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool = False) -> Iterator[st
     progress = Progress("reading", sum(map(files.size, paths)) / 1e6, "MB")
     read = 0
     for path in paths:
-        with tf.io.gfile.GFile(path, "rb") if files.is_remote(path) else open(path, "rb") as reader:
+        with files.open_bytes(path) as reader:
             for number, line in enumerate(reader, start=1):
                 read += len(line)
                 try:

@@ -1,15 +1,22 @@
 """From text files to TFRecord files: the whole of create_pretraining_data, without its flags."""
 
+import collections
 import dataclasses
 import os
 import random
 import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 from official_bert import files, tokenization
-from data_gen import documents, masking, writer
+from data_gen import documents, fast_pipeline, manifest, masking, text_formats, writer
 from data_gen.instances import Instance, Law, instances_of_document
 from official_bert.command_line import option
 from official_bert.errors import UserError
+from official_bert.fast_tokenization import FastTokenizer
 from official_bert.progress import Progress
 
 
@@ -34,13 +41,26 @@ class Options:
     masked_lm_prob: float = option(0.15, "The share of tokens to predict.")
     short_seq_prob: float = option(0.1, "How likely a document is cut into sequences shorter than the maximum.")
     drop_invalid_utf8: bool = option(False, "Whether bytes that are not UTF-8 are dropped instead of being an error.")
+    algorithm: str = option(
+        "fast",
+        "fast: on all cores and in little memory; reference: the original's own, record by record, in memory.",
+        ("fast", "reference"),
+    )
+    input_format: str = option("auto", "How the text is laid out; auto finds it out.", text_formats.FORMATS)
+    language: str = option("en", "The text's language, an ISO code: by its rules paragraphs are cut into sentences.")
+    json_field: str = option("text", "Where the text is in JSON lines.")
+    num_shards: int = option(1, "Files to write for one --output_file, named NAME-00000-of-00008 before its ending.")
+    shard_size_mb: int = option(0, "Write as many files as make them about this large, instead of --num_shards.")
+    gzip: bool = option(False, "Whether the record files are compressed; run_pretraining finds that out.")
+    num_workers: int = option(os.cpu_count() or 1, "Processes that make instances, and threads that read text.")
+    block_tokens: int = option(400_000, "Tokens of text that a process handles at once; its memory grows with it.")
 
     def __post_init__(self) -> None:
         if self.max_seq_length < 5:
             raise UserError(
                 f"--max_seq_length is {self.max_seq_length}; two segments and 3 special tokens need 5 or more"
             )
-        for name in ("max_predictions_per_seq", "dupe_factor"):
+        for name in ("max_predictions_per_seq", "dupe_factor", "num_shards", "num_workers", "block_tokens"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name} is {getattr(self, name)}; expected at least 1")
         if not 0 < self.masked_lm_prob < 1:
@@ -49,6 +69,12 @@ class Options:
             raise UserError(f"--short_seq_prob is {self.short_seq_prob}; expected a probability from 0 to 1")
         if not any(self.output_file):
             raise UserError("--output_file is empty; give one or more files, separated by commas")
+        if len(self.output_file) > 1 and (self.num_shards > 1 or self.shard_size_mb):
+            raise UserError("several --output_file are given; --num_shards and --shard_size_mb go with one")
+        if self.algorithm == "reference" and (self.num_shards > 1 or self.shard_size_mb or self.gzip):
+            raise UserError("--num_shards, --shard_size_mb and --gzip go with --algorithm=fast")
+        if self.algorithm == "reference" and self.input_format not in ("auto", "sentences"):
+            raise UserError("--algorithm=reference reads the original's format alone, --input_format=sentences")
         if len(set(self.output_file)) < len(self.output_file):
             raise UserError(f"--output_file names a file twice: {', '.join(self.output_file)}")
 
@@ -88,6 +114,17 @@ class Summary:
         self.predictions += len(instance.masked_lm_ids)
         self.random_next += instance.is_random_next
 
+    def statistics(self) -> dict[str, int]:
+        """Returns the counts under the names that a manifest has."""
+        names = {"documents": "text_documents", "unknown": "text_unknown"}
+        return {names.get(name, name): value for name, value in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def of(cls, statistics: dict[str, int]) -> "Summary":
+        """Returns the counts of a manifest."""
+        names = {"documents": "text_documents", "unknown": "text_unknown"}
+        return cls(**{field.name: statistics[names.get(field.name, field.name)] for field in dataclasses.fields(cls)})
+
     def __str__(self) -> str:
         return "\n".join(
             (
@@ -103,9 +140,11 @@ class Summary:
 
 
 def create_pretraining_data(options: Options) -> Summary:
-    """Reads the text, makes the instances, writes the records; all of it is held in memory, as in the original.
+    """Reads the text, makes the instances, writes the records and beside them a manifest.
 
-    For the same text, flags and seed the records equal those of the original script.
+    The fast algorithm's records depend on text, vocabulary, flags and seed alone: not on the number of workers, nor on
+    where a run was stopped and taken up again. The reference algorithm holds all in memory, as the original does, and
+    for the same text, flags and seed its records equal those of the original script.
 
     Raises:
         UserError: something about the input, the vocabulary or the output is wrong.
@@ -115,7 +154,35 @@ def create_pretraining_data(options: Options) -> Summary:
         if os.path.abspath(path) in map(os.path.abspath, paths):
             raise UserError(f"--output_file names {path}, which is an input; writing would destroy it")
     tokenizer = tokenization.FullTokenizer(options.vocab_file, options.do_lower_case)
-    vocab = tokenizer.vocab
+    _warn_of_too_few_predictions(options)
+    law = Law(
+        max_seq_length=options.max_seq_length,
+        max_predictions_per_seq=options.max_predictions_per_seq,
+        masked_lm_prob=options.masked_lm_prob,
+        short_seq_prob=options.short_seq_prob,
+        do_whole_word_mask=options.do_whole_word_mask,
+        cls=tokenizer.vocab[tokenization.CLS],
+        sep=tokenizer.vocab[tokenization.SEP],
+        vocabulary=masking.MaskingVocabulary.of(tokenizer.vocab),
+    )
+    source = manifest.describe_source(_flags_that_matter(options), options.vocab_file, paths)
+    stem = os.path.splitext(options.output_file[0])[0]
+    done = manifest.completed(source, manifest.manifest_path(stem))
+    if done:
+        print(f"these records are complete already: {manifest.manifest_path(stem)}")
+        return Summary.of(done.statistics)
+    make = _reference if options.algorithm == "reference" else _fast
+    return make(options, paths, tokenizer, law, source, stem)
+
+
+def _flags_that_matter(options: Options) -> dict[str, Any]:
+    """Those that decide the records' bytes, and the names of the files."""
+    ignored = ("input_file", "vocab_file", "num_workers")
+    flags = {name: value for name, value in dataclasses.asdict(options).items() if name not in ignored}
+    return {**flags, "output_file": [os.path.basename(path) for path in options.output_file]}
+
+
+def _warn_of_too_few_predictions(options: Options) -> None:
     wanted = masking.number_to_predict(options.max_seq_length, options.masked_lm_prob, options.max_seq_length)
     if options.max_predictions_per_seq < wanted:
         print(
@@ -125,30 +192,95 @@ def create_pretraining_data(options: Options) -> Summary:
             file=sys.stderr,
         )
 
+
+def _fast(
+    options: Options,
+    paths: list[str],
+    tokenizer: tokenization.FullTokenizer,
+    law: Law,
+    source: dict[str, Any],
+    stem: str,
+) -> Summary:
+    found = dict.fromkeys(paths, options.input_format)
+    if options.input_format == "auto":
+        found = {path: text_formats.found_format(path, options.language) for path in paths}
+        counts = collections.Counter(found.values())
+        print("format of the text: " + ", ".join(f"{name} ({count} files)" for name, count in counts.items()))
+
+    def read(path: str) -> Iterator[list[str]]:
+        return text_formats.read_documents(
+            path, found[path], options.language, options.json_field, options.drop_invalid_utf8
+        )
+
+    per_thread = threading.local()
+
+    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        if not hasattr(per_thread, "tokenizer"):
+            per_thread.tokenizer = FastTokenizer(options.vocab_file, options.do_lower_case)
+        ids, splits = per_thread.tokenizer.encode(sentences)
+        return ids, splits
+
+    settings = fast_pipeline.Settings(
+        inputs=paths,
+        stem=stem,
+        name_outputs=lambda tokens: _shards(options, tokens, law),
+        vocab_file=options.vocab_file,
+        seed=options.random_seed,
+        passes=options.dupe_factor,
+        block_tokens=options.block_tokens,
+        num_workers=options.num_workers,
+        compress=options.gzip,
+        source=source,
+    )
+    return Summary.of(fast_pipeline.create(settings, law, read, encode, tokenizer.vocab).statistics)
+
+
+def _shards(options: Options, tokens: int, law: Law) -> list[str]:
+    count = options.num_shards
+    if options.shard_size_mb:
+        instances = fast_pipeline.estimated_instances(tokens, options.dupe_factor, law)
+        # An id takes two bytes, mostly, a mask and a segment id one each, a prediction eight.
+        size = instances * (4 * law.max_seq_length + 8 * law.max_predictions_per_seq + 200)
+        count = max(1, round(size / (options.shard_size_mb * 1e6)))
+    if count == 1:
+        return options.output_file
+    base, ending = os.path.splitext(options.output_file[0])
+    return [f"{base}-{number:05}-of-{count:05}{ending}" for number in range(count)]
+
+
+def _reference(
+    options: Options,
+    paths: list[str],
+    tokenizer: tokenization.FullTokenizer,
+    law: Law,
+    source: dict[str, Any],
+    stem: str,
+) -> Summary:
     def encode(sentence: str) -> list[int]:
         return tokenizer.convert_tokens_to_ids(tokenizer.tokenize(sentence))
 
     lines = documents.read_lines(paths, options.drop_invalid_utf8)
-    corpus = documents.read_corpus(lines, encode, vocab[tokenization.UNK])
-    law = Law(
-        max_seq_length=options.max_seq_length,
-        max_predictions_per_seq=options.max_predictions_per_seq,
-        masked_lm_prob=options.masked_lm_prob,
-        short_seq_prob=options.short_seq_prob,
-        do_whole_word_mask=options.do_whole_word_mask,
-        cls=vocab[tokenization.CLS],
-        sep=vocab[tokenization.SEP],
-        vocabulary=masking.MaskingVocabulary.of(vocab),
-    )
-    made, summary = _make_instances(corpus, law, options.dupe_factor, random.Random(options.random_seed))
-    writer.write(made, len(made), options.output_file, options.max_seq_length, options.max_predictions_per_seq)
+    corpus = documents.read_corpus(lines, encode, tokenizer.vocab[tokenization.UNK])
+    summary = Summary(len(corpus.documents), corpus.tokens, corpus.unknown)
+    made = _make_instances(corpus, law, options.dupe_factor, random.Random(options.random_seed), summary)
+    writer.write(made, options.output_file, options.max_seq_length, options.max_predictions_per_seq)
+    shards = [
+        manifest.Shard(
+            os.path.basename(path),
+            len(made[number :: len(options.output_file)]),
+            files.size(path),
+            manifest.sha256(path),
+        )
+        for number, path in enumerate(options.output_file)
+    ]
+    described = manifest.Manifest(source, shards, summary.statistics())
+    files.write_text(manifest.manifest_path(stem), described.to_json())
     return summary
 
 
 def _make_instances(
-    corpus: documents.Corpus, law: Law, dupe_factor: int, rng: random.Random
-) -> tuple[list[Instance], Summary]:
-    summary = Summary(len(corpus.documents), corpus.tokens, corpus.unknown)
+    corpus: documents.Corpus, law: Law, dupe_factor: int, rng: random.Random, summary: Summary
+) -> list[Instance]:
     rng.shuffle(corpus.documents)
     progress = Progress("making instances", dupe_factor * len(corpus.documents), "documents")
     made: list[Instance] = []
@@ -159,4 +291,4 @@ def _make_instances(
                 made.append(instance)
             progress.update(number * len(corpus.documents) + index + 1)
     rng.shuffle(made)
-    return made, summary
+    return made

@@ -1,52 +1,77 @@
-"""Instances to TFRecord files."""
+"""Records to TFRecord files."""
 
 import contextlib
-from collections.abc import Iterable
+import gzip
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-import tensorflow as tf
+import google_crc32c
+import numpy as np
 
-from official_bert import files, records, text_pairs
+from official_bert import files, records
 from data_gen.instances import Instance
 from official_bert.progress import Progress
 
+_RECORDS_AT_ONCE = 1000
 
-def features(
-    instance: Instance, max_seq_length: int, max_predictions_per_seq: int
-) -> dict[str, list[int] | list[float]]:
-    """Returns the record's features, padded with zeros (see records.pretraining_schema)."""
 
-    def sequence(values: list[int]) -> list[int]:
-        return text_pairs.pad(values, max_seq_length)
+def framed(record: bytes) -> bytes:
+    """Returns a record as it stands in a TFRecord file: length, its checksum, the record, its checksum."""
+    length = struct.pack("<Q", len(record))
+    return length + _checksum(length) + record + _checksum(record)
 
-    def predictions(values: list[int]) -> list[int]:
-        return text_pairs.pad(values, max_predictions_per_seq)
+
+def _checksum(data: bytes) -> bytes:
+    """CRC-32C, rotated by 15 bits and shifted, as the format has it."""
+    crc = google_crc32c.value(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+@contextlib.contextmanager
+def open_shard(path: str, compress: bool) -> Iterator[Any]:
+    """Yields a writer of bytes; the file appears under its name whole, when the context is left without an error."""
+    with files.written_whole(path) as beside, files.open_bytes(beside, "wb") as raw:
+        if compress:
+            # No name and no time in the header: equal records give equal bytes.
+            with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as writer:
+                yield writer
+        else:
+            yield raw
+
+
+def features(instances: Sequence[Instance], max_seq_length: int, max_predictions_per_seq: int) -> dict[str, np.ndarray]:
+    """Returns the records' features, padded with zeros, [B, ...] (see records.pretraining_schema)."""
+
+    def padded(rows: Iterable[Sequence[int]], length: int) -> np.ndarray:
+        array = np.zeros((len(instances), length), np.int64)
+        for number, row in enumerate(rows):
+            array[number, : len(row)] = row
+        return array
 
     return {
-        "input_ids": sequence(instance.input_ids),
-        "input_mask": sequence([1] * len(instance.input_ids)),
-        "segment_ids": sequence(instance.segment_ids),
-        "masked_lm_positions": predictions(instance.masked_lm_positions),
-        "masked_lm_ids": predictions(instance.masked_lm_ids),
-        "masked_lm_weights": text_pairs.pad([1.0] * len(instance.masked_lm_ids), max_predictions_per_seq, 0.0),
-        "next_sentence_labels": [int(instance.is_random_next)],
+        "input_ids": padded((each.input_ids for each in instances), max_seq_length),
+        "input_mask": padded(([1] * len(each.input_ids) for each in instances), max_seq_length),
+        "segment_ids": padded((each.segment_ids for each in instances), max_seq_length),
+        "masked_lm_positions": padded((each.masked_lm_positions for each in instances), max_predictions_per_seq),
+        "masked_lm_ids": padded((each.masked_lm_ids for each in instances), max_predictions_per_seq),
+        "masked_lm_weights": padded(([1] * len(each.masked_lm_ids) for each in instances), max_predictions_per_seq),
+        "next_sentence_labels": np.array([[each.is_random_next] for each in instances], np.int64),
     }
 
 
-def write(
-    instances: Iterable[Instance], total: int, paths: list[str], max_seq_length: int, max_predictions_per_seq: int
-) -> None:
+def write(instances: Sequence[Instance], paths: list[str], max_seq_length: int, max_predictions_per_seq: int) -> None:
     """Writes the instances to the files in turn, one record each; the files appear together at the end, whole.
 
     Raises:
         UserError: a file cannot be written.
     """
     schema = records.pretraining_schema(max_seq_length, max_predictions_per_seq)
-    progress = Progress("writing", total, "instances")
+    progress = Progress("writing", len(instances), "instances")
     with contextlib.ExitStack() as stack:
-        # The renames come first in the stack, so that they happen after every writer is closed.
-        beside = [stack.enter_context(files.written_whole(path)) for path in paths]
-        writers = [stack.enter_context(tf.io.TFRecordWriter(path)) for path in beside]
-        for number, instance in enumerate(instances):
-            values = features(instance, max_seq_length, max_predictions_per_seq)
-            writers[number % len(writers)].write(records.encode(values, schema))
-            progress.update(number + 1)
+        writers = [stack.enter_context(open_shard(path, compress=False)) for path in paths]
+        for start in range(0, len(instances), _RECORDS_AT_ONCE):
+            batch = features(instances[start : start + _RECORDS_AT_ONCE], max_seq_length, max_predictions_per_seq)
+            for number, record in enumerate(records.encode(batch, schema), start=start):
+                writers[number % len(writers)].write(framed(record))
+            progress.update(start + _RECORDS_AT_ONCE)

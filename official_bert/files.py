@@ -24,14 +24,16 @@ def _gfile() -> Any:
     return tf.io.gfile
 
 
+def open_bytes(path: str, mode: str = "rb") -> Any:
+    """Opens a file of bytes, in mode "rb" or "wb"."""
+    return _gfile().GFile(path, mode) if is_remote(path) else open(path, mode)
+
+
 def read_bytes(path: str) -> bytes:
     """Returns the file's content; a missing or unreadable file is a UserError that names it."""
     try:
-        if is_remote(path):
-            with _gfile().GFile(path, "rb") as reader:
-                return reader.read()
-        with open(path, "rb") as reader:
-            return reader.read()
+        with open_bytes(path) as reader:
+            return bytes(reader.read())
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}") from error
     except OSError as error:
@@ -77,10 +79,7 @@ def written_whole(path: str) -> Iterator[str]:
 
 def write_bytes(path: str, content: bytes) -> None:
     """Writes a whole file."""
-    with (
-        written_whole(path) as beside,
-        _gfile().GFile(beside, "wb") if is_remote(path) else open(beside, "wb") as writer,
-    ):
+    with written_whole(path) as beside, open_bytes(beside, "wb") as writer:
         writer.write(content)
 
 

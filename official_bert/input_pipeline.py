@@ -26,12 +26,13 @@ def training_batches(
         seed: of the order.
         skipped_records: how many records of the endless sequence to leave out at its beginning.
     """
+    compression = records.compression(paths)
     first_epoch, rest = divmod(skipped_records, sum(map(records.count, paths))) if skipped_records else (0, 0)
 
     def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
         order = tf.random.experimental.stateless_shuffle(paths, seed=tf.stack([tf.constant(seed, tf.int64), epoch]))
         data = tf.data.Dataset.from_tensor_slices(order).interleave(
-            tf.data.TFRecordDataset,
+            lambda path: tf.data.TFRecordDataset(path, compression),
             cycle_length=min(_FILES_AT_ONCE, len(paths)),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
@@ -61,7 +62,7 @@ def evaluation_batches(paths: list[str], batch_size: int, schema: records.Schema
             filled[name] = tf.ensure_shape(values, (batch_size, *schema[name].shape))
         return filled
 
-    return _parsed(tf.data.TFRecordDataset(paths).batch(batch_size), schema).map(fill)
+    return _parsed(tf.data.TFRecordDataset(paths, records.compression(paths)).batch(batch_size), schema).map(fill)
 
 
 def _parsed(batches: tf.data.Dataset, schema: records.Schema) -> tf.data.Dataset:

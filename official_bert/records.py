@@ -1,35 +1,39 @@
-"""The schema of the TFRecord files: name, shape and type of each feature, for writing and for reading."""
+"""The schema of the TFRecord files: name, shape and type of each feature, for writing and for reading.
+
+Writing needs NumPy alone; TensorFlow is imported where records are read, so that processes that only write do without.
+"""
 
 import dataclasses
+import functools
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-import tensorflow as tf
+import numpy as np
 
 from official_bert import files
 from official_bert.errors import UserError
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+INT64, FLOAT = "int64", "float32"
+
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """A feature's shape, its type in the file (int64 or float32; the format has no other), and its range.
+    """A feature's shape, its type in the file, and its range.
 
     Attributes:
         shape: of one record, without the batch.
-        dtype: in the file.
+        dtype: in the file, INT64 or FLOAT; the format has no other numbers.
         limit: integers are from 0 up to, not including, this; None where it is not known.
     """
 
     shape: tuple[int, ...]
-    dtype: tf.DType
+    dtype: str
     limit: int | None = None
-
-    @property
-    def dtype_in_memory(self) -> tf.DType:
-        """int32 for integers: TPUs have no int64."""
-        return tf.int32 if self.dtype == tf.int64 else self.dtype
 
 
 Schema = Mapping[str, Feature]
@@ -59,33 +63,112 @@ def pretraining_schema(
     """
     sequence, predictions = (max_seq_length,), (max_predictions_per_seq,)
     return {
-        "input_ids": Feature(sequence, tf.int64, vocab_size),
-        "input_mask": Feature(sequence, tf.int64, 2),
-        "segment_ids": Feature(sequence, tf.int64, type_vocab_size),
-        "masked_lm_positions": Feature(predictions, tf.int64, max_seq_length),
-        "masked_lm_ids": Feature(predictions, tf.int64, vocab_size),
-        "masked_lm_weights": Feature(predictions, tf.float32),
-        "next_sentence_labels": Feature((1,), tf.int64, 2),
+        "input_ids": Feature(sequence, INT64, vocab_size),
+        "input_mask": Feature(sequence, INT64, 2),
+        "segment_ids": Feature(sequence, INT64, type_vocab_size),
+        "masked_lm_positions": Feature(predictions, INT64, max_seq_length),
+        "masked_lm_ids": Feature(predictions, INT64, vocab_size),
+        "masked_lm_weights": Feature(predictions, FLOAT),
+        "next_sentence_labels": Feature((1,), INT64, 2),
     }
 
 
-def encode(values: Mapping[str, Sequence[Any]], schema: Schema) -> bytes:
-    """Returns a serialized tf.train.Example with the schema's features, taken by name from `values`."""
-    example = tf.train.Example()
+def encode(values: Mapping[str, np.ndarray], schema: Schema) -> list[bytes]:
+    """Returns a batch of records as serialized tf.train.Examples.
+
+    Args:
+        values: feature by name, [B, *shape].
+        schema: which features, and their types.
+
+    Raises:
+        ValueError: a feature has another shape than the schema says.
+    """
+    fields = []
     for name, feature in schema.items():
-        if len(values[name]) != feature.shape[0]:
-            raise ValueError(f"{name} has {len(values[name])} values; the schema says {feature.shape[0]}")
-        target = example.features.feature[name]
-        kind = target.int64_list if feature.dtype == tf.int64 else target.float_list
-        kind.value.extend(values[name])
-    return bytes(example.SerializeToString(deterministic=True))
+        array = np.asarray(values[name])
+        if array.shape[1:] != feature.shape:
+            raise ValueError(f"{name} has shape {array.shape[1:]}; the schema says {feature.shape}")
+        packed = _packed_integers(array) if feature.dtype == INT64 else _packed_floats(array)
+        fields.append((name, feature.dtype, packed))
+    encoded = []
+    for row in zip(*(packed for _, _, packed in fields), strict=True):
+        body = b"".join(
+            _field_start(name, dtype, len(data)) + data for (name, dtype, _), data in zip(fields, row, strict=True)
+        )
+        encoded.append(_tagged(1, len(body)) + body)
+    return encoded
 
 
-def parse(serialized: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
-    """Returns the features of a batch of serialized records, [B, *shape], integers as int32 (in the TF graph)."""
+def _packed_floats(array: np.ndarray) -> list[bytes]:
+    return [row.tobytes() for row in array.astype("<f4")]
+
+
+def _packed_integers(array: np.ndarray) -> list[bytes]:
+    """Each row as varints: seven bits a byte, the lowest first, the eighth bit set on all but the last."""
+    values = array.reshape(len(array), -1).astype(np.int64).view(np.uint64)
+    groups = max(1, -(-int(values.max(initial=0)).bit_length() // 7))
+    if groups == 1:
+        return [row.tobytes() for row in values.astype(np.uint8)]
+    bits = np.empty((*values.shape, groups), np.uint8)
+    present = np.empty((*values.shape, groups), bool)
+    for group in range(groups):
+        rest = values >> np.uint64(7 * group)
+        present[..., group] = (rest > 0) | (group == 0)
+        bits[..., group] = (rest & np.uint64(0x7F)) | ((rest > 0x7F) * np.uint64(0x80))
+    data = bits[present].tobytes()
+    ends = np.cumsum(present.sum(axis=(1, 2))).tolist()
+    return [data[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+@functools.cache
+def _field_start(name: str, dtype: str, length: int) -> bytes:
+    """What stands before the numbers of a feature: the nested messages' tags and lengths, and its name."""
+    # Features.feature is a map: each entry holds the name (1) and a Feature (2); that holds a FloatList (2) or an
+    # Int64List (3), and the list its packed values (1).
+    values = _tagged(1, length)
+    kind = _tagged(3 if dtype == INT64 else 2, len(values) + length)
+    key = _tagged(1, len(name.encode())) + name.encode()
+    value = _tagged(2, len(kind) + len(values) + length)
+    return _tagged(1, len(key) + len(value) + len(kind) + len(values) + length) + key + value + kind + values
+
+
+def _tagged(number: int, length: int) -> bytes:
+    """The start of a length-delimited field of a protocol buffer."""
+    tag = bytes([number << 3 | 2])
+    while length > 0x7F:
+        tag += bytes([length & 0x7F | 0x80])
+        length >>= 7
+    return tag + bytes([length])
+
+
+def parse(serialized: "tf.Tensor", schema: Schema) -> dict[str, "tf.Tensor"]:
+    """Returns the features of a batch of serialized records, [B, *shape], integers as int32: TPUs have no int64."""
+    import tensorflow as tf
+
     spec = {name: tf.io.FixedLenFeature(feature.shape, feature.dtype) for name, feature in schema.items()}
     parsed = tf.io.parse_example(serialized, spec)
-    return {name: tf.cast(parsed[name], feature.dtype_in_memory) for name, feature in schema.items()}
+    return {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value for name, value in parsed.items()}
+
+
+def compression(paths: Sequence[str]) -> str:
+    """Returns how all of these files are compressed, as TensorFlow names it: "GZIP", or "" for not at all.
+
+    Raises:
+        UserError: one is missing, or some are compressed and others are not.
+    """
+    kinds = {}
+    for path in paths:
+        try:
+            with files.open_bytes(path) as reader:
+                # A record of 559,903 bytes would begin alike; those of BERT are far smaller.
+                kinds[path] = "GZIP" if reader.read(3) == b"\x1f\x8b\x08" else ""
+        except FileNotFoundError as error:
+            raise UserError(f"there is no file {path}") from error
+    if len(set(kinds.values())) > 1:
+        plain = next(path for path, kind in kinds.items() if not kind)
+        zipped = next(path for path, kind in kinds.items() if kind)
+        raise UserError(f"{zipped} is compressed and {plain} is not; give files of one kind")
+    return next(iter(kinds.values()), "")
 
 
 def read_file(path: str) -> Iterator[bytes]:
@@ -94,9 +177,11 @@ def read_file(path: str) -> Iterator[bytes]:
     Raises:
         UserError: the file is missing, cut short or damaged; the message gives the record's number and byte offset.
     """
+    import tensorflow as tf
+
     number = 0
     try:
-        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+        for record in tf.data.TFRecordDataset(path, compression([path])).as_numpy_iterator():
             yield record
             number += 1
     except tf.errors.NotFoundError as error:
@@ -110,13 +195,15 @@ def read_file(path: str) -> Iterator[bytes]:
 
 
 def count(path: str) -> int:
-    """Returns the number of records in a TFRecord file; only the lengths are read, no checksum is checked.
+    """Returns the number of records in a TFRecord file; unless it is compressed, only the lengths are read.
 
     Raises:
         UserError: the file ends within a record.
     """
+    if compression([path]):
+        return sum(1 for _ in read_file(path))
     total, offset, end = 0, 0, files.size(path)
-    with tf.io.gfile.GFile(path, "rb") if files.is_remote(path) else open(path, "rb") as reader:
+    with files.open_bytes(path) as reader:
         while offset < end:
             reader.seek(offset)
             header = reader.read(8)
@@ -144,6 +231,8 @@ def find_damage(paths: Sequence[str], schema: Schema) -> str | None:
 
 def mismatch(serialized: bytes, schema: Schema) -> str | None:
     """Returns how a serialized record differs from the schema, in words, or None if it does not."""
+    import tensorflow as tf
+
     example = tf.train.Example()
     try:
         example.ParseFromString(serialized)
@@ -153,7 +242,7 @@ def mismatch(serialized: bytes, schema: Schema) -> str | None:
         if name not in example.features.feature:
             held = ", ".join(sorted(example.features.feature)) or "nothing"
             return f"it has no feature {name}; it holds {held}"
-        kind = "int64_list" if feature.dtype == tf.int64 else "float_list"
+        kind = "int64_list" if feature.dtype == INT64 else "float_list"
         value = example.features.feature[name]
         if value.WhichOneof("kind") != kind:
             return f"{name} is stored as {value.WhichOneof('kind')}; expected {kind}"

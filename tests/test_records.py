@@ -1,3 +1,4 @@
+import gzip
 import pathlib
 import random
 import struct
@@ -5,6 +6,8 @@ import struct
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from official_bert import records
 from official_bert.errors import UserError
@@ -25,10 +28,14 @@ def values(number: int) -> dict[str, list[float]]:
     }
 
 
+def encoded(record: dict[str, list[float]], schema: records.Schema) -> bytes:
+    return records.encode({name: np.array([value]) for name, value in record.items()}, schema)[0]
+
+
 def write(path: pathlib.Path, numbers: range) -> str:
     with tf.io.TFRecordWriter(str(path)) as writer:
         for number in numbers:
-            writer.write(records.encode(values(number), SCHEMA))
+            writer.write(encoded(values(number), SCHEMA))
     return str(path)
 
 
@@ -45,7 +52,7 @@ def first_ids(batches: tf.data.Dataset, count: int) -> list[list[int]]:
 
 
 def test_record_comes_back_as_it_was_written_with_int32():
-    batch = records.parse(tf.constant([records.encode(values(5), SCHEMA)]), SCHEMA)
+    batch = records.parse(tf.constant([encoded(values(5), SCHEMA)]), SCHEMA)
     assert batch.keys() == SCHEMA.keys()
     for name, tensor in batch.items():
         np.testing.assert_array_equal(tensor[0], values(5)[name])
@@ -94,8 +101,8 @@ def test_records_are_counted_without_reading_them(shards: list[str]):
 ])  # fmt: skip
 def test_bad_records_are_described(change: dict[str, list[int]], message: str):
     wide = {name: records.Feature((len({**values(0), **change}[name]),), f.dtype) for name, f in SCHEMA.items()}
-    assert records.mismatch(records.encode({**values(0), **change}, wide), SCHEMA) == message
-    assert records.mismatch(records.encode(values(0), SCHEMA), SCHEMA) is None
+    assert records.mismatch(encoded({**values(0), **change}, wide), SCHEMA) == message
+    assert records.mismatch(encoded(values(0), SCHEMA), SCHEMA) is None
 
 
 def test_other_data_are_described():
@@ -111,8 +118,34 @@ def test_other_data_are_described():
 
 
 def test_wrong_number_of_values_is_not_written():
-    with pytest.raises(ValueError, match="input_ids has 1 values; the schema says 8"):
-        records.encode({**values(0), "input_ids": [1]}, SCHEMA)
+    with pytest.raises(ValueError, match=r"input_ids has shape \(1,\); the schema says \(8,\)"):
+        encoded({**values(0), "input_ids": [1]}, SCHEMA)
+
+
+@given(st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 300), min_size=8, max_size=8), st.floats(width=32))
+def test_records_are_encoded_as_protocol_buffers_are(ids: list[int], weight: float):
+    record = {**values(0), "input_ids": ids, "masked_lm_weights": [weight, 1.0]}
+    features = tf.train.Example.FromString(encoded(record, SCHEMA)).features.feature
+    assert features.keys() == SCHEMA.keys()
+    for name, feature in SCHEMA.items():
+        kind = features[name].float_list if feature.dtype == records.FLOAT else features[name].int64_list
+        np.testing.assert_array_equal(kind.value, record[name])
+
+
+def test_compressed_files_are_read_alike(shards: list[str], tmp_path: pathlib.Path):
+    zipped = []
+    for path in shards:
+        zipped.append(f"{path}.gz")
+        pathlib.Path(zipped[-1]).write_bytes(gzip.compress(pathlib.Path(path).read_bytes()))
+    assert [records.count(path) for path in zipped] == [records.count(path) for path in shards]
+    for read in (
+        lambda paths: training_batches(paths, 5, SCHEMA, 1),
+        lambda paths: evaluation_batches(paths, 5, SCHEMA),
+    ):
+        ids = [number for batch in first_ids(read(zipped), 9) for number in batch]
+        assert sorted(ids) == ALL
+    with pytest.raises(UserError, match="0.tfrecord.gz is compressed and .*1.tfrecord is not"):
+        records.compression([zipped[0], shards[1]])
 
 
 def test_flipped_byte_is_found_and_placed(shards: list[str]):

@@ -52,6 +52,10 @@ def random_record(rng: random.Random) -> dict[str, list[float]]:
     }
 
 
+def encoded(record: dict[str, list[float]], schema: records.Schema) -> bytes:
+    return records.encode({name: np.array([value]) for name, value in record.items()}, schema)[0]
+
+
 @pytest.fixture
 def record_files(tmp_path: pathlib.Path) -> list[str]:
     rng = random.Random(0)
@@ -60,7 +64,7 @@ def record_files(tmp_path: pathlib.Path) -> list[str]:
         path = tmp_path / f"{number}.tfrecord"
         with tf.io.TFRecordWriter(str(path)) as writer:
             for _ in range(50):
-                writer.write(records.encode(random_record(rng), SCHEMA))
+                writer.write(encoded(random_record(rng), SCHEMA))
         paths.append(str(path))
     return paths
 
@@ -426,7 +430,7 @@ def test_id_outside_the_vocabulary_is_named(record_files: list[str], config_file
             record = random_record(rng)
             if number == 7:
                 record["input_ids"][1] = len(WORDS)
-            writer.write(records.encode(record, schema))
+            writer.write(encoded(record, schema))
     paths = [*record_files, str(tmp_path / "2.tfrecord")]
     with pytest.raises(UserError, match=r"2.tfrecord: record 7 \(from 0\): input_ids holds 78; expected 0 to 77"):
         training.run(options_for(paths, config_file, tmp_path / "run"))

@@ -1,0 +1,250 @@
+"""Text to records in little memory on all cores; stopped anywhere, it goes on where it was, to the same bytes.
+
+1. Each input file is tokenized into a part of a corpus on disk (threads: the tokenizer leaves Python's lock).
+2. Each block of documents is made into instances, once for each pass, sorted by a random key (processes).
+3. Each shard collects the instances of its range of keys from all blocks (processes).
+
+The steps' results are files in a working folder beside the records, each of which appears whole. A task is done if its
+file is there.
+"""
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from official_bert import files
+from data_gen import manifest, token_store, worker
+from data_gen.instances import Law
+from data_gen.token_store import TokenStore
+from official_bert.errors import UserError
+from official_bert.progress import Progress
+from official_bert.tokenization import UNK
+
+# How many bytes a bucket of the shuffle takes at the most, about; a worker holds one, in several forms.
+_BUCKET_BYTES = 24e6
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the fast pipeline must know besides the law of instances.
+
+    Attributes:
+        inputs: text files.
+        stem: what the working folder and the manifest are named after, a path without an ending.
+        name_outputs: the record files, given the number of tokens of text.
+        vocab_file: the vocabulary.
+        seed: of everything random.
+        passes: how often the text is used.
+        block_tokens: tokens of text that a worker handles at once.
+        num_workers: threads, then processes.
+        compress: whether the record files are compressed with gzip.
+        source: what decides the records' bytes, for the manifest.
+    """
+
+    inputs: list[str]
+    stem: str
+    name_outputs: Callable[[int], list[str]]
+    vocab_file: str
+    seed: int
+    passes: int
+    block_tokens: int
+    num_workers: int
+    compress: bool
+    source: dict[str, Any]
+
+
+def create(
+    settings: Settings,
+    law: Law,
+    read_documents: Callable[[str], Iterator[list[str]]],
+    encode: token_store.Encode,
+    vocab: dict[str, int],
+) -> manifest.Manifest:
+    """Makes the records and their manifest.
+
+    Args:
+        settings: from where, to where, how.
+        law: of the instances.
+        read_documents: a file's documents, each a list of sentences.
+        encode: sentences to ids.
+        vocab: token to id.
+
+    Raises:
+        UserError: the text is empty, the disk full, or the working folder is another run's.
+    """
+    if files.is_remote(settings.stem):
+        raise UserError(f"{settings.stem} is not on this machine; write the records to a local disk, then copy them")
+    folder = settings.stem + ".work"
+    _claim(folder, settings.source)
+    dtype = token_store.id_dtype(max(vocab.values()) + 1)
+    corpus = _tokenize(folder, settings, read_documents, encode, dtype, vocab[UNK])
+    if not corpus["tokens"]:
+        shutil.rmtree(folder)
+        raise UserError("the input holds no text")
+    store = TokenStore(os.path.join(folder, worker.CORPUS), dtype)
+    blocks = store.blocks(settings.block_tokens)
+    store.close()
+    values = {field.name: getattr(law, field.name) for field in dataclasses.fields(law) if field.name != "vocabulary"}
+    outputs = settings.name_outputs(corpus["tokens"])
+    row_bytes = law.max_seq_length * dtype.itemsize + law.max_predictions_per_seq * (dtype.itemsize + 2) + 16
+    shard_bytes = estimated_instances(corpus["tokens"], settings.passes, law) * row_bytes / len(outputs)
+    run = worker.Run(
+        seed=settings.seed,
+        law=values,
+        vocab_file=os.path.abspath(settings.vocab_file),
+        ids=dtype.str,
+        blocks=[list(block) for block in blocks],
+        passes=settings.passes,
+        outputs=[path if files.is_remote(path) else os.path.abspath(path) for path in outputs],
+        buckets_per_shard=int(shard_bytes // _BUCKET_BYTES) + 1,
+        compress=settings.compress,
+    )
+    files.write_text(os.path.join(folder, worker.RUN), json.dumps(dataclasses.asdict(run)))
+    block_tasks = [{"block": [number, block]} for number in range(run.passes) for block in range(len(blocks))]
+    shard_tasks = [{"shard": [number]} for number in range(len(run.outputs))]
+    with _Workers(folder, min(settings.num_workers, len(block_tasks))) as workers:
+        counts = workers.do_all("making instances", block_tasks, "blocks")
+        shards = workers.do_all("writing records", shard_tasks, "shards")
+    statistics = {f"text_{name}": value for name, value in corpus.items()}
+    for count in counts:
+        for name, value in count.items():
+            statistics[name] = statistics.get(name, 0) + value
+    made = manifest.Manifest(settings.source, [manifest.Shard(**shard) for shard in shards], statistics)
+    files.write_text(manifest.manifest_path(settings.stem), made.to_json())
+    shutil.rmtree(folder)
+    return made
+
+
+def estimated_instances(tokens: int, passes: int, law: Law) -> int:
+    """About how many instances so many tokens of text give: as sentences are put back, three quarters are used up."""
+    return int(passes * tokens / (0.77 * (law.max_seq_length - 3))) + 1
+
+
+def _claim(folder: str, source: dict[str, Any]) -> None:
+    """Makes the working folder, or takes up that of the same run."""
+    path = os.path.join(folder, "source.json")
+    content = json.dumps(source, indent=1)
+    if os.path.exists(path):
+        if files.read_text(path) != content:
+            raise UserError(
+                f"{folder} holds the unfinished work of another run (other text, vocabulary or flags); run that "
+                "command again to finish it, or remove the folder"
+            )
+        print(f"going on with the unfinished work in {folder}")
+    else:
+        files.write_text(path, content)
+
+
+def _tokenize(
+    folder: str,
+    settings: Settings,
+    read_documents: Callable[[str], Iterator[list[str]]],
+    encode: token_store.Encode,
+    dtype: Any,
+    unk_id: int,
+) -> dict[str, int]:
+    parts = [os.path.join(folder, f"part-{number:05}") for number in range(len(settings.inputs))]
+    whole = os.path.join(folder, worker.CORPUS)
+    if not os.path.exists(os.path.join(whole, token_store.COMPLETE)):
+        sizes = {part: files.size(path) / 1e6 for part, path in zip(parts, settings.inputs, strict=True)}
+        progress = Progress("tokenizing", sum(sizes.values()), "MB")
+        done = 0.0
+        with concurrent.futures.ThreadPoolExecutor(settings.num_workers) as pool:
+            running = {
+                pool.submit(token_store.write_part, part, read_documents(path), encode, dtype, unk_id): part
+                for part, path in zip(parts, settings.inputs, strict=True)
+            }
+            try:
+                for future in concurrent.futures.as_completed(running):
+                    future.result()
+                    done += sizes[running[future]]
+                    progress.update(done)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    totals = token_store.join_parts(whole, parts)
+    for part in parts:
+        shutil.rmtree(part, ignore_errors=True)
+    return totals
+
+
+class _Workers:
+    """Processes that do the tasks of a run (see worker.py), each driven by a thread."""
+
+    def __init__(self, folder: str, count: int) -> None:
+        self._folder, self._count = folder, count
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> "_Workers":
+        for _ in range(self._count):
+            command = [sys.executable, "-m", worker.__name__, self._folder]
+            self._processes.append(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+
+    def do_all(self, what: str, tasks: list[dict[str, Any]], unit: str) -> list[dict[str, Any]]:
+        """Returns the tasks' results, in the tasks' order."""
+        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in range(len(tasks)):
+            waiting.put(number)
+        results: list[dict[str, Any] | None] = [None] * len(tasks)
+        errors: list[Exception] = []
+        progress = Progress(what, len(tasks), unit)
+        lock = threading.Lock()
+
+        def drive(process: subprocess.Popen[str]) -> None:
+            while not errors:
+                try:
+                    number = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                try:
+                    result = _ask(process, tasks[number])
+                except Exception as error:
+                    errors.append(error)
+                    return
+                with lock:
+                    results[number] = result
+                    progress.update(sum(each is not None for each in results))
+
+        threads = [threading.Thread(target=drive, args=(process,), daemon=True) for process in self._processes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return [result for result in results if result is not None]
+
+
+def _ask(process: subprocess.Popen[str], task: dict[str, Any]) -> dict[str, Any]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(task) + "\n")
+    process.stdin.flush()
+    line = process.stdout.readline()
+    if not line:
+        raise UserError(
+            f"a worker process ended with code {process.wait()} at {task}; if it was killed for memory, lower "
+            "--block_tokens or --num_workers, and run the same command again to go on"
+        )
+    answer = json.loads(line)
+    if "user_error" in answer:
+        raise UserError(f"{answer['user_error']}; what is done is kept: run the same command again to go on")
+    if "defect" in answer:
+        raise RuntimeError(answer["defect"])
+    return dict(answer["result"])

@@ -1,0 +1,121 @@
+"""What was made from what: the file beside the shards that tells, and keeps runs apart."""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import official_bert
+from official_bert import files
+from official_bert.errors import UserError
+
+_CHUNK = 1 << 22
+
+# Of the algorithm's output: to be raised when the same flags would give other bytes.
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A file of records.
+
+    Attributes:
+        file: its name, without a folder.
+        records: how many it holds.
+        bytes: its length.
+        sha256: of its content.
+    """
+
+    file: str
+    records: int
+    bytes: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """Describes a set of shards.
+
+    Attributes:
+        source: what decides their bytes: flags, and hashes of vocabulary and input (see `describe_source`).
+        shards: the files, in order.
+        statistics: counts over all records.
+    """
+
+    source: dict[str, Any]
+    shards: list[Shard]
+    statistics: dict[str, int]
+
+    def to_json(self) -> str:
+        """Returns the file's text."""
+        return json.dumps(
+            {"made_by": f"official_bert {official_bert.__version__}", **dataclasses.asdict(self)}, indent=1
+        )
+
+    @classmethod
+    def read(cls, path: str) -> "Manifest":
+        """Reads a manifest; one that cannot be understood is a UserError."""
+        try:
+            values = json.loads(files.read_text(path))
+            return cls(values["source"], [Shard(**shard) for shard in values["shards"]], values["statistics"])
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is not a manifest of records, or is damaged: {error!r}") from error
+
+
+def manifest_path(stem: str) -> str:
+    """Returns where the manifest stands of shards that are named after `stem`, a path without an ending."""
+    return f"{stem}.manifest.json"
+
+
+def sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
+    """Returns the hash of a file's content.
+
+    Args:
+        path: the file.
+        progress: told the number of bytes of each piece read.
+    """
+    digest = hashlib.sha256()
+    with files.open_bytes(path) as reader:
+        while chunk := reader.read(_CHUNK):
+            digest.update(chunk)
+            if progress:
+                progress(len(chunk))
+    return digest.hexdigest()
+
+
+def describe_source(flags: dict[str, Any], vocab_file: str, inputs: list[str]) -> dict[str, Any]:
+    """Returns all that decides the records' bytes.
+
+    Args:
+        flags: those that matter, by name.
+        vocab_file: the vocabulary.
+        inputs: the text files, in order.
+    """
+    return {
+        "format": FORMAT,
+        "flags": flags,
+        "vocabulary": sha256(vocab_file),
+        "inputs": [{"file": os.path.basename(path), "sha256": sha256(path)} for path in inputs],
+    }
+
+
+def completed(source: dict[str, Any], path: str) -> Manifest | None:
+    """Returns the manifest at `path` if it describes the same run and its shards are all there, else None.
+
+    Raises:
+        UserError: it describes another run, whose shards would be mixed with this one's.
+    """
+    if not files.exists(path):
+        return None
+    found = Manifest.read(path)
+    if found.source != source:
+        differing = [key for key in source if found.source.get(key) != source[key]]
+        raise UserError(
+            f"{path} describes records made from other {' and '.join(differing)}; remove it and its shards, or give "
+            "another --output_file"
+        )
+    folder = os.path.dirname(path)
+    paths = {os.path.join(folder, shard.file): shard.bytes for shard in found.shards}
+    return found if all(files.exists(shard) and files.size(shard) == size for shard, size in paths.items()) else None

@@ -1,0 +1,113 @@
+"""A shuffle of all instances of a corpus in little memory.
+
+Each instance gets a random key of 64 bits. Blocks of instances are written to disk sorted by key, `spooled`; the keys'
+range is cut into buckets that fit into memory, and each bucket is then collected from all blocks, sorted, and written
+out. The order of the whole is that of the keys: a true shuffle, the same whoever makes which block when.
+"""
+
+import dataclasses
+import os
+
+import numpy as np
+
+from official_bert import files
+from data_gen.instances import Law
+from data_gen.vectorized import Instances, Random
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How instances stand on disk.
+
+    Attributes:
+        max_seq_length: L.
+        max_predictions_per_seq: P.
+        ids: type of the ids.
+        buckets: into how many the range of keys is cut.
+    """
+
+    max_seq_length: int
+    max_predictions_per_seq: int
+    ids: np.dtype
+    buckets: int
+
+    @property
+    def row(self) -> np.dtype:
+        """An instance and its key."""
+        width, limit = self.max_seq_length, self.max_predictions_per_seq
+        return np.dtype(
+            [
+                ("key", "<u8"),
+                ("ids", self.ids, (width,)),
+                ("labels", self.ids, (limit,)),
+                ("positions", "<u2", (limit,)),
+                ("length", "<u2"),
+                ("first_length", "<u2"),
+                ("predictions", "<u2"),
+                ("is_random_next", "u1"),
+            ]
+        )
+
+    def bucket_starts(self, keys: np.ndarray) -> np.ndarray:
+        """Where each bucket begins among sorted keys, and the end: [buckets + 1]."""
+        firsts = [(2**64 * bucket) // self.buckets for bucket in range(self.buckets)]
+        return np.append(np.searchsorted(keys, np.array(firsts, np.uint64)), len(keys)).astype("<i8")
+
+
+def spool(path: str, instances: Instances, layout: Layout, random: Random) -> None:
+    """Writes a block's instances, sorted by their keys; the file appears whole."""
+    keys = random.raw(len(instances.length))
+    order = np.argsort(keys, kind="stable")
+    rows = np.zeros(len(keys), layout.row)
+    rows["key"] = keys[order]
+    for name in layout.row.names or ():
+        if name != "key":
+            rows[name] = getattr(instances, name)[order]
+    starts = layout.bucket_starts(rows["key"])
+    with files.written_whole(path) as beside, open(beside, "wb") as writer:
+        starts.tofile(writer)
+        rows.tofile(writer)
+
+
+def collect(paths: list[str], bucket: int, layout: Layout) -> np.ndarray:
+    """Returns a bucket's rows from all spooled blocks, in the order of their keys (of equal ones, of the blocks)."""
+    parts = []
+    header = 8 * (layout.buckets + 1)
+    for path in paths:
+        number = os.open(path, os.O_RDONLY)
+        try:
+            first, last = np.frombuffer(os.pread(number, 16, 8 * bucket), "<i8").tolist()
+            size = layout.row.itemsize
+            parts.append(np.frombuffer(os.pread(number, (last - first) * size, header + first * size), layout.row))
+        finally:
+            os.close(number)
+    rows = np.concatenate(parts)
+    return rows[np.argsort(rows["key"], kind="stable")]
+
+
+def features(rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the records' features (see records.pretraining_schema)."""
+    place = np.arange(rows["ids"].shape[1])[None, :]
+    mask = place < rows["length"][:, None]
+    slots = np.arange(rows["labels"].shape[1])[None, :]
+    return {
+        "input_ids": rows["ids"],
+        "input_mask": mask.astype(np.uint8),
+        "segment_ids": (mask & (place >= rows["first_length"][:, None])).astype(np.uint8),
+        "masked_lm_positions": rows["positions"],
+        "masked_lm_ids": rows["labels"],
+        "masked_lm_weights": (slots < rows["predictions"][:, None]).astype(np.float32),
+        "next_sentence_labels": rows["is_random_next"][:, None],
+    }
+
+
+def statistics(instances: Instances, law: Law) -> dict[str, int]:
+    """Returns what Summary counts of instances."""
+    return {
+        "instances": len(instances.length),
+        "positions": len(instances.length) * law.max_seq_length,
+        "tokens": int(instances.length.sum()),
+        "maskable": int(instances.length.sum()) - 3 * len(instances.length),
+        "predictions": int(instances.predictions.sum()),
+        "random_next": int(instances.is_random_next.sum()),
+    }

@@ -1,0 +1,175 @@
+"""A tokenized corpus on disk, read at any place without holding it in memory.
+
+Three files of plain little-endian numbers: `ids` (uint16 or uint32, all tokens one after the other), `sentences`
+(int64, where each sentence begins among the tokens, and the end) and `documents` (int64, where each document begins
+among the sentences, and the end). A document's tokens stand together, so that a segment of it is a range of tokens.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from official_bert import files
+
+_SENTENCES_AT_ONCE = 8192
+
+IDS, SENTENCES, DOCUMENTS, COMPLETE = "ids", "sentences", "documents", "complete.json"
+
+Encode = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
+
+
+def id_dtype(vocab_size: int) -> np.dtype:
+    """The smallest type of number that holds all ids."""
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+
+
+def write_part(folder: str, documents: Iterable[list[str]], encode: Encode, dtype: np.dtype, unk_id: int) -> None:
+    """Tokenizes the documents of one input into a folder of its own, which appears whole.
+
+    Sentences without a token are left out, and documents without a sentence.
+
+    Args:
+        folder: where to; nothing is done if it is there already.
+        documents: lists of sentences.
+        encode: sentences to ids, one after the other, and where each sentence begins among them, and the end.
+        dtype: of the ids in the file.
+        unk_id: the id to count as unknown.
+    """
+    if os.path.exists(folder):
+        return
+    beside = f"{folder}.writing-{os.getpid()}"
+    files.make_folder(beside)
+    tokens = sentences = unknown = count = 0
+    with (
+        open(os.path.join(beside, IDS), "wb") as ids_file,
+        open(os.path.join(beside, SENTENCES), "wb") as sentences_file,
+        open(os.path.join(beside, DOCUMENTS), "wb") as documents_file,
+    ):
+        for batch, number_of in _batches(documents):
+            ids, splits = encode(batch)
+            unknown += int(np.count_nonzero(ids == unk_id))
+            ids.astype(dtype).tofile(ids_file)
+            lengths = np.diff(splits)
+            kept = lengths > 0
+            (tokens + splits[:-1][kept]).astype("<i8").tofile(sentences_file)
+            # How many sentences each document keeps, by its number within the batch.
+            per_document = np.bincount(number_of[kept])
+            starts = sentences + np.cumsum(per_document) - per_document
+            starts[per_document > 0].astype("<i8").tofile(documents_file)
+            tokens += int(splits[-1])
+            sentences += int(kept.sum())
+            count += int((per_document > 0).sum())
+        np.array([tokens], "<i8").tofile(sentences_file)
+        np.array([sentences], "<i8").tofile(documents_file)
+    summary = {"tokens": tokens, "sentences": sentences, "documents": count, "unknown": unknown}
+    files.write_text(os.path.join(beside, COMPLETE), json.dumps(summary))
+    os.rename(beside, folder)
+
+
+def _batches(documents: Iterable[list[str]]) -> Iterator[tuple[list[str], np.ndarray]]:
+    """Sentences of whole documents, some thousands at a time, and the number of each one's document in the batch."""
+    batch: list[str] = []
+    numbers: list[int] = []
+    count = 0
+    for document in documents:
+        batch += document
+        numbers += [count] * len(document)
+        count += 1
+        if len(batch) >= _SENTENCES_AT_ONCE:
+            yield batch, np.array(numbers)
+            batch, numbers, count = [], [], 0
+    if batch:
+        yield batch, np.array(numbers)
+
+
+def join_parts(folder: str, parts: list[str]) -> dict[str, int]:
+    """Joins parts, in this order, into one corpus; the parts stay. Returns the numbers of tokens, documents, ..."""
+    totals = {"tokens": 0, "sentences": 0, "documents": 0, "unknown": 0}
+    complete = os.path.join(folder, COMPLETE)
+    if os.path.exists(complete):
+        return {name: int(value) for name, value in json.loads(files.read_text(complete)).items()}
+    files.make_folder(folder)
+    names = (IDS, SENTENCES, DOCUMENTS)
+    with (
+        open(os.path.join(folder, IDS), "wb") as ids_file,
+        open(os.path.join(folder, SENTENCES), "wb") as sentences_file,
+        open(os.path.join(folder, DOCUMENTS), "wb") as documents_file,
+    ):
+        for part in parts:
+            for name, target, shift in zip(
+                names,
+                (ids_file, sentences_file, documents_file),
+                (None, totals["tokens"], totals["sentences"]),
+                strict=True,
+            ):
+                for values in _chunks(os.path.join(part, name), "<i8" if shift is not None else "u1"):
+                    (values if shift is None else values + shift).tofile(target)
+                if shift is not None:
+                    target.seek(-8, os.SEEK_CUR)  # the end of this part is the beginning of the next one
+                    target.truncate()
+            for name, value in json.loads(files.read_text(os.path.join(part, COMPLETE))).items():
+                totals[name] += value
+        np.array([totals["tokens"]], "<i8").tofile(sentences_file)
+        np.array([totals["sentences"]], "<i8").tofile(documents_file)
+    files.write_text(complete, json.dumps(totals))
+    return totals
+
+
+def _chunks(path: str, dtype: str) -> Iterator[np.ndarray]:
+    with open(path, "rb") as reader:
+        while True:
+            values = np.fromfile(reader, dtype, 1 << 20)
+            if not len(values):
+                return
+            yield values
+
+
+class TokenStore:
+    """Reads a joined corpus.
+
+    Args:
+        folder: of the corpus.
+        dtype: of its ids.
+    """
+
+    def __init__(self, folder: str, dtype: np.dtype) -> None:
+        self._dtype = dtype
+        # Read by position, not mapped into memory: random places would slowly map the whole file.
+        self._files = {name: os.open(os.path.join(folder, name), os.O_RDONLY) for name in (IDS, SENTENCES, DOCUMENTS)}
+        self.num_documents = os.path.getsize(os.path.join(folder, DOCUMENTS)) // 8 - 1
+
+    def documents(self, start: int, count: int) -> np.ndarray:
+        """Where documents begin among the sentences; one more than there are documents in all gives the end."""
+        return self._read(DOCUMENTS, np.dtype("<i8"), start, count)
+
+    def sentences(self, start: int, count: int) -> np.ndarray:
+        """Where sentences begin among the tokens."""
+        return self._read(SENTENCES, np.dtype("<i8"), start, count)
+
+    def ids(self, start: int, count: int) -> np.ndarray:
+        """Tokens."""
+        return self._read(IDS, self._dtype, start, count)
+
+    def _read(self, name: str, dtype: np.dtype, start: int, count: int) -> np.ndarray:
+        size = dtype.itemsize
+        return np.frombuffer(os.pread(self._files[name], count * size, start * size), dtype)
+
+    def blocks(self, tokens: int) -> list[tuple[int, int]]:
+        """Cuts the corpus into ranges of documents of about so many tokens each, and at least one document."""
+        ranges = []
+        first = begin = 0
+        for start in range(0, self.num_documents, 1 << 16):
+            firsts = self.documents(start, min(1 << 16, self.num_documents - start) + 1)
+            ends = [int(self.sentences(int(sentence), 1)[0]) for sentence in firsts[1:]]
+            for document, end in enumerate(ends, start=start + 1):
+                if end - begin >= tokens or document == self.num_documents:
+                    ranges.append((first, document))
+                    first, begin = document, end
+        return ranges
+
+    def close(self) -> None:
+        """Closes the files."""
+        for number in self._files.values():
+            os.close(number)
