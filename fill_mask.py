@@ -2,7 +2,10 @@
 
 import dataclasses
 
-from official_bert import checkpoints, command_line
+from official_bert import command_line
+
+# isort: split
+from official_bert import checkpoints
 from official_bert import fill_mask as answers
 from official_bert.command_line import option
 from official_bert.errors import UserError

@@ -36,7 +36,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool = False) -> Iterator[st
                         "UTF-8; convert the file to UTF-8, or pass --drop_invalid_utf8 to drop such bytes"
                     ) from error
                 yield text.strip()
-            progress.update(read / 1e6)
+                progress.update(read / 1e6)
 
 
 @dataclasses.dataclass

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from collections.abc import Iterator
 
 import tokenizers
 
@@ -9,6 +10,8 @@ from official_bert import command_line, files, tokenization
 from data_gen import documents
 from official_bert.command_line import option
 from official_bert.errors import UserError
+
+_WORDS_AT_ONCE = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Options:
     vocab_size: int = option(30_522, "The number of pieces.")
     do_lower_case: bool = option(True, "Whether the vocabulary is to be uncased.")
     min_frequency: int = option(2, "How often a piece must occur to be taken.")
+    drop_invalid_utf8: bool = option(False, "Whether bytes that are not UTF-8 are dropped instead of being an error.")
 
 
 def learn(options: Options) -> list[str]:
@@ -32,7 +36,7 @@ def learn(options: Options) -> list[str]:
     """
     basic = tokenization.BasicTokenizer(options.do_lower_case)
     counts: collections.Counter[str] = collections.Counter()
-    for line in documents.read_lines(files.expand(options.input_file, "input_file")):
+    for line in documents.read_lines(files.expand(options.input_file, "input_file"), options.drop_invalid_utf8):
         counts.update(basic.tokenize(line))
     if not counts:
         raise UserError("the input holds no text to learn from")
@@ -43,6 +47,11 @@ def learn(options: Options) -> list[str]:
     letters = sorted({word[0] for word in words})
     letters += sorted({tokenization.CONTINUATION + letter for word in words for letter in word[1:]})
     given = [*tokenization.SPECIAL_TOKENS, *letters]
+    if len(given) > options.vocab_size:
+        raise UserError(
+            f"--vocab_size is {options.vocab_size:,}, but the special tokens and the letters of the text alone are "
+            f"{len(given):,}; give more"
+        )
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=options.vocab_size,
         min_frequency=options.min_frequency,
@@ -52,9 +61,16 @@ def learn(options: Options) -> list[str]:
     )
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=tokenization.UNK))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer.train_from_iterator((" ".join([word] * counts[word]) for word in words), trainer)
+    tokenizer.train_from_iterator(_repeated(words, counts), trainer)
     vocab = tokenizer.get_vocab()
     return sorted(vocab, key=vocab.__getitem__)
+
+
+def _repeated(words: list[str], counts: dict[str, int]) -> Iterator[str]:
+    """Each word as often as it occurs, in pieces of text that stay small."""
+    for word in words:
+        for start in range(0, counts[word], _WORDS_AT_ONCE):
+            yield " ".join([word] * min(_WORDS_AT_ONCE, counts[word] - start))
 
 
 def main(_: list[str]) -> None:

@@ -165,6 +165,8 @@ def create_pretraining_data(options: Options) -> Summary:
         sep=tokenizer.vocab[tokenization.SEP],
         vocabulary=masking.MaskingVocabulary.of(tokenizer.vocab),
     )
+    for path in options.output_file:
+        files.check_writable(path)
     source = manifest.describe_source(_flags_that_matter(options), options.vocab_file, paths)
     stem = os.path.splitext(options.output_file[0])[0]
     done = manifest.completed(source, manifest.manifest_path(stem))
@@ -264,15 +266,12 @@ def _reference(
     summary = Summary(len(corpus.documents), corpus.tokens, corpus.unknown)
     made = _make_instances(corpus, law, options.dupe_factor, random.Random(options.random_seed), summary)
     writer.write(made, options.output_file, options.max_seq_length, options.max_predictions_per_seq)
-    shards = [
-        manifest.Shard(
-            os.path.basename(path),
-            len(made[number :: len(options.output_file)]),
-            files.size(path),
-            manifest.sha256(path),
-        )
-        for number, path in enumerate(options.output_file)
-    ]
+    if len(made) < len(options.output_file):
+        print(f"warning: {len(made)} instances for {len(options.output_file)} files; some are empty", file=sys.stderr)
+    shards = []
+    for number, path in enumerate(options.output_file):
+        count = len(range(number, len(made), len(options.output_file)))
+        shards.append(manifest.Shard(os.path.basename(path), count, files.size(path), manifest.sha256(path)))
     described = manifest.Manifest(source, shards, summary.statistics())
     files.write_text(manifest.manifest_path(stem), described.to_json())
     return summary

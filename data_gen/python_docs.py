@@ -6,11 +6,8 @@ library is not run: docstrings are read from its source files.
 
 import ast
 import dataclasses
-import importlib.util
 import os
-import pkgutil
 import re
-import sys
 import zlib
 from collections.abc import Iterator
 
@@ -19,8 +16,11 @@ import sentencex
 from official_bert import command_line, files
 from official_bert.command_line import option
 
-# Examples, tests and tools around the library; their docstrings are few and odd.
-_LEFT_OUT = frozenset({"test", "tests", "idlelib", "lib2to3", "turtledemo", "pydoc_data", "this", "antigravity"})
+# Other people's packages; and examples, tests and tools around the library, whose docstrings are few and odd.
+_LEFT_OUT = frozenset(
+    {"site-packages", "dist-packages", "ensurepip", "test", "tests", "idlelib", "idle_test", "lib2to3", "turtledemo"}
+    | {"pydoc_data", "this", "antigravity"}
+)
 
 _HELD_OUT_PERCENT = 5
 
@@ -43,33 +43,22 @@ def reference_documents() -> Iterator[tuple[str, str]]:
 
 
 def docstring_documents() -> Iterator[tuple[str, str]]:
-    """Yields name and docstrings, joined, of each module of the standard library that has a source file."""
-    for name in sorted(_module_names()):
-        try:
-            spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError, AttributeError):
-            continue
-        if spec is None or not spec.origin or not spec.origin.endswith(".py"):
-            continue
-        try:
-            with open(spec.origin, encoding="utf-8") as reader:
-                tree = ast.parse(reader.read())
-        except (OSError, SyntaxError, UnicodeDecodeError):
-            continue
-        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        strings = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)]
-        yield name, "\n\n".join(string for string in strings if string)
-
-
-def _module_names() -> Iterator[str]:
+    """Yields name and docstrings, joined, of each module of the standard library."""
     library = os.path.dirname(os.__file__)
-    for name in sys.stdlib_module_names - _LEFT_OUT:
-        yield name
-        folder = os.path.join(library, name)
-        if os.path.isdir(folder):
-            for module in pkgutil.iter_modules([folder]):
-                if module.name not in _LEFT_OUT:
-                    yield f"{name}.{module.name}"
+    for folder, folders, names in os.walk(library):
+        folders[:] = sorted(set(folders) - _LEFT_OUT)
+        for name in sorted(names):
+            if not name.endswith(".py") or name.removesuffix(".py") in _LEFT_OUT:
+                continue
+            path = os.path.join(folder, name)
+            try:
+                with open(path, encoding="utf-8") as reader:
+                    tree = ast.parse(reader.read())
+            except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
+                continue  # a few files are broken on purpose
+            documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+            strings = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)]
+            yield os.path.relpath(path, library), "\n\n".join(string for string in strings if string)
 
 
 def sentences(text: str) -> Iterator[str]:

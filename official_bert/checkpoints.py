@@ -84,6 +84,8 @@ class RunCheckpoints:
         try:
             return str(self._manager.save(checkpoint_number=step))
         except (OSError, tf.errors.OpError) as error:
+            for path in tf.io.gfile.glob(os.path.join(self._manager.directory, f"ckpt-{step}*")):
+                tf.io.gfile.rmtree(path) if tf.io.gfile.isdir(path) else tf.io.gfile.remove(path)
             raise UserError(
                 f"cannot save step {step} in {self._manager.directory}: {error}; the earlier checkpoints are intact: "
                 "make room and run the same command to go on from the last one"
@@ -103,7 +105,7 @@ def _by_name(variables: list[Any]) -> dict[str, tf.Variable]:
 
 def _restore(checkpoint: tf.train.Checkpoint, path: str) -> None:
     try:
-        checkpoint.restore(path).assert_existing_objects_matched()
+        checkpoint.restore(path).expect_partial().assert_existing_objects_matched()
     except (AssertionError, ValueError, IndexError, tf.errors.OpError) as error:  # IndexError: a file cut short
         state = os.path.join(os.path.dirname(path), "checkpoint")
         raise UserError(
@@ -112,16 +114,17 @@ def _restore(checkpoint: tf.train.Checkpoint, path: str) -> None:
         ) from error
 
 
-def save_description(folder: str, config: BertConfig, vocab_file: str | None, do_lower_case: bool) -> None:
-    """Writes the model's configuration, vocabulary and tokenizer settings into the run's folder.
-
-    Raises:
-        UserError: the folder already holds a run of another configuration or vocabulary.
-    """
+def description(config: BertConfig, vocab_file: str | None, do_lower_case: bool) -> dict[str, str]:
+    """Returns what stands beside a model's checkpoints: configuration, vocabulary, tokenizer settings, by file name."""
     contents = {CONFIG_FILE: config.to_json()}
     if vocab_file:
         contents[VOCAB_FILE] = files.read_text(vocab_file)
         contents[TOKENIZER_FILE] = json.dumps({"do_lower_case": do_lower_case}, indent=2) + "\n"
+    return contents
+
+
+def check_description(folder: str, contents: dict[str, str]) -> None:
+    """Raises a UserError if the folder holds a run of another configuration or vocabulary."""
     for name, content in contents.items():
         path = os.path.join(folder, name)
         if files.exists(path) and files.read_text(path) != content:
@@ -130,6 +133,10 @@ def save_description(folder: str, config: BertConfig, vocab_file: str | None, do
                 f"{'--bert_config_file' if name == CONFIG_FILE else '--vocab_file and --do_lower_case'} or another "
                 "--output_dir"
             )
+
+
+def save_description(folder: str, contents: dict[str, str]) -> None:
+    """Writes the files of `description` into the run's folder."""
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), content)
 
@@ -147,8 +154,14 @@ def load_pretraining_model(folder: str) -> tuple[keras.Model, BertConfig, FullTo
             f"{folder} has no {VOCAB_FILE}; pass --vocab_file to run_pretraining, or copy the vocabulary there and "
             f'beside it a {TOKENIZER_FILE} that says {{"do_lower_case": true}} or false'
         )
-    settings = json.loads(files.read_text(os.path.join(folder, TOKENIZER_FILE)))
-    tokenizer = FullTokenizer(vocab_file, settings["do_lower_case"])
+    settings_file = os.path.join(folder, TOKENIZER_FILE)
+    try:
+        do_lower_case = bool(json.loads(files.read_text(settings_file))["do_lower_case"])
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise UserError(
+            f'{settings_file} is damaged ({error!r}); it should read {{"do_lower_case": true}} or false'
+        ) from error
+    tokenizer = FullTokenizer(vocab_file, do_lower_case)
     path = tf.train.latest_checkpoint(folder)
     if path is None:
         raise UserError(

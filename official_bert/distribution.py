@@ -36,8 +36,8 @@ def get_strategy(
             )
         except (ValueError, tf.errors.OpError) as error:
             raise UserError(
-                f"no TPU {tpu_name or 'local'!r} could be reached: {error}; give --tpu_name, and --tpu_zone and "
-                "--gcp_project if it is not in this machine's own, or choose another --distribution_strategy"
+                f"no TPU {tpu_name or 'local'!r} could be reached: {str(error).splitlines()[0]}; give --tpu_name, with "
+                "--tpu_zone and --gcp_project where they are not this machine's, or another --distribution_strategy"
             ) from error
         return tf.distribute.TPUStrategy(resolver)
     raise UserError(f"unknown distribution strategy {name!r}; expected one of {', '.join(STRATEGIES)}")

@@ -55,10 +55,11 @@ class Dropout(keras.layers.Layer):
         super().__init__(**kwargs)
         self.rate = rate
         self.supports_masking = True
-        self._kept = round((1.0 - rate) * 2**_BITS)  # of 2 ** 16 equally likely numbers
+        # Of 2 ** 16 equally likely numbers; at least one is kept and one dropped.
+        self._kept = min(max(round((1.0 - rate) * 2**_BITS), 1), 2**_BITS - 1)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        if not training or self.rate == 0.0:
+        if not training or self.rate < 2.0 ** -(_BITS + 1):  # below half a step it rounds to none
             return inputs
         *outer, last = ops.shape(inputs)
         # Each 32-bit number decides two neighbours.

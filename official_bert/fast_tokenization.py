@@ -7,7 +7,7 @@ this is not sure, the text goes through the exact tokenizer:
 
 - those with a character that is not assigned in Python's Unicode data: the kernel's data are newer, and know other
   punctuation;
-- uncased models: those with one of 38 combining characters that are not deleted, since NFD may change their order;
+- uncased models: those with one of some forty marks that rule 4 moves about but does not delete (class Mc, not Mn);
 - those with a word of over 200 characters, which the kernel would cut, since it counts bytes.
 """
 

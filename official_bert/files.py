@@ -63,6 +63,10 @@ def written_whole(path: str) -> Iterator[str]:
     Raises:
         UserError: the folder cannot be made, or the file system refuses the write (a full disk, say).
     """
+    if not is_remote(path):
+        path = os.path.realpath(path)  # what a link points to is replaced, not the link
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise UserError(f"{path} is not an ordinary file; give the name of one, or of none")
     beside = f"{path}.writing-{os.getpid()}"
     try:
         make_folder(os.path.dirname(path) or ".")
@@ -86,6 +90,15 @@ def write_bytes(path: str, content: bytes) -> None:
 def write_text(path: str, text: str) -> None:
     """Writes a whole UTF-8 file."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def check_writable(path: str) -> None:
+    """Raises a UserError unless a file of that name can be written."""
+    try:
+        with written_whole(f"{path}.probe") as beside, open_bytes(beside, "wb"):
+            pass
+    finally:
+        remove(f"{path}.probe")
 
 
 def make_folder(path: str) -> None:

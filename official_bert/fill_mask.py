@@ -49,11 +49,15 @@ def fill_mask(
         "masked_lm_positions": [positions],
     }
     outputs = model({name: np.array(values, np.int32) for name, values in features.items()}, training=False)
-    # A vocabulary may have fewer lines than the table has rows.
-    logits = np.asarray(outputs["masked_lm_logits"][0], np.float64)[:, : max(tokenizer.inv_vocab) + 1]  # [P, V]
+    # The table may have rows that no token of the vocabulary has.
+    ids = sorted(tokenizer.inv_vocab)
+    logits = np.asarray(outputs["masked_lm_logits"][0], np.float64)[:, ids]  # [P, V]
     probabilities = np.exp(logits - logits.max(axis=-1, keepdims=True))
     probabilities /= probabilities.sum(axis=-1, keepdims=True)
     return [
-        [Candidate(tokenizer.inv_vocab[index], float(row[index])) for index in np.argsort(-row, kind="stable")[:top_k]]
+        [
+            Candidate(tokenizer.inv_vocab[ids[index]], float(row[index]))
+            for index in np.argsort(-row, kind="stable")[:top_k]
+        ]
         for row in probabilities
     ]

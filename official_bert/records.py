@@ -147,6 +147,11 @@ def parse(serialized: "tf.Tensor", schema: Schema) -> dict[str, "tf.Tensor"]:
 
     spec = {name: tf.io.FixedLenFeature(feature.shape, feature.dtype) for name, feature in schema.items()}
     parsed = tf.io.parse_example(serialized, spec)
+    for name, feature in schema.items():
+        if feature.limit is not None:
+            # Here, since a GPU or TPU would read another row, silently, for an id that is out of range.
+            tf.debugging.assert_non_negative(parsed[name], name)
+            tf.debugging.assert_less(parsed[name], tf.constant(feature.limit, tf.int64), name)
     return {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value for name, value in parsed.items()}
 
 

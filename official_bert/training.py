@@ -27,12 +27,12 @@ from official_bert.losses import mean_losses, pretraining_sums
 from official_bert.metrics import pretraining_metrics
 from official_bert.models import build_pretraining_model
 from official_bert.optimization import BertAdamW, WarmupLinearDecay
-from official_bert.tokenization import load_vocab
+from official_bert.tokenization import check_special_tokens, load_vocab
 from official_bert.training_log import EVAL, TRAIN, TrainingLog, progress_line
 
 DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
-_FILES_CHECKED = 16  # before the first step; a bad record elsewhere is found when it is met
+_FILES_CHECKED = 16  # by their first record, before the first step; every other record is checked when it is read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +86,15 @@ class Options:
                 raise UserError(f"--{field.name} is {value}; expected at least {least}")
         if not self.learning_rate > 0:
             raise UserError(f"--learning_rate is {self.learning_rate}; expected a positive rate")
+        if self.use_tpu and self.distribution_strategy not in ("one_device", "tpu"):
+            raise UserError(f"--use_tpu and --distribution_strategy={self.distribution_strategy} exclude each other")
         if not (self.do_train or self.do_eval):
             raise UserError("nothing to do; pass --do_train, --do_eval or both")
+
+    @property
+    def strategy(self) -> str:
+        """The name of the distribution strategy."""
+        return "tpu" if self.use_tpu else self.distribution_strategy
 
 
 class Pretrainer:
@@ -122,6 +129,7 @@ class Pretrainer:
         self._train = tf.function(self._train_steps)
         self._step = tf.function(self.replica_step, jit_compile=True) if jit_compile else self.replica_step
         self._evaluate = tf.function(self._evaluate_step)
+        self._any = tf.function(self._any_of)
 
     @property
     def step(self) -> int:
@@ -135,6 +143,19 @@ class Pretrainer:
     def evaluate(self, batch: Any) -> dict[str, float]:
         """Returns the sums of pretraining_sums over one batch, without dropout."""
         return {name: float(value) for name, value in self._evaluate(batch).items()}
+
+    def anywhere(self, flag: bool) -> bool:
+        """Whether the flag is set on any of several workers; all of them must ask together."""
+        if not isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            return flag
+        return float(self._any(tf.constant(float(flag)))) > 0
+
+    def _any_of(self, flag: tf.Tensor) -> tf.Tensor:
+        def replica_any(value: tf.Tensor) -> tf.Tensor:
+            # The copy is on the replica's device, which the reduction must know.
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(value))
+
+        return self._of_one_replica(self.strategy.run(replica_any, args=(flag,)))
 
     def replica_step(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """One step as a replica sees it: [B, ...] of its own, gradients and sums of all.
@@ -235,31 +256,26 @@ def run(options: Options) -> int:
     Raises:
         UserError: something given is wrong; what was saved stays as it is.
     """
+    # First of all: a strategy over several workers must be made before TensorFlow does anything else.
+    strategy = distribution.get_strategy(options.strategy, options.tpu_name, options.tpu_zone, options.gcp_project)
+    _check_replicas(options, strategy.num_replicas_in_sync)
     config = BertConfig.from_json_file(options.bert_config_file)
     if options.max_seq_length > config.max_position_embeddings:
         raise UserError(
             f"--max_seq_length is {options.max_seq_length}, but {options.bert_config_file} has max_position_embeddings "
             f"{config.max_position_embeddings}"
         )
-    pieces = len(load_vocab(options.vocab_file)) if options.vocab_file else 0
-    if pieces > config.vocab_size:
-        raise UserError(
-            f"{options.vocab_file} has {pieces} tokens, but {options.bert_config_file} has vocab_size "
-            f"{config.vocab_size}; they must belong together"
-        )
-    paths = files.expand(options.input_file, "input_file")
+    if options.vocab_file:
+        _check_vocabulary(options.vocab_file, config, options.bert_config_file)
+    is_chief = strategy.extended.should_checkpoint
+    description = checkpoints.description(config, options.vocab_file, options.do_lower_case)
+    checkpoints.check_description(options.output_dir, description)
+    paths = _without_empty_files(files.expand(options.input_file, "input_file"))
     schema = records.pretraining_schema(
         options.max_seq_length, options.max_predictions_per_seq, config.vocab_size, config.type_vocab_size
     )
     _check_first_records(paths, schema)
 
-    strategy = distribution.get_strategy(
-        "tpu" if options.use_tpu else options.distribution_strategy,
-        options.tpu_name,
-        options.tpu_zone,
-        options.gcp_project,
-    )
-    _check_replicas(options, strategy.num_replicas_in_sync)
     schedule = WarmupLinearDecay(
         options.learning_rate, options.num_train_steps, options.num_warmup_steps, options.warmup_jump
     )
@@ -273,10 +289,14 @@ def run(options: Options) -> int:
     elif options.init_checkpoint:
         unused = checkpoints.load_weights(pretrainer.model, options.init_checkpoint)
         print(f"weights taken from {options.init_checkpoint}; not used: {', '.join(unused) or 'nothing'}")
-    is_chief = strategy.extended.should_checkpoint
+    elif not options.do_train:
+        raise UserError(
+            f"{options.output_dir} has no checkpoint to evaluate; give the --output_dir of a training run, or weights "
+            "as --init_checkpoint"
+        )
     if is_chief:
-        checkpoints.save_description(options.output_dir, config, options.vocab_file, options.do_lower_case)
-    log = TrainingLog(options.output_dir if is_chief else None, pretrainer.step)
+        checkpoints.save_description(options.output_dir, description)
+    log = TrainingLog(options.output_dir if is_chief else None, pretrainer.step if options.do_train else None)
 
     try:
         if options.do_train:
@@ -298,6 +318,31 @@ def run(options: Options) -> int:
     return 0
 
 
+def _check_vocabulary(vocab_file: str, config: BertConfig, config_file: str) -> None:
+    vocab = load_vocab(vocab_file)
+    check_special_tokens(vocab, vocab_file)
+    pieces = max(vocab.values()) + 1
+    if pieces > config.vocab_size:
+        raise UserError(
+            f"{vocab_file} has {pieces} tokens, but {config_file} has vocab_size {config.vocab_size}; they must belong "
+            "together"
+        )
+    if pieces < config.vocab_size:
+        print(
+            f"note: {vocab_file} has {pieces} tokens, {config_file} has vocab_size {config.vocab_size}; the rest of "
+            "the table is never used"
+        )
+
+
+def _without_empty_files(paths: list[str]) -> list[str]:
+    empty = [path for path in paths if not files.size(path)]
+    if len(empty) == len(paths):
+        raise UserError(f"there is no record in {', '.join(paths)}; make some with data_gen.create_pretraining_data")
+    if empty:
+        print(f"warning: left out, since they are empty: {', '.join(empty)}")
+    return [path for path in paths if path not in empty]
+
+
 def _check_first_records(paths: list[str], schema: records.Schema) -> None:
     for path in paths[:_FILES_CHECKED]:
         record = next(records.read_file(path), None)
@@ -310,10 +355,11 @@ def _check_first_records(paths: list[str], schema: records.Schema) -> None:
 
 
 def _check_replicas(options: Options, replicas: int) -> None:
-    if options.num_tpu_cores is not None and options.use_tpu and options.num_tpu_cores != replicas:
+    on_tpu = options.strategy == "tpu"
+    if options.num_tpu_cores is not None and on_tpu and options.num_tpu_cores != replicas:
         raise UserError(f"--num_tpu_cores is {options.num_tpu_cores}, but the TPU has {replicas}")
-    if options.jit_compile and (replicas > 1 or options.use_tpu):
-        raise UserError(f"--jit_compile is for one device, not {replicas}; leave it out")
+    if options.jit_compile and (replicas > 1 or on_tpu):
+        raise UserError("--jit_compile is for one CPU or GPU; leave it out")
     for name in ("train_batch_size", "eval_batch_size"):
         if getattr(options, name) % replicas:
             raise UserError(f"--{name} is {getattr(options, name)}; expected a multiple of the {replicas} replicas")
@@ -358,13 +404,14 @@ def _train(
             since = now
             log.write(TRAIN, step, values)
             print(progress_line(step, options.num_train_steps, values), flush=True)
-            if saved and (stop.signal or step == options.num_train_steps or not step % options.save_checkpoints_steps):
+            stopping = pretrainer.anywhere(stop.signal is not None)
+            if saved and (stopping or step == options.num_train_steps or not step % options.save_checkpoints_steps):
                 path = saved.save(step)
                 print(f"saved {path}", flush=True)
                 since = time.monotonic()
-            if stop.signal:
+            if stopping:
                 print(f"stopped at step {step:,}; the same command goes on from there")
-                return stop.signal
+                return stop.signal or signal.SIGTERM
     return None
 
 

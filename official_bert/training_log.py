@@ -1,12 +1,15 @@
 """What a run tells while it trains: a line on the terminal, TensorBoard events, JSON lines."""
 
+import importlib.util
 import json
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
 from official_bert import files
+from official_bert.errors import UserError
 from official_bert.progress import duration
 
 TRAIN, EVAL = "train", "eval"
@@ -20,28 +23,39 @@ class TrainingLog:
 
     Args:
         folder: the run's output folder, or None.
-        first_step: the step that the run starts from; lines of later steps, from before a stop, are removed.
+        first_step: the step that training starts from; its log's lines of later steps, from before a stop, are
+            removed. None for evaluation alone.
     """
 
-    def __init__(self, folder: str | None, first_step: int) -> None:
+    def __init__(self, folder: str | None, first_step: int | None) -> None:
         self._folder = folder
-        self._writers = {}
-        if folder is not None:
-            for kind in (TRAIN, EVAL):
-                kept = [line for line in read_log(folder, kind) if line["step"] <= first_step]
-                files.write_text(_path(folder, kind), "".join(json.dumps(line) + "\n" for line in kept))
-                self._writers[kind] = tf.summary.create_file_writer(os.path.join(folder, kind))
+        self._writers: dict[str, Any] = {}
+        if folder is not None and first_step is not None:
+            kept = [line for line in read_log(folder, TRAIN) if line["step"] <= first_step]
+            files.write_text(_path(folder, TRAIN), "".join(json.dumps(line) + "\n" for line in kept))
+        if folder is not None and not importlib.util.find_spec("tensorboard"):
+            print("no TensorBoard events are written: there is no tensorboard package")
+            self._writers = dict.fromkeys((TRAIN, EVAL))
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """Adds the measurements of a step to the JSON lines and the TensorBoard events."""
         if self._folder is None:
             return
-        with tf.io.gfile.GFile(_path(self._folder, kind), "a") as writer:
-            writer.write(json.dumps({"step": step, **values}) + "\n")
-        with self._writers[kind].as_default(step=step):
-            for name, value in values.items():
-                tf.summary.scalar(name, value)
-        self._writers[kind].flush()
+        try:
+            with tf.io.gfile.GFile(_path(self._folder, kind), "a") as writer:
+                writer.write(json.dumps({"step": step, **values}) + "\n")
+            if kind not in self._writers:
+                self._writers[kind] = tf.summary.create_file_writer(os.path.join(self._folder, kind))
+            if self._writers[kind]:
+                with self._writers[kind].as_default(step=step):
+                    for name, value in values.items():
+                        tf.summary.scalar(name, value)
+                self._writers[kind].flush()
+        except (OSError, tf.errors.OpError) as error:
+            raise UserError(
+                f"cannot write the log in {self._folder}: {error}; the checkpoints are intact: make room and run the "
+                "same command to go on from the last one"
+            ) from error
 
 
 def read_log(folder: str, kind: str) -> list[dict[str, float]]:
@@ -49,7 +63,14 @@ def read_log(folder: str, kind: str) -> list[dict[str, float]]:
     path = _path(folder, kind)
     if not files.exists(path):
         return []
-    return [json.loads(line) for line in files.read_text(path).splitlines(keepends=True) if line.endswith("\n")]
+    lines = []
+    for number, line in enumerate(files.read_text(path).splitlines(keepends=True), start=1):
+        if line.endswith("\n"):
+            try:
+                lines.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise UserError(f"{path}, line {number}: not valid JSON ({error}); remove that line") from error
+    return lines
 
 
 def _path(folder: str, kind: str) -> str:

@@ -1,3 +1,4 @@
+import os
 import pathlib
 import subprocess
 import sys
@@ -26,7 +27,7 @@ def model_dir(tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path) 
     next(variable for variable in model.variables if variable.path == "masked_lm_output/bias").assign(bias)
     optimizer = BertAdamW()
     optimizer.build(model.trainable_variables)
-    checkpoints.save_description(folder, tiny_config, vocab_file, do_lower_case=True)
+    checkpoints.save_description(folder, checkpoints.description(tiny_config, vocab_file, do_lower_case=True))
     checkpoints.RunCheckpoints(folder, model, optimizer, keep=1).save(0)
     return folder
 
@@ -54,6 +55,13 @@ def test_candidates_are_those_of_the_logits(tiny_config: BertConfig, vocab_file:
     assert [candidate.probability for candidate in candidates] == pytest.approx(list(expected[best]), rel=1e-4)
 
 
+def test_vocabulary_with_two_equal_lines_answers(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS[:40], "cat", *WORDS[41:]]) + "\n")
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    (candidates,) = fill_mask(build_pretraining_model(tiny_config), tokenizer, tiny_config, "the [MASK]", 60)
+    assert len({candidate.token for candidate in candidates}) == 60
+
+
 @pytest.mark.parametrize(("text", "top_k", "message"), [
     ("the cat sat", 5, r"has no \[MASK\]"),
     ("[MASK]" + " cat" * 40, 5, "has 43 tokens; the model reads 32"),
@@ -68,12 +76,14 @@ def test_questions_without_an_answer_are_refused(
 
 def test_script_prints_candidates(model_dir: str):
     command = [sys.executable, "-m", "fill_mask", f"--model_dir={model_dir}", "--top_k=2", "the [MASK] ran ."]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "the [MASK] ran ."
     assert lines[1].split()[-1] == "cat"
     assert lines[2].split()[-1] == "dog"
+    assert done.stderr == ""
 
 
 def test_folders_that_lack_something_say_what(model_dir: str, tmp_path: pathlib.Path):
@@ -84,6 +94,10 @@ def test_folders_that_lack_something_say_what(model_dir: str, tmp_path: pathlib.
     with pytest.raises(UserError, match="has no vocab.txt; pass --vocab_file to run_pretraining"):
         checkpoints.load_pretraining_model(model_dir)
     (folder / "kept.txt").rename(folder / "vocab.txt")
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(UserError, match="tokenizer_config.json is damaged"):
+        checkpoints.load_pretraining_model(model_dir)
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     (folder / "checkpoint").unlink()
     with pytest.raises(UserError, match="has no checkpoint"):
         checkpoints.load_pretraining_model(model_dir)

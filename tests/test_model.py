@@ -173,6 +173,13 @@ def test_dropout_rate_is_exact_to_a_ten_thousandth():
         assert Dropout(rate)._kept / 2**16 == pytest.approx(1 - rate, abs=1e-4)
 
 
+@pytest.mark.parametrize("rate", [1e-9, 1e-6, 1e-5, 0.99999, 0.9999999])
+def test_extreme_dropout_rates_neither_keep_nor_drop_everything(rate: float):
+    with dropout_seed([1, 2]):
+        kept = np.asarray(Dropout(rate, name="a")(np.ones((1000, 1000), "float32"), training=True)) != 0
+    assert kept.mean() == pytest.approx(1 - rate, abs=3e-5)
+
+
 def test_dropout_is_a_function_of_seed_and_place():
     ones = np.ones((50, 40), "float32")
 

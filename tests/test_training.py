@@ -4,10 +4,13 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,6 +194,64 @@ def test_two_devices_equal_one():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
+
+
+def test_two_workers_equal_one(
+    tiny_config: BertConfig, record_files: list[str], tmp_path: pathlib.Path, vocab_file: str
+):
+    """A real launch of two processes, by the command, stopped by a signal to one of them and taken up again."""
+    (tmp_path / "config.json").write_text(without_dropout(tiny_config).to_json())
+    command = [
+        sys.executable, "-m", "run_pretraining", f"--input_file={','.join(record_files)}", "--do_train",
+        f"--bert_config_file={tmp_path}/config.json", f"--max_seq_length={LENGTH}", f"--vocab_file={vocab_file}",
+        f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8", "--log_steps=2", "--learning_rate=1e-3",
+        "--num_warmup_steps=2",
+    ]  # fmt: skip
+    ports = []
+    for _ in range(2):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            ports.append(probe.getsockname()[1])
+
+    def launch(steps: int) -> list[subprocess.Popen[str]]:
+        processes = []
+        for index in range(2):
+            cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+            environment = {
+                **os.environ,
+                "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}),
+                "CUDA_VISIBLE_DEVICES": "-1",
+            }
+            whole = [*command, f"--output_dir={tmp_path}/two", f"--num_train_steps={steps}"]
+            whole.append("--distribution_strategy=multi_worker")
+            pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            processes.append(subprocess.Popen(whole, cwd=ROOT, env=environment, text=True, **pipes))
+        return processes
+
+    # The learning rate depends on the number of steps, so that this first run is of as many as the whole.
+    processes = launch(10)
+    outputs = [process.communicate(timeout=180)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    flags = [f"--output_dir={tmp_path}/one", "--num_train_steps=10"]
+    subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, check=True)
+    one, two = (tf.train.load_checkpoint(f"{tmp_path}/{name}") for name in ("one", "two"))
+    names = [name for name in one.get_variable_to_shape_map() if name.startswith("model/")]
+    assert names
+    for name in names:
+        np.testing.assert_allclose(two.get_tensor(name), one.get_tensor(name), atol=2e-5, err_msg=name)
+
+    # A signal to the worker that does not save stops both, after a save.
+    processes = launch(1_000_000)
+    log = tmp_path / "two" / "train.jsonl"
+    deadline = time.monotonic() + 120
+    while len(read_log(str(log.parent), "train")) < 8 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    processes[1].send_signal(signal.SIGTERM)
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * 2, outputs
+    steps = {re.search(r"stopped at step ([\d,]+)", output).group(1).replace(",", "") for output in outputs}  # type: ignore[union-attr]
+    assert len(steps) == 1
+    assert tf.train.latest_checkpoint(f"{tmp_path}/two").endswith(f"ckpt-{steps.pop()}")
 
 
 @pytest.mark.two_devices
@@ -383,6 +444,15 @@ def test_weights_of_another_size_are_refused_by_name(
     assert "is missing" in str(caught.value)
 
 
+def test_vocabulary_larger_than_the_model_is_refused(
+    record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path
+):
+    with open(vocab_file, "a") as vocabulary:
+        vocabulary.write("more\n")
+    with pytest.raises(UserError, match="has 79 tokens, but .* has vocab_size 78"):
+        training.run(options_for(record_files, config_file, tmp_path / "run", vocab_file=vocab_file))
+
+
 def test_folder_of_another_configuration_is_refused(
     record_files: list[str], config_file: str, tiny_config: BertConfig, tmp_path: pathlib.Path
 ):
@@ -403,7 +473,9 @@ def test_folder_of_another_configuration_is_refused(
     ({"max_seq_length": 64}, "--max_seq_length is 64, but .* has max_position_embeddings 32"),
     ({"max_seq_length": 16}, "input_ids has 12 values; expected 16; --max_seq_length"),
     ({"init_checkpoint": "none/ckpt"}, "there is no readable checkpoint none/ckpt"),
-    ({"vocab_file": str(ROOT / "LICENSE")}, "LICENSE has .* tokens, but .* has vocab_size 78"),
+    ({"vocab_file": str(ROOT / "LICENSE")}, r"LICENSE has .* tokens but not \[PAD\]"),
+    ({"use_tpu": True, "distribution_strategy": "mirrored"}, "--use_tpu and --distribution_strategy=mirrored exclude"),
+    ({"jit_compile": True, "use_tpu": True}, "no TPU 'local' could be reached"),
 ])  # fmt: skip
 def test_bad_options_are_refused_before_the_first_step(
     changes: dict[str, object], message: str, record_files: list[str], config_file: str, tmp_path: pathlib.Path
@@ -434,6 +506,84 @@ def test_id_outside_the_vocabulary_is_named(record_files: list[str], config_file
     paths = [*record_files, str(tmp_path / "2.tfrecord")]
     with pytest.raises(UserError, match=r"2.tfrecord: record 7 \(from 0\): input_ids holds 78; expected 0 to 77"):
         training.run(options_for(paths, config_file, tmp_path / "run"))
+
+
+def test_bad_value_is_named_whatever_the_device_would_make_of_it(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path
+):
+    rng = random.Random(1)
+    schema = records.pretraining_schema(LENGTH, PREDICTIONS)
+    for name, value in (("segment_ids", 7), ("masked_lm_positions", LENGTH), ("masked_lm_ids", -1)):
+        path = tmp_path / f"{name}.tfrecord"
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for number in range(8):
+                record = random_record(rng)
+                if number == 5:
+                    record[name][0] = value
+                writer.write(encoded(record, schema))
+        with pytest.raises(
+            UserError, match=rf"{name}.tfrecord: record 5 \(from 0\): {name} holds {value}; expected 0 to"
+        ):
+            training.run(options_for([str(path)], config_file, tmp_path / "run"))
+
+
+def test_empty_files_are_left_out(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    empty = tmp_path / "empty.tfrecord"
+    empty.touch()
+    training.run(options_for([*record_files, str(empty)], config_file, tmp_path / "run", num_train_steps=1))
+    assert f"left out, since they are empty: {empty}" in capsys.readouterr().out
+    with pytest.raises(UserError, match="there is no record in .*empty.tfrecord; make some with"):
+        training.run(options_for([str(empty)], config_file, tmp_path / "other"))
+
+
+def test_evaluation_without_a_checkpoint_is_refused(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match="has no checkpoint to evaluate"):
+        training.run(options_for(record_files, config_file, tmp_path / "run", do_train=False, do_eval=True))
+
+
+def test_evaluation_leaves_the_training_log_alone(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    folder = tmp_path / "run"
+    training.run(options_for(record_files, config_file, folder))
+    log = folder / "train.jsonl"
+    before = log.read_text() + log.read_text().splitlines(keepends=True)[-1].replace('"step": 20', '"step": 25')
+    log.write_text(before)
+    for _ in range(2):
+        training.run(options_for(record_files, config_file, folder, do_train=False, do_eval=True))
+    assert (folder / "train.jsonl").read_text() == before
+    assert len(read_log(str(folder), "eval")) == 2
+
+
+def test_damaged_log_is_named_by_line(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    folder = tmp_path / "run"
+    training.run(options_for(record_files, config_file, folder))
+    log = folder / "train.jsonl"
+    log.write_text(log.read_text().replace('"step": 3,', '"step": 3', 1))
+    with pytest.raises(UserError, match="train.jsonl, line 3: not valid JSON"):
+        training.run(options_for(record_files, config_file, folder, num_train_steps=30))
+
+
+def test_run_without_tensorboard_goes_on(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("official_bert.training_log.importlib.util.find_spec", lambda _: None)
+    training.run(options_for(record_files, config_file, tmp_path / "run"))
+    assert len(read_log(str(tmp_path / "run"), "train")) == 20
+    assert not (tmp_path / "run" / "train").exists()
+
+
+def test_full_disk_while_logging_is_told(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object, **__: object) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr("tensorflow.summary.create_file_writer", fail)
+    with pytest.raises(
+        UserError, match="cannot write the log in .* No space left on device; the checkpoints are intact"
+    ):
+        training.run(options_for(record_files, config_file, tmp_path / "run"))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(record_files: list[str], config_file: str, tmp_path: pathlib.Path):

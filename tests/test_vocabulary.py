@@ -49,6 +49,11 @@ def test_too_little_text_gives_fewer_pieces_and_none_is_an_error(tmp_path: pathl
         learn(tmp_path, text=" \n\n")
 
 
+def test_vocabulary_smaller_than_its_letters_is_refused(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match="--vocab_size is 10, but the special tokens and the letters"):
+        learn(tmp_path, vocab_size=10)
+
+
 def test_prose_is_kept_and_code_is_not():
     text = (
         "Return the *number* of items in a ``list``. It is never negative; see below for more.\n\n"
