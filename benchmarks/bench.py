@@ -1,14 +1,19 @@
 """Measures speed, each thing against a peer in turn in one run: `make bench`. Machines differ; the ratios less so."""
 
 import dataclasses
+import os
 import pathlib
+import re
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 
 from official_bert import command_line, distribution, records, training
-from data_gen import learn_vocabulary, pipeline, python_docs
+from data_gen import learn_vocabulary, manifest, pipeline, python_docs
 
 # isort: split
 import keras
@@ -17,6 +22,7 @@ import tensorflow as tf
 import tensorflow_text
 
 from official_bert.config import BertConfig
+from official_bert.fast_tokenization import FastTokenizer
 from official_bert.input_pipeline import training_batches
 from official_bert.optimization import WarmupLinearDecay
 from official_bert.tokenization import FullTokenizer
@@ -46,6 +52,70 @@ def table(title: str, unit: str, amount: float, seconds: dict[str, float]) -> No
         print(f"| {name} | {amount / value:,.0f} | {first / value:.2f} |")
 
 
+def bench_records(text_file: str, vocab_file: str, folder: str) -> None:
+    """The commands of both algorithms, the fast one with one and two workers, on the text ten times over.
+
+    Time and memory are those of whole processes and all their children: the imports, two to four seconds, are in them.
+    """
+    inputs = [f"{folder}/copy{number}.txt" for number in range(10)]
+    for path in inputs:
+        shutil.copy(text_file, path)
+    variants = {
+        "reference": ["--algorithm=reference"],
+        "fast, 1 worker": ["--num_workers=1"],
+        "fast, 2 workers": ["--num_workers=2"],
+    }
+    megabytes = 10 * pathlib.Path(text_file).stat().st_size / 1e6
+    print(f"\nRecords from {megabytes:.0f} MB of English, dupe_factor 5, length 128\n")
+    print(
+        "| | instances/s | instances/CPU-second | ratio | MB of text/s | peak memory, MB |\n|---|---|---|---|---|---|"
+    )
+    first = None
+    for name, flags in variants.items():
+        output = f"{folder}/{name.replace(' ', '')}/out.tfrecord"
+        command = [
+            sys.executable, "-m", "data_gen.create_pretraining_data", f"--input_file={','.join(inputs)}",
+            f"--output_file={output}", f"--vocab_file={vocab_file}", "--dupe_factor=5", *flags,
+        ]  # fmt: skip
+        start, before = time.perf_counter(), os.times()
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        peak = peak_memory(process)
+        seconds, after = time.perf_counter() - start, os.times()
+        if process.returncode:
+            raise SystemExit(f"{' '.join(command)} ended with code {process.returncode}")
+        cpu = after.children_user + after.children_system - before.children_user - before.children_system
+        instances = manifest.Manifest.read(manifest.manifest_path(output.removesuffix(".tfrecord"))).statistics[
+            "instances"
+        ]
+        first = first or instances / cpu
+        print(
+            f"| {name} | {instances / seconds:,.0f} | {instances / cpu:,.0f} | {instances / cpu / first:.1f} "
+            f"| {megabytes / seconds:.1f} | {peak / 1e6:,.0f} |",
+            flush=True,
+        )
+
+
+def peak_memory(process: subprocess.Popen[bytes]) -> int:
+    """Waits for the process; returns the most memory, in bytes, that it and its children took together.
+
+    Pages that several share are counted once (proportional set size, from Linux' /proc).
+    """
+    peak = 0
+    while process.poll() is None:
+        total = 0
+        for rollup in pathlib.Path("/proc").glob("[0-9]*/smaps_rollup"):
+            try:
+                parent = re.search(r"^PPid:\s+(\d+)", (rollup.parent / "status").read_text(), re.MULTILINE)
+                if str(process.pid) in (rollup.parent.name, parent and parent.group(1)):
+                    share = re.search(r"^Pss:\s+(\d+)", rollup.read_text(), re.MULTILINE)
+                    total += int(share.group(1)) * 1024 if share else 0
+            except OSError:
+                continue  # it has ended meanwhile
+        peak = max(peak, total)
+        time.sleep(0.05)
+    return peak
+
+
 def bench_tokenization(text: list[str], vocab_file: str) -> None:
     """The exact tokenizer against tensorflow-text's two, which differ from it on some characters."""
     exact = FullTokenizer(vocab_file)
@@ -60,11 +130,13 @@ def bench_tokenization(text: list[str], vocab_file: str) -> None:
         for line in text:
             tokenizer.tokenize(line)
 
+    ours = FastTokenizer(vocab_file)
     seconds = in_turn(
         {
-            "tensorflow-text BertTokenizer": lambda: plain.tokenize(lines),
-            "tensorflow-text FastBertTokenizer": lambda: fast.tokenize(lines),
-            "official_bert, exact": run_exact,
+            "tensorflow-text BertTokenizer (other rules)": lambda: plain.tokenize(lines),
+            "tensorflow-text FastBertTokenizer (other rules)": lambda: fast.tokenize(lines),
+            "official_bert FullTokenizer": run_exact,
+            "official_bert FastTokenizer (equal to it)": lambda: ours.encode(text),
         }
     )
     table("Tokenization, English, one process", "kB/s", sum(len(line) for line in text) / 1e3, seconds)
@@ -139,12 +211,10 @@ def main(_: list[str]) -> None:
             learn_vocabulary.Options(input_file=[text_file], vocab_file=vocab_file, vocab_size=8000)
         )
         pathlib.Path(vocab_file).write_text("".join(piece + "\n" for piece in pieces))
-        start = time.process_time()
-        summary = pipeline.create_pretraining_data(
+        bench_records(text_file, vocab_file, folder)
+        pipeline.create_pretraining_data(
             pipeline.Options(input_file=[text_file], output_file=[record_file], vocab_file=vocab_file, dupe_factor=5)
         )
-        cpu = time.process_time() - start
-        print(f"\ncreate_pretraining_data: {summary.instances / cpu:,.0f} instances per CPU-second, one process")
         bench_tokenization(text, vocab_file)
         path = ROOT / "configs" / "models" / "uncased_L-2_H-128_A-2.json"
         config = BertConfig.from_json_file(str(path))

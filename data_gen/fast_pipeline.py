@@ -20,8 +20,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from official_bert import files
-from data_gen import manifest, token_store, worker
+from official_bert import files, records
+from data_gen import manifest, shuffle, token_store, vectorized, worker
 from data_gen.instances import Law
 from data_gen.token_store import TokenStore
 from official_bert.errors import UserError
@@ -31,6 +31,9 @@ from official_bert.tokenization import UNK
 # How many bytes a bucket of the shuffle takes at the most, about; a worker holds one, in several forms.
 _BUCKET_BYTES = 24e6
 
+# Records of a block that the size of all is estimated from.
+_ESTIMATED_FROM = 1000
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -39,7 +42,7 @@ class Settings:
     Attributes:
         inputs: text files.
         stem: what the working folder and the manifest are named after, a path without an ending.
-        name_outputs: the record files, given the number of tokens of text.
+        name_outputs: the record files, given about how many bytes the records will take.
         vocab_file: the vocabulary.
         seed: of everything random.
         passes: how often the text is used.
@@ -51,7 +54,7 @@ class Settings:
 
     inputs: list[str]
     stem: str
-    name_outputs: Callable[[int], list[str]]
+    name_outputs: Callable[[float], list[str]]
     vocab_file: str
     seed: int
     passes: int
@@ -80,6 +83,22 @@ def create(
     Raises:
         UserError: the text is empty, the disk full, or the working folder is another run's.
     """
+    try:
+        return _create(settings, law, read_documents, encode, vocab)
+    except OSError as error:
+        raise UserError(
+            f"cannot write in {settings.stem}.work: {error}; what is done is kept: make room and run the same command "
+            "again to go on"
+        ) from error
+
+
+def _create(
+    settings: Settings,
+    law: Law,
+    read_documents: Callable[[str], Iterator[list[str]]],
+    encode: token_store.Encode,
+    vocab: dict[str, int],
+) -> manifest.Manifest:
     if files.is_remote(settings.stem):
         raise UserError(f"{settings.stem} is not on this machine; write the records to a local disk, then copy them")
     folder = settings.stem + ".work"
@@ -91,11 +110,12 @@ def create(
         raise UserError("the input holds no text")
     store = TokenStore(os.path.join(folder, worker.CORPUS), dtype)
     blocks = store.blocks(settings.block_tokens)
+    count, size = _estimate(store, blocks, law, settings.passes)
     store.close()
+    outputs = settings.name_outputs(size)
+    layout = shuffle.Layout(law.max_seq_length, law.max_predictions_per_seq, dtype, 1)
+    buckets = int(count * layout.row.itemsize / len(outputs) // _BUCKET_BYTES) + 1
     values = {field.name: getattr(law, field.name) for field in dataclasses.fields(law) if field.name != "vocabulary"}
-    outputs = settings.name_outputs(corpus["tokens"])
-    row_bytes = law.max_seq_length * dtype.itemsize + law.max_predictions_per_seq * (dtype.itemsize + 2) + 16
-    shard_bytes = estimated_instances(corpus["tokens"], settings.passes, law) * row_bytes / len(outputs)
     run = worker.Run(
         seed=settings.seed,
         law=values,
@@ -104,7 +124,7 @@ def create(
         blocks=[list(block) for block in blocks],
         passes=settings.passes,
         outputs=[path if files.is_remote(path) else os.path.abspath(path) for path in outputs],
-        buckets_per_shard=int(shard_bytes // _BUCKET_BYTES) + 1,
+        buckets_per_shard=buckets,
         compress=settings.compress,
     )
     files.write_text(os.path.join(folder, worker.RUN), json.dumps(dataclasses.asdict(run)))
@@ -114,8 +134,8 @@ def create(
         counts = workers.do_all("making instances", block_tasks, "blocks")
         shards = workers.do_all("writing records", shard_tasks, "shards")
     statistics = {f"text_{name}": value for name, value in corpus.items()}
-    for count in counts:
-        for name, value in count.items():
+    for each in counts:
+        for name, value in each.items():
             statistics[name] = statistics.get(name, 0) + value
     made = manifest.Manifest(settings.source, [manifest.Shard(**shard) for shard in shards], statistics)
     files.write_text(manifest.manifest_path(settings.stem), made.to_json())
@@ -123,9 +143,14 @@ def create(
     return made
 
 
-def estimated_instances(tokens: int, passes: int, law: Law) -> int:
-    """About how many instances so many tokens of text give: as sentences are put back, three quarters are used up."""
-    return int(passes * tokens / (0.77 * (law.max_seq_length - 3))) + 1
+def _estimate(store: TokenStore, blocks: list[tuple[int, int]], law: Law, passes: int) -> tuple[float, float]:
+    """About how many instances there will be, and how many bytes of records, from those of one block."""
+    first, last = blocks[len(blocks) // 2]
+    instances = vectorized.make_instances(store, first, last, law, vectorized.Random("estimate"))
+    some = shuffle.features(shuffle.rows_of(instances, slice(0, _ESTIMATED_FROM)))
+    encoded = records.encode(some, records.pretraining_schema(law.max_seq_length, law.max_predictions_per_seq))
+    count = passes * len(blocks) * len(instances.length)
+    return count, count * sum(map(len, encoded)) / len(encoded)
 
 
 def _claim(folder: str, source: dict[str, Any]) -> None:

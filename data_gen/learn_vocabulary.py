@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import tokenizers
 
 from official_bert import command_line, files, tokenization
-from data_gen import documents
+from data_gen import text_formats
 from official_bert.command_line import option
 from official_bert.errors import UserError
 
@@ -23,6 +23,9 @@ class Options:
     vocab_size: int = option(30_522, "The number of pieces.")
     do_lower_case: bool = option(True, "Whether the vocabulary is to be uncased.")
     min_frequency: int = option(2, "How often a piece must occur to be taken.")
+    input_format: str = option("auto", "How the text is laid out; auto finds it out.", text_formats.FORMATS)
+    language: str = option("en", "The text's language, an ISO code: by its rules paragraphs are cut into sentences.")
+    json_field: str = option("text", "Where the text is in JSON lines.")
     drop_invalid_utf8: bool = option(False, "Whether bytes that are not UTF-8 are dropped instead of being an error.")
 
 
@@ -36,8 +39,13 @@ def learn(options: Options) -> list[str]:
     """
     basic = tokenization.BasicTokenizer(options.do_lower_case)
     counts: collections.Counter[str] = collections.Counter()
-    for line in documents.read_lines(files.expand(options.input_file, "input_file"), options.drop_invalid_utf8):
-        counts.update(basic.tokenize(line))
+    for path in files.expand(options.input_file, "input_file"):
+        documents = text_formats.read_documents(
+            path, options.input_format, options.language, options.json_field, options.drop_invalid_utf8
+        )
+        for document in documents:
+            for sentence in document:
+                counts.update(basic.tokenize(sentence))
     if not counts:
         raise UserError("the input holds no text to learn from")
     words = sorted(word for word in counts if len(word) <= tokenization.MAX_CHARACTERS_PER_WORD)

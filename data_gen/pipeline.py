@@ -225,7 +225,7 @@ def _fast(
     settings = fast_pipeline.Settings(
         inputs=paths,
         stem=stem,
-        name_outputs=lambda tokens: _shards(options, tokens, law),
+        name_outputs=lambda size: _shards(options, size),
         vocab_file=options.vocab_file,
         seed=options.random_seed,
         passes=options.dupe_factor,
@@ -237,12 +237,9 @@ def _fast(
     return Summary.of(fast_pipeline.create(settings, law, read, encode, tokenizer.vocab).statistics)
 
 
-def _shards(options: Options, tokens: int, law: Law) -> list[str]:
+def _shards(options: Options, size: float) -> list[str]:
     count = options.num_shards
     if options.shard_size_mb:
-        instances = fast_pipeline.estimated_instances(tokens, options.dupe_factor, law)
-        # An id takes two bytes, mostly, a mask and a segment id one each, a prediction eight.
-        size = instances * (4 * law.max_seq_length + 8 * law.max_predictions_per_seq + 200)
         count = max(1, round(size / (options.shard_size_mb * 1e6)))
     if count == 1:
         return options.output_file

@@ -58,15 +58,22 @@ def spool(path: str, instances: Instances, layout: Layout, random: Random) -> No
     """Writes a block's instances, sorted by their keys; the file appears whole."""
     keys = random.raw(len(instances.length))
     order = np.argsort(keys, kind="stable")
-    rows = np.zeros(len(keys), layout.row)
+    rows = rows_of(instances, order)
     rows["key"] = keys[order]
-    for name in layout.row.names or ():
-        if name != "key":
-            rows[name] = getattr(instances, name)[order]
     starts = layout.bucket_starts(rows["key"])
     with files.written_whole(path) as beside, open(beside, "wb") as writer:
-        starts.tofile(writer)
-        rows.tofile(writer)
+        writer.write(starts.data)
+        writer.write(rows.data)
+
+
+def rows_of(instances: Instances, which: np.ndarray | slice) -> np.ndarray:
+    """Returns some of the instances as they stand on disk, with keys of 0."""
+    layout = Layout(instances.ids.shape[1], instances.labels.shape[1], instances.ids.dtype, 1)
+    rows = np.zeros(len(instances.length[which]), layout.row)
+    for name in layout.row.names or ():
+        if name != "key":
+            rows[name] = getattr(instances, name)[which]
+    return rows
 
 
 def collect(paths: list[str], bucket: int, layout: Layout) -> np.ndarray:

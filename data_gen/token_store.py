@@ -41,6 +41,7 @@ def write_part(folder: str, documents: Iterable[list[str]], encode: Encode, dtyp
         return
     beside = f"{folder}.writing-{os.getpid()}"
     files.make_folder(beside)
+    # Arrays are written by Python's own files: NumPy's tofile can lose the end of a file on a full disk without a word.
     tokens = sentences = unknown = count = 0
     with (
         open(os.path.join(beside, IDS), "wb") as ids_file,
@@ -50,19 +51,19 @@ def write_part(folder: str, documents: Iterable[list[str]], encode: Encode, dtyp
         for batch, number_of in _batches(documents):
             ids, splits = encode(batch)
             unknown += int(np.count_nonzero(ids == unk_id))
-            ids.astype(dtype).tofile(ids_file)
+            ids_file.write(ids.astype(dtype).data)
             lengths = np.diff(splits)
             kept = lengths > 0
-            (tokens + splits[:-1][kept]).astype("<i8").tofile(sentences_file)
+            sentences_file.write((tokens + splits[:-1][kept]).astype("<i8").data)
             # How many sentences each document keeps, by its number within the batch.
             per_document = np.bincount(number_of[kept])
             starts = sentences + np.cumsum(per_document) - per_document
-            starts[per_document > 0].astype("<i8").tofile(documents_file)
+            documents_file.write(starts[per_document > 0].astype("<i8").data)
             tokens += int(splits[-1])
             sentences += int(kept.sum())
             count += int((per_document > 0).sum())
-        np.array([tokens], "<i8").tofile(sentences_file)
-        np.array([sentences], "<i8").tofile(documents_file)
+        sentences_file.write(np.array([tokens], "<i8").data)
+        documents_file.write(np.array([sentences], "<i8").data)
     summary = {"tokens": tokens, "sentences": sentences, "documents": count, "unknown": unknown}
     files.write_text(os.path.join(beside, COMPLETE), json.dumps(summary))
     os.rename(beside, folder)
@@ -105,14 +106,14 @@ def join_parts(folder: str, parts: list[str]) -> dict[str, int]:
                 strict=True,
             ):
                 for values in _chunks(os.path.join(part, name), "<i8" if shift is not None else "u1"):
-                    (values if shift is None else values + shift).tofile(target)
+                    target.write((values if shift is None else values + shift).data)
                 if shift is not None:
                     target.seek(-8, os.SEEK_CUR)  # the end of this part is the beginning of the next one
                     target.truncate()
             for name, value in json.loads(files.read_text(os.path.join(part, COMPLETE))).items():
                 totals[name] += value
-        np.array([totals["tokens"]], "<i8").tofile(sentences_file)
-        np.array([totals["sentences"]], "<i8").tofile(documents_file)
+        sentences_file.write(np.array([totals["tokens"]], "<i8").data)
+        documents_file.write(np.array([totals["sentences"]], "<i8").data)
     files.write_text(complete, json.dumps(totals))
     return totals
 

@@ -1,0 +1,431 @@
+"""The fast algorithm: the same laws as the original's, and the same bytes whatever happens on the way."""
+
+import itertools
+import json
+import math
+import pathlib
+import random
+import re
+import resource
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert import records, text_pairs
+from data_gen import pipeline, python_docs, token_store, vectorized, writer
+from data_gen.instances import Law, instances_of_document
+from data_gen.masking import MaskingVocabulary
+from official_bert.errors import UserError
+from official_bert.tokenization import SPECIAL_TOKENS, FullTokenizer, load_vocab
+from tests.conftest import ROOT
+
+LENGTH, PREDICTIONS = 32, 5
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
+    """Three files of real prose, and a vocabulary of its commonest words and all letters."""
+    folder = tmp_path_factory.mktemp("corpus")
+    documents, _ = python_docs.gather()
+    paths = []
+    for number in range(3):
+        path = folder / f"text{number}.txt"
+        path.write_text("\n\n".join("\n".join(document) for document in documents[number::3][:40]), encoding="utf-8")
+        paths.append(str(path))
+    counts: dict[str, int] = {}
+    for path in paths:
+        for word in pathlib.Path(path).read_text(encoding="utf-8").lower().split():
+            counts[word] = counts.get(word, 0) + 1
+    common = sorted((word for word in counts if re.fullmatch("[a-z]{2,}", word)), key=counts.__getitem__)[-800:]
+    letters = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
+    pieces = [*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters), *common]
+    vocab = folder / "vocab.txt"
+    vocab.write_text("\n".join(dict.fromkeys(pieces)) + "\n", encoding="utf-8")
+    return paths, str(vocab)
+
+
+def options_for(corpus: tuple[list[str], str], folder: pathlib.Path, **changes: object) -> pipeline.Options:
+    folder.mkdir(parents=True, exist_ok=True)
+    values = {
+        "input_file": corpus[0],
+        "output_file": [str(folder / "out.tfrecord")],
+        "vocab_file": corpus[1],
+        "max_seq_length": LENGTH,
+        "max_predictions_per_seq": PREDICTIONS,
+        "dupe_factor": 2,
+        "num_shards": 3,
+        "num_workers": 2,
+        "block_tokens": 5000,
+        **changes,
+    }
+    return pipeline.Options(**values)  # type: ignore[arg-type]
+
+
+def contents(folder: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def parsed(paths: list[pathlib.Path]) -> dict[str, np.ndarray]:
+    schema = records.pretraining_schema(LENGTH, PREDICTIONS)
+    data = tf.data.TFRecordDataset([str(path) for path in paths], records.compression(list(map(str, paths))))
+    batch = records.parse(next(iter(data.batch(10**6))), schema)
+    return {name: value.numpy() for name, value in batch.items()}
+
+
+def test_bytes_are_the_same_for_any_number_of_workers(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    made = []
+    for workers in (1, 2, 4):
+        pipeline.create_pretraining_data(options_for(corpus, tmp_path / str(workers), num_workers=workers))
+        made.append(contents(tmp_path / str(workers)))
+    assert made[0] == made[1] == made[2]
+    shards = [f"out-{number:05}-of-00003.tfrecord" for number in range(3)]
+    assert list(made[0]) == [*shards, "out.manifest.json"]
+    other = options_for(corpus, tmp_path / "other", random_seed=1)
+    pipeline.create_pretraining_data(other)
+    assert contents(tmp_path / "other").keys() == made[0].keys()
+    assert contents(tmp_path / "other") != made[0]
+
+
+def command_for(options: pipeline.Options) -> list[str]:
+    return [
+        sys.executable, "-m", "data_gen.create_pretraining_data", f"--input_file={','.join(options.input_file)}",
+        f"--output_file={options.output_file[0]}", f"--vocab_file={options.vocab_file}", f"--max_seq_length={LENGTH}",
+        f"--max_predictions_per_seq={PREDICTIONS}", f"--dupe_factor={options.dupe_factor}", "--num_shards=3",
+        "--num_workers=2", f"--block_tokens={options.block_tokens}",
+    ]  # fmt: skip
+
+
+def test_bytes_are_the_same_after_kills_at_random_moments(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    small = {"dupe_factor": 20, "block_tokens": 1500}
+    pipeline.create_pretraining_data(options_for(corpus, tmp_path / "straight", **small))
+    options = options_for(corpus, tmp_path / "killed", **small)
+    work = tmp_path / "killed" / "out.work"
+    rng = random.Random(time.time_ns())
+    found = []
+    for _ in range(5):
+        process = subprocess.Popen(command_for(options), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = len(list(work.glob("*"))) if work.exists() else 0
+        # Not before it has begun to do something new, and then at any moment.
+        while process.poll() is None and (not work.exists() or len(list(work.glob("*"))) <= before):
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0, 0.6))
+        process.kill()
+        process.wait()
+        found.append(len(list(work.glob("*.json"))) if work.exists() else None)
+        if found[-1] is None:
+            break
+    assert found[0] is not None, "the first try ended before it could be killed"
+    done = subprocess.run(command_for(options), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "killed") == contents(tmp_path / "straight"), found
+
+
+def test_full_disk_is_told_and_the_same_command_goes_on(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    pipeline.create_pretraining_data(options_for(corpus, tmp_path / "straight"))
+    options = options_for(corpus, tmp_path / "full")
+    # A file may not grow over 100 kB: the system's answer is an error of the write, as on a full disk.
+    done = subprocess.run(
+        command_for(options), cwd=ROOT, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "error: cannot write" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "full").glob("*.tfrecord*"))
+    done = subprocess.run(command_for(options), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "going on with the unfinished work" in done.stdout
+    assert contents(tmp_path / "full") == contents(tmp_path / "straight")
+
+
+def test_shards_of_another_run_are_not_mixed_with_these(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    pipeline.create_pretraining_data(options_for(corpus, tmp_path))
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match=r"out.manifest.json describes records made from other flags; remove it"):
+        pipeline.create_pretraining_data(options_for(corpus, tmp_path, random_seed=5))
+    (tmp_path / "out.work").mkdir()
+    (tmp_path / "out.work" / "source.json").write_text("{}")
+    (tmp_path / "out.manifest.json").unlink()
+    with pytest.raises(UserError, match=r"out.work holds the unfinished work of another run"):
+        pipeline.create_pretraining_data(options_for(corpus, tmp_path))
+    assert {name: value for name, value in before.items() if "manifest" not in name} == {
+        path.name: path.read_bytes() for path in tmp_path.glob("*.tfrecord")
+    }
+
+
+def test_a_complete_run_is_not_done_again(
+    corpus: tuple[list[str], str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    first = pipeline.create_pretraining_data(options_for(corpus, tmp_path))
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert pipeline.create_pretraining_data(options_for(corpus, tmp_path)) == first
+    assert "complete already" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
+    next(iter(tmp_path.glob("*.tfrecord"))).unlink()  # a shard that is gone is made again
+    pipeline.create_pretraining_data(options_for(corpus, tmp_path))
+    assert len(list(tmp_path.glob("*.tfrecord"))) == 3
+
+
+def test_manifest_describes_what_was_made(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    summary = pipeline.create_pretraining_data(options_for(corpus, tmp_path))
+    described = json.loads((tmp_path / "out.manifest.json").read_text())
+    assert str(tmp_path) not in json.dumps(described)
+    assert sum(shard["records"] for shard in described["shards"]) == summary.instances
+    for shard in described["shards"]:
+        content = (tmp_path / shard["file"]).read_bytes()
+        assert len(content) == shard["bytes"]
+        assert records.count(str(tmp_path / shard["file"])) == shard["records"]
+    batch = parsed(sorted(tmp_path.glob("*.tfrecord")))
+    assert int(batch["input_mask"].sum()) == summary.tokens
+    assert int(batch["masked_lm_weights"].sum()) == summary.predictions
+    assert int(batch["next_sentence_labels"].sum()) == summary.random_next
+
+
+def test_gzip_and_shard_size_change_the_files_and_not_the_records(
+    corpus: tuple[list[str], str], tmp_path: pathlib.Path
+):
+    pipeline.create_pretraining_data(options_for(corpus, tmp_path / "plain", num_shards=1))
+    pipeline.create_pretraining_data(options_for(corpus, tmp_path / "zipped", num_shards=1, gzip=True))
+    pipeline.create_pretraining_data(options_for(corpus, tmp_path / "sized", num_shards=1, shard_size_mb=1))
+    plain = parsed(list((tmp_path / "plain").glob("*.tfrecord")))
+    zipped = parsed(list((tmp_path / "zipped").glob("*.tfrecord")))
+    shards = sorted((tmp_path / "sized").glob("*.tfrecord"))
+    for name, values in plain.items():
+        np.testing.assert_array_equal(zipped[name], values)
+    assert len(shards) > 1
+    assert all(0.5e6 < path.stat().st_size < 2e6 for path in shards)
+
+
+def test_every_record_fits_the_schema(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    for whole_words in (False, True):
+        folder = tmp_path / str(whole_words)
+        pipeline.create_pretraining_data(options_for(corpus, folder, do_whole_word_mask=whole_words))
+        vocab = load_vocab(corpus[1])
+        schema = records.pretraining_schema(LENGTH, PREDICTIONS, len(vocab), 2)
+        assert records.find_damage([str(path) for path in folder.glob("*.tfrecord")], schema) is None
+        batch = parsed(sorted(folder.glob("*.tfrecord")))
+        length = batch["input_mask"].sum(axis=1)
+        count = batch["masked_lm_weights"].sum(axis=1)
+        expected = np.minimum(PREDICTIONS, np.maximum(1, np.rint(length * 0.15)))
+        assert (count <= expected).all() if whole_words else (count == expected).all()
+        for row in range(0, len(length), 7):
+            ids, positions = batch["input_ids"][row], batch["masked_lm_positions"][row]
+            some = int(count[row])
+            assert (np.diff(positions[:some]) > 0).all()
+            assert not positions[some:].any()
+            original = ids.copy()
+            original[positions[:some]] = batch["masked_lm_ids"][row][:some]
+            seps = np.flatnonzero(original == vocab["[SEP]"])
+            assert original[0] == vocab["[CLS]"]
+            assert len(seps) == 2
+            assert seps[1] == length[row] - 1
+            assert not set(positions[:some]) & {0, *seps}
+            np.testing.assert_array_equal(
+                batch["segment_ids"][row],
+                [0] * (seps[0] + 1) + [1] * (seps[1] - seps[0]) + [0] * (LENGTH - length[row]),
+            )
+
+
+def histogram(values: np.ndarray, top: int) -> np.ndarray:
+    return np.bincount(np.minimum(values, top), minlength=top + 1)
+
+
+def assert_alike(one: np.ndarray, two: np.ndarray, what: str) -> None:
+    """A chi-square test of two histograms, at five deviations; rare values count together."""
+    kept = one + two >= 20
+    one = np.append(one[kept], one[~kept].sum()).astype(float)
+    two = np.append(two[kept], two[~kept].sum()).astype(float)
+    kept = one + two > 0
+    one, two = one[kept], two[kept]
+    scale = math.sqrt(two.sum() / one.sum())
+    statistic = ((one * scale - two / scale) ** 2 / (one + two)).sum()
+    freedom = len(one) - 1
+    assert statistic < freedom + 5 * math.sqrt(2 * freedom) + 10, f"{what}: {statistic:.0f} for {freedom} degrees"
+
+
+def test_fast_records_are_distributed_as_the_reference_ones_are(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    for whole_words in (False, True):
+        batches = []
+        for algorithm in ("reference", "fast"):
+            folder = tmp_path / f"{algorithm}{whole_words}"
+            changes = {"num_shards": 1, "dupe_factor": 12, "do_whole_word_mask": whole_words, "short_seq_prob": 0.3}
+            # A file's end ends a document in one of them alone, so that one file is read.
+            one_file = (corpus[0][:1], corpus[1])
+            pipeline.create_pretraining_data(options_for(one_file, folder, algorithm=algorithm, **changes))
+            batches.append(parsed(list(folder.glob("*.tfrecord"))))
+        mask_id = load_vocab(corpus[1])["[MASK]"]
+        histograms = []
+        for batch in batches:
+            weights = batch["masked_lm_weights"] > 0
+            new = np.take_along_axis(batch["input_ids"], batch["masked_lm_positions"], axis=1)[weights]
+            old = batch["masked_lm_ids"][weights]
+            kinds = np.where(new == mask_id, 0, np.where(new == old, 1, 2))
+            length = batch["input_mask"].sum(axis=1)
+            second = batch["segment_ids"].sum(axis=1)
+            histograms.append({
+                "lengths": histogram(length, LENGTH),
+                "lengths of the second segment": histogram(second, LENGTH),
+                "random next": histogram(batch["next_sentence_labels"][:, 0], 1),
+                "random next of short ones": histogram(batch["next_sentence_labels"][length < 20, 0], 1),
+                "predictions": histogram(weights.sum(axis=1), PREDICTIONS),
+                "positions": histogram(batch["masked_lm_positions"][weights], LENGTH),
+                "kinds": histogram(kinds, 2),
+                "predicted tokens": histogram(old, 2000),
+                "replacements": histogram(new[kinds == 2], 2000),
+                "first tokens": histogram(batch["input_ids"][:, 1], 2000),
+                "last tokens": histogram(batch["input_ids"][np.arange(len(length)), length - 2], 2000),
+            })  # fmt: skip
+        for what, one in histograms[0].items():
+            assert_alike(one, histograms[1][what], what)
+
+
+def test_a_difference_in_distribution_would_be_seen():
+    rng = np.random.default_rng(0)
+    one, two, other = (rng.binomial(20, share, 20_000) for share in (0.5, 0.5, 0.51))
+    assert_alike(histogram(one, 20), histogram(two, 20), "equal")
+    with pytest.raises(AssertionError, match="different"):
+        assert_alike(histogram(one, 20), histogram(other, 20), "different")
+
+
+def test_truncation_at_once_leaves_what_truncation_step_by_step_leaves():
+    rng = random.Random(0)
+    sizes = [(rng.randint(1, 40), rng.randint(1, 40)) for _ in range(500)]
+    a, b = (np.array(column) for column in zip(*sizes, strict=True))
+    zeros = np.zeros(len(a), np.int64)
+    pairs = vectorized.Pairs(zeros, a, zeros, b, zeros > 0)
+    cut = vectorized._truncated(pairs, 29, vectorized.Random(1))
+    for row, (long, short) in enumerate(sizes):
+        first, second = list(range(long)), list(range(short))
+        text_pairs.truncate_at_random_ends(first, second, 29, rng)
+        assert (cut.a_length[row], cut.b_length[row]) == (len(first), len(second))
+        assert 0 <= cut.a_start[row] <= long - len(first)
+        assert 0 <= cut.b_start[row] <= short - len(second)
+
+
+@pytest.mark.parametrize("tosses", [0, 1, 5, 63, 64, 65, 130, 1000])
+def test_heads_are_those_of_a_fair_coin(tosses: int):
+    heads = vectorized.Random("coin", tosses).heads(np.full(20_000, tosses))
+    assert heads.min() >= 0
+    assert heads.max() <= tosses
+    assert heads.mean() == pytest.approx(tosses / 2, abs=4 * math.sqrt(tosses / 4 / 20_000))
+    if tosses:
+        assert heads.var() == pytest.approx(tosses / 4, rel=0.05)
+
+
+def test_random_numbers_are_the_same_in_every_release():
+    random_numbers = vectorized.Random(12345, 0, 1)
+    assert [hex(int(value)) for value in random_numbers.raw(2)] == GOLDEN_RAW
+    assert 0 <= random_numbers.uniform(1000).min() <= random_numbers.uniform(1000).max() < 1
+    assert set(vectorized.Random("die").below(np.full(1000, 6)).tolist()) == set(range(6))
+
+
+GOLDEN_RAW: list[str] = ["0x9d8357d88b653557", "0x934968f139a90ee"]
+
+
+def test_actual_next_segments_follow_and_random_ones_come_from_other_documents(tmp_path: pathlib.Path):
+    # Each document's tokens count upwards from a number of its own, so that a token tells where it comes from.
+    rng = random.Random(3)
+    documents = []
+    for number in range(30):
+        start = 10 + 100 * number
+        tokens = list(range(start, start + rng.randint(1, 90)))
+        cuts = sorted(rng.sample(range(1, len(tokens)), min(len(tokens) - 1, rng.randint(0, 8))))
+        bounds = zip([0, *cuts], [*cuts, len(tokens)], strict=True)
+        documents.append([" ".join(map(str, tokens[first:last])) for first, last in bounds])
+
+    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        ids = [[int(token) for token in sentence.split()] for sentence in sentences]
+        return np.array(sum(ids, []), np.int32), np.cumsum([0, *map(len, ids)])  # noqa: RUF017
+
+    dtype = token_store.id_dtype(5000)
+    token_store.write_part(str(tmp_path / "part"), documents, encode, dtype, 1)
+    token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "part")])
+    store = token_store.TokenStore(str(tmp_path / "corpus"), dtype)
+    vocabulary = MaskingVocabulary(list(range(5000)), frozenset(), frozenset((2, 3)), 4)
+    law = Law(24, 1, 0.01, 0.1, False, 2, 3, vocabulary)
+    kinds = set()
+    for block in store.blocks(200):
+        made = vectorized.make_instances(store, *block, law, vectorized.Random(block))
+        for row, length in enumerate(made.length):
+            ids = made.ids[row].astype(int)
+            ids[made.positions[row, 0]] = made.labels[row, 0]
+            a = ids[1 : made.first_length[row] - 1]
+            b = ids[made.first_length[row] : length - 1]
+            assert (np.diff(a) == 1).all()
+            assert (np.diff(b) == 1).all()
+            same = (a[0] - 10) // 100 == (b[0] - 10) // 100
+            assert same != made.is_random_next[row]
+            if same:
+                assert b[0] > a[-1]
+            kinds.add(bool(same))
+    assert kinds == {True, False}
+
+
+def test_blocks_cover_every_document_once(tmp_path: pathlib.Path):
+    sizes = [random.Random(n).randint(1, 50) for n in range(200)]
+
+    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        counts = [int(sentence) for sentence in sentences]
+        return np.ones(sum(counts), np.int32), np.cumsum([0, *counts])
+
+    for number in range(2):
+        documents = [[str(size), "0", "1"] for size in sizes[100 * number : 100 * number + 100]] + [["0"]]
+        token_store.write_part(str(tmp_path / str(number)), documents, encode, np.dtype("<u2"), 1)
+    totals = token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "0"), str(tmp_path / "1")])
+    tokens = sum(sizes) + 200
+    assert totals == {"tokens": tokens, "sentences": 400, "documents": 200, "unknown": tokens}
+    store = token_store.TokenStore(str(tmp_path / "corpus"), np.dtype("<u2"))
+    np.testing.assert_array_equal(store.documents(0, 201), range(0, 401, 2))
+    expected = np.cumsum([0] + [part for size in sizes for part in (size, 1)])
+    np.testing.assert_array_equal(store.sentences(0, 401), expected)
+    for limit in (1, 60, 500, 10**6):
+        blocks = store.blocks(limit)
+        assert blocks[0][0] == 0
+        assert blocks[-1][1] == 200
+        assert all(one[1] == two[0] for one, two in itertools.pairwise(blocks))
+
+
+def test_frames_are_those_of_tensorflow(tmp_path: pathlib.Path):
+    contents = [b"", b"a", bytes(range(256)) * 20]
+    with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as theirs:
+        for content in contents:
+            theirs.write(content)
+    assert (tmp_path / "theirs").read_bytes() == b"".join(map(writer.framed, contents))
+
+
+def test_text_that_tokenizes_to_nothing_is_refused(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    path = tmp_path / "empty.txt"
+    path.write_text("\n\u200b\n\n")
+    with pytest.raises(UserError, match="the input holds no text"):
+        pipeline.create_pretraining_data(options_for(([str(path)], corpus[1]), tmp_path / "out"))
+
+
+def test_one_sentence_is_enough(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    path = tmp_path / "one.txt"
+    path.write_text("return the value of the object.\n")
+    summary = pipeline.create_pretraining_data(options_for(([str(path)], corpus[1]), tmp_path / "out"))
+    assert (summary.documents, summary.instances, summary.random_next) == (1, 2, 2)
+
+
+def test_reference_and_fast_masking_agree_on_whole_words(corpus: tuple[list[str], str]):
+    """Where the budget allows every word, both choose all of them, across [SEP] too."""
+    tokenizer = FullTokenizer(corpus[1])
+    vocabulary = MaskingVocabulary.of(tokenizer.vocab)
+    law = Law(LENGTH, LENGTH, 0.99, 0.0, True, 2, 3, vocabulary)
+    sentences = ["unaffable zebras quarrel", "qwertyuiop asdfgh"]
+    document = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(sentence)) for sentence in sentences]
+    for instance in instances_of_document([document, document], 0, law, random.Random(0)):
+        ids = np.zeros((1, LENGTH), np.uint16)
+        original = list(instance.input_ids)
+        for position, label in zip(instance.masked_lm_positions, instance.masked_lm_ids, strict=True):
+            original[position] = label
+        ids[0, : len(original)] = original
+        place = np.arange(LENGTH)[None, :]
+        candidate = (place < len(original)) & ~np.isin(ids, (2, 3))
+        keys = vectorized.Random(1).keys(1, LENGTH)
+        chosen = vectorized._whole_words(ids, candidate, np.array([LENGTH]), keys, law)
+        assert np.flatnonzero(chosen[0]).tolist() == np.flatnonzero(candidate[0]).tolist()
