@@ -55,3 +55,17 @@ def test_text_becomes_a_model_that_answers(tmp_path: pathlib.Path):
 def test_make_knows_its_targets(target: str):
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_quickstart_beats_the_unigram_baseline(tmp_path: pathlib.Path):
+    done = subprocess.run(
+        ["make", "quickstart", f"Q={tmp_path}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "model" / "curves.png").exists()
+    accuracy, baseline = (float(value) for value in re.findall(r"masked_lm_accuracy = ([\d.]+)", done.stdout))
+    assert baseline < 0.08
+    assert accuracy > 3 * baseline
+    answers = done.stdout.split("this method is called [MASK] the object is deleted .\n")[-1].splitlines()[:5]
+    assert {"if", "when"} & {line.split()[-1] for line in answers}
