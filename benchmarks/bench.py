@@ -71,8 +71,8 @@ def bench_records(text_file: str, vocab_file: str, folder: str) -> None:
         "| | instances/s | instances/CPU-second | ratio | MB of text/s | peak memory, MB |\n|---|---|---|---|---|---|"
     )
     first = None
-    for name, flags in variants.items():
-        output = f"{folder}/{name.replace(' ', '')}/out.tfrecord"
+    for number, (name, flags) in enumerate(variants.items()):
+        output = f"{folder}/{number}/out.tfrecord"
         command = [
             sys.executable, "-m", "data_gen.create_pretraining_data", f"--input_file={','.join(inputs)}",
             f"--output_file={output}", f"--vocab_file={vocab_file}", "--dupe_factor=5", *flags,

@@ -28,8 +28,8 @@ from official_bert.errors import UserError
 from official_bert.progress import Progress
 from official_bert.tokenization import UNK
 
-# How many bytes a bucket of the shuffle takes at the most, about; a worker holds one, in several forms.
-_BUCKET_BYTES = 24e6
+# How many bytes a bucket of the shuffle takes at the most, about; a worker holds one, several times over.
+_BUCKET_BYTES = 6e6
 
 # Records of a block that the size of all is estimated from.
 _ESTIMATED_FROM = 1000
