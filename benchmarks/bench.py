@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from official_bert import command_line, distribution, records, training
+from official_bert import command_line, distribution, records
 from data_gen import learn_vocabulary, manifest, pipeline, python_docs
 
 # isort: split
@@ -25,6 +25,7 @@ from official_bert.config import BertConfig
 from official_bert.fast_tokenization import FastTokenizer
 from official_bert.input_pipeline import training_batches
 from official_bert.optimization import WarmupLinearDecay
+from official_bert.pretrainer import Pretrainer
 from official_bert.tokenization import FullTokenizer
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -181,7 +182,7 @@ def bench_training(paths: list[str], config: BertConfig, name: str, length: int,
 
     def ours(**settings: object) -> Callable[[], object]:
         strategy = distribution.get_strategy("one_device")
-        pretrainer = training.Pretrainer(config, strategy, WarmupLinearDecay(1e-4, 1000), 1, **settings)  # type: ignore[arg-type]
+        pretrainer = Pretrainer(config, strategy, WarmupLinearDecay(1e-4, 1000), 1, **settings)  # type: ignore[arg-type]
         data = training_batches(paths, batch, schema, seed=1)
         batches = iter(strategy.experimental_distribute_dataset(data))
         return lambda: pretrainer.train(batches, steps)

@@ -9,6 +9,7 @@ file is there.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
@@ -83,64 +84,62 @@ def create(
     Raises:
         UserError: the text is empty, the disk full, or the working folder is another run's.
     """
+    with _full_disk_told(settings.stem):
+        if files.is_remote(settings.stem):
+            raise UserError(
+                f"{settings.stem} is not on this machine; write the records to a local disk, then copy them"
+            )
+        folder = settings.stem + ".work"
+        _claim(folder, settings.source)
+        dtype = token_store.id_dtype(max(vocab.values()) + 1)
+        corpus = _tokenize(folder, settings, read_documents, encode, dtype, vocab[UNK])
+        if not corpus["tokens"]:
+            shutil.rmtree(folder)
+            raise UserError("the input holds no text")
+        store = TokenStore(os.path.join(folder, worker.CORPUS), dtype)
+        blocks = store.blocks(settings.block_tokens)
+        count, size = _estimate(store, blocks, law, settings.passes)
+        store.close()
+        outputs = settings.name_outputs(size)
+        layout = shuffle.Layout(law.max_seq_length, law.max_predictions_per_seq, dtype, 1)
+        buckets = int(count * layout.row.itemsize / len(outputs) // _BUCKET_BYTES) + 1
+        names = [field.name for field in dataclasses.fields(law) if field.name != "vocabulary"]
+        run = worker.Run(
+            seed=settings.seed,
+            law={name: getattr(law, name) for name in names},
+            vocab_file=os.path.abspath(settings.vocab_file),
+            ids=dtype.str,
+            blocks=[list(block) for block in blocks],
+            passes=settings.passes,
+            outputs=[path if files.is_remote(path) else os.path.abspath(path) for path in outputs],
+            buckets_per_shard=buckets,
+            compress=settings.compress,
+        )
+        files.write_text(os.path.join(folder, worker.RUN), json.dumps(dataclasses.asdict(run)))
+        block_tasks = [{"block": [number, block]} for number in range(run.passes) for block in range(len(blocks))]
+        shard_tasks = [{"shard": [number]} for number in range(len(run.outputs))]
+        with _Workers(folder, min(settings.num_workers, len(block_tasks))) as workers:
+            counts = workers.do_all("making instances", block_tasks, "blocks")
+            shards = workers.do_all("writing records", shard_tasks, "shards")
+        statistics = {f"text_{name}": value for name, value in corpus.items()}
+        for each in counts:
+            for name, value in each.items():
+                statistics[name] = statistics.get(name, 0) + value
+        made = manifest.Manifest(settings.source, [manifest.Shard(**shard) for shard in shards], statistics)
+        files.write_text(manifest.manifest_path(settings.stem), made.to_json())
+        shutil.rmtree(folder)
+        return made
+
+
+@contextlib.contextmanager
+def _full_disk_told(stem: str) -> Iterator[None]:
     try:
-        return _create(settings, law, read_documents, encode, vocab)
+        yield
     except OSError as error:
         raise UserError(
-            f"cannot write in {settings.stem}.work: {error}; what is done is kept: make room and run the same command "
-            "again to go on"
+            f"cannot write in {stem}.work: {error}; what is done is kept: make room and run the same command again to "
+            "go on"
         ) from error
-
-
-def _create(
-    settings: Settings,
-    law: Law,
-    read_documents: Callable[[str], Iterator[list[str]]],
-    encode: token_store.Encode,
-    vocab: dict[str, int],
-) -> manifest.Manifest:
-    if files.is_remote(settings.stem):
-        raise UserError(f"{settings.stem} is not on this machine; write the records to a local disk, then copy them")
-    folder = settings.stem + ".work"
-    _claim(folder, settings.source)
-    dtype = token_store.id_dtype(max(vocab.values()) + 1)
-    corpus = _tokenize(folder, settings, read_documents, encode, dtype, vocab[UNK])
-    if not corpus["tokens"]:
-        shutil.rmtree(folder)
-        raise UserError("the input holds no text")
-    store = TokenStore(os.path.join(folder, worker.CORPUS), dtype)
-    blocks = store.blocks(settings.block_tokens)
-    count, size = _estimate(store, blocks, law, settings.passes)
-    store.close()
-    outputs = settings.name_outputs(size)
-    layout = shuffle.Layout(law.max_seq_length, law.max_predictions_per_seq, dtype, 1)
-    buckets = int(count * layout.row.itemsize / len(outputs) // _BUCKET_BYTES) + 1
-    values = {field.name: getattr(law, field.name) for field in dataclasses.fields(law) if field.name != "vocabulary"}
-    run = worker.Run(
-        seed=settings.seed,
-        law=values,
-        vocab_file=os.path.abspath(settings.vocab_file),
-        ids=dtype.str,
-        blocks=[list(block) for block in blocks],
-        passes=settings.passes,
-        outputs=[path if files.is_remote(path) else os.path.abspath(path) for path in outputs],
-        buckets_per_shard=buckets,
-        compress=settings.compress,
-    )
-    files.write_text(os.path.join(folder, worker.RUN), json.dumps(dataclasses.asdict(run)))
-    block_tasks = [{"block": [number, block]} for number in range(run.passes) for block in range(len(blocks))]
-    shard_tasks = [{"shard": [number]} for number in range(len(run.outputs))]
-    with _Workers(folder, min(settings.num_workers, len(block_tasks))) as workers:
-        counts = workers.do_all("making instances", block_tasks, "blocks")
-        shards = workers.do_all("writing records", shard_tasks, "shards")
-    statistics = {f"text_{name}": value for name, value in corpus.items()}
-    for each in counts:
-        for name, value in each.items():
-            statistics[name] = statistics.get(name, 0) + value
-    made = manifest.Manifest(settings.source, [manifest.Shard(**shard) for shard in shards], statistics)
-    files.write_text(manifest.manifest_path(settings.stem), made.to_json())
-    shutil.rmtree(folder)
-    return made
 
 
 def _estimate(store: TokenStore, blocks: list[tuple[int, int]], law: Law, passes: int) -> tuple[float, float]:

@@ -28,7 +28,7 @@ LAYERS = (
     ),
     ("encoder",),
     ("models",),
-    ("checkpoints", "fill_mask"),
+    ("checkpoints", "fill_mask", "pretrainer"),
     ("training",),
 )
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib"}  # matplotlib: only where it is installed

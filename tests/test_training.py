@@ -23,6 +23,7 @@ from official_bert.input_pipeline import training_batches
 from official_bert.losses import pretraining_sums
 from official_bert.metrics import pretraining_metrics
 from official_bert.optimization import WarmupLinearDecay
+from official_bert.pretrainer import Pretrainer
 from official_bert.training_log import read_log
 from tests.conftest import ROOT, WORDS
 from tests.reference import Reference, softmax
@@ -101,12 +102,12 @@ def options_for(record_files: list[str], config: str, folder: pathlib.Path, **ch
 
 def pretrainer_for(
     config: BertConfig, strategy: tf.distribute.Strategy | None = None, rate: float = 1e-2, **settings: object
-) -> training.Pretrainer:
+) -> Pretrainer:
     strategy = strategy or distribution.get_strategy("one_device")
-    return training.Pretrainer(config, strategy, WarmupLinearDecay(rate, 20, 2), seed=1, **settings)  # type: ignore[arg-type]
+    return Pretrainer(config, strategy, WarmupLinearDecay(rate, 20, 2), seed=1, **settings)  # type: ignore[arg-type]
 
 
-def batches_for(pretrainer: training.Pretrainer, record_files: list[str], size: int = 8):
+def batches_for(pretrainer: Pretrainer, record_files: list[str], size: int = 8):
     data = training_batches(record_files, size, SCHEMA, seed=1)
     return iter(pretrainer.strategy.experimental_distribute_dataset(data))
 
@@ -116,7 +117,7 @@ def without_dropout(config: BertConfig) -> BertConfig:
     return BertConfig.from_dict(values)
 
 
-def weights_of(pretrainer: training.Pretrainer) -> dict[str, np.ndarray]:
+def weights_of(pretrainer: Pretrainer) -> dict[str, np.ndarray]:
     return {variable.path: np.asarray(variable).copy() for variable in pretrainer.model.variables}
 
 
