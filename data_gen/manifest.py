@@ -10,6 +10,7 @@ from typing import Any
 import official_bert
 from official_bert import files
 from official_bert.errors import UserError
+from official_bert.progress import Progress
 
 _CHUNK = 1 << 22
 
@@ -93,11 +94,19 @@ def describe_source(flags: dict[str, Any], vocab_file: str, inputs: list[str]) -
         vocab_file: the vocabulary.
         inputs: the text files, in order.
     """
+    progress = Progress("checking the text", sum(map(files.size, inputs)) / 1e6, "MB")
+    read = 0
+
+    def count(size: int) -> None:
+        nonlocal read
+        read += size
+        progress.update(read / 1e6)
+
     return {
         "format": FORMAT,
         "flags": flags,
         "vocabulary": sha256(vocab_file),
-        "inputs": [{"file": os.path.basename(path), "sha256": sha256(path)} for path in inputs],
+        "inputs": [{"file": os.path.basename(path), "sha256": sha256(path, count)} for path in inputs],
     }
 
 

@@ -78,6 +78,11 @@ class Options:
         if len(set(self.output_file)) < len(self.output_file):
             raise UserError(f"--output_file names a file twice: {', '.join(self.output_file)}")
 
+    @property
+    def stem(self) -> str:
+        """What manifest, working folder and numbered shards are named after: the first output without its ending."""
+        return os.path.splitext(self.output_file[0])[0]
+
 
 @dataclasses.dataclass
 class Summary:
@@ -168,13 +173,13 @@ def create_pretraining_data(options: Options) -> Summary:
     for path in options.output_file:
         files.check_writable(path)
     source = manifest.describe_source(_flags_that_matter(options), options.vocab_file, paths)
-    stem = os.path.splitext(options.output_file[0])[0]
-    done = manifest.completed(source, manifest.manifest_path(stem))
+    path = manifest.manifest_path(options.stem)
+    done = manifest.completed(source, path)
     if done:
-        print(f"these records are complete already: {manifest.manifest_path(stem)}")
+        print(f"these records are complete already: {path}")
         return Summary.of(done.statistics)
     make = _reference if options.algorithm == "reference" else _fast
-    return make(options, paths, tokenizer, law, source, stem)
+    return make(options, paths, tokenizer, law, source)
 
 
 def _flags_that_matter(options: Options) -> dict[str, Any]:
@@ -201,7 +206,6 @@ def _fast(
     tokenizer: tokenization.FullTokenizer,
     law: Law,
     source: dict[str, Any],
-    stem: str,
 ) -> Summary:
     found = dict.fromkeys(paths, options.input_format)
     if options.input_format == "auto":
@@ -219,12 +223,12 @@ def _fast(
     def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if not hasattr(per_thread, "tokenizer"):
             per_thread.tokenizer = FastTokenizer(options.vocab_file, options.do_lower_case)
-        ids, splits = per_thread.tokenizer.encode(sentences)
-        return ids, splits
+        encoded: tuple[np.ndarray, np.ndarray] = per_thread.tokenizer.encode(sentences)
+        return encoded
 
     settings = fast_pipeline.Settings(
         inputs=paths,
-        stem=stem,
+        stem=options.stem,
         name_outputs=lambda size: _shards(options, size),
         vocab_file=options.vocab_file,
         seed=options.random_seed,
@@ -243,8 +247,8 @@ def _shards(options: Options, size: float) -> list[str]:
         count = max(1, round(size / (options.shard_size_mb * 1e6)))
     if count == 1:
         return options.output_file
-    base, ending = os.path.splitext(options.output_file[0])
-    return [f"{base}-{number:05}-of-{count:05}{ending}" for number in range(count)]
+    ending = os.path.splitext(options.output_file[0])[1]
+    return [f"{options.stem}-{number:05}-of-{count:05}{ending}" for number in range(count)]
 
 
 def _reference(
@@ -253,7 +257,6 @@ def _reference(
     tokenizer: tokenization.FullTokenizer,
     law: Law,
     source: dict[str, Any],
-    stem: str,
 ) -> Summary:
     def encode(sentence: str) -> list[int]:
         return tokenizer.convert_tokens_to_ids(tokenizer.tokenize(sentence))
@@ -270,7 +273,7 @@ def _reference(
         count = len(range(number, len(made), len(options.output_file)))
         shards.append(manifest.Shard(os.path.basename(path), count, files.size(path), manifest.sha256(path)))
     described = manifest.Manifest(source, shards, summary.statistics())
-    files.write_text(manifest.manifest_path(stem), described.to_json())
+    files.write_text(manifest.manifest_path(options.stem), described.to_json())
     return summary
 
 
