@@ -12,6 +12,8 @@ _FILES_AT_ONCE = 4
 _WINDOW = 10_000  # records shuffled with each other; the original's buffer was 100; a record takes about a kilobyte
 _FILE_BITS = 40  # a record's number: the file's number above, its place in the file below these bits
 
+Stretches = list[list[tuple[int, int]]]
+
 
 def training_batches(
     paths: list[str],
@@ -19,7 +21,7 @@ def training_batches(
     schema: records.Schema,
     seed: int,
     skipped_records: int = 0,
-    counts: list[int] | None = None,
+    stretches: Stretches | None = None,
     masking: DynamicMasking | None = None,
 ) -> tf.data.Dataset:
     """Returns an endless data set of batches, features by name as [B, *shape].
@@ -35,10 +37,11 @@ def training_batches(
         schema: of the records in the files.
         seed: of the order.
         skipped_records: how many records of the endless sequence to leave out at its beginning.
-        counts: how many records each file holds, if known; they are counted where that is needed.
+        stretches: of each file, the records to read, as first record and number; None for all of them, which then are
+            counted where there are records to skip.
         masking: hides tokens of records that were written without, another way each epoch.
     """
-    batches = _numbered(paths, seed, skipped_records, counts).rebatch(batch_size, drop_remainder=True)
+    batches = _numbered(paths, seed, skipped_records, stretches).rebatch(batch_size, drop_remainder=True)
 
     def parse(serialized: tf.Tensor, number: tf.Tensor, epoch: tf.Tensor) -> dict[str, tf.Tensor]:
         parsed = records.parse(serialized, schema)
@@ -48,22 +51,24 @@ def training_batches(
 
 
 def places(
-    paths: list[str], seed: int, skipped_records: int, number: int, counts: list[int] | None = None
+    paths: list[str], seed: int, skipped_records: int, number: int, stretches: Stretches | None = None
 ) -> list[tuple[str, int]]:
     """Returns file and number (from 0) of records that training_batches yields after the skipped ones."""
     found: list[tuple[str, int]] = []
-    for _, numbers, _ in _numbered(paths, seed, skipped_records, counts):
-        found += [
-            (paths[value >> _FILE_BITS], value & (1 << _FILE_BITS) - 1)
-            for value in numbers.numpy()[: number - len(found)].tolist()
-        ]
+    for _, numbers, _ in _numbered(paths, seed, skipped_records, stretches):
+        some = numbers.numpy()[: number - len(found)].tolist()
+        found += [(paths[value >> _FILE_BITS], value & (1 << _FILE_BITS) - 1) for value in some]
         if len(found) == number:
             break
     return found
 
 
 def evaluation_batches(
-    paths: list[str], batch_size: int, schema: records.Schema, masking: DynamicMasking | None = None
+    paths: list[str],
+    batch_size: int,
+    schema: records.Schema,
+    stretches: Stretches | None = None,
+    masking: DynamicMasking | None = None,
 ) -> tf.data.Dataset:
     """Returns each record once, in the files' order; the last batch is filled up with records of zeros.
 
@@ -73,6 +78,7 @@ def evaluation_batches(
         paths: TFRecord files.
         batch_size: B, over all replicas.
         schema: of the records in the files.
+        stretches: of each file, the records to read, as first record and number; None for all of them.
         masking: hides tokens of records that were written without, the same way each time.
     """
 
@@ -87,11 +93,12 @@ def evaluation_batches(
             filled[name] = tf.ensure_shape(filled[name], (batch_size, *values.shape[1:]))
         return filled
 
-    data = _of_files(paths, records.compression(paths), tf.range(len(paths), dtype=tf.int64), None, at_once=1)
+    order = tf.range(len(paths), dtype=tf.int64)
+    data = _of_files(paths, records.compression(paths), order, stretches, at_once=1)
     return _for_replicas(data.batch(batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE))
 
 
-def _numbered(paths: list[str], seed: int, skipped_records: int, counts: list[int] | None) -> tf.data.Dataset:
+def _numbered(paths: list[str], seed: int, skipped_records: int, stretches: Stretches | None) -> tf.data.Dataset:
     """Windows of shuffled records, without end: serialized [W], number [W] and epoch [W], int64."""
     compression = records.compression(paths)
 
@@ -109,47 +116,64 @@ def _numbered(paths: list[str], seed: int, skipped_records: int, counts: list[in
         return data.batch(_WINDOW).enumerate(first).map(shuffled)
 
     def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        return in_windows(_of_files(paths, compression, order(epoch), None, _FILES_AT_ONCE), epoch, 0)
+        return in_windows(_of_files(paths, compression, order(epoch), stretches, _FILES_AT_ONCE), epoch, 0)
 
     if not skipped_records:
         return tf.data.Dataset.range(tf.int64.max).flat_map(one_epoch)
-    counts = counts or [records.count(path) for path in paths]
-    number_of_epoch, rest = divmod(skipped_records, sum(counts))
+    stretches = stretches or [[(0, records.count(path))] for path in paths]
+    number_of_epoch, rest = divmod(skipped_records, sum(map(_count, stretches)))
     epoch = tf.constant(number_of_epoch, tf.int64)
     window = rest // _WINDOW
-    files = order(epoch).numpy().tolist()
-    data = in_windows(_skipped(paths, compression, files, counts, window * _WINDOW), epoch, window)
+    in_order = order(epoch).numpy().tolist()
+    data = in_windows(_skipped(paths, compression, in_order, stretches, window * _WINDOW), epoch, window)
     skipped = rest - window * _WINDOW
     first = data.take(1).map(lambda *values: tuple(value[skipped:] for value in values))
     later = tf.data.Dataset.range(number_of_epoch + 1, tf.int64.max).flat_map(one_epoch)
     return first.concatenate(data.skip(1)).concatenate(later)
 
 
-def _skipped(paths: list[str], compression: str, order: list[int], counts: list[int], skipped: int) -> tf.data.Dataset:
+def _count(stretches: list[tuple[int, int]]) -> int:
+    return sum(number for _, number in stretches)
+
+
+def _skipped(
+    paths: list[str], compression: str, order: list[int], stretches: Stretches, skipped: int
+) -> tf.data.Dataset:
     """The records of files in this order, without the first `skipped`."""
+    counts = list(map(_count, stretches))
     start = 0
-    while start < len(order):
-        group = [counts[file] for file in order[start : start + _FILES_AT_ONCE]]
-        if skipped < sum(group):
-            break
-        skipped -= sum(group)
+    while skipped >= (of_group := sum(counts[file] for file in order[start : start + _FILES_AT_ONCE])):
+        skipped -= of_group
         start += _FILES_AT_ONCE
-    else:
-        group = []
+    group = order[start : start + _FILES_AT_ONCE]
     # The files of a group take turns: after so many whole rounds each has given as many, or all that it has.
-    low, high = 0, max(group, default=0)
+    low, high = 0, max(counts[file] for file in group)
     while low < high:
         rounds = (low + high + 1) // 2
-        low, high = (rounds, high) if sum(min(rounds, n) for n in group) <= skipped else (low, rounds - 1)
-    given = [min(low, count) for count in group]
-    end = start + len(group)
-    first = _of_files(paths, compression, tf.constant(order[start:end], tf.int64), given, _FILES_AT_ONCE)
-    later = _of_files(paths, compression, tf.constant(order[end:], tf.int64), None, _FILES_AT_ONCE)
-    return first.skip(skipped - sum(given)).concatenate(later)
+        fits = sum(min(rounds, counts[file]) for file in group) <= skipped
+        low, high = (rounds, high) if fits else (low, rounds - 1)
+    rest = list(stretches)
+    for file in group:
+        given = min(low, counts[file])
+        skipped -= given
+        rest[file] = _without_first(stretches[file], given)
+    some, others = (tf.constant(part, tf.int64) for part in (group, order[start + _FILES_AT_ONCE :]))
+    first = _of_files(paths, compression, some, rest, _FILES_AT_ONCE)
+    return first.skip(skipped).concatenate(_of_files(paths, compression, others, stretches, _FILES_AT_ONCE))
+
+
+def _without_first(stretches: list[tuple[int, int]], number: int) -> list[tuple[int, int]]:
+    rest = []
+    for first, count in stretches:
+        gone = min(number, count)
+        number -= gone
+        if count > gone:
+            rest.append((first + gone, count - gone))
+    return rest
 
 
 def _of_files(
-    paths: list[str], compression: str, order: tf.Tensor, skipped: list[int] | None, at_once: int
+    paths: list[str], compression: str, order: tf.Tensor, stretches: Stretches | None, at_once: int
 ) -> tf.data.Dataset:
     """Records and their numbers, from groups of files one after the other, from the files of a group in turn.
 
@@ -157,19 +181,23 @@ def _of_files(
         paths: all files.
         compression: of the files.
         order: numbers of the files to read.
-        skipped: how many records of each of these to leave out.
+        stretches: of all files, the records to read; None for all.
         at_once: files in a group.
     """
-    skips = tf.zeros_like(order) if skipped is None else tf.constant(skipped, tf.int64)
     names = tf.constant(paths)
+    stretches = stretches or [[(0, -1)]] * len(paths)  # take(-1) takes all
+    table = tf.constant([each for of_file in stretches for each in of_file], tf.int64, (sum(map(len, stretches)), 2))
+    ends = tf.cumsum(tf.constant([0, *map(len, stretches)], tf.int64))
 
-    def records_of(file: tf.Tensor, skip: tf.Tensor) -> tf.data.Dataset:
-        data = tf.data.TFRecordDataset(names[file], compression).skip(skip)
-        return tf.data.Dataset.zip((data, tf.data.Dataset.range(file * 2**_FILE_BITS + skip, tf.int64.max)))
+    def records_of(file: tf.Tensor) -> tf.data.Dataset:
+        def stretch(place: tf.Tensor) -> tf.data.Dataset:
+            data = tf.data.TFRecordDataset(names[file], compression).skip(place[0]).take(place[1])
+            return tf.data.Dataset.zip((data, tf.data.Dataset.range(file * 2**_FILE_BITS + place[0], tf.int64.max)))
+
+        return tf.data.Dataset.from_tensor_slices(table[ends[file] : ends[file + 1]]).flat_map(stretch)
 
     def group_from(start: tf.Tensor) -> tf.data.Dataset:
-        some = order[start : start + at_once], skips[start : start + at_once]
-        return tf.data.Dataset.from_tensor_slices(some).interleave(
+        return tf.data.Dataset.from_tensor_slices(order[start : start + at_once]).interleave(
             records_of, cycle_length=at_once, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
 
