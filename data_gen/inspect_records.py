@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import sys
 import textwrap
 
 from official_bert import command_line
@@ -58,6 +59,9 @@ def inspect(options: Options) -> None:
                 print(_readable(samples[-1]), end="\n\n")
             number += len(batch["input_ids"])
             statistics.add(batch)
+    if options.report:
+        page = record_report.page(", ".join(options.input_file), samples, statistics, _MOST_PREDICTED)
+        files.write_text(options.report, page)
     print("\n".join(f"{name:<17} {value}" for name, value in statistics.summary()))
     for histogram in statistics.histograms():
         print(f"\n{histogram}")
@@ -66,8 +70,6 @@ def inspect(options: Options) -> None:
         for token, count in statistics.most_predicted(_MOST_PREDICTED):
             print(f"  {count:>13,} {100 * count / statistics.predictions:5.1f} %  {token}")
     if options.report:
-        page = record_report.page(", ".join(options.input_file), samples, statistics, _MOST_PREDICTED)
-        files.write_text(options.report, page)
         print(f"\nwritten to {options.report}")
 
 
@@ -87,7 +89,12 @@ def _readable(sample: Sample) -> str:
 
 
 def main(_: list[str]) -> None:
-    inspect(command_line.read(Options))
+    try:
+        inspect(command_line.read(Options))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output, `head` say, has seen enough; Python would complain of it once more at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

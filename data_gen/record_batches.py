@@ -88,17 +88,13 @@ def batches(path: str, schema: records.Schema, advance: Callable[[int], None]) -
         UserError: a record is damaged or differs from the schema, once all records before it have been yielded; it
             names the record.
     """
-    data = tf.data.TFRecordDataset(path, records.compression([path])).batch(_RECORDS_AT_ONCE)
-    parsed = data.map(
-        lambda serialized: (records.parse(serialized, schema), tf.reduce_sum(tf.strings.length(serialized))),
-        num_parallel_calls=tf.data.AUTOTUNE,
-    )
+    data = tf.data.TFRecordDataset(path, records.compression([path])).batch(_RECORDS_AT_ONCE).prefetch(1)
     done, unread = 0, files.size(path)
     try:
-        for batch, size in parsed.as_numpy_iterator():
-            yield batch
-            done += len(batch["input_ids"])
-            size = min(int(size), unread)  # of a compressed file's records, more than the file
+        for serialized in data.as_numpy_iterator():
+            yield _parsed(serialized, schema)
+            done += len(serialized)
+            size = min(sum(map(len, serialized)), unread)  # of a compressed file's records, more than the file
             advance(size)
             unread -= size
         advance(unread)
@@ -109,8 +105,14 @@ def batches(path: str, schema: records.Schema, advance: Callable[[int], None]) -
         if number >= done:
             problem = records.mismatch(record, schema)
             if problem:
-                raise UserError(f"{path}: record {number} (from 0): {problem}")
-            yield {name: value.numpy() for name, value in records.parse(tf.constant([record]), schema).items()}
+                raise UserError(
+                    f"{path}: record {number} (from 0): {problem}; was it made with another vocabulary or other flags?"
+                )
+            yield _parsed([record], schema)
+
+
+def _parsed(serialized: Sequence[bytes], schema: records.Schema) -> Batch:
+    return {name: value.numpy() for name, value in records.parse(tf.constant(serialized), schema).items()}
 
 
 class ReadingProgress:

@@ -22,10 +22,11 @@ th { white-space: pre; }
 th, .facts { color: #555; }
 td.count { text-align: right; font-variant-numeric: tabular-nums; }
 svg { max-width: 100%; height: auto; }
-.segment { border-left: 3px solid #1f77b4; padding-left: 0.6rem; }
+.segment { border-left: 3px solid #1f77b4; padding-left: 0.6rem; line-height: 2; }
 .segment + .segment { border-color: #ff7f0e; }
 .special { color: #999; }
 ruby { ruby-position: over; white-space: nowrap; background: #ffe9a8; padding: 0 0.2rem; border-radius: 0.2rem; }
+rt { font-size: 0.7em; }
 ruby.kept { background: #cdebc5; }
 ruby.random { background: #f8cfc9; }
 .bar { background: #1f77b4; height: 0.8rem; min-width: 1px; }

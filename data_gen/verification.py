@@ -88,8 +88,9 @@ def _set_of_manifest(path: str, findings: Findings) -> _FileSet:
     for missing in (each for each in listed if not files.exists(each)):
         findings.problems.append(f"{missing} is missing; {path} names it")
     stem = glob.escape(path.removesuffix(manifest.manifest_path("")))
+    number = "[0-9]" * 5
     for ending in dict.fromkeys(os.path.splitext(each)[1] for each in listed):
-        for left_over in [*files.glob(stem + ending), *files.glob(f"{stem}-*-of-*{ending}")]:
+        for left_over in [*files.glob(stem + ending), *files.glob(f"{stem}-{number}-of-{number}{ending}")]:
             if left_over not in listed:
                 findings.problems.append(
                     f"{left_over} is not named in {path}: left over from another run? Remove it, or a pattern may "
@@ -109,7 +110,7 @@ def _sets_of_files(paths: list[str], findings: Findings) -> list[_FileSet]:
         described = _described_sets(folder, unlisted, findings)
         sets += described
         if not described:
-            findings.notes.append(f"there is no manifest in {folder or '.'} to compare the files with")
+            findings.notes.append(f"no manifest in {folder or '.'} names the files, to compare them with")
             sets.append(_FileSet(None, None, unlisted))
             continue
         findings.problems.extend(
@@ -130,13 +131,18 @@ def _described_sets(folder: str, unlisted: dict[str, None], findings: Findings) 
         if not given:
             continue
         sets.append(_FileSet(described_by, found, given))
-        for path in listed:
-            if path in given:
-                del unlisted[path]
-            elif files.exists(path):
-                findings.notes.append(f"{path} was not checked; {described_by} names it, but --input_file does not")
-            else:
-                findings.problems.append(f"{path} is missing; {described_by} names it")
+        for path in given:
+            del unlisted[path]
+        others = [path for path in listed if path not in given]
+        findings.problems.extend(
+            f"{path} is missing; {described_by} names it" for path in others if not files.exists(path)
+        )
+        there = [path for path in others if files.exists(path)]
+        if there:
+            findings.notes.append(
+                f"not checked, since --input_file does not name them: {len(there)} more files of {described_by}, the "
+                f"first {there[0]}"
+            )
     return sets
 
 

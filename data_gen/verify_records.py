@@ -14,8 +14,7 @@ def main(_: list[str]) -> int:
         print(f"checked: {checked}")
     for problem in findings.problems:
         print(f"error: {problem}", file=sys.stderr)
-    found = f"{len(findings.problems)} errors" if findings.problems else "no error"
-    print(f"{findings.files} files, {findings.records:,} records: {found}")
+    print(f"files {findings.files}, records read {findings.records:,}, errors {len(findings.problems)}")
     return 1 if findings.problems else 0
 
 
