@@ -353,16 +353,12 @@ def test_records_of_real_text_keep_the_laws(test_data: pathlib.Path, tmp_path: p
     assert made.instances > 200
 
 
-def test_command_names_the_record_and_ends_with_1(shards: list[str], vocab_file: str):
-    command = [sys.executable, "-m", "data_gen.verify_records", f"--input_file={','.join(shards)}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0
-    assert "error:" not in done.stderr
-    assert done.stdout.splitlines()[-1] == "files 3, records read 15, errors 0"
+def test_command_names_the_record_and_ends_with_1(shards: list[str]):
     path = pathlib.Path(shards[2])
     content = bytearray(path.read_bytes())
     content[-20] ^= 1
     path.write_bytes(content)
+    command = [sys.executable, "-m", "data_gen.verify_records", f"--input_file={','.join(shards)}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"\nerror: {path}: record 4 (from 0), near byte" in f"\n{done.stderr}"
