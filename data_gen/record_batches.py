@@ -40,15 +40,11 @@ def schema_of(
         UserError: there is no record, or none that can be read.
     """
     found = _lengths(_first_record(paths))
-    schema = records.pretraining_schema(
-        max_seq_length or max(1, found.get("input_ids", 0)),
-        max_predictions_per_seq or max(1, found.get("masked_lm_positions", 0)),
-        vocab_size or _ANY_ID,
-        type_vocab_size=2,
-    )
-    if any(name.startswith("masked_lm_") for name in found):
-        return schema
-    return {name: feature for name, feature in schema.items() if not name.startswith("masked_lm_")}
+    length = max_seq_length or max(1, found.get("input_ids", 0))
+    if not any(name.startswith("masked_lm_") for name in found):
+        return records.unmasked_schema(length, vocab_size or _ANY_ID, type_vocab_size=2)
+    predictions = max_predictions_per_seq or max(1, found.get("masked_lm_positions", 0))
+    return records.pretraining_schema(length, predictions, vocab_size or _ANY_ID, type_vocab_size=2)
 
 
 def has_predictions(schema: records.Schema) -> bool:

@@ -5,12 +5,12 @@ import glob
 import os
 from collections.abc import Callable, Mapping
 
-from official_bert import files, records, tokenization
-from data_gen import manifest, record_batches, record_laws
-from data_gen.manifest import Manifest, Shard
+from official_bert import files, manifest, records, tokenization
+from data_gen import record_batches, record_laws
 from official_bert.command_line import option
 from official_bert.config import BertConfig
 from official_bert.errors import UserError
+from official_bert.manifest import Manifest, Shard
 
 
 @dataclasses.dataclass(frozen=True)

@@ -170,11 +170,6 @@ def glob(pattern: str) -> list[str]:
     return sorted(map(other.unstrip_protocol, other.glob(pattern)) if other else _gfile().glob(pattern))
 
 
-def glob(pattern: str) -> list[str]:
-    """Returns the files that match a pattern, sorted."""
-    return sorted(_gfile().glob(pattern) if is_remote(pattern) else local_glob.glob(pattern))
-
-
 def expand(patterns: list[str], flag: str) -> list[str]:
     """Returns the files that the names and glob patterns stand for, in the order given and sorted within a pattern.
 

@@ -13,8 +13,8 @@ import sys
 import numpy as np
 import pytest
 
-from official_bert import files, records
-from data_gen import manifest, pipeline, writer
+from official_bert import files, manifest, records
+from data_gen import pipeline, writer
 from data_gen.verification import Options, verify
 from official_bert.errors import UserError
 from tests.conftest import ROOT, WORDS
