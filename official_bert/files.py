@@ -6,6 +6,8 @@ A file that is written here appears under its name whole or not at all: it is wr
 import contextlib
 import glob as local_glob
 import os
+import shutil
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +17,11 @@ from official_bert.errors import UserError
 def is_remote(path: str) -> bool:
     """Whether the path names a file system other than the local one."""
     return "://" in path
+
+
+def absolute(path: str) -> str:
+    """Returns a local path from the root on, and a remote one as it is."""
+    return path if is_remote(path) else os.path.abspath(path)
 
 
 def _gfile() -> Any:
@@ -67,7 +74,7 @@ def written_whole(path: str) -> Iterator[str]:
         path = os.path.realpath(path)  # what a link points to is replaced, not the link
         if os.path.exists(path) and not os.path.isfile(path):
             raise UserError(f"{path} is not an ordinary file; give the name of one, or of none")
-    beside = f"{path}.writing-{os.getpid()}"
+    beside = f"{path}.writing-{uuid.uuid4().hex[:12]}"  # other machines may be writing the same file
     try:
         make_folder(os.path.dirname(path) or ".")
         yield beside
@@ -90,6 +97,12 @@ def write_bytes(path: str, content: bytes) -> None:
 def write_text(path: str, text: str) -> None:
     """Writes a whole UTF-8 file."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def copy(source: str, target: str) -> None:
+    """Copies a file, from any file system to any; the copy appears whole."""
+    with open_bytes(source) as reader, written_whole(target) as beside, open_bytes(beside, "wb") as writer:
+        shutil.copyfileobj(reader, writer, 1 << 22)
 
 
 def check_writable(path: str) -> None:
@@ -127,6 +140,15 @@ def remove(path: str) -> None:
             _gfile().remove(path)
     elif os.path.exists(path):
         os.remove(path)
+
+
+def remove_folder(path: str) -> None:
+    """Removes the folder, with all that is in it, if it is there."""
+    if is_remote(path):
+        if _gfile().exists(path):
+            _gfile().rmtree(path)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def exists(path: str) -> bool:
