@@ -33,7 +33,12 @@ def _gfile() -> Any:
 
 def open_bytes(path: str, mode: str = "rb") -> Any:
     """Opens a file of bytes, in mode "rb" or "wb"."""
-    return _gfile().GFile(path, mode) if is_remote(path) else open(path, mode)
+    if not is_remote(path):
+        return open(path, mode)
+    opened = _gfile().GFile(path, mode)
+    if mode == "wb":
+        opened.write(b"")  # it makes the file when it is first written to, not before
+    return opened
 
 
 def read_bytes(path: str) -> bytes:
