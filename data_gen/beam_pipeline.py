@@ -32,8 +32,8 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineState
 
-from official_bert import files
-from data_gen import fast_pipeline, manifest, pipeline, text_formats, token_store
+from official_bert import files, manifest
+from data_gen import fast_pipeline, pipeline, text_formats, token_store
 from data_gen.shuffle import Layout
 from data_gen.token_store import TokenStore
 from data_gen.worker import Maker, Run

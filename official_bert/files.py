@@ -1,5 +1,7 @@
 """Reading and writing files, local or on any file system that TensorFlow knows (gs://, hdfs://, ...).
 
+What TensorFlow does not know (http://, s3://, zip://, ...) is read through fsspec, with the package that it wants.
+
 A file that is written here appears under its name whole or not at all: it is written beside, then renamed.
 """
 
@@ -31,13 +33,26 @@ def _gfile() -> Any:
     return tf.io.gfile
 
 
+def _fsspec_of(path: str) -> Any:
+    """The file system of fsspec that reads this path; None where TensorFlow knows the path."""
+    if path.split("://")[0] in _gfile().get_registered_schemes():
+        return None
+    import fsspec
+
+    try:
+        return fsspec.url_to_fs(path)[0]
+    except (ImportError, ValueError) as error:  # a package is missing, or nobody knows such paths
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
 def open_bytes(path: str, mode: str = "rb") -> Any:
     """Opens a file of bytes, in mode "rb" or "wb"."""
     if not is_remote(path):
         return open(path, mode)
-    opened = _gfile().GFile(path, mode)
+    other = _fsspec_of(path)
+    opened = other.open(path, mode) if other else _gfile().GFile(path, mode)
     if mode == "wb":
-        opened.write(b"")  # it makes the file when it is first written to, not before
+        opened.write(b"")  # TensorFlow's makes the file when it is first written to, not before
     return opened
 
 
@@ -158,12 +173,26 @@ def remove_folder(path: str) -> None:
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder of that name."""
-    return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
+    if not is_remote(path):
+        return os.path.exists(path)
+    other = _fsspec_of(path)
+    return bool(other.exists(path) if other else _gfile().exists(path))
 
 
 def size(path: str) -> int:
     """Returns the file's length in bytes."""
-    return int(_gfile().stat(path).length) if is_remote(path) else os.path.getsize(path)
+    if not is_remote(path):
+        return os.path.getsize(path)
+    other = _fsspec_of(path)
+    return int(other.size(path) if other else _gfile().stat(path).length)
+
+
+def glob(pattern: str) -> list[str]:
+    """Returns the files that match a pattern, sorted."""
+    if not is_remote(pattern):
+        return sorted(local_glob.glob(pattern))
+    other = _fsspec_of(pattern)
+    return sorted(map(other.unstrip_protocol, other.glob(pattern)) if other else _gfile().glob(pattern))
 
 
 def expand(patterns: list[str], flag: str) -> list[str]:
@@ -181,11 +210,8 @@ def expand(patterns: list[str], flag: str) -> list[str]:
         raise UserError(f"--{flag} is empty; give one or more files or glob patterns, separated by commas")
     found = []
     for pattern in patterns:
-        if is_remote(pattern):
-            matches = sorted(_gfile().glob(pattern))
-        else:
-            # A name that exists is taken as it is, even with [ or * in it.
-            matches = [pattern] if os.path.exists(pattern) else sorted(local_glob.glob(pattern))
+        # A name that exists is taken as it is, even with [ or * in it.
+        matches = [pattern] if os.path.exists(pattern) else glob(pattern)
         matches = [match for match in matches if is_remote(match) or os.path.isfile(match)]
         if not matches:
             raise UserError(f"--{flag}: no file matches {pattern!r} (looked in {os.getcwd()})")

@@ -80,7 +80,7 @@ def test_beam_makes_the_files_of_one_machine(
             {"gzip": True, "do_whole_word_mask": True, "dupe_factor": 1},
             ["--direct_running_mode=multi_threading", "--direct_num_workers=3"],
         ),
-        ({"num_shards": 1, "shard_size_mb": 1, "input_format": "paragraphs"}, []),
+        ({"num_shards": 1, "shard_size_mb": 1, "input_format": "paragraphs", "masking": "dynamic"}, []),
     ],
 )
 def test_beam_makes_the_files_of_one_machine_with_other_flags(
