@@ -16,7 +16,7 @@ BIN := .venv/bin
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.venv/development: requirements-dev.txt .venv/runtime
+.venv/development: requirements-dev.txt requirements-beam.txt .venv/runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 

@@ -8,6 +8,8 @@ A file that is written here appears under its name whole or not at all: it is wr
 import contextlib
 import glob as local_glob
 import os
+import shutil
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,11 @@ from official_bert.errors import UserError
 def is_remote(path: str) -> bool:
     """Whether the path names a file system other than the local one."""
     return "://" in path
+
+
+def absolute(path: str) -> str:
+    """Returns a local path from the root on, and a remote one as it is."""
+    return path if is_remote(path) else os.path.abspath(path)
 
 
 def _gfile() -> Any:
@@ -43,7 +50,10 @@ def open_bytes(path: str, mode: str = "rb") -> Any:
     if not is_remote(path):
         return open(path, mode)
     other = _fsspec_of(path)
-    return other.open(path, mode) if other else _gfile().GFile(path, mode)
+    opened = other.open(path, mode) if other else _gfile().GFile(path, mode)
+    if mode == "wb":
+        opened.write(b"")  # TensorFlow's makes the file when it is first written to, not before
+    return opened
 
 
 def read_bytes(path: str) -> bytes:
@@ -84,7 +94,7 @@ def written_whole(path: str) -> Iterator[str]:
         path = os.path.realpath(path)  # what a link points to is replaced, not the link
         if os.path.exists(path) and not os.path.isfile(path):
             raise UserError(f"{path} is not an ordinary file; give the name of one, or of none")
-    beside = f"{path}.writing-{os.getpid()}"
+    beside = f"{path}.writing-{uuid.uuid4().hex[:12]}"  # other machines may be writing the same file
     try:
         make_folder(os.path.dirname(path) or ".")
         yield beside
@@ -107,6 +117,12 @@ def write_bytes(path: str, content: bytes) -> None:
 def write_text(path: str, text: str) -> None:
     """Writes a whole UTF-8 file."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def copy(source: str, target: str) -> None:
+    """Copies a file, from any file system to any; the copy appears whole."""
+    with open_bytes(source) as reader, written_whole(target) as beside, open_bytes(beside, "wb") as writer:
+        shutil.copyfileobj(reader, writer, 1 << 22)
 
 
 def check_writable(path: str) -> None:
@@ -144,6 +160,15 @@ def remove(path: str) -> None:
             _gfile().remove(path)
     elif os.path.exists(path):
         os.remove(path)
+
+
+def remove_folder(path: str) -> None:
+    """Removes the folder, with all that is in it, if it is there."""
+    if is_remote(path):
+        if _gfile().exists(path):
+            _gfile().rmtree(path)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def exists(path: str) -> bool:
