@@ -23,12 +23,13 @@ LAYERS = (
         "heads",
         "losses",
         "metrics",
+        "loss_scale",
         "optimization",
         "report",
     ),
     ("encoder",),
     ("models",),
-    ("checkpoints", "fill_mask", "pretrainer"),
+    ("checkpoints", "cost", "fill_mask", "pretrainer", "rematerialization"),
     ("training",),
 )
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib"}  # matplotlib: only where it is installed
