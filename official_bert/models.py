@@ -52,12 +52,12 @@ def encoder_of(model: keras.Model) -> keras.Model:
 def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
     """Takes layers out of training: they get no update and no decay, and the optimizer keeps nothing for them.
 
-    To be called before the optimizer is built. The masked-LM output shares its matrix with word_embeddings and is frozen
-    with it, except for its bias.
+    To be called before the optimizer is built. The masked-LM output shares its matrix with word_embeddings and is
+    frozen with it, except for its bias.
 
     Args:
         model: its layers with weights are looked at.
-        patterns: regular expressions that must match a layer's whole name, such as "layer_[0-3]_.*" or ".*embeddings.*".
+        patterns: regular expressions that must match a layer's whole name, such as "layer_[0-3]_.*" or ".*embeddings".
 
     Returns:
         The names of the frozen layers.

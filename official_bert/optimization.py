@@ -26,7 +26,7 @@ def get_optimizer(
     epsilon: float = 1e-6,
     weight_decay_rate: float = 0.01,
     clip_norm: float | None = 1.0,
-) -> "SumThenClip":
+) -> Any:
     """Returns the optimizer of that name; all three have the same settings and differ in their rule alone.
 
     Args:
@@ -109,9 +109,6 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
-WarmupLinearDecay = WarmupPolynomialDecay  # with its defaults it is the original's
-
-
 class SumThenClip:
     """How every optimizer here applies gradients; to be mixed into a Keras optimizer.
 
@@ -154,10 +151,10 @@ class SumThenClip:
         Args:
             grads: one for each variable.
             trainable_variables: the variables; None for those that the optimizer was built with.
-            only_if: a bool scalar, equal on all replicas, such as whether the norm is finite. Where it is False the step
-                is skipped: weights and averages stay, and only the number of steps goes up, which stands for the place
-                in the data, in the schedule and in the random numbers. The optimizer must have been built. None always
-                applies.
+            only_if: a bool scalar, equal on all replicas, such as whether the norm is finite. Where it is False the
+                step is skipped: weights and averages stay, and only the number of steps goes up, which stands for the
+                place in the data, in the schedule and in the random numbers. The optimizer must have been built. None
+                always applies.
         """
         if only_if is None:
             super().apply(grads, trainable_variables)  # type: ignore[misc]

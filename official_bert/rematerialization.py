@@ -32,12 +32,14 @@ def rematerialized(model: keras.Model) -> Callable[..., dict[str, Any]]:
     x = model.get_layer("embeddings_dropout").output
     embed = keras.Model([inputs[name] for name in embed_names], x)
     names = {layer.name for layer in model.layers}
-    blocks = []
+    blocks: list[keras.Model] = []
     while (last := f"layer_{len(blocks)}_output_layer_norm") in names:
         output = model.get_layer(last).output
         blocks.append(keras.Model([x, inputs["input_mask"]], output))
         x = output
-    heads = keras.Model([x, *(inputs[name] for name in head_names)], model.output)
+    # What the last block gives is passed on as it is: Keras makes no model whose output is its input.
+    predicted = {name: tensor for name, tensor in model.output.items() if tensor is not x}
+    heads = keras.Model([x, *(inputs[name] for name in head_names)], predicted)
 
     def call(features: dict[str, Any], training: bool = False) -> dict[str, Any]:
         seed = current_seed()
@@ -48,7 +50,8 @@ def rematerialized(model: keras.Model) -> Callable[..., dict[str, Any]]:
         x = embed([features[name] for name in embed_names], training=training)  # [B, S, H]
         for block in blocks:
             x = _recomputed(block, features["input_mask"], seed, training)(x)  # [B, S, H]
-        return heads([x, *(features[name] for name in head_names)], training=training)
+        outputs = heads([x, *(features[name] for name in head_names)], training=training)
+        return {name: outputs.get(name, x) for name in model.output}
 
     return call
 

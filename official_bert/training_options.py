@@ -153,7 +153,8 @@ class Options:
                 raise UserError(f"--{name} is {value}; expected a positive number")
         if not 0 <= self.end_learning_rate <= self.learning_rate:
             raise UserError(
-                f"--end_learning_rate is {self.end_learning_rate}; expected 0 up to --learning_rate={self.learning_rate}"
+                f"--end_learning_rate is {self.end_learning_rate}; expected 0 up to --learning_rate, which is "
+                f"{self.learning_rate}"
             )
         if self.use_tpu and self.distribution_strategy not in ("one_device", "tpu"):
             raise UserError(f"--use_tpu and --distribution_strategy={self.distribution_strategy} exclude each other")

@@ -1,4 +1,4 @@
-"""BERT's forward pass in NumPy and float64, from the formulas of the paper: what the model is compared with."""
+"""BERT's forward pass and the optimizers in NumPy and float64, from the papers: what ours are compared with."""
 
 import math
 
@@ -111,9 +111,32 @@ class ReferenceAdamW:
             m = 0.9 * m + 0.1 * gradient
             v = 0.999 * v + 0.001 * gradient**2
             self.moments[path] = m, v
-            update = m / (np.sqrt(v) + 1e-6)
-            if path.rsplit("/", 1)[1] not in ("bias", "gamma", "beta"):
-                update = update + 0.01 * weight
-            updated[path] = weight - self.rate() * update
+            is_matrix = path.rsplit("/", 1)[1] not in ("bias", "gamma", "beta")
+            updated[path] = self.updated(weight, m, v, is_matrix)
         self.step += 1
         return updated
+
+    def updated(self, weight: Array, m: Array, v: Array, is_matrix: bool) -> Array:
+        return weight - self.rate() * (m / (np.sqrt(v) + 1e-6) + 0.01 * is_matrix * weight)
+
+
+class ReferenceLamb(ReferenceAdamW):
+    """LAMB: algorithm 2 of arXiv:1904.00962, a layer being a variable; vectors are neither decayed nor adapted."""
+
+    def updated(self, weight: Array, m: Array, v: Array, is_matrix: bool) -> Array:
+        t = self.step + 1
+        ratio = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6)
+        if not is_matrix:
+            return weight - self.rate() * ratio
+        update = ratio + 0.01 * weight
+        norms = np.linalg.norm(weight), np.linalg.norm(update)
+        return weight - self.rate() * (norms[0] / norms[1] if all(norms) else 1.0) * update
+
+
+class ReferenceKerasAdamW(ReferenceAdamW):
+    """AdamW as Keras has it: decay first, and the bias corrected in the rate, so that epsilon is not."""
+
+    def updated(self, weight: Array, m: Array, v: Array, is_matrix: bool) -> Array:
+        t = self.step + 1
+        weight = weight - self.rate() * 0.01 * is_matrix * weight
+        return weight - self.rate() * math.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (np.sqrt(v) + 1e-6)

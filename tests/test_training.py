@@ -22,7 +22,7 @@ from official_bert.errors import UserError
 from official_bert.input_pipeline import training_batches
 from official_bert.losses import pretraining_sums
 from official_bert.metrics import pretraining_metrics
-from official_bert.optimization import WarmupLinearDecay
+from official_bert.optimization import WarmupPolynomialDecay
 from official_bert.pretrainer import Pretrainer
 from official_bert.training_log import read_log
 from tests.conftest import ROOT, WORDS
@@ -104,7 +104,7 @@ def pretrainer_for(
     config: BertConfig, strategy: tf.distribute.Strategy | None = None, rate: float = 1e-2, **settings: object
 ) -> Pretrainer:
     strategy = strategy or distribution.get_strategy("one_device")
-    return Pretrainer(config, strategy, WarmupLinearDecay(rate, 20, 2), seed=1, **settings)  # type: ignore[arg-type]
+    return Pretrainer(config, strategy, WarmupPolynomialDecay(rate, 20, 2), seed=1, **settings)  # type: ignore[arg-type]
 
 
 def batches_for(pretrainer: Pretrainer, record_files: list[str], size: int = 8):
