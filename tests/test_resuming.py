@@ -1,0 +1,419 @@
+"""Pre-training that is stopped, changed, damaged or cut into parts, and what comes of it."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert import distribution, records, training
+from official_bert.config import BertConfig
+from official_bert.errors import UserError
+from official_bert.training_log import read_log
+from tests.conftest import ROOT, WORDS
+from tests.test_training import (  # noqa: F401
+    LENGTH,
+    PREDICTIONS,
+    SCHEMA,
+    batches_for,
+    config_file,
+    encoded,
+    options_for,
+    pretrainer_for,
+    random_record,
+    record_files,
+    weights_of,
+    without_dropout,
+)
+
+LONGER = 16
+
+
+@pytest.fixture
+def longer_files(tmp_path: pathlib.Path) -> list[str]:
+    """Records of a second phase: the same, with more padding."""
+    rng = random.Random(5)
+    path = tmp_path / "longer.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for _ in range(40):
+            record = random_record(rng)
+            for name in ("input_ids", "input_mask", "segment_ids"):
+                record[name] = record[name] + [0] * (LONGER - LENGTH)
+            writer.write(encoded(record, records.pretraining_schema(LONGER, PREDICTIONS)))
+    return [str(path)]
+
+
+def checkpoint(folder: pathlib.Path, step: int) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(folder / f"ckpt-{step}"))
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if "ATTRIBUTES" in name and "counter" not in name
+    }
+
+
+def assert_same_to_the_bit(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> None:
+    assert first.keys() == second.keys()
+    assert len(first) > 90
+    for name, value in first.items():
+        np.testing.assert_array_equal(second[name], value, err_msg=name)
+
+
+def forget_after(folder: pathlib.Path, step: int) -> None:
+    """Leaves what a kill after this checkpoint would leave."""
+    for path in folder.glob("ckpt-*.*"):
+        if int(path.name.split("-")[1].split(".")[0]) > step:
+            path.unlink()
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_micro_batches_make_the_same_step(
+    tiny_config: BertConfig,
+    record_files: list[str],  # noqa: F811
+    optimizer: str,
+):
+    results = []
+    for parts in (1, 2, 4):
+        pretrainer = pretrainer_for(without_dropout(tiny_config), optimizer=optimizer, micro_batches=parts)
+        batches = batches_for(pretrainer, record_files)
+        results.append(([pretrainer.train(batches, 1) for _ in range(10)], weights_of(pretrainer)))
+    (whole, weights), *others = results
+    for sums, others_weights in others:
+        for expected, found in zip(whole, sums, strict=True):
+            for name in set(expected) - {"input_wait"}:
+                assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-4), name
+        for path, value in weights.items():
+            np.testing.assert_allclose(others_weights[path], value, atol=2e-5, err_msg=path)
+
+
+def test_micro_batches_have_other_dropout_masks(tiny_config: BertConfig):
+    pretrainer = pretrainer_for(tiny_config, micro_batches=2)
+    seeds = {tuple(pretrainer._dropout_seed(replica, part).numpy()) for replica in range(8) for part in range(8)}
+    assert len(seeds) == 64
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_the_whole_step_compiles(tiny_config: BertConfig, record_files: list[str], dtype: str):  # noqa: F811
+    losses = []
+    for jit_compile in (False, True):
+        pretrainer = pretrainer_for(
+            without_dropout(tiny_config), dtype=dtype, jit_compile=jit_compile, micro_batches=2, rematerialize=True
+        )
+        losses.append(pretrainer.train(batches_for(pretrainer, record_files), 3)["masked_lm_loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5 if dtype == "float32" else 1e-2)
+
+
+SPLIT = """
+import sys
+import tensorflow as tf
+devices = [tf.config.LogicalDeviceConfiguration()] * 8
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
+sys.exit(__import__("pytest").main(["-q", "-m", "eight_devices", "-p", "no:cacheprovider", sys.argv[1]]))
+"""
+
+
+def test_eight_devices_equal_one():
+    """Runs the tests marked eight_devices in a process of their own, whose processor is split in eight."""
+    command = [sys.executable, "-c", SPLIT, __file__]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.eight_devices
+def test_eight_devices_with_micro_batches_take_the_same_steps_as_one(
+    tiny_config: BertConfig,
+    record_files: list[str],  # noqa: F811
+):
+    results = []
+    for name, parts in (("one_device", 1), ("mirrored", 2)):
+        strategy = distribution.get_strategy(name)
+        assert strategy.num_replicas_in_sync == (8 if name == "mirrored" else 1)
+        pretrainer = pretrainer_for(without_dropout(tiny_config), strategy, micro_batches=parts, skip_nonfinite=True)
+        batches = batches_for(pretrainer, record_files, size=16)
+        results.append(([pretrainer.train(batches, 1) for _ in range(10)], weights_of(pretrainer)))
+    (one, weights_of_one), (eight, weights_of_eight) = results
+    for expected, found in zip(one, eight, strict=True):
+        for name in set(expected) - {"input_wait"}:
+            assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-4), name
+    for path, value in weights_of_one.items():
+        np.testing.assert_allclose(weights_of_eight[path], value, atol=2e-5, err_msg=path)
+
+
+def test_two_phases_go_on_at_and_around_their_boundary(
+    record_files: list[str],  # noqa: F811
+    longer_files: list[str],
+    config_file: str,  # noqa: F811
+    tmp_path: pathlib.Path,
+):
+    phases = {
+        "num_train_steps": 6, "phase2_num_train_steps": 6, "phase2_input_file": longer_files,
+        "phase2_max_seq_length": LONGER, "phase2_max_predictions_per_seq": PREDICTIONS, "phase2_train_batch_size": 4,
+        "phase2_learning_rate": 5e-3, "phase2_num_warmup_steps": 2, "save_checkpoints_steps": 4,
+        "keep_checkpoint_max": 9,
+    }  # fmt: skip
+    straight = tmp_path / "straight"
+    assert training.run(options_for(record_files, config_file, straight, **phases)) == 0
+    assert sorted(path.name for path in straight.glob("ckpt-*.index")) == [
+        "ckpt-12.index", "ckpt-4.index", "ckpt-6.index", "ckpt-8.index",
+    ]  # fmt: skip
+    lines = read_log(str(straight), "train")
+    assert [line["max_seq_length"] for line in lines] == [LENGTH] * 6 + [LONGER] * 6
+    # The second phase has a schedule of its own: warm-up, a jump, and down to its last step.
+    rates = [line["learning_rate"] for line in lines]
+    assert rates[6:] == pytest.approx([0, 2.5e-3, 5e-3 * 4 / 6, 5e-3 * 3 / 6, 5e-3 * 2 / 6, 5e-3 / 6])
+    for step in (4, 6, 8):
+        again = tmp_path / str(step)
+        shutil.copytree(straight, again)
+        forget_after(again, step)
+        assert training.run(options_for(record_files, config_file, again, **phases)) == 0
+        assert_same_to_the_bit(checkpoint(straight, 12), checkpoint(again, 12))
+        assert [line["loss"] for line in read_log(str(again), "train")] == [line["loss"] for line in lines]
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    straight, cut, flipped = (tmp_path / name for name in ("straight", "cut", "flipped"))
+    training.run(options_for(record_files, config_file, straight))
+    for folder in (cut, flipped):
+        shutil.copytree(straight, folder)
+        data = folder / "ckpt-20.data-00000-of-00001"
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 1
+        data.write_bytes(content[:1000] if folder == cut else content)
+        capsys.readouterr()
+        training.run(options_for(record_files, config_file, folder))
+        output = capsys.readouterr().out
+        assert "ckpt-20 is damaged and passed over" in output
+        assert f"going on from {folder}/ckpt-10, step 10" in output
+        assert_same_to_the_bit(checkpoint(straight, 20), checkpoint(folder, 20))
+    for path in cut.glob("ckpt-*.data*"):
+        path.write_bytes(b"nothing")
+    with pytest.raises(UserError, match="none of the checkpoints .*ckpt-20, .*ckpt-10 can be read"):
+        training.run(options_for(record_files, config_file, cut))
+
+
+def test_changes_between_runs_are_refused_unless_asked_for(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    folder = tmp_path / "run"
+    training.run(options_for(record_files, config_file, folder))
+    with pytest.raises(
+        UserError, match=r"--learning_rate was 0.01 and is 0.1; --train_batch_size was 8 and is 4; .*--allow_changes="
+        "learning_rate,train_batch_size$",
+    ):  # fmt: skip
+        training.run(options_for(record_files, config_file, folder, train_batch_size=4, learning_rate=0.1))
+    with pytest.raises(UserError, match=r"the records are other ones; .*--allow_changes=data"):
+        training.run(options_for(record_files[:1], config_file, folder))
+    with pytest.raises(UserError, match="--allow_changes names lerning_rate; expected some of data, decay_power"):
+        options_for(record_files, config_file, folder, allow_changes=["lerning_rate"])
+    allowed = {"num_train_steps": 25, "train_batch_size": 4}
+    options = options_for(record_files, config_file, folder, **allowed, allow_changes=list(allowed))
+    training.run(options)
+    assert "changed as asked for: --train_batch_size from 8 to 4" in capsys.readouterr().out
+    position = tf.train.load_variable(str(folder / "ckpt-20"), "position/.ATTRIBUTES/VARIABLE_VALUE")
+    # At a phase's end the place is that in the next one's data.
+    assert position == 0
+    # What only says where and how to run may change.
+    training.run(options_for(record_files, config_file, folder, **allowed, log_steps=5, gradient_accumulation_steps=2))
+
+
+def test_steps_that_are_not_finite_are_skipped_if_asked(
+    record_files: list[str],  # noqa: F811
+    tiny_config: BertConfig,
+):
+    pretrainer = pretrainer_for(tiny_config, skip_nonfinite=True)
+    batches = batches_for(pretrainer, record_files)
+    pretrainer.train(batches, 2)
+    before = weights_of(pretrainer)
+    kernel = pretrainer.model.get_layer("pooler").kernel
+    saved = np.asarray(kernel)
+    kernel.assign(np.full_like(saved, np.inf))
+    sums = pretrainer.train(batches, 2)
+    assert sums["nonfinite_steps"] == 2
+    assert sums["nonfinite_step"] == 3
+    assert not np.isfinite(sums["nonfinite_loss"])
+    assert sums["masked_lm_count"] == 0
+    kernel.assign(saved)
+    for path, value in weights_of(pretrainer).items():
+        np.testing.assert_array_equal(value, before[path], err_msg=path)
+    assert pretrainer.step == 4
+    assert pretrainer.train(batches, 1)["nonfinite_steps"] == 0
+
+
+def test_float16_trains_with_a_scaled_loss(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    tmp_path: pathlib.Path,
+):
+    folder = tmp_path / "run"
+    training.run(options_for(record_files, config_file, folder, dtype="float16"))
+    losses = [line["loss"] for line in read_log(str(folder), "train")]
+    assert sum(losses[-5:]) < sum(losses[:5])
+    names = [name for name, _ in tf.train.list_variables(str(folder))]
+    assert sum(name.startswith("loss_scale/") for name in names) == 2
+
+
+def damage(path: str, number: int) -> None:
+    """Flips a bit of a record's content."""
+    content = bytearray(pathlib.Path(path).read_bytes())
+    offset = 0
+    for _ in range(number):
+        offset += 16 + int.from_bytes(content[offset : offset + 8], "little")
+    content[offset + 40] ^= 1
+    pathlib.Path(path).write_bytes(content)
+
+
+def test_damaged_records_are_skipped_and_counted_if_asked(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    damage(record_files[1], 7)
+    damage(record_files[1], 8)
+    damage(record_files[1], 30)
+    changes = {"num_train_steps": 30, "eval_input_file": [record_files[1]], "do_eval": True}
+    with pytest.raises(UserError, match=r"1.tfrecord: record 7 .* is damaged.*--on_corrupt_record=skip leaves"):
+        training.run(options_for(record_files, config_file, tmp_path / "stop", **changes))
+    folder = tmp_path / "run"
+    training.run(options_for(record_files, config_file, folder, on_corrupt_record="skip", **changes))
+    output = capsys.readouterr().out
+    assert f"warning: {record_files[1]}: 3 damaged records are left out: 7, 8, 30" in output
+    assert "evaluated 47 records" in output
+    # An id out of range is damage too, and a file that is cut short ends early.
+    content = pathlib.Path(record_files[0]).read_bytes()
+    pathlib.Path(record_files[0]).write_bytes(content[: len(content) - 5])
+    found = records.readable(record_files, {**SCHEMA, "input_ids": records.Feature((LENGTH,), records.INT64, 40)})
+    assert found[0][-1][0] + found[0][-1][1] <= 49
+    with_large_ids = {
+        number
+        for number, record in enumerate(tf.data.TFRecordDataset(record_files[0]).take(49))
+        if records.parse(record[None], SCHEMA)["input_ids"].numpy().max() >= 40
+        or records.parse(record[None], SCHEMA)["input_ids"].numpy().min() < 0
+    }
+    read = {number for first, count in found[0] for number in range(first, first + count)}
+    assert read == set(range(49)) - with_large_ids
+
+
+def test_evaluation_on_the_way_keeps_the_best_weights(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    tmp_path: pathlib.Path,
+):
+    folder = tmp_path / "run"
+    changes = {"eval_input_file": record_files[1:], "eval_steps": 5, "do_eval": True, "learning_rate": 0.3}
+    training.run(options_for(record_files[:1], config_file, folder, **changes))
+    lines = read_log(str(folder), "eval")
+    assert [line["step"] for line in lines] == [5, 10, 15, 20, 20]
+    best = min(lines, key=lambda line: line["loss"])
+    kept = tf.train.latest_checkpoint(str(folder / "best"))
+    assert kept == f"{folder}/best/ckpt-{best['step']}"
+    # The kept weights score what the log says.
+    options = options_for(
+        record_files[1:], config_file, tmp_path / "again", do_train=False, do_eval=True, init_checkpoint=kept
+    )
+    training.run(options)
+    assert read_log(options.output_dir, "eval")[0]["loss"] == pytest.approx(best["loss"], rel=1e-5)
+
+
+def test_records_without_masks_are_recognised_by_their_manifest(
+    vocab_file: str,
+    config_file: str,  # noqa: F811
+    tmp_path: pathlib.Path,
+):
+    from data_gen import pipeline
+
+    text = tmp_path / "text.txt"
+    rng = random.Random(3)
+    words = [word for word in WORDS[57:] if word.isalpha()]
+    text.write_text("\n".join(" ".join(rng.choices(words, k=6)) for _ in range(400)))
+    pipeline.create_pretraining_data(
+        pipeline.Options(
+            input_file=[str(text)], output_file=[str(tmp_path / "plain.tfrecord")], vocab_file=vocab_file,
+            max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS, masking="dynamic", dupe_factor=1,
+            num_workers=1,
+        )
+    )  # fmt: skip
+    files = [str(tmp_path / "plain.tfrecord")]
+    held = next(records.read_file(files[0]))
+    assert records.mismatch(held, records.unmasked_schema(LENGTH, len(WORDS), 2)) is None
+    folder = tmp_path / "run"
+    options = options_for(files, config_file, folder, vocab_file=vocab_file, do_eval=True)
+    training.run(options)
+    lines = read_log(str(folder), "train")
+    assert sum(line["masked_lm_loss"] for line in lines[-5:]) < sum(line["masked_lm_loss"] for line in lines[:5])
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    forget_after(again, 10)
+    training.run(options_for(files, config_file, again, vocab_file=vocab_file))
+    assert_same_to_the_bit(checkpoint(folder, 20), checkpoint(again, 20))
+    with pytest.raises(UserError, match="without masks.*give it as --vocab_file"):
+        training.run(options_for(files, config_file, tmp_path / "other"))
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join([*WORDS[:-1], "another"]) + "\n")
+    with pytest.raises(UserError, match="other.txt is not the vocabulary that the records of --input_file were made"):
+        training.run(options_for(files, config_file, tmp_path / "other", vocab_file=str(other)))
+    with pytest.raises(UserError, match="--max_predictions_per_seq is 2, but the manifest says .* made with 3"):
+        training.run(
+            options_for(files, config_file, tmp_path / "other", vocab_file=vocab_file, max_predictions_per_seq=2)
+        )
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(
+    record_files: list[str],  # noqa: F811
+    longer_files: list[str],
+    tmp_path: pathlib.Path,
+):
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256}
+    config = BertConfig(vocab_size=len(WORDS), max_position_embeddings=32, **sizes)
+    (tmp_path / "config.json").write_text(config.to_json())
+
+    def command(folder: str) -> list[str]:
+        return [
+            sys.executable, "-m", "run_pretraining", "--do_train", f"--input_file={','.join(record_files)}",
+            f"--bert_config_file={tmp_path}/config.json", f"--output_dir={tmp_path / folder}",
+            f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8",
+            "--num_train_steps=600", "--num_warmup_steps=20", "--save_checkpoints_steps=20", "--log_steps=20",
+            f"--phase2_input_file={longer_files[0]}", "--phase2_num_train_steps=200", "--keep_checkpoint_max=3",
+            f"--phase2_max_seq_length={LONGER}", f"--phase2_max_predictions_per_seq={PREDICTIONS}",
+        ]  # fmt: skip
+
+    subprocess.run(command("straight"), cwd=ROOT, capture_output=True, check=True)
+    log = tmp_path / "killed" / "train.jsonl"
+    rng = random.Random(time.time_ns())
+    kills = 0
+    while kills < 10:
+        before = log.stat().st_mtime_ns if log.exists() else 0
+        process = subprocess.Popen(command("killed"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # Once it has got further, a moment later.
+        while process.poll() is None and (not log.exists() or log.stat().st_mtime_ns == before):
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.15))
+        assert process.poll() is None, "it ended before it could be killed"
+        process.kill()
+        process.wait()
+        kills += 1
+    done = subprocess.run(command("killed"), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "going on from" in done.stdout
+    assert_same_to_the_bit(checkpoint(tmp_path / "straight", 800), checkpoint(tmp_path / "killed", 800))
+    logs = [(tmp_path / name / "train.jsonl").read_text().splitlines() for name in ("straight", "killed")]
+    losses = [[json.loads(line)["loss"] for line in lines] for lines in logs]
+    assert losses[0] == losses[1]
+    assert os.path.exists(tmp_path / "killed" / "report.html")
