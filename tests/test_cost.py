@@ -1,6 +1,6 @@
 import dataclasses
+import os
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -121,5 +121,5 @@ def test_peak_is_that_of_the_backward_pass_or_of_the_update():
 
 def test_rate_of_matrix_products_is_measured():
     rate = matmul_rate(distribution.get_strategy("one_device"), repeats=1)
-    assert 1e8 < rate < 1e16
-    assert keras.config.dtype_policy().name == "float32"
+    # No core does 1e12 a second in float32; products that TensorFlow computed beforehand would seem to.
+    assert 1e8 < rate < 1e12 * (os.cpu_count() or 1)
