@@ -21,8 +21,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from official_bert import files, records
-from data_gen import manifest, shuffle, token_store, vectorized, worker
+from official_bert import files, manifest, records
+from data_gen import shuffle, token_store, vectorized, worker
 from data_gen.instances import Law
 from data_gen.token_store import TokenStore
 from official_bert.errors import UserError
@@ -147,7 +147,7 @@ def _estimate(store: TokenStore, blocks: list[tuple[int, int]], law: Law, passes
     first, last = blocks[len(blocks) // 2]
     instances = vectorized.make_instances(store, first, last, law, vectorized.Random("estimate"))
     some = shuffle.features(shuffle.rows_of(instances, slice(0, _ESTIMATED_FROM)))
-    encoded = records.encode(some, records.pretraining_schema(law.max_seq_length, law.max_predictions_per_seq))
+    encoded = records.encode(some, shuffle.schema(law))
     count = passes * len(blocks) * len(instances.length)
     return count, count * sum(map(len, encoded)) / len(encoded)
 

@@ -30,7 +30,10 @@ class Instance:
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """The settings that instances are made by: the flags of the same names, and the vocabulary."""
+    """The settings that instances are made by: the flags of the same names, and the vocabulary.
+
+    No predictions at the most, 0, leave the tokens as they are.
+    """
 
     max_seq_length: int
     max_predictions_per_seq: int

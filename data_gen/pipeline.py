@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from official_bert import files, tokenization
-from data_gen import documents, fast_pipeline, manifest, masking, text_formats, writer
+from official_bert import files, manifest, tokenization
+from data_gen import documents, fast_pipeline, masking, text_formats, writer
 from data_gen.instances import Instance, Law, instances_of_document
 from official_bert.command_line import option
 from official_bert.errors import UserError
@@ -41,6 +41,11 @@ class Options:
     masked_lm_prob: float = option(0.15, "The share of tokens to predict.")
     short_seq_prob: float = option(0.1, "How likely a document is cut into sequences shorter than the maximum.")
     drop_invalid_utf8: bool = option(False, "Whether bytes that are not UTF-8 are dropped instead of being an error.")
+    masking: str = option(
+        "static",
+        "static: tokens are hidden here, once for each use of the text; dynamic: while training, anew each epoch.",
+        ("static", "dynamic"),
+    )
     algorithm: str = option(
         "fast",
         "fast: on all cores and in little memory; reference: the original's own, record by record, in memory.",
@@ -75,6 +80,8 @@ class Options:
             raise UserError("--num_shards, --shard_size_mb and --gzip go with --algorithm=fast")
         if self.algorithm == "reference" and self.input_format not in ("auto", "sentences"):
             raise UserError("--algorithm=reference reads the original's format alone, --input_format=sentences")
+        if self.algorithm == "reference" and self.masking == "dynamic":
+            raise UserError("--masking=dynamic goes with --algorithm=fast")
         if len(set(self.output_file)) < len(self.output_file):
             raise UserError(f"--output_file names a file twice: {', '.join(self.output_file)}")
 
@@ -130,6 +137,11 @@ class Summary:
         names = {"documents": "text_documents", "unknown": "text_unknown"}
         return cls(**{field.name: statistics[names.get(field.name, field.name)] for field in dataclasses.fields(cls)})
 
+    def _predicted(self) -> str:
+        if not self.predictions:
+            return "to be chosen while training, anew each epoch"
+        return f"{100 * self.predictions / self.maskable:.1f} % of the tokens of text"
+
     def __str__(self) -> str:
         return "\n".join(
             (
@@ -138,7 +150,7 @@ class Summary:
                 f"instances         {self.instances:,}",
                 f"tokens            {self.tokens:,}",
                 f"random next       {100 * self.random_next / self.instances:.1f} % of the instances",
-                f"to be predicted   {100 * self.predictions / self.maskable:.1f} % of the tokens of text",
+                f"to be predicted   {self._predicted()}",
                 f"padding           {100 * (1 - self.tokens / self.positions):.1f} % of all positions",
             )
         )
@@ -162,7 +174,7 @@ def create_pretraining_data(options: Options) -> Summary:
     _warn_of_too_few_predictions(options)
     law = Law(
         max_seq_length=options.max_seq_length,
-        max_predictions_per_seq=options.max_predictions_per_seq,
+        max_predictions_per_seq=options.max_predictions_per_seq if options.masking == "static" else 0,
         masked_lm_prob=options.masked_lm_prob,
         short_seq_prob=options.short_seq_prob,
         do_whole_word_mask=options.do_whole_word_mask,

@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 
-from official_bert import files
+from official_bert import files, records
 from data_gen.instances import Law
 from data_gen.vectorized import Instances, Random
 
@@ -92,8 +92,15 @@ def collect(paths: list[str], bucket: int, layout: Layout) -> np.ndarray:
     return rows[np.argsort(rows["key"], kind="stable")]
 
 
+def schema(law: Law) -> dict[str, records.Feature]:
+    """Returns what the records hold."""
+    if not law.max_predictions_per_seq:
+        return records.unmasked_schema(law.max_seq_length)
+    return records.pretraining_schema(law.max_seq_length, law.max_predictions_per_seq)
+
+
 def features(rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the records' features (see records.pretraining_schema)."""
+    """Returns the records' features (see records.pretraining_schema); those of predictions may be empty."""
     place = np.arange(rows["ids"].shape[1])[None, :]
     mask = place < rows["length"][:, None]
     slots = np.arange(rows["labels"].shape[1])[None, :]

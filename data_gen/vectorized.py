@@ -103,6 +103,11 @@ def make_instances(store: TokenStore, first: int, last: int, law: Law, random: R
     start = int(sentences[0])
     own = store.ids(start, int(sentences[-1]) - start)
     ids, length = _joined(store, own, start, pairs, law)
+    if not law.max_predictions_per_seq:
+        nothing = np.zeros((len(ids), 0), ids.dtype)
+        return Instances(
+            ids, length, pairs.a_length + 2, nothing, nothing, np.zeros(len(ids), np.int64), pairs.is_random_next
+        )
     return _masked(ids, length, pairs, law, random)
 
 

@@ -16,10 +16,10 @@ import numpy as np
 from official_bert import files, records
 from data_gen import shuffle, vectorized, writer
 from data_gen.instances import Law
-from data_gen.manifest import sha256
 from data_gen.masking import MaskingVocabulary
 from data_gen.token_store import TokenStore
 from official_bert.errors import UserError
+from official_bert.manifest import sha256
 from official_bert.tokenization import load_vocab
 
 _RECORDS_AT_ONCE = 2000
@@ -94,7 +94,7 @@ class Worker:
     def _shard(self, number: int) -> dict[str, Any]:
         path = self._run.outputs[number]
         spooled = [self._spooled(p, b) for p in range(self._run.passes) for b in range(len(self._run.blocks))]
-        schema = records.pretraining_schema(self._law.max_seq_length, self._law.max_predictions_per_seq)
+        schema = shuffle.schema(self._law)
         count = 0
         each = self._run.buckets_per_shard
         with writer.open_shard(path, self._run.compress) as shard:

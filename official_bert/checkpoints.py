@@ -61,20 +61,24 @@ _NOT_WEIGHTS = re.compile(r".*/adam_[mv]$|global_step$|optimizer/|save_counter/|
 
 
 class RunCheckpoints:
-    """The checkpoints of a pre-training run: model, optimizer and step.
+    """The checkpoints of a pre-training run: model, optimizer, step, and the place in the data.
 
     Variables are stored under their own names (model/<layer>/<variable>), not by their place among Python objects, so
     that any program with the same layers reads them, under any strategy.
 
     Args:
         folder: the run's output folder.
-        model: the model, built.
-        optimizer: its optimizer, built.
+        variables: Keras variables by what they belong to (see Pretrainer.variables).
         keep: how many checkpoints to keep, the newest ones.
+
+    Attributes:
+        position: how many records the phase under way has used; saved and restored with the rest.
     """
 
-    def __init__(self, folder: str, model: keras.Model, optimizer: keras.optimizers.Optimizer, keep: int) -> None:
-        self._checkpoint = tf.train.Checkpoint(model=_by_name(model.variables), optimizer=_by_name(optimizer.variables))
+    def __init__(self, folder: str, variables: dict[str, list[Any]], keep: int) -> None:
+        self.position = tf.Variable(0, dtype=tf.int64, trainable=False)
+        named = {owner: {each.path: each.value for each in held} for owner, held in variables.items()}
+        self._checkpoint = tf.train.Checkpoint(**named, position=self.position)
         self._manager = tf.train.CheckpointManager(
             self._checkpoint, folder, max_to_keep=keep, checkpoint_name="ckpt", step_counter=None
         )
@@ -92,26 +96,37 @@ class RunCheckpoints:
             ) from error
 
     def restore_latest(self) -> str | None:
-        """Restores everything from the newest checkpoint and returns its path, or None where there is none."""
-        path = self._manager.latest_checkpoint
-        if path:
-            _restore(self._checkpoint, path)
-        return path
+        """Restores everything from the newest whole checkpoint and returns its path, or None where there is none.
 
+        One that is cut short or damaged is passed over with a warning.
 
-def _by_name(variables: list[Any]) -> dict[str, tf.Variable]:
-    return {variable.path: variable.value for variable in variables}
+        Raises:
+            UserError: there are checkpoints, but none is whole, or one does not fit.
+        """
+        damaged = []
+        for path in self._newest_first():
+            try:
+                self._checkpoint.restore(path).expect_partial().assert_existing_objects_matched()
+                return path
+            except (AssertionError, ValueError) as error:
+                raise UserError(f"the checkpoint {path} does not fit the model: {error}") from error
+            except (IndexError, RuntimeError, tf.errors.OpError) as error:  # IndexError: a file cut short
+                print(f"warning: {path} is damaged and passed over: {str(error).splitlines()[0]}", flush=True)
+                damaged.append(path)
+        if damaged:
+            raise UserError(
+                f"none of the checkpoints {', '.join(damaged)} can be read; restore one from a copy, or give another "
+                "--output_dir to begin anew"
+            )
+        return None
 
-
-def _restore(checkpoint: tf.train.Checkpoint, path: str) -> None:
-    try:
-        checkpoint.restore(path).expect_partial().assert_existing_objects_matched()
-    except (AssertionError, ValueError, IndexError, tf.errors.OpError) as error:  # IndexError: a file cut short
-        state = os.path.join(os.path.dirname(path), "checkpoint")
-        raise UserError(
-            f"the checkpoint {path} does not fit the model or is damaged: {error}; to go on from the one before, name "
-            f"that one as model_checkpoint_path in {state}"
-        ) from error
+    def _newest_first(self) -> list[str]:
+        # Those on disk, not those that the file "checkpoint" lists: it may be damaged, or written after a crash.
+        found = {}
+        for path in tf.io.gfile.glob(os.path.join(self._manager.directory, "ckpt-*.index")):
+            if match := re.search(r"ckpt-(\d+)\.index$", path):
+                found[int(match[1])] = path.removesuffix(".index")
+        return [found[step] for step in sorted(found, reverse=True)]
 
 
 def description(config: BertConfig, vocab_file: str | None, do_lower_case: bool) -> dict[str, str]:

@@ -139,6 +139,11 @@ def size(path: str) -> int:
     return int(_gfile().stat(path).length) if is_remote(path) else os.path.getsize(path)
 
 
+def glob(pattern: str) -> list[str]:
+    """Returns the files that match a pattern, sorted."""
+    return sorted(_gfile().glob(pattern) if is_remote(pattern) else local_glob.glob(pattern))
+
+
 def expand(patterns: list[str], flag: str) -> list[str]:
     """Returns the files that the names and glob patterns stand for, in the order given and sorted within a pattern.
 
@@ -154,11 +159,8 @@ def expand(patterns: list[str], flag: str) -> list[str]:
         raise UserError(f"--{flag} is empty; give one or more files or glob patterns, separated by commas")
     found = []
     for pattern in patterns:
-        if is_remote(pattern):
-            matches = sorted(_gfile().glob(pattern))
-        else:
-            # A name that exists is taken as it is, even with [ or * in it.
-            matches = [pattern] if os.path.exists(pattern) else sorted(local_glob.glob(pattern))
+        # A name that exists is taken as it is, even with [ or * in it.
+        matches = [pattern] if os.path.exists(pattern) else glob(pattern)
         matches = [match for match in matches if is_remote(match) or os.path.isfile(match)]
         if not matches:
             raise UserError(f"--{flag}: no file matches {pattern!r} (looked in {os.getcwd()})")

@@ -1,22 +1,25 @@
 """A model in training: what one step does, on each replica and over all of them.
 
-One tf.function runs K steps; a step runs on every replica its share of the batch. It is written out, because it is here
-that sums over replicas, clipping and random seeds must be seen; Keras' fit breaks on several steps per call.
+One tf.function runs K steps; a step runs on every replica its share of the batch, in one piece or in micro-batches. It
+is written out, because it is here that sums over replicas, clipping and random seeds must be seen; Keras' fit breaks on
+several steps per call.
 
 B batch of one replica
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from official_bert.config import BertConfig
 from official_bert.dropout import dropout_seed
+from official_bert.loss_scale import DynamicLossScale
 from official_bert.losses import mean_losses, pretraining_sums
-from official_bert.models import build_pretraining_model
-from official_bert.optimization import BertAdamW
+from official_bert.models import build_pretraining_model, freeze
+from official_bert.optimization import get_optimizer
+from official_bert.rematerialization import rematerialized
 
 SUMS = (
     "masked_lm_loss",
@@ -37,8 +40,13 @@ class Pretrainer:
         strategy: where to run.
         schedule: the learning rate by step.
         seed: of initial weights and dropout.
-        dtype: a Keras dtype policy.
+        dtype: a Keras dtype policy. Under mixed_float16 the loss is scaled, and steps that overflow are skipped.
         jit_compile: whether XLA compiles the step: the first one takes longer, the others less.
+        optimizer: one of optimization.OPTIMIZERS.
+        frozen: regular expressions of layers' names: these are not trained.
+        micro_batches: into how many parts a replica's batch is cut; gradients are summed over them.
+        rematerialize: whether encoder blocks are computed a second time in the backward pass.
+        skip_nonfinite: whether a step whose loss or gradient is not finite leaves the weights as they are.
     """
 
     def __init__(
@@ -49,19 +57,36 @@ class Pretrainer:
         seed: int,
         dtype: str = "float32",
         jit_compile: bool = False,
+        optimizer: str = "adamw",
+        frozen: Sequence[str] = (),
+        micro_batches: int = 1,
+        rematerialize: bool = False,
+        skip_nonfinite: bool = False,
     ) -> None:
         self.strategy = strategy
         self.schedule = schedule
+        self._micro_batches = micro_batches
+        self._skip_nonfinite = skip_nonfinite
         self._seed = zlib.crc32(f"dropout/{seed}".encode()) & 0x7FFFFFFF
         with strategy.scope():
             self.model = build_pretraining_model(config, seed=seed, dtype=dtype)
-            self.optimizer = BertAdamW(learning_rate=schedule)
+            if frozen:
+                freeze(self.model, frozen)
+            self.optimizer = get_optimizer(optimizer, schedule)
             self.optimizer.build(self.model.trainable_variables)
+            self._loss_scale = DynamicLossScale() if dtype == "mixed_float16" else None
+        self._call = rematerialized(self.model) if rematerialize else self.model
         # Compiled once each; the number of steps is a tensor, so that another number does not compile again.
         self._train = tf.function(self._train_steps)
         self._step = tf.function(self.replica_step, jit_compile=True) if jit_compile else self.replica_step
         self._evaluate = tf.function(self._evaluate_step)
-        self._any = tf.function(self._any_of)
+        self._any = tf.function(self._over_workers)
+
+    @property
+    def variables(self) -> dict[str, list[Any]]:
+        """All that a checkpoint must hold for training to go on the same."""
+        scale = {"loss_scale": self._loss_scale.variables} if self._loss_scale else {}
+        return {"model": self.model.variables, "optimizer": self.optimizer.variables, **scale}
 
     @property
     def step(self) -> int:
@@ -69,31 +94,38 @@ class Pretrainer:
         return int(self.optimizer.iterations.numpy())
 
     def train(self, batches: Iterator[Any], steps: int) -> dict[str, float]:
-        """Takes steps and returns the sums of pretraining_sums over them, and gradient_norm, summed likewise."""
+        """Takes steps and returns sums over them.
+
+        Returns:
+            The sums of pretraining_sums and of gradient_norm over the steps that were finite, the number of the other
+            ones as nonfinite_steps, and input_wait, the seconds in which the devices waited for a batch (0 on a TPU,
+            where asking would hold it up). Of the first step that was not finite: nonfinite_step, its number from 1 (0
+            where there is none), and its loss and gradient norm as nonfinite_loss and nonfinite_norm.
+        """
         return {name: float(value) for name, value in self._train(batches, tf.constant(steps)).items()}
 
     def evaluate(self, batch: Any) -> dict[str, float]:
         """Returns the sums of pretraining_sums over one batch, without dropout."""
         return {name: float(value) for name, value in self._evaluate(batch).items()}
 
-    def anywhere(self, flag: bool) -> bool:
-        """Whether the flag is set on any of several workers; all of them must ask together."""
+    def over_workers(self, value: float) -> float:
+        """Returns the sum of all workers' values; all of them must ask together."""
         if not isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            return flag
-        return float(self._any(tf.constant(float(flag)))) > 0
+            return value
+        return float(self._any(tf.constant(value)))
 
-    def _any_of(self, flag: tf.Tensor) -> tf.Tensor:
-        def replica_any(value: tf.Tensor) -> tf.Tensor:
+    def _over_workers(self, value: tf.Tensor) -> tf.Tensor:
+        def replica_sum(value: tf.Tensor) -> tf.Tensor:
             # The copy is on the replica's device, which the reduction must know.
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(value))
 
-        return self._of_one_replica(self.strategy.run(replica_any, args=(flag,)))
+        return self._of_one_replica(self.strategy.run(replica_sum, args=(value,)))
 
     def replica_step(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """One step as a replica sees it: [B, ...] of its own, gradients and sums of all.
 
         Returns:
-            The sums over all replicas.
+            The sums over all replicas, gradient_norm, and finite, whether losses and gradients are.
         """
         context = tf.distribute.get_replica_context()
 
@@ -103,30 +135,101 @@ class Pretrainer:
         # The losses' denominators are those of the whole batch: a replica with fewer predictions weighs less.
         predictions = over_replicas(tf.reduce_sum(features["masked_lm_weights"]))
         examples = over_replicas(tf.reduce_sum(tf.cast(features["input_mask"][:, 0], tf.float32)))
-        with tf.GradientTape() as tape, dropout_seed(self._dropout_seed(context.replica_id_in_sync_group)):
-            sums = self._sums(features, training=True)
-            loss = tf.add(*mean_losses(sums, predictions, examples))
-        gradients = tape.gradient(loss, self.model.trainable_variables)
+        replica = context.replica_id_in_sync_group
+        sums, gradients = self._accumulated(features, predictions, examples, replica)
+        if self._loss_scale:
+            gradients = self._loss_scale.unscale(gradients)
         gradients, norm = self.optimizer.sum_and_clip(gradients)
-        self.optimizer.apply_summed(gradients, self.model.trainable_variables)
-        return {**_all_together(sums, over_replicas), "gradient_norm": norm}
+        sums = _all_together(sums, over_replicas)
+        finite = tf.math.is_finite(norm + sums["masked_lm_loss"] + sums["next_sentence_loss"])
+        skips = self._skip_nonfinite or self._loss_scale is not None
+        self.optimizer.apply_summed(gradients, self.model.trainable_variables, only_if=finite if skips else None)
+        if self._loss_scale:
+            self._loss_scale.update(finite)
+        return {**sums, "gradient_norm": norm, "finite": finite}
+
+    def _accumulated(
+        self, features: dict[str, tf.Tensor], predictions: tf.Tensor, examples: tf.Tensor, replica: Any
+    ) -> tuple[dict[str, tf.Tensor], list[Any]]:
+        """Sums and gradients of a replica's batch, from one micro-batch after the other."""
+        variables = self.model.trainable_variables
+
+        def of_part(number: Any, part: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], list[Any]]:
+            with tf.GradientTape() as tape, dropout_seed(self._dropout_seed(replica, number)):
+                sums = self._sums(part, training=True)
+                loss = tf.add(*mean_losses(sums, predictions, examples))
+                if self._loss_scale:
+                    loss = self._loss_scale.scaled(loss)
+            return sums, tape.gradient(loss, variables)
+
+        if self._micro_batches == 1:
+            return of_part(0, features)
+        parts = {
+            name: tf.reshape(value, (self._micro_batches, value.shape[0] // self._micro_batches, *value.shape[1:]))
+            for name, value in features.items()
+        }
+
+        def add(number: tf.Tensor, totals: dict[str, tf.Tensor], summed: list[tf.Tensor]) -> tuple[Any, Any, Any]:
+            sums, gradients = of_part(number, {name: value[number] for name, value in parts.items()})
+            summed = [total + gradient for total, gradient in zip(summed, gradients, strict=True)]
+            return number + 1, {name: totals[name] + sums[name] for name in totals}, summed
+
+        nothing = {name: tf.constant(0.0) for name in SUMS}
+        zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
+        _, sums, gradients = tf.while_loop(
+            lambda number, *_: number < self._micro_batches,
+            add,
+            (tf.constant(0), nothing, zeros),
+            parallel_iterations=1,
+            maximum_iterations=self._micro_batches,
+        )
+        return sums, gradients
 
     def _sums(self, features: dict[str, tf.Tensor], training: bool) -> dict[str, tf.Tensor]:
         # Labels are left out: Keras wants the model's inputs and nothing else.
         inputs = {name: features[name] for name in self.model.input}
-        return pretraining_sums(self.model(inputs, training=training), features)
+        return pretraining_sums(self._call(inputs, training=training), features)
 
-    def _dropout_seed(self, replica: Any) -> tf.Tensor:
-        """int32 [2], another one for each step and replica."""
-        spread = tf.cast(replica, tf.int32) * 0x3C6EF35F  # odd, so that no two replicas share a number
+    def _dropout_seed(self, replica: Any, micro_batch: Any) -> tf.Tensor:
+        """int32 [2], another one for each step, replica and micro-batch."""
+        # Multiples of odd numbers, so that no two replicas and no two micro-batches share one.
+        spread = tf.bitwise.bitwise_xor(
+            tf.cast(replica, tf.int32) * 0x3C6EF35F, tf.cast(micro_batch, tf.int32) * 0x1B873593
+        )
         return tf.stack([tf.bitwise.bitwise_xor(spread, self._seed), tf.cast(self.optimizer.iterations, tf.int32)])
 
     def _train_steps(self, batches: Any, steps: tf.Tensor) -> dict[str, tf.Tensor]:
-        totals = {name: tf.constant(0.0) for name in [*SUMS, "gradient_norm"]}
+        totals = {name: tf.constant(0.0) for name in [*SUMS, "gradient_norm", "nonfinite_steps"]}
+        bad = {name: tf.constant(0.0) for name in ("nonfinite_step", "nonfinite_loss", "nonfinite_norm")}
+        waited = tf.constant(0.0, tf.float64)
         for _ in tf.range(steps):
-            sums = self.strategy.run(self._step, args=(next(batches),))
-            totals = {name: totals[name] + self._of_one_replica(sums[name]) for name in totals}
-        return totals
+            batch, seconds = self._next(batches, after=totals["tokens"])
+            waited += seconds
+            made = {
+                name: self._of_one_replica(value)
+                for name, value in self.strategy.run(self._step, args=(batch,)).items()
+            }
+            finite = made["finite"]
+            is_first = ~finite & (totals["nonfinite_steps"] == 0)
+            loss = made["masked_lm_loss"] + made["next_sentence_loss"]
+            step = tf.cast(self.optimizer.iterations, tf.float32)
+            now = {"nonfinite_step": step, "nonfinite_loss": loss, "nonfinite_norm": made["gradient_norm"]}
+            bad = {name: tf.where(is_first, now[name], bad[name]) for name in bad}
+            made = {name: tf.where(finite, value, 0.0) for name, value in made.items() if name != "finite"}
+            made["nonfinite_steps"] = 1.0 - tf.cast(finite, tf.float32)
+            totals = {name: totals[name] + made[name] for name in totals}
+        return {**totals, **bad, "input_wait": waited}
+
+    def _next(self, batches: Any, after: tf.Tensor) -> tuple[Any, tf.Tensor]:
+        """A batch, and the seconds for which it had to be waited for once the step before was done."""
+        if isinstance(self.strategy, tf.distribute.TPUStrategy):
+            return next(batches), tf.constant(0.0, tf.float64)
+        with tf.control_dependencies([after]):
+            since = tf.timestamp()
+        with tf.control_dependencies([since]):
+            batch = next(batches)
+        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+            return batch, tf.timestamp() - since
 
     def _evaluate_step(self, batch: Any) -> dict[str, tf.Tensor]:
         def replica_step(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -5,6 +5,7 @@ Writing needs NumPy alone; TensorFlow is imported where records are read, so tha
 
 import dataclasses
 import functools
+import itertools
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +15,15 @@ import numpy as np
 
 from official_bert import files
 from official_bert.errors import UserError
+from official_bert.progress import Progress
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 INT64, FLOAT = "int64", "float32"
+
+_RECORDS_AT_ONCE = 1000
+_MOST_NAMED = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +76,20 @@ def pretraining_schema(
         "masked_lm_weights": Feature(predictions, FLOAT),
         "next_sentence_labels": Feature((1,), INT64, 2),
     }
+
+
+def unmasked_schema(
+    max_seq_length: int, vocab_size: int | None = None, type_vocab_size: int | None = None
+) -> dict[str, Feature]:
+    """Returns the features of a record whose tokens are to be hidden while training: those that are not about that.
+
+    Args:
+        max_seq_length: positions of a record.
+        vocab_size: the number of ids, if known.
+        type_vocab_size: the number of segment ids, if known.
+    """
+    masked = pretraining_schema(max_seq_length, 0, vocab_size, type_vocab_size)
+    return {name: feature for name, feature in masked.items() if not name.startswith("masked_lm_")}
 
 
 def encode(values: Mapping[str, np.ndarray], schema: Schema) -> list[bytes]:
@@ -219,6 +238,67 @@ def count(path: str) -> int:
                 raise UserError(f"{path} ends within record {total} (from 0); make the file again")
             total += 1
     return total
+
+
+def readable(paths: Sequence[str], schema: Schema) -> list[list[tuple[int, int]]]:
+    """Reads all files through and returns, of each, the stretches of whole records: first record (from 0) and number.
+
+    What is left out is said. Where the length of a record is damaged, the rest of its file cannot be found.
+    """
+    found = []
+    progress = Progress("looking for damaged records", sum(map(files.size, paths)) / 1e6, "MB")
+    done = 0.0
+    for path in paths:
+        damaged, end = _damaged(path, schema)
+        done += files.size(path) / 1e6
+        progress.update(done)
+        edges = [-1, *damaged, end]
+        found.append([(low + 1, high - low - 1) for low, high in itertools.pairwise(edges) if high - low > 1])
+        if damaged:
+            some = ", ".join(map(str, damaged[:_MOST_NAMED])) + ", ..." * (len(damaged) > _MOST_NAMED)
+            rest = " (and all after it)" if damaged[-1] == end else ""
+            print(f"warning: {path}: {len(damaged)} damaged records are left out: {some}{rest}")
+    return found
+
+
+def _damaged(path: str, schema: Schema) -> tuple[list[int], int]:
+    """Returns the numbers of damaged records, ascending, and of the first that is not there or cannot be found."""
+    import tensorflow as tf
+
+    data = tf.data.TFRecordDataset(path, compression([path]))
+    damaged: list[int] = []
+    start, before = 0, None
+    while True:
+        try:
+            for batch in data.skip(start).batch(_RECORDS_AT_ONCE).as_numpy_iterator():
+                damaged += _mismatched(batch, schema, start)
+                start += len(batch)
+            return damaged, start
+        except tf.errors.DataLossError:
+            whole, place = [], None
+            try:
+                for record in data.skip(start).take(_RECORDS_AT_ONCE).as_numpy_iterator():
+                    whole.append(record)
+            except tf.errors.DataLossError as error:
+                place = error.message
+            damaged += _mismatched(whole, schema, start)
+            start += len(whole)
+            if place is None:
+                continue
+            if place == before:  # it could not even be passed over
+                return damaged, start - 1
+            damaged.append(start)
+            start, before = start + 1, place
+
+
+def _mismatched(batch: Sequence[bytes], schema: Schema, start: int) -> list[int]:
+    import tensorflow as tf
+
+    try:
+        parse(tf.constant(batch), schema)
+        return []
+    except tf.errors.InvalidArgumentError:
+        return [number for number, record in enumerate(batch, start) if mismatch(record, schema)]
 
 
 def find_damage(paths: Sequence[str], schema: Schema) -> str | None:

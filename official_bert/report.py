@@ -1,47 +1,271 @@
-"""A run's curves as a picture."""
+"""What a run leaves for its reader: a picture of the curves, a page, a model card."""
 
+import base64
+import html
 import io
+import itertools
+import json
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from official_bert import files
-from official_bert.training_log import EVAL, TRAIN, read_log
+import numpy as np
 
-CURVES_FILE = "curves.png"
-
-_PANELS = (
-    ("loss (nats)", {"masked_lm_loss": "masked LM", "next_sentence_loss": "next sentence"}),
-    ("accuracy", {"masked_lm_accuracy": "masked LM", "next_sentence_accuracy": "next sentence"}),
+from official_bert import files, summary
+from official_bert.curves import (
+    RUN_FILE,
+    Curves,
+    comparison,
+    phases,
+    read_curves,
+    run_curves,
+    spread,
+    thinned,
+    values_of,
 )
+from official_bert.model_card import model_card
+from official_bert.training_log import NOTICES, read_log
+
+CURVES_FILE, PAGE_FILE, CARD_FILE = "curves.png", "report.html", "MODEL_CARD.md"
+
+_PANELS = {
+    "masked_lm_loss": "masked LM loss (nats)",
+    "next_sentence_loss": "next sentence loss (nats)",
+    "learning_rate": "learning rate",
+    "masked_lm_accuracy": "masked LM accuracy (%)",
+    "next_sentence_accuracy": "next sentence accuracy (%)",
+    "gradient_norm": "gradient norm",
+}
+_MOST_POINTS = 400  # of a curve in a picture: about one for two pixels
+_FEW = 30  # as many points are marked: a few are hard to see as a line, one is not seen at all
+_MOST_NOTICES = 50  # on the page and the card; the log has all
+_MOST_ROWS = 20  # of the table of numbers
 
 
-def draw_curves(folder: str) -> str | None:
-    """Draws losses and accuracies over steps into the run's folder: lines for training, points for evaluation.
+def write_report(folder: str, facts: Mapping[str, Any], compare_with: str | None = None) -> list[str]:
+    """Writes what a run leaves for its reader into the run's folder, from its logs and from `facts`.
+
+    run.json holds the facts, MODEL_CARD.md the model card, report.html a page that needs no other file, curves.png the
+    curves; without matplotlib, which training does not need, there are no pictures, and tables tell the curves.
+
+    Args:
+        folder: the run's.
+        facts: what the logs do not know, as JSON can hold it; any key may be missing:
+            - command: the command line, as one string.
+            - flags: all flags, by name.
+            - config: the model's configuration, with bert_config.json's keys.
+            - parameters: the number of weights.
+            - data: the manifests of the training records, each as the JSON object of its file.
+            - evaluation_data: those of the evaluation records.
+            - versions: of official_bert, tensorflow, keras, python, by name.
+            - devices: their short names, as in CPU:0.
+        compare_with: a run's folder or a file of curves, to draw behind this run and to compare it with.
 
     Returns:
-        The picture's path, or None where nothing was logged or matplotlib, which training does not need, is missing.
+        The paths written.
+
+    Raises:
+        UserError: `compare_with` is not such a folder or file, or the files cannot be written.
     """
+    reference = read_curves(compare_with) if compare_with else None
+    curves = run_curves(folder, facts)
+    notices = read_log(folder, NOTICES)
+    verdict = comparison(curves, reference) if reference else ""
+    picture = _draw(curves, reference, list(_PANELS), "png", columns=3)
+    written: dict[str, bytes] = {
+        RUN_FILE: (json.dumps(facts, indent=1) + "\n").encode(),
+        CARD_FILE: model_card(curves, facts, notices[-_MOST_NOTICES:], verdict).encode(),
+        PAGE_FILE: _page(curves, reference, facts, notices, verdict).encode(),
+        **({CURVES_FILE: picture} if picture else {}),
+    }
+    paths = [os.path.join(folder, name) for name in written]
+    for path, content in zip(paths, written.values(), strict=True):
+        files.write_bytes(path, content)
+    return paths
+
+
+def draw_curves(folder: str, compare_with: str | None = None) -> str | None:
+    """Draws a run's curves into its folder: lines for training, points for evaluation, a reference behind them in grey.
+
+    Returns:
+        The picture's path, or None where nothing was logged or there is no matplotlib.
+    """
+    reference = read_curves(compare_with) if compare_with else None
+    picture = _draw(run_curves(folder, {}), reference, list(_PANELS), "png", columns=3)
+    if picture is None:
+        return None
+    path = os.path.join(folder, CURVES_FILE)
+    files.write_bytes(path, picture)
+    return path
+
+
+def _draw(curves: Curves, reference: Curves | None, names: Sequence[str], kind: str, columns: int) -> bytes | None:
+    """A picture ("png" or "svg") with a panel for each name; None where nothing was logged, or without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return None
-    logged = {kind: read_log(folder, kind) for kind in (TRAIN, EVAL)}
-    if not logged[TRAIN]:
+    if not (curves.train or curves.eval):
         return None
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    for axes, (title, curves) in zip(figure.subplots(1, 2), _PANELS, strict=True):
-        for color, (name, label) in zip(("tab:blue", "tab:orange"), curves.items(), strict=True):
-            for kind, style in ((TRAIN, "-"), (EVAL, "o")):
-                if logged[kind]:
-                    steps = [line["step"] for line in logged[kind]]
-                    values = [line[name] for line in logged[kind]]
-                    axes.plot(steps, values, style, color=color, label=f"{label}, {kind}")
-        axes.set_title(title)
-        axes.set_xlabel("step")
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-        axes.legend()
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(5 * columns, 3.4 * rows), layout="constrained")
+    for axes, name in zip(figure.subplots(rows, columns, squeeze=False).flat, names, strict=True):
+        _draw_panel(axes, curves, reference, name)
     picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    path = os.path.join(folder, CURVES_FILE)
-    files.write_bytes(path, picture.getvalue())
-    return path
+    figure.savefig(picture, format=kind, dpi=100, metadata={"Date": None} if kind == "svg" else None)
+    return picture.getvalue()
+
+
+def _draw_panel(axes: Any, curves: Curves, reference: Curves | None, name: str) -> None:
+    scale = 100 if name.endswith("_accuracy") else 1
+    if reference:
+        label = f"reference {reference.name}"
+        _plot(axes, _up_to(reference.train, curves.last_step), name, scale, color="0.6", linewidth=2.5, label=label)
+        _plot_evaluations(axes, _up_to(reference.eval, curves.last_step), name, scale, color="0.6", linestyle=":")
+    _plot(axes, curves.train, name, scale, color="tab:blue", label="training")
+    _plot_evaluations(axes, curves.eval, name, scale, color="tab:orange", label="evaluation")
+    for (before, lines), (after, _) in itertools.pairwise(phases(curves.train)):
+        axes.axvline(lines[-1]["step"], color="0.3", linestyle="--", linewidth=1)
+        axes.annotate(
+            f"length {before} → {after}", (lines[-1]["step"], 0.02), xycoords=("data", "axes fraction"), xytext=(-3, 0),
+            textcoords="offset points", rotation=90, ha="right", va="bottom", fontsize="small", color="0.3",
+        )  # fmt: skip
+    axes.set_title(_PANELS[name])
+    axes.set_xlabel("step")
+    axes.xaxis.get_major_locator().set_params(nbins=5, integer=True)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.grid(alpha=0.3)
+    if len(axes.get_legend_handles_labels()[0]) > 1:
+        axes.legend(loc="best", fontsize="small")
+
+
+def _plot(axes: Any, lines: Sequence[Mapping[str, Any]], name: str, scale: float, **style: Any) -> None:
+    if not np.isfinite(values_of(lines, name)).any():
+        return
+    steps, means, least, greatest = thinned(lines, name, _MOST_POINTS)
+    if len(lines) > len(steps):  # a point stands for several lines: show how far they reach
+        axes.fill_between(steps, scale * least, scale * greatest, color=style["color"], alpha=0.3, linewidth=0)
+    axes.plot(steps, scale * means, marker="." if len(steps) < _FEW else None, **style)
+
+
+def _plot_evaluations(axes: Any, lines: list[dict[str, Any]], name: str, scale: float, **style: Any) -> None:
+    # Evaluations are of single steps: some are chosen rather than a mean taken.
+    shown = spread([line for line in lines if np.isfinite(values_of([line], name)).all()], _MOST_POINTS)
+    if shown:
+        marker = "o" if len(shown) < _FEW else None
+        axes.plot(values_of(shown, "step"), scale * values_of(shown, name), marker=marker, markersize=4, **style)
+
+
+def _up_to(lines: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
+    """The lines of a reference that are worth showing beside a run that has come to this step."""
+    return [line for line in lines if line["step"] <= 1.25 * step]
+
+
+_STYLE = """
+body { margin: 0 auto; max-width: 72rem; padding: 1rem; font: 1rem/1.5 system-ui, sans-serif; color: #1a1a1a;
+  background: #fff; }
+h1, h2 { line-height: 1.2; overflow-wrap: anywhere; }
+h2 { margin-top: 2rem; font-size: 1.2rem; }
+.verdict { border-left: 4px solid #1f77b4; padding: .5rem 1rem; background: #f2f6fa; }
+.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: .5rem; }
+.curves img { width: 100%; height: auto; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; }
+th, td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
+td { overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
+.numbers td { overflow-wrap: normal; white-space: nowrap; }
+tbody th { font-weight: normal; }
+code { overflow-wrap: anywhere; }
+summary { cursor: pointer; margin: .5rem 0; }
+"""
+
+
+def _page(
+    curves: Curves,
+    reference: Curves | None,
+    facts: Mapping[str, Any],
+    notices: Sequence[Mapping[str, Any]],
+    verdict: str,
+) -> str:
+    pictures = {name: _draw(curves, reference, [name], "svg", columns=1) for name in _PANELS}
+    images = "".join(
+        f'<img alt="{_PANELS[name]}, by step" src="data:image/svg+xml;base64,{base64.b64encode(picture).decode()}">\n'
+        for name, picture in pictures.items()
+        if picture
+    )
+    parameters = f" {facts['parameters']:,} parameters." if "parameters" in facts else ""
+    body = [
+        f"<h1>{_text(curves.name)}</h1>",
+        f"<p>Pre-training of BERT, at step {curves.last_step:,}.{parameters}</p>",
+        f'<p class="verdict">{_text(verdict[:1].upper() + verdict[1:])}</p>' if verdict else "",
+        "<h2>Curves</h2>",
+        f'<div class="curves">\n{images}</div>' if images else "<p>There are no pictures.</p>",
+        _folded("The numbers", f'<div class="numbers">{_table(_numbers(curves))}</div>', is_open=not images)
+        if curves.train
+        else "",
+        _section("Scores", summary.score_table(curves)),
+        _section("Training", summary.amount_table(curves)),
+        _section("Throughput, medians over the log", summary.rate_table(curves)),
+        _notices(notices),
+        "<h2>Settings</h2>",
+        f"<p><code>{_text(str(facts['command']))}</code></p>" if facts.get("command") else "",
+        _folded("Flags", _table(summary.flag_table(facts.get("flags", {})))),
+        _folded("Model", _table(summary.model_table(facts))),
+        *(_folded("Training records", _table(summary.data_table(each))) for each in facts.get("data", ())),
+        *(_folded("Evaluation records", _table(summary.data_table(each))) for each in facts.get("evaluation_data", ())),
+        _folded("Versions and devices", _table(summary.environment_table(facts))),
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{_text(curves.name)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(part for part in body if part)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _numbers(curves: Curves) -> summary.Table:
+    """A few points of the curves, for those who cannot see them."""
+    names = list(_PANELS)
+    points = [thinned(curves.train, name, _MOST_ROWS) for name in names]
+    table = [["step", *(_PANELS[name] for name in names)]]
+    for index, step in enumerate(points[0][0]):
+        values = [(100 if name.endswith("_accuracy") else 1) * points[i][1][index] for i, name in enumerate(names)]
+        table.append([f"{step:,.0f}", *(f"{value:.4g}" if np.isfinite(value) else summary.MISSING for value in values)])
+    return table
+
+
+def _notices(notices: Sequence[Mapping[str, Any]]) -> str:
+    if not notices:
+        return ""
+    items = "".join(
+        f"<li>step {each['step']:,}: {_text(str(each['notice']))}</li>\n" for each in notices[-_MOST_NOTICES:]
+    )
+    left_out = len(notices) - _MOST_NOTICES
+    earlier = f"<p>{left_out:,} earlier ones are in {NOTICES}.jsonl.</p>\n" if left_out > 0 else ""
+    return f"<h2>Notices</h2>\n{earlier}<ul>\n{items}</ul>"
+
+
+def _text(text: str) -> str:
+    return html.escape(text)
+
+
+def _table(table: summary.Table) -> str:
+    if len(table) < 2:
+        return ""
+    head = "".join(f"<th>{_text(cell)}</th>" for cell in table[0])
+    rows = "".join(
+        f"<tr><th>{_text(row[0])}</th>{''.join(f'<td>{_text(cell)}</td>' for cell in row[1:])}</tr>\n"
+        for row in table[1:]
+    )
+    return f'<div class="table"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>'
+
+
+def _section(title: str, table: summary.Table) -> str:
+    return f"<h2>{_text(title)}</h2>\n{_table(table)}" if len(table) > 1 else ""
+
+
+def _folded(title: str, content: str, is_open: bool = False) -> str:
+    if not content:
+        return ""
+    return f"<details{' open' if is_open else ''}><summary>{_text(title)}</summary>\n{content}</details>"

@@ -12,27 +12,32 @@ from official_bert import files
 from official_bert.errors import UserError
 from official_bert.progress import duration
 
-TRAIN, EVAL = "train", "eval"
+TRAIN, EVAL, NOTICES = "train", "eval", "notices"
 
 
 class TrainingLog:
     """Writes measurements by step, under the run's folder.
 
     `train.jsonl` and `eval.jsonl` hold a JSON object a line; the folders `train` and `eval` hold TensorBoard events.
+    `notices.jsonl` holds what happened beside the rule, a step and a sentence a line.
     Nothing is written where `folder` is None (on all but one of several workers).
 
     Args:
         folder: the run's output folder, or None.
-        first_step: the step that training starts from; its log's lines of later steps, from before a stop, are
-            removed. None for evaluation alone.
+        first_step: the step that training starts from; measurements of later steps, from before a stop, are removed:
+            they will be made again. None for evaluation alone.
     """
 
     def __init__(self, folder: str | None, first_step: int | None) -> None:
         self._folder = folder
         self._writers: dict[str, Any] = {}
-        if folder is not None and first_step is not None:
-            kept = [line for line in read_log(folder, TRAIN) if line["step"] <= first_step]
-            files.write_text(_path(folder, TRAIN), "".join(json.dumps(line) + "\n" for line in kept))
+        if folder is not None:
+            for kind in (TRAIN, EVAL, NOTICES):
+                # Written again even where all is kept: the next line must not be joined to one cut short by a kill.
+                if files.exists(_path(folder, kind)):
+                    everything = first_step is None or kind == NOTICES
+                    kept = [line for line in read_log(folder, kind) if everything or line["step"] <= first_step]
+                    files.write_text(_path(folder, kind), "".join(json.dumps(line) + "\n" for line in kept))
         if folder is not None and not importlib.util.find_spec("tensorboard"):
             print("no TensorBoard events are written: there is no tensorboard package")
             self._writers = dict.fromkeys((TRAIN, EVAL))
@@ -42,8 +47,7 @@ class TrainingLog:
         if self._folder is None:
             return
         try:
-            with tf.io.gfile.GFile(_path(self._folder, kind), "a") as writer:
-                writer.write(json.dumps({"step": step, **values}) + "\n")
+            self._append(self._folder, kind, {"step": step, **values})
             if kind not in self._writers:
                 self._writers[kind] = tf.summary.create_file_writer(os.path.join(self._folder, kind))
             if self._writers[kind]:
@@ -52,14 +56,30 @@ class TrainingLog:
                         tf.summary.scalar(name, value)
                 self._writers[kind].flush()
         except (OSError, tf.errors.OpError) as error:
-            raise UserError(
-                f"cannot write the log in {self._folder}: {error}; the checkpoints are intact: make room and run the "
-                "same command to go on from the last one"
-            ) from error
+            raise self._not_written(error) from error
+
+    def note(self, step: int, notice: str) -> None:
+        """Keeps for the run's report what happened beside the rule: a resumption, a skipped step."""
+        if self._folder is None:
+            return
+        try:
+            self._append(self._folder, NOTICES, {"step": step, "notice": notice})
+        except (OSError, tf.errors.OpError) as error:
+            raise self._not_written(error) from error
+
+    def _append(self, folder: str, kind: str, line: Mapping[str, Any]) -> None:
+        with tf.io.gfile.GFile(_path(folder, kind), "a") as writer:
+            writer.write(json.dumps(line) + "\n")
+
+    def _not_written(self, error: Exception) -> UserError:
+        return UserError(
+            f"cannot write the log in {self._folder}: {error}; the checkpoints are intact: make room and run the same "
+            "command to go on from the last one"
+        )
 
 
-def read_log(folder: str, kind: str) -> list[dict[str, float]]:
-    """Returns the measurements of a run's folder in the order written; a last line cut short by a kill is left out."""
+def read_log(folder: str, kind: str) -> list[dict[str, Any]]:
+    """Returns a log of a run's folder in the order written; a last line cut short by a kill is left out."""
     path = _path(folder, kind)
     if not files.exists(path):
         return []

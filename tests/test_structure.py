@@ -24,10 +24,10 @@ LAYERS = (
         "losses",
         "metrics",
         "optimization",
-        "report",
+        "curves",
     ),
-    ("encoder",),
-    ("models",),
+    ("encoder", "summary"),
+    ("models", "model_card", "report"),
     ("checkpoints", "fill_mask", "pretrainer"),
     ("training",),
 )

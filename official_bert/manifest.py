@@ -65,6 +65,29 @@ class Manifest:
             raise UserError(f"{path} is not a manifest of records, or is damaged: {error!r}") from error
 
 
+def of_files(paths: list[str]) -> dict[str, tuple[Manifest, Shard]]:
+    """Returns, for each of the record files that a manifest beside it names, that manifest and its entry.
+
+    Raises:
+        UserError: a manifest cannot be understood, or a file has not the length that its manifest says.
+    """
+    found = {}
+    for folder in dict.fromkeys(os.path.dirname(path) for path in paths):
+        for described in files.glob(os.path.join(folder, manifest_path("*"))):
+            manifest = Manifest.read(described)
+            for shard in manifest.shards:
+                path = os.path.join(folder, shard.file)
+                if path not in paths:
+                    continue
+                if files.size(path) != shard.bytes:
+                    raise UserError(
+                        f"{path} has {files.size(path):,} bytes, but {described} says {shard.bytes:,}: it is not whole "
+                        "or was changed; make it again, or remove the manifest if the file is right"
+                    )
+                found[path] = manifest, shard
+    return found
+
+
 def manifest_path(stem: str) -> str:
     """Returns where the manifest stands of shards that are named after `stem`, a path without an ending."""
     return f"{stem}.manifest.json"
