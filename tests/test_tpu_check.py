@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official_bert.config import BertConfig
 from official_bert.errors import UserError
-from official_bert.optimization import WarmupLinearDecay
+from official_bert.optimization import WarmupPolynomialDecay
 from official_bert.pretrainer import Pretrainer
 from tests.conftest import ROOT
 from tpu_check import answers, command, compiler
@@ -79,6 +79,7 @@ def test_small_layouts_say_how_many_chips_a_host_has():
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"train_batch_size": 0}, "--train_batch_size is 0; expected at least 1"),
+    ({"dtype": "float16"}, "--dtype is float16, which is for GPUs"),
     ({"max_seq_length": 1024}, "--max_seq_length is 1024, but .* has max_position_embeddings 512"),
     ({"bert_config_file": "missing.json"}, "there is no file missing.json"),
     ({}, "there is no tensorflow-tpu here; `make tpu-check` makes the environment"),
@@ -133,7 +134,7 @@ def test_loops_calls_and_choices_on_variables_become_functions_of_their_values()
 
 def test_the_step_without_variables_is_the_step(tiny_config: BertConfig):
     config = dataclasses.replace(tiny_config, num_hidden_layers=1)
-    pretrainer = Pretrainer(config, tf.distribute.OneDeviceStrategy("CPU:0"), WarmupLinearDecay(1e-3, 10), seed=1)
+    pretrainer = Pretrainer(config, tf.distribute.OneDeviceStrategy("CPU:0"), WarmupPolynomialDecay(1e-3, 10), seed=1)
     rng = np.random.default_rng(0)
     features = {
         "input_ids": rng.integers(0, tiny_config.vocab_size, (4, 16)),

@@ -4,32 +4,47 @@ import dataclasses
 import importlib.metadata
 import sys
 import time
+from typing import Any
 
-from official_bert import progress, records
+from official_bert import progress, records, training_options
 from official_bert.command_line import option
 from official_bert.config import BertConfig
 from official_bert.errors import UserError
-from official_bert.training import DTYPES
 from tpu_check import compiler
 from tpu_check.answers import Compiled, Refused, largest_fitting
+
+_TRAINING = {field.name: field for field in dataclasses.fields(training_options.Options)}
+
+
+def _as_in_training(name: str) -> Any:
+    """The flag of run_pretraining: its default, help and choices."""
+    field = _TRAINING[name]
+    return dataclasses.field(default=field.default, default_factory=field.default_factory, metadata=field.metadata)
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the check is told; flags that run_pretraining has too mean the same and have the same defaults."""
+    """What the check is told: those flags of run_pretraining that the step depends on, and some of its own."""
 
-    bert_config_file: str = option(dataclasses.MISSING, "The model's bert_config.json; configs/models has all sizes.")
-    max_seq_length: int = option(128, "Length of the records, in tokens.")
-    max_predictions_per_seq: int = option(20, "Predictions in a record.")
-    train_batch_size: int = option(32, "Records in a step, over all replicas.")
-    dtype: str = option("float32", "Of the computation; weights, softmax and losses are float32.", tuple(DTYPES))
-    topology: str = option("v5e:2x4", "Kind and layout of the TPU: v5e:2x4, v6e:2x2, v4:2x2x1, v3:2x2 ...")
+    bert_config_file: str = _as_in_training("bert_config_file")
+    max_seq_length: int = _as_in_training("max_seq_length")
+    max_predictions_per_seq: int = _as_in_training("max_predictions_per_seq")
+    train_batch_size: int = _as_in_training("train_batch_size")
+    gradient_accumulation_steps: int = _as_in_training("gradient_accumulation_steps")
+    rematerialize: bool = _as_in_training("rematerialize")
+    dtype: str = _as_in_training("dtype")
+    optimizer: str = _as_in_training("optimizer")
+    freeze: list[str] = _as_in_training("freeze")
+    on_nonfinite: str = _as_in_training("on_nonfinite")
+    topology: str = option("v5e:2x4", "Kind and layout of the TPU: v5e:1x1, v5e:2x4, v6e:2x2, v4:2x2x1, v3:2x2 ...")
     find_largest_batch: bool = option(True, "Whether to look for the largest batch that fits: minutes for BERT-Base.")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             if field.type is int and getattr(self, field.name) < 1:
                 raise UserError(f"--{field.name} is {getattr(self, field.name)}; expected at least 1")
+        if self.dtype == "float16":
+            raise UserError("--dtype is float16, which is for GPUs; a TPU computes in bfloat16")
 
 
 def run(options: Options) -> int:
@@ -46,21 +61,30 @@ def run(options: Options) -> int:
         )
     _check_environment()
     replicas = compiler.replicas_of(options.topology)
-    if options.train_batch_size % replicas:
+    parts = options.gradient_accumulation_steps
+    if options.train_batch_size % (replicas * parts):
         raise UserError(
             f"--train_batch_size is {options.train_batch_size}; expected a multiple of the {replicas} replicas of "
-            f"{options.topology}"
+            f"{options.topology} times --gradient_accumulation_steps={parts}, {replicas * parts}"
         )
     from tpu_check import lowering  # late: it needs TensorFlow's TPU build
 
-    pretrainer = lowering.build_pretrainer(config, DTYPES[options.dtype])
+    pretrainer = lowering.build_pretrainer(
+        config,
+        dtype=training_options.DTYPES[options.dtype],
+        optimizer=options.optimizer,
+        frozen=options.freeze,
+        micro_batches=parts,
+        rematerialize=options.rematerialize,
+        skip_nonfinite=options.on_nonfinite == "skip",
+    )
     schema = records.pretraining_schema(options.max_seq_length, options.max_predictions_per_seq)
     given = options.train_batch_size // replicas
     print(
         f"{pretrainer.model.count_params():,} parameters, length {options.max_seq_length}, "
-        f"{options.max_predictions_per_seq} predictions, {options.dtype}\n"
+        f"{options.max_predictions_per_seq} predictions, {options.dtype}, {options.optimizer}\n"
         f"{options.topology}: {replicas} replicas; a global batch of {options.train_batch_size:,} is {given:,} per "
-        "replica",
+        f"replica{f', in {parts} micro-batches' if parts > 1 else ''}",
         flush=True,
     )
 
@@ -68,8 +92,10 @@ def run(options: Options) -> int:
         since = time.monotonic()
         print(f"compiling for {batch:,} per replica ...", end="", file=sys.stderr, flush=True)
         step = lowering.lower(pretrainer, schema, batch, replicas)
-        variables = range(step.inputs, step.inputs + step.variables)
-        answer = compiler.compile_step(step.hlo, options.topology, variables, step.outputs, quickly)
+        answer = compiler.compile_step(step, options.topology, quickly)
+        if isinstance(answer, Compiled):
+            # The compiler counts what is in a loop once; outside is the optimizer, less than a hundredth of it all.
+            answer = dataclasses.replace(answer, flops=answer.flops * parts)
         verdict = answer if isinstance(answer, Refused) else "fits"
         print(f" {verdict} ({progress.duration(time.monotonic() - since)})", file=sys.stderr, flush=True)
         return answer
@@ -81,18 +107,18 @@ def run(options: Options) -> int:
     else:
         print(f"it does not fit: a replica {first}", flush=True)
     if options.find_largest_batch:
-        known = {given: isinstance(first, Compiled)}
+        known = {given // parts: isinstance(first, Compiled)}
 
-        def fits(batch: int) -> bool:
-            if batch not in known:
-                known[batch] = isinstance(compiled(batch, quickly=True), Compiled)
-            return known[batch]
+        def fits(micro_batch: int) -> bool:
+            if micro_batch not in known:
+                known[micro_batch] = isinstance(compiled(micro_batch * parts, quickly=True), Compiled)
+            return known[micro_batch]
 
-        largest = largest_fitting(fits, given)
+        largest = parts * largest_fitting(fits, given // parts)
         print(
             f"the largest batch that fits, to an eighth: {largest:,} per replica, {largest * replicas:,} in all"
             if largest
-            else "not even one record per replica fits"
+            else "not even one record at a time fits"
         )
     return 0 if isinstance(first, Compiled) else 1
 

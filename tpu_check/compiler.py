@@ -26,6 +26,21 @@ _ENVIRONMENT = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class LoweredStep:
+    """A replica's step, for the compiler.
+
+    Attributes:
+        hlo: the serialized HLO module.
+        variables: which of its arguments are variables.
+        first_result: the place among its results of the first variable's new value; the others' follow.
+    """
+
+    hlo: bytes
+    variables: range
+    first_result: int
+
+
 def replicas_of(topology: str) -> int:
     """Returns how many replicas a TPU of that topology runs.
 
@@ -35,26 +50,24 @@ def replicas_of(topology: str) -> int:
     return int(_ask(topology)["replicas"])
 
 
-def compile_step(hlo: bytes, topology: str, variables: range, aliased_to: int, quickly: bool) -> Compiled | Refused:
-    """Compiles a step for every core of a topology.
+def compile_step(step: LoweredStep, topology: str, quickly: bool) -> Compiled | Refused:
+    """Compiles a step for every core of a topology, such as v5e:2x4.
 
     Args:
-        hlo: a serialized HLO module, of one replica.
-        topology: kind and layout, as v5e:2x4.
-        variables: which arguments are variables: their memory is given to the new values.
-        aliased_to: the place among the results of the first variable's new value.
-        quickly: whether to save the compiler's effort: its verdict is quicker, and its memory larger.
+        step: of one replica.
+        topology: kind and layout.
+        quickly: whether to save the compiler's effort; it then may ask for a little more memory.
 
     Raises:
-        UserError: there is no such topology.
+        UserError: there is no such topology, or the compiler crashes.
         RuntimeError: the compiler fails for another reason than memory, or ends without an answer.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "step.hlo")
         with open(path, "wb") as writer:
-            writer.write(hlo)
-        places = [f"--variables={variables.start},{variables.stop},{aliased_to}"]
-        answer = _ask(topology, path, *places, *(["--quickly"] if quickly else []))
+            writer.write(step.hlo)
+        places = f"--variables={step.variables.start},{step.variables.stop},{step.first_result}"
+        answer = _ask(topology, path, places, *(["--quickly"] if quickly else []))
     if "refused" in answer:
         return Refused(**answer["refused"])
     answer["collectives"] = [tuple(entry) for entry in answer["collectives"]]
@@ -72,6 +85,11 @@ def _ask(topology: str, *arguments: str) -> dict[str, Any]:
         check=False,
     )
     lines = done.stdout.strip().splitlines()
+    if done.returncode < 0:
+        raise UserError(
+            f"the compiler itself crashed for --topology={topology} (signal {-done.returncode}), which says nothing about "
+            "the run; check another topology, or without one of --gradient_accumulation_steps and --rematerialize"
+        )
     if done.returncode or not lines:
         raise RuntimeError(f"the compiler's process ended with code {done.returncode}:\n{done.stderr[-4000:]}")
     answer: dict[str, Any] = json.loads(lines[-1])
@@ -99,9 +117,9 @@ def main() -> None:
     if not arguments.hlo:
         print(json.dumps({"replicas": len(devices)}))
         return
-    first, end, aliased_to = map(int, arguments.variables.split(","))
+    first, end, result = map(int, arguments.variables.split(","))
     try:
-        answer = _compile(arguments.hlo, devices, range(first, end), aliased_to, arguments.quickly)
+        answer = _compile(arguments.hlo, devices, range(first, end), result, arguments.quickly)
     except jax.errors.JaxRuntimeError as error:
         refused = refusal(str(error))
         if refused is None:
@@ -117,7 +135,7 @@ def _host_bounds(topology: str) -> dict[str, Any]:
     return {"chips_per_host_bounds": [*sizes, 1, 1][:3]} if 1 in sizes[:2] else {}
 
 
-def _compile(path: str, devices: list[Any], variables: range, aliased_to: int, quickly: bool) -> Compiled:
+def _compile(path: str, devices: list[Any], variables: range, first_result: int, quickly: bool) -> Compiled:
     import numpy as np
     from jax._src import compiler
     from jax._src.interpreters import mlir
@@ -127,7 +145,7 @@ def _compile(path: str, devices: list[Any], variables: range, aliased_to: int, q
     with open(path, "rb") as reader, mlir.make_ir_context():
         module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(reader.read()))
         _drop_copies(module.operation)
-        _alias(module, variables, aliased_to)
+        _alias(module, variables, first_result)
         # One partition for each replica: data parallelism.
         options = compiler.get_compile_options(
             num_replicas=len(devices), num_partitions=1, device_assignment=np.array([[device.id] for device in devices])

@@ -6,35 +6,17 @@ promise to keep: versions are pinned in requirements-tpu-check.txt.
 B batch of one replica
 """
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from official_bert.config import BertConfig
-from official_bert.optimization import WarmupLinearDecay
+from official_bert.optimization import WarmupPolynomialDecay
 from official_bert.pretrainer import Pretrainer
 from official_bert.records import FLOAT, Schema
+from tpu_check.compiler import LoweredStep
 from tpu_check.functional import without_variables
-
-
-@dataclasses.dataclass(frozen=True)
-class LoweredStep:
-    """A replica's step.
-
-    Attributes:
-        hlo: the serialized HLO module. Its arguments are the replica's number, the features, then the variables; its
-            results the step's sums, then the variables' new values.
-        inputs: number of arguments that are not variables.
-        outputs: number of results that are not variables.
-        variables: number of variables.
-    """
-
-    hlo: bytes
-    inputs: int
-    outputs: int
-    variables: int
 
 
 class _ReplicaOfMany(tf.distribute.ReplicaContext):
@@ -55,11 +37,16 @@ class _ReplicaOfMany(tf.distribute.ReplicaContext):
         return tf.nest.map_structure(lambda x: tf.raw_ops.CrossReplicaSum(input=x, group_assignment=group), value)
 
 
-def build_pretrainer(config: BertConfig, dtype: str) -> Pretrainer:
-    """Returns what run_pretraining would train, with variables that have shapes but no values, and cost no memory."""
+def build_pretrainer(config: BertConfig, **settings: Any) -> Pretrainer:
+    """Returns what run_pretraining would train, with variables that have shapes but no values, and cost no memory.
+
+    Args:
+        config: the model's sizes.
+        settings: of Pretrainer.
+    """
     with tf.variable_creator_scope(_without_value):
-        schedule = WarmupLinearDecay(1e-4, num_steps=1_000_000, warmup_steps=10_000)
-        return Pretrainer(config, tf.distribute.OneDeviceStrategy("CPU:0"), schedule, seed=0, dtype=dtype)
+        schedule = WarmupPolynomialDecay(1e-4, num_steps=1_000_000, warmup_steps=10_000)
+        return Pretrainer(config, tf.distribute.OneDeviceStrategy("CPU:0"), schedule, seed=0, **settings)
 
 
 def lower(pretrainer: Pretrainer, schema: Schema, batch: int, replicas: int) -> LoweredStep:
@@ -91,7 +78,7 @@ def lower(pretrainer: Pretrainer, schema: Schema, batch: int, replicas: int) -> 
     # Only a function that is marked for XLA can be asked for its HLO; nothing is compiled or run by this process.
     compiled = tf.function(pure, jit_compile=True, autograph=False)
     hlo = compiled.experimental_get_compiler_ir(*specs, *values)(stage="hlo_serialized", platform_name="TPU")
-    return LoweredStep(hlo, arguments, len(traced.outputs), len(values))
+    return LoweredStep(hlo, range(arguments, arguments + len(values)), len(traced.outputs))
 
 
 def _without_value(_: Any, **given: Any) -> Any:
