@@ -17,7 +17,7 @@ BIN := .venv/bin
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.venv/development: requirements-dev.txt .venv/runtime
+.venv/development: requirements-dev.txt requirements-beam.txt .venv/runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
@@ -27,7 +27,8 @@ RECORDS := --max_seq_length=64 --max_predictions_per_seq=10
 
 quickstart: .venv/runtime
 	$(BIN)/python -m data_gen.python_docs --output_file=$Q/text.txt --heldout_file=$Q/heldout.txt
-	$(BIN)/python -m data_gen.learn_vocabulary --input_file=$Q/text.txt --vocab_file=$Q/vocab.txt --vocab_size=8000
+	$(BIN)/python -m data_gen.learn_vocabulary --input_file=$Q/text.txt --heldout_file=$Q/heldout.txt --vocab_file=$Q/vocab.txt \
+		--vocab_size=8000
 	$(BIN)/python -m data_gen.create_pretraining_data --input_file=$Q/text.txt --output_file=$Q/train-0.tfrecord,$Q/train-1.tfrecord \
 		--vocab_file=$Q/vocab.txt $(RECORDS)
 	$(BIN)/python -m data_gen.create_pretraining_data --input_file=$Q/heldout.txt --output_file=$Q/heldout.tfrecord \

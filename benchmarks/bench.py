@@ -208,10 +208,10 @@ def main(_: list[str]) -> None:
         text_file, vocab_file, record_file = (f"{folder}/{name}" for name in ("text.txt", "vocab.txt", "records"))
         text = [sentence for document in documents for sentence in document]
         pathlib.Path(text_file).write_text("\n\n".join("\n".join(document) for document in documents))
-        pieces = learn_vocabulary.learn(
+        learned = learn_vocabulary.learn(
             learn_vocabulary.Options(input_file=[text_file], vocab_file=vocab_file, vocab_size=8000)
         )
-        pathlib.Path(vocab_file).write_text("".join(piece + "\n" for piece in pieces))
+        pathlib.Path(vocab_file).write_text("".join(piece + "\n" for piece in learned.pieces))
         bench_records(text_file, vocab_file, folder)
         pipeline.create_pretraining_data(
             pipeline.Options(input_file=[text_file], output_file=[record_file], vocab_file=vocab_file, dupe_factor=5)

@@ -96,39 +96,49 @@ def create(
         if not corpus["tokens"]:
             shutil.rmtree(folder)
             raise UserError("the input holds no text")
-        store = TokenStore(os.path.join(folder, worker.CORPUS), dtype)
-        blocks = store.blocks(settings.block_tokens)
-        count, size = _estimate(store, blocks, law, settings.passes)
-        store.close()
-        outputs = settings.name_outputs(size)
-        layout = shuffle.Layout(law.max_seq_length, law.max_predictions_per_seq, dtype, 1)
-        buckets = int(count * layout.row.itemsize / len(outputs) // _BUCKET_BYTES) + 1
-        names = [field.name for field in dataclasses.fields(law) if field.name != "vocabulary"]
-        run = worker.Run(
-            seed=settings.seed,
-            law={name: getattr(law, name) for name in names},
-            vocab_file=os.path.abspath(settings.vocab_file),
-            ids=dtype.str,
-            blocks=[list(block) for block in blocks],
-            passes=settings.passes,
-            outputs=[path if files.is_remote(path) else os.path.abspath(path) for path in outputs],
-            buckets_per_shard=buckets,
-            compress=settings.compress,
-        )
+        run = plan(settings, law, os.path.join(folder, worker.CORPUS), dtype)
         files.write_text(os.path.join(folder, worker.RUN), json.dumps(dataclasses.asdict(run)))
-        block_tasks = [{"block": [number, block]} for number in range(run.passes) for block in range(len(blocks))]
+        block_tasks = [{"block": [number, block]} for number in range(run.passes) for block in range(len(run.blocks))]
         shard_tasks = [{"shard": [number]} for number in range(len(run.outputs))]
         with _Workers(folder, min(settings.num_workers, len(block_tasks))) as workers:
             counts = workers.do_all("making instances", block_tasks, "blocks")
             shards = workers.do_all("writing records", shard_tasks, "shards")
         statistics = {f"text_{name}": value for name, value in corpus.items()}
-        for each in counts:
-            for name, value in each.items():
-                statistics[name] = statistics.get(name, 0) + value
+        statistics |= manifest.total(counts)
         made = manifest.Manifest(settings.source, [manifest.Shard(**shard) for shard in shards], statistics)
         files.write_text(manifest.manifest_path(settings.stem), made.to_json())
         shutil.rmtree(folder)
         return made
+
+
+def plan(settings: Settings, law: Law, corpus: str, dtype: Any) -> worker.Run:
+    """Returns a run's description: how the corpus is cut into blocks, and the records into shards and buckets.
+
+    Args:
+        settings: from where, to where, how.
+        law: of the instances.
+        corpus: the folder of the joined corpus.
+        dtype: of its ids.
+    """
+    store = TokenStore(corpus, dtype)
+    blocks = store.blocks(settings.block_tokens)
+    count, size = _estimate(store, blocks, law, settings.passes)
+    store.close()
+    outputs = settings.name_outputs(size)
+    layout = shuffle.Layout(law.max_seq_length, law.max_predictions_per_seq, dtype, 1)
+    buckets = int(count * layout.row.itemsize / len(outputs) // _BUCKET_BYTES) + 1
+    names = [field.name for field in dataclasses.fields(law) if field.name != "vocabulary"]
+    return worker.Run(
+        seed=settings.seed,
+        law={name: getattr(law, name) for name in names},
+        vocab_file=files.absolute(settings.vocab_file),
+        ids=dtype.str,
+        blocks=[list(block) for block in blocks],
+        passes=settings.passes,
+        outputs=list(map(files.absolute, outputs)),
+        buckets_per_shard=buckets,
+        compress=settings.compress,
+    )
 
 
 @contextlib.contextmanager

@@ -1,17 +1,17 @@
 """Learns a WordPiece vocabulary from text: `python -m data_gen.learn_vocabulary --help`."""
 
-import collections
 import dataclasses
 from collections.abc import Iterator
 
-import tokenizers
-
 from official_bert import command_line, files, tokenization
-from data_gen import text_formats
+from data_gen import text_formats, vocabulary_report, wordpiece_training
+from data_gen.word_counts import WordCounts
 from official_bert.command_line import option
 from official_bert.errors import UserError
+from official_bert.progress import Progress
 
-_WORDS_AT_ONCE = 10_000
+# Without --heldout_file, every so many documents one is kept from learning.
+_HELDOUT_EVERY = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,76 +20,163 @@ class Options:
 
     input_file: list[str] = option(dataclasses.MISSING, "Text files or glob patterns, separated by commas.")
     vocab_file: str = option(dataclasses.MISSING, "The vocabulary to write, a piece per line.")
-    vocab_size: int = option(30_522, "The number of pieces.")
+    vocab_size: int = option(30_522, "The number of pieces, special tokens included.")
     do_lower_case: bool = option(True, "Whether the vocabulary is to be uncased.")
-    min_frequency: int = option(2, "How often a piece must occur to be taken.")
+    layout: str = option(
+        "compact",
+        "compact: [PAD] [UNK] [CLS] [SEP] [MASK] from 0, then pieces; release: [PAD] 0, [UNK] 100, [CLS] 101, [SEP] "
+        "102, [MASK] 103 and the unused places of Google's English vocabulary (cased: 101, uncased: 994).",
+        wordpiece_training.LAYOUTS,
+    )
+    character_coverage: float = option(
+        1.0, "The share of the text's letters that pieces are to cover; words with rarer letters become [UNK]."
+    )
+    min_frequency: int = option(2, "How often a piece must occur in the text that was counted to be taken.")
+    max_words: int = option(
+        1_000_000,
+        "How many different words to hold at the most, at about 1.2 KB of memory each; of text with more, an even "
+        "sample is counted.",
+    )
+    heldout_file: list[str] = option(
+        [], "Text for the report, as --input_file; otherwise every 50th document is kept from learning for it."
+    )
+    compare_with: str | None = option(None, "Another vocabulary, for the report.")
     input_format: str = option("auto", "How the text is laid out; auto finds it out.", text_formats.FORMATS)
     language: str = option("en", "The text's language, an ISO code: by its rules paragraphs are cut into sentences.")
     json_field: str = option("text", "Where the text is in JSON lines.")
     drop_invalid_utf8: bool = option(False, "Whether bytes that are not UTF-8 are dropped instead of being an error.")
 
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "min_frequency"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name} is {getattr(self, name)}; expected at least 1")
+        if not 0 < self.character_coverage <= 1:
+            raise UserError(f"--character_coverage is {self.character_coverage}; expected a share, above 0, at most 1")
+        if self.max_words < self.vocab_size:
+            raise UserError(
+                f"--max_words is {self.max_words:,}, but --vocab_size is {self.vocab_size:,}; give at least that many"
+            )
 
-def learn(options: Options) -> list[str]:
-    """Returns the pieces: the special tokens ([PAD] first), then letters, then what was learned.
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """A vocabulary, and what it was learned from.
+
+    Attributes:
+        pieces: in the order of ids.
+        text: the words that were counted.
+        heldout: those of text that was kept from learning.
+        letters: the different letters of the text.
+        covered: how many of these have a piece.
+        coverage: the share of the text's letters, each as often as it occurs, that have one.
+    """
+
+    pieces: list[str]
+    text: WordCounts
+    heldout: WordCounts
+    letters: int
+    covered: int
+    coverage: float
+
+
+def learn(options: Options) -> Learned:
+    """Learns a vocabulary: the special tokens, then letters, then pieces by their frequency.
 
     Words are those of the exact tokenizer, so that the vocabulary cuts text as it will be cut.
 
     Raises:
-        UserError: the text is missing or empty.
+        UserError: the text is missing or empty, or the size too small for its letters.
     """
-    basic = tokenization.BasicTokenizer(options.do_lower_case)
-    counts: collections.Counter[str] = collections.Counter()
-    for path in files.expand(options.input_file, "input_file"):
-        documents = text_formats.read_documents(
-            path, options.input_format, options.language, options.json_field, options.drop_invalid_utf8
-        )
-        for document in documents:
-            for sentence in document:
-                counts.update(basic.tokenize(sentence))
-    if not counts:
+    text, heldout = _count(options)
+    if not text.counts:
         raise UserError("the input holds no text to learn from")
-    words = sorted(word for word in counts if len(word) <= tokenization.MAX_CHARACTERS_PER_WORD)
-    # Every letter is given in advance, as a word's first and as a later one: left to itself the trainer numbers the
-    # later ones in the order of a hash table, and breaks ties by these numbers, so that each run learns another
-    # vocabulary.
-    letters = sorted({word[0] for word in words})
-    letters += sorted({tokenization.CONTINUATION + letter for word in words for letter in word[1:]})
-    given = [*tokenization.SPECIAL_TOKENS, *letters]
-    if len(given) > options.vocab_size:
-        raise UserError(
-            f"--vocab_size is {options.vocab_size:,}, but the special tokens and the letters of the text alone are "
-            f"{len(given):,}; give more"
+    if options.heldout_file and not heldout.counts:
+        raise UserError(f"--heldout_file={','.join(options.heldout_file)} holds no text")
+    counts = {word: count for word, count in text.counts.items() if len(word) <= tokenization.MAX_CHARACTERS_PER_WORD}
+    letters = wordpiece_training.letter_frequencies(counts)
+    covered = wordpiece_training.commonest(letters, options.character_coverage)
+    if len(covered) < len(letters):
+        # A word with an unknown letter is unknown as a whole: its pieces would be of no use.
+        counts = {word: count for word, count in counts.items() if covered.issuperset(word)}
+    special = wordpiece_training.special_pieces(options.layout, options.do_lower_case)
+    pieces = wordpiece_training.learn_pieces(counts, special, options.vocab_size, options.min_frequency)
+    coverage = sum(letters[letter] for letter in covered) / max(letters.total(), 1)
+    return Learned(pieces, text, heldout, len(letters), len(covered), coverage)
+
+
+def _count(options: Options) -> tuple[WordCounts, WordCounts]:
+    """Returns the words to learn from, and those of the text held out."""
+    paths = files.expand(options.input_file, "input_file")
+    heldout_paths = files.expand(options.heldout_file, "heldout_file") if options.heldout_file else []
+    both = sorted(set(paths) & set(heldout_paths))
+    if both:
+        raise UserError(f"--heldout_file names {both[0]}, which --input_file names too; give text not learned from")
+    text, heldout = (WordCounts(options.do_lower_case, options.max_words) for _ in range(2))
+    for number, document in enumerate(_documents(paths, options), start=1):
+        held = not heldout_paths and number % _HELDOUT_EVERY == 0
+        (heldout if held else text).add(document)
+    for document in _documents(heldout_paths, options):
+        heldout.add(document)
+    return text, heldout
+
+
+def _documents(paths: list[str], options: Options) -> Iterator[text_formats.Document]:
+    sizes = [files.size(path) for path in paths]
+    progress = Progress("counting words", sum(sizes) / 1e6, "MB")
+    for number, path in enumerate(paths):
+        done = sum(sizes[:number])
+        end = done + sizes[number]
+        for document in text_formats.read_documents(
+            path, options.input_format, options.language, options.json_field, options.drop_invalid_utf8
+        ):
+            yield document
+            # About: characters are counted for bytes, of compressed files too.
+            done = min(done + sum(map(len, document)), end)
+            progress.update(done / 1e6)
+
+
+def _told(text: WordCounts) -> str:
+    sample = f"one sentence in {2**text.halvings:,} of " if text.halvings else ""
+    words = sum(text.counts.values())
+    return f"{sample}{text.documents:,} documents, {words:,} words, {len(text.counts):,} different"
+
+
+def _report(learned: Learned, options: Options, other: dict[str, int] | None) -> str:
+    coverage = f"{100 * learned.coverage:.3f} % of the text"
+    lines = [
+        f"learned from {_told(learned.text)}",
+        f"letters that have a piece: {learned.covered:,} of {learned.letters:,}, {coverage}",
+    ]
+    if not learned.heldout.counts:
+        lines.append(
+            f"nothing was held out, as the text has fewer than {_HELDOUT_EVERY} documents; --heldout_file gives other"
         )
-    trainer = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=options.vocab_size,
-        min_frequency=options.min_frequency,
-        special_tokens=given,
-        continuing_subword_prefix=tokenization.CONTINUATION,
-        show_progress=False,
-    )
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=tokenization.UNK))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer.train_from_iterator(_repeated(words, counts), trainer)
-    vocab = tokenizer.get_vocab()
-    return sorted(vocab, key=vocab.__getitem__)
-
-
-def _repeated(words: list[str], counts: dict[str, int]) -> Iterator[str]:
-    """Each word as often as it occurs, in pieces of text that stay small."""
-    for word in words:
-        for start in range(0, counts[word], _WORDS_AT_ONCE):
-            yield " ".join([word] * min(_WORDS_AT_ONCE, counts[word] - start))
+        return "\n".join(lines)
+    source = ",".join(options.heldout_file) or f"every {_HELDOUT_EVERY}th document, not learned from"
+    case = "lower case" if options.do_lower_case else "as written"
+    lines.append(f"held-out text ({source}; {case}): {_told(learned.heldout)}")
+    vocabularies = {options.vocab_file: {piece: index for index, piece in enumerate(learned.pieces)}}
+    if options.compare_with and other:
+        vocabularies[options.compare_with] = other
+    figures = {name: vocabulary_report.measure(vocab, learned.heldout.counts) for name, vocab in vocabularies.items()}
+    return "\n".join([*lines, vocabulary_report.table(figures)])
 
 
 def main(_: list[str]) -> None:
     options = command_line.read(Options)
-    pieces = learn(options)
-    files.write_text(options.vocab_file, "".join(piece + "\n" for piece in pieces))
-    print(f"{options.vocab_file}: {len(pieces):,} pieces")
-    if len(pieces) < options.vocab_size:
+    files.check_writable(options.vocab_file)
+    other = None
+    if options.compare_with:
+        other = tokenization.load_vocab(options.compare_with)
+        tokenization.check_special_tokens(other, options.compare_with)
+    learned = learn(options)
+    files.write_text(options.vocab_file, "".join(piece + "\n" for piece in learned.pieces))
+    print(f"{options.vocab_file}: {len(learned.pieces):,} pieces")
+    if len(learned.pieces) < options.vocab_size:
         print(
             f"{options.vocab_size:,} were asked for, but no more pieces occur {options.min_frequency} times in the text"
         )
+    print(_report(learned, options, other))
 
 
 if __name__ == "__main__":

@@ -166,25 +166,9 @@ def create_pretraining_data(options: Options) -> Summary:
     Raises:
         UserError: something about the input, the vocabulary or the output is wrong.
     """
-    paths = files.expand(options.input_file, "input_file")
-    for path in options.output_file:
-        if os.path.abspath(path) in map(os.path.abspath, paths):
-            raise UserError(f"--output_file names {path}, which is an input; writing would destroy it")
-    tokenizer = tokenization.FullTokenizer(options.vocab_file, options.do_lower_case)
-    _warn_of_too_few_predictions(options)
-    law = Law(
-        max_seq_length=options.max_seq_length,
-        max_predictions_per_seq=options.max_predictions_per_seq if options.masking == "static" else 0,
-        masked_lm_prob=options.masked_lm_prob,
-        short_seq_prob=options.short_seq_prob,
-        do_whole_word_mask=options.do_whole_word_mask,
-        cls=tokenizer.vocab[tokenization.CLS],
-        sep=tokenizer.vocab[tokenization.SEP],
-        vocabulary=masking.MaskingVocabulary.of(tokenizer.vocab),
-    )
-    for path in options.output_file:
-        files.check_writable(path)
-    source = manifest.describe_source(_flags_that_matter(options), options.vocab_file, paths)
+    paths, tokenizer = checked(options)
+    law = law_of(options, tokenizer.vocab)
+    source = manifest.describe_source(flags_that_matter(options), options.vocab_file, paths)
     path = manifest.manifest_path(options.stem)
     done = manifest.completed(source, path)
     if done:
@@ -194,7 +178,38 @@ def create_pretraining_data(options: Options) -> Summary:
     return make(options, paths, tokenizer, law, source)
 
 
-def _flags_that_matter(options: Options) -> dict[str, Any]:
+def checked(options: Options) -> tuple[list[str], tokenization.FullTokenizer]:
+    """Returns the text files and the tokenizer, if these are good and the records can be written.
+
+    Raises:
+        UserError: something about the input, the vocabulary or the output is wrong.
+    """
+    paths = files.expand(options.input_file, "input_file")
+    for path in options.output_file:
+        if files.absolute(path) in map(files.absolute, paths):
+            raise UserError(f"--output_file names {path}, which is an input; writing would destroy it")
+    tokenizer = tokenization.FullTokenizer(options.vocab_file, options.do_lower_case)
+    _warn_of_too_few_predictions(options)
+    for path in options.output_file:
+        files.check_writable(path)
+    return paths, tokenizer
+
+
+def law_of(options: Options, vocab: dict[str, int]) -> Law:
+    """Returns the law that the flags and the vocabulary give."""
+    return Law(
+        max_seq_length=options.max_seq_length,
+        max_predictions_per_seq=options.max_predictions_per_seq if options.masking == "static" else 0,
+        masked_lm_prob=options.masked_lm_prob,
+        short_seq_prob=options.short_seq_prob,
+        do_whole_word_mask=options.do_whole_word_mask,
+        cls=vocab[tokenization.CLS],
+        sep=vocab[tokenization.SEP],
+        vocabulary=masking.MaskingVocabulary.of(vocab),
+    )
+
+
+def flags_that_matter(options: Options) -> dict[str, Any]:
     """Those that decide the records' bytes, and the names of the files."""
     ignored = ("input_file", "vocab_file", "num_workers")
     flags = {name: value for name, value in dataclasses.asdict(options).items() if name not in ignored}
@@ -222,13 +237,10 @@ def _fast(
     found = dict.fromkeys(paths, options.input_format)
     if options.input_format == "auto":
         found = {path: text_formats.found_format(path, options.language) for path in paths}
-        counts = collections.Counter(found.values())
-        print("format of the text: " + ", ".join(f"{name} ({count} files)" for name, count in counts.items()))
+        print_formats(list(found.values()))
 
     def read(path: str) -> Iterator[list[str]]:
-        return text_formats.read_documents(
-            path, found[path], options.language, options.json_field, options.drop_invalid_utf8
-        )
+        return read_documents(options, path, found[path])
 
     per_thread = threading.local()
 
@@ -238,7 +250,24 @@ def _fast(
         encoded: tuple[np.ndarray, np.ndarray] = per_thread.tokenizer.encode(sentences)
         return encoded
 
-    settings = fast_pipeline.Settings(
+    settings = settings_of(options, paths, source)
+    return Summary.of(fast_pipeline.create(settings, law, read, encode, tokenizer.vocab).statistics)
+
+
+def print_formats(found: list[str]) -> None:
+    """Says which formats the text files have."""
+    counts = collections.Counter(found)
+    print("format of the text: " + ", ".join(f"{name} ({count} files)" for name, count in counts.items()))
+
+
+def read_documents(options: Options, path: str, format: str) -> Iterator[list[str]]:
+    """Yields the documents of a text file, each a list of sentences."""
+    return text_formats.read_documents(path, format, options.language, options.json_field, options.drop_invalid_utf8)
+
+
+def settings_of(options: Options, paths: list[str], source: dict[str, Any]) -> fast_pipeline.Settings:
+    """Returns what the fast pipeline must know, of these text files."""
+    return fast_pipeline.Settings(
         inputs=paths,
         stem=options.stem,
         name_outputs=lambda size: _shards(options, size),
@@ -250,7 +279,6 @@ def _fast(
         compress=options.gzip,
         source=source,
     )
-    return Summary.of(fast_pipeline.create(settings, law, read, encode, tokenizer.vocab).statistics)
 
 
 def _shards(options: Options, size: float) -> list[str]:

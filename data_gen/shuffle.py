@@ -54,12 +54,17 @@ class Layout:
         return np.append(np.searchsorted(keys, np.array(firsts, np.uint64)), len(keys)).astype("<i8")
 
 
-def spool(path: str, instances: Instances, layout: Layout, random: Random) -> None:
-    """Writes a block's instances, sorted by their keys; the file appears whole."""
+def keyed(instances: Instances, random: Random) -> np.ndarray:
+    """Returns a block's instances as they stand on disk, sorted by random keys."""
     keys = random.raw(len(instances.length))
     order = np.argsort(keys, kind="stable")
     rows = rows_of(instances, order)
     rows["key"] = keys[order]
+    return rows
+
+
+def spool(path: str, rows: np.ndarray, layout: Layout) -> None:
+    """Writes a block's rows, which are sorted by their keys; the file appears whole."""
     starts = layout.bucket_starts(rows["key"])
     with files.written_whole(path) as beside, open(beside, "wb") as writer:
         writer.write(starts.data)

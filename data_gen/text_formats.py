@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import IO, Any
+from typing import Any
 
 import sentencex
 import zstandard
@@ -342,16 +342,7 @@ def _lines(path: str) -> Iterator[bytes]:
 def _opened(path: str, stack: ExitStack) -> io.BufferedReader:
     if not files.is_remote(path):
         return stack.enter_context(io.BufferedReader(io.FileIO(path), _BLOCK))
-    # Imported late: local files, the common case, then cost no TensorFlow import (seconds).
-    import tensorflow as tf
-
-    reader: IO[bytes]
-    if path.split("://")[0] in tf.io.gfile.get_registered_schemes():
-        reader = stack.enter_context(tf.io.gfile.GFile(path, "rb"))
-    else:
-        import fsspec
-
-        reader = stack.enter_context(fsspec.open(path, "rb"))
+    reader = stack.enter_context(files.open_bytes(path))
     return io.BufferedReader(_Stream(iter(partial(reader.read, _BLOCK), b"")), _BLOCK)
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,57 @@ class Run:
     compress: bool
 
 
+class Maker:
+    """Makes a run's blocks and shards, wherever the instances are kept in between.
+
+    Args:
+        run: the run's description.
+
+    Attributes:
+        layout: of the instances.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._law = Law(vocabulary=MaskingVocabulary.of(load_vocab(run.vocab_file)), **run.law)
+        buckets = run.buckets_per_shard * len(run.outputs)
+        self.layout = shuffle.Layout(
+            self._law.max_seq_length, self._law.max_predictions_per_seq, np.dtype(run.ids), buckets
+        )
+
+    def block(self, store: TokenStore, number_of_pass: int, block: int) -> tuple[np.ndarray, dict[str, int]]:
+        """Returns the rows of a block's instances, sorted by their keys, and their statistics."""
+        random = vectorized.Random(self._run.seed, number_of_pass, block)
+        first, last = self._run.blocks[block]
+        instances = vectorized.make_instances(store, first, last, self._law, random)
+        return shuffle.keyed(instances, random), shuffle.statistics(instances, self._law)
+
+    def buckets(self, shard: int) -> range:
+        """Returns the numbers of the buckets that a shard is made of."""
+        return range(shard * self._run.buckets_per_shard, (shard + 1) * self._run.buckets_per_shard)
+
+    def shard(self, number: int, buckets: Iterable[np.ndarray]) -> dict[str, Any]:
+        """Writes a shard and returns what the manifest says of it.
+
+        Args:
+            number: of the shard.
+            buckets: the rows of each of its buckets, in the order of their keys.
+        """
+        path = self._run.outputs[number]
+        schema = shuffle.schema(self._law)
+        count = 0
+        with writer.open_shard(path, self._run.compress) as shard:
+            for rows in buckets:
+                for start in range(0, len(rows), _RECORDS_AT_ONCE):
+                    batch = shuffle.features(rows[start : start + _RECORDS_AT_ONCE])
+                    encoded = records.encode(batch, schema)
+                    count += len(encoded)
+                    shard.write(b"".join(map(writer.framed, encoded)))
+        return {"file": os.path.basename(path), "records": count, "bytes": files.size(path), "sha256": sha256(path)}
+
+
 class Worker:
-    """Does the tasks of a run.
+    """Does the tasks of a run, with files in its working folder.
 
     Args:
         folder: the run's working folder, with the corpus and the run's description.
@@ -64,12 +114,8 @@ class Worker:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._run = Run(**json.loads(files.read_text(os.path.join(folder, RUN))))
-        vocabulary = MaskingVocabulary.of(load_vocab(self._run.vocab_file))
-        self._law = Law(vocabulary=vocabulary, **self._run.law)
-        ids = np.dtype(self._run.ids)
-        self._store = TokenStore(os.path.join(folder, CORPUS), ids)
-        buckets = self._run.buckets_per_shard * len(self._run.outputs)
-        self._layout = shuffle.Layout(self._law.max_seq_length, self._law.max_predictions_per_seq, ids, buckets)
+        self._maker = Maker(self._run)
+        self._store = TokenStore(os.path.join(folder, CORPUS), np.dtype(self._run.ids))
 
     def do(self, task: dict[str, Any]) -> dict[str, Any]:
         """Does a task and returns its statistics; of one done before, those of then."""
@@ -85,27 +131,14 @@ class Worker:
         return os.path.join(self._folder, f"spooled-{number_of_pass}-{block}")
 
     def _block(self, number_of_pass: int, block: int) -> dict[str, int]:
-        random = vectorized.Random(self._run.seed, number_of_pass, block)
-        first, last = self._run.blocks[block]
-        instances = vectorized.make_instances(self._store, first, last, self._law, random)
-        shuffle.spool(self._spooled(number_of_pass, block), instances, self._layout, random)
-        return shuffle.statistics(instances, self._law)
+        rows, statistics = self._maker.block(self._store, number_of_pass, block)
+        shuffle.spool(self._spooled(number_of_pass, block), rows, self._maker.layout)
+        return statistics
 
     def _shard(self, number: int) -> dict[str, Any]:
-        path = self._run.outputs[number]
         spooled = [self._spooled(p, b) for p in range(self._run.passes) for b in range(len(self._run.blocks))]
-        schema = shuffle.schema(self._law)
-        count = 0
-        each = self._run.buckets_per_shard
-        with writer.open_shard(path, self._run.compress) as shard:
-            for bucket in range(number * each, (number + 1) * each):
-                rows = shuffle.collect(spooled, bucket, self._layout)
-                for start in range(0, len(rows), _RECORDS_AT_ONCE):
-                    batch = shuffle.features(rows[start : start + _RECORDS_AT_ONCE])
-                    encoded = records.encode(batch, schema)
-                    count += len(encoded)
-                    shard.write(b"".join(map(writer.framed, encoded)))
-        return {"file": os.path.basename(path), "records": count, "bytes": files.size(path), "sha256": sha256(path)}
+        buckets = self._maker.buckets(number)
+        return self._maker.shard(number, (shuffle.collect(spooled, each, self._maker.layout) for each in buckets))
 
 
 def main() -> None:

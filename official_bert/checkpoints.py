@@ -57,7 +57,9 @@ TF1_NAMES = {
 }
 _TF1_TRANSPOSED = frozenset({"next_sentence/kernel"})
 # What checkpoints hold besides weights: in TF1's the optimizer's averages and the step, in ours the same and the graph.
-_NOT_WEIGHTS = re.compile(r".*/adam_[mv]$|global_step$|optimizer/|save_counter/|_CHECKPOINTABLE_OBJECT_GRAPH$")
+_NOT_WEIGHTS = re.compile(
+    r".*/adam_[mv]$|global_step$|optimizer/|loss_scale/|position/|save_counter/|_CHECKPOINTABLE_OBJECT_GRAPH$"
+)
 
 
 class RunCheckpoints:

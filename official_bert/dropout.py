@@ -27,6 +27,11 @@ def dropout_seed(seed: Any) -> Iterator[None]:
         _seeds.pop()
 
 
+def current_seed() -> Any:
+    """Returns the seed of the enclosing `dropout_seed`, or None outside of one."""
+    return _seeds[-1] if _seeds else None
+
+
 class _GivenSeed(keras.random.SeedGenerator):
     """Hands a seed tensor to keras.random, which takes no tensors but asks a SeedGenerator for its next one."""
 
@@ -68,11 +73,12 @@ class Dropout(keras.layers.Layer):
         return ops.where(keep, inputs * (2**_BITS / self._kept), 0)
 
     def _seed(self) -> Any:
-        if not _seeds:
+        given = current_seed()
+        if given is None:
             return None
         # Names are unique within a model; 31 bits keep the number within int32.
         place = zlib.crc32(self.name.encode()) & 0x7FFFFFFF
-        seed = ops.convert_to_tensor(_seeds[-1], dtype="int32")
+        seed = ops.convert_to_tensor(given, dtype="int32")
         return _GivenSeed(ops.bitwise_xor(seed, ops.convert_to_tensor([place, 0], dtype="int32")))
 
     def get_config(self) -> dict[str, Any]:

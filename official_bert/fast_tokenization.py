@@ -9,6 +9,8 @@ this is not sure, the text goes through the exact tokenizer:
   punctuation;
 - uncased models: those with one of some forty marks that rule 4 moves about but does not delete (class Mc, not Mn);
 - those with a word of over 200 characters, which the kernel would cut, since it counts bytes.
+
+Where words are wanted instead of pieces, the same table sets spaces about punctuation too, and Python splits.
 """
 
 import itertools
@@ -37,12 +39,13 @@ _DELETED = _STRINGS
 _EXACT = 0xFFFFFFFF  # the text needs the exact tokenizer
 
 
-def normal_form(character: str, tokenizer: BasicTokenizer) -> str | None:
+def normal_form(character: str, tokenizer: BasicTokenizer, spaced: bool = False) -> str | None:
     """Returns what a character becomes before text is split into words, wherever it stands.
 
     Args:
         character: one character.
         tokenizer: the exact rules, cased or uncased.
+        spaced: whether punctuation and ideographs get their spaces; the kernel splits there itself.
 
     Returns:
         The character or characters that it becomes: " " for white space, "" if it is deleted. None if that depends on
@@ -53,7 +56,7 @@ def normal_form(character: str, tokenizer: BasicTokenizer) -> str | None:
     form = " ".join(tokenizer.tokenize(f"a{character}a"))[1:-1]
     if tokenizer.do_lower_case and (character == _CAPITAL_SIGMA or any(map(unicodedata.combining, form))):
         return None
-    return form.strip() or form  # without the spaces about punctuation and ideographs: the kernel splits there itself
+    return form if spaced else form.strip() or form
 
 
 class CharacterTable:
@@ -61,10 +64,11 @@ class CharacterTable:
 
     Args:
         tokenizer: the exact rules.
+        spaced: as for `normal_form`.
     """
 
-    def __init__(self, tokenizer: BasicTokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: BasicTokenizer, spaced: bool = False) -> None:
+        self._tokenizer, self._spaced = tokenizer, spaced
         self._targets = np.zeros(sys.maxunicode + 1, np.dtype("<u4"))  # nothing known yet
         self._targets[ord(_SEPARATOR)] = ord(_SEPARATOR)
         self._strings = {"": 0}
@@ -102,18 +106,46 @@ class CharacterTable:
 
     def _learn(self, codes: npt.NDArray[np.uint32]) -> None:
         for code in np.unique(codes).tolist():
-            form = normal_form(chr(code), self._tokenizer)
+            form = normal_form(chr(code), self._tokenizer, self._spaced)
             if form is None:
                 self._targets[code] = _EXACT
             elif len(form) == 1:
                 self._targets[code] = ord(form)
             else:
                 self._targets[code] = _STRINGS + self._strings.setdefault(form, len(self._strings))
-        if len(self._strings) > len(self._lengths):
-            self._lengths = np.array([len(string) for string in self._strings])
+        new = list(self._strings)[len(self._lengths) :]
+        if new:
+            known = self._letters
+            self._lengths = np.append(self._lengths, [len(string) for string in new])
             self._letters = np.zeros((len(self._strings), self._lengths.max()), np.dtype("<u4"))
-            for row, string in zip(self._letters, self._strings, strict=True):
+            self._letters[: len(known), : known.shape[1]] = known
+            for row, string in zip(self._letters[len(known) :], new, strict=True):
                 row[: len(string)] = [ord(letter) for letter in string]
+
+
+class FastBasicTokenizer:
+    """Many texts to words at once, exactly as BasicTokenizer, about twice as fast.
+
+    Args:
+        do_lower_case: True for uncased models, False for cased ones.
+    """
+
+    def __init__(self, do_lower_case: bool = True) -> None:
+        self._exact = BasicTokenizer(do_lower_case)
+        self._table = CharacterTable(self._exact, spaced=True)
+
+    def words(self, texts: list[str]) -> list[str]:
+        """Returns the words of all texts; those of texts that need the exact tokenizer come last."""
+        codes = np.frombuffer(_SEPARATOR.join(texts).encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
+        made, places = self._table.normalize(codes)
+        if not len(places):
+            return made.tobytes().decode("utf-32-le").split()
+        ends = np.cumsum([len(text) + 1 for text in texts])
+        exact = set(np.searchsorted(ends, places, side="right").tolist())
+        words = self.words([text for number, text in enumerate(texts) if number not in exact])
+        for number in sorted(exact):
+            words += self._exact.tokenize(texts[number])
+        return words
 
 
 class FastTokenizer:

@@ -1,11 +1,15 @@
 """Reading and writing files, local or on any file system that TensorFlow knows (gs://, hdfs://, ...).
 
+What TensorFlow does not know (http://, s3://, zip://, ...) is read through fsspec, with the package that it wants.
+
 A file that is written here appears under its name whole or not at all: it is written beside, then renamed.
 """
 
 import contextlib
 import glob as local_glob
 import os
+import shutil
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +21,11 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def absolute(path: str) -> str:
+    """Returns a local path from the root on, and a remote one as it is."""
+    return path if is_remote(path) else os.path.abspath(path)
+
+
 def _gfile() -> Any:
     # Imported late: local files, the common case, then cost no TensorFlow import (seconds).
     import tensorflow as tf
@@ -24,9 +33,27 @@ def _gfile() -> Any:
     return tf.io.gfile
 
 
+def _fsspec_of(path: str) -> Any:
+    """The file system of fsspec that reads this path; None where TensorFlow knows the path."""
+    if path.split("://")[0] in _gfile().get_registered_schemes():
+        return None
+    import fsspec
+
+    try:
+        return fsspec.url_to_fs(path)[0]
+    except (ImportError, ValueError) as error:  # a package is missing, or nobody knows such paths
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
 def open_bytes(path: str, mode: str = "rb") -> Any:
     """Opens a file of bytes, in mode "rb" or "wb"."""
-    return _gfile().GFile(path, mode) if is_remote(path) else open(path, mode)
+    if not is_remote(path):
+        return open(path, mode)
+    other = _fsspec_of(path)
+    opened = other.open(path, mode) if other else _gfile().GFile(path, mode)
+    if mode == "wb":
+        opened.write(b"")  # TensorFlow's makes the file when it is first written to, not before
+    return opened
 
 
 def read_bytes(path: str) -> bytes:
@@ -67,7 +94,7 @@ def written_whole(path: str) -> Iterator[str]:
         path = os.path.realpath(path)  # what a link points to is replaced, not the link
         if os.path.exists(path) and not os.path.isfile(path):
             raise UserError(f"{path} is not an ordinary file; give the name of one, or of none")
-    beside = f"{path}.writing-{os.getpid()}"
+    beside = f"{path}.writing-{uuid.uuid4().hex[:12]}"  # other machines may be writing the same file
     try:
         make_folder(os.path.dirname(path) or ".")
         yield beside
@@ -90,6 +117,12 @@ def write_bytes(path: str, content: bytes) -> None:
 def write_text(path: str, text: str) -> None:
     """Writes a whole UTF-8 file."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def copy(source: str, target: str) -> None:
+    """Copies a file, from any file system to any; the copy appears whole."""
+    with open_bytes(source) as reader, written_whole(target) as beside, open_bytes(beside, "wb") as writer:
+        shutil.copyfileobj(reader, writer, 1 << 22)
 
 
 def check_writable(path: str) -> None:
@@ -129,19 +162,37 @@ def remove(path: str) -> None:
         os.remove(path)
 
 
+def remove_folder(path: str) -> None:
+    """Removes the folder, with all that is in it, if it is there."""
+    if is_remote(path):
+        if _gfile().exists(path):
+            _gfile().rmtree(path)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def exists(path: str) -> bool:
     """Whether there is a file or folder of that name."""
-    return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
+    if not is_remote(path):
+        return os.path.exists(path)
+    other = _fsspec_of(path)
+    return bool(other.exists(path) if other else _gfile().exists(path))
 
 
 def size(path: str) -> int:
     """Returns the file's length in bytes."""
-    return int(_gfile().stat(path).length) if is_remote(path) else os.path.getsize(path)
+    if not is_remote(path):
+        return os.path.getsize(path)
+    other = _fsspec_of(path)
+    return int(other.size(path) if other else _gfile().stat(path).length)
 
 
 def glob(pattern: str) -> list[str]:
     """Returns the files that match a pattern, sorted."""
-    return sorted(_gfile().glob(pattern) if is_remote(pattern) else local_glob.glob(pattern))
+    if not is_remote(pattern):
+        return sorted(local_glob.glob(pattern))
+    other = _fsspec_of(pattern)
+    return sorted(map(other.unstrip_protocol, other.glob(pattern)) if other else _gfile().glob(pattern))
 
 
 def expand(patterns: list[str], flag: str) -> list[str]:

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import official_bert
@@ -125,12 +125,28 @@ def describe_source(flags: dict[str, Any], vocab_file: str, inputs: list[str]) -
         read += size
         progress.update(read / 1e6)
 
+    return source_of(flags, vocab_file, inputs, [sha256(path, count) for path in inputs])
+
+
+def source_of(flags: dict[str, Any], vocab_file: str, inputs: list[str], hashes: list[str]) -> dict[str, Any]:
+    """Returns what `describe_source` does, where the hashes of the text files are known already."""
     return {
         "format": FORMAT,
         "flags": flags,
         "vocabulary": sha256(vocab_file),
-        "inputs": [{"file": os.path.basename(path), "sha256": sha256(path, count)} for path in inputs],
+        "inputs": [
+            {"file": os.path.basename(path), "sha256": digest} for path, digest in zip(inputs, hashes, strict=True)
+        ],
     }
+
+
+def total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Returns the sums of counts of the same name."""
+    sums: dict[str, int] = {}
+    for each in counts:
+        for name, value in each.items():
+            sums[name] = sums.get(name, 0) + value
+    return sums
 
 
 def completed(source: dict[str, Any], path: str) -> Manifest | None:

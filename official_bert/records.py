@@ -188,6 +188,8 @@ def compression(paths: Sequence[str]) -> str:
                 kinds[path] = "GZIP" if reader.read(3) == b"\x1f\x8b\x08" else ""
         except FileNotFoundError as error:
             raise UserError(f"there is no file {path}") from error
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     if len(set(kinds.values())) > 1:
         plain = next(path for path, kind in kinds.items() if not kind)
         zipped = next(path for path, kind in kinds.items() if kind)

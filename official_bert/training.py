@@ -16,13 +16,13 @@ import tensorflow as tf
 import official_bert
 from official_bert import checkpoints, cost, distribution, files, records, report
 from official_bert.config import BertConfig
-from official_bert.curves import RUN_FILE, read_facts, save_curves
+from official_bert.curves import RUN_FILE, comparison, read_curves, read_facts, save_curves
 from official_bert.errors import UserError
 from official_bert.metrics import pretraining_metrics
 from official_bert.optimization import PhasedSchedule, WarmupPolynomialDecay
 from official_bert.pretrainer import SUMS, Pretrainer
 from official_bert.tokenization import check_special_tokens, load_vocab
-from official_bert.training_log import EVAL, TRAIN, TrainingLog, progress_line
+from official_bert.training_log import EVAL, TRAIN, TrainingLog, progress_line, read_log
 from official_bert.training_options import DATA, DECISIVE, DTYPES, Options, Phase
 from official_bert.training_records import RecordFiles
 
@@ -62,8 +62,6 @@ def run(options: Options) -> int:
     """
     # First of all: a strategy over several workers must be made before TensorFlow does anything else.
     strategy = distribution.get_strategy(options.strategy, options.tpu_name, options.tpu_zone, options.gcp_project)
-    # Sums in one fixed order: a run that was killed and went on ends with the very weights of one that was not.
-    tf.config.experimental.enable_op_determinism()
     _check_replicas(options, strategy.num_replicas_in_sync)
     config = BertConfig.from_json_file(options.bert_config_file)
     for phase in options.phases:
@@ -92,6 +90,8 @@ class _Run:
         self.folder = options.output_dir
         self.records = [self._records(phase.input_file, phase) for phase in options.phases] if options.do_train else []
         self.held_out = self._held_out()
+        if options.compare_with:
+            read_curves(options.compare_with)  # a mistake is told before hours of training, not after them
         self.facts = self._facts(strategy)
         if options.do_train:
             self._check_changes()
@@ -127,7 +127,7 @@ class _Run:
         )
         self.facts["parameters"] = self.pretrainer.model.count_params()
         self.saved = checkpoints.RunCheckpoints(self.folder, self.pretrainer.variables, options.keep_checkpoint_max)
-        self.matmul_rate: float | None = None
+        self.matmul_rate = math.inf
         self.seconds_per_step: float | None = None
 
     def run(self) -> int:
@@ -152,7 +152,7 @@ class _Run:
             self.folder if self.is_chief else None, self.pretrainer.step if options.do_train else None
         )
         if restored and options.do_train:
-            self.log.notice(self.pretrainer.step, f"went on from {os.path.basename(restored)}")
+            self.log.note(self.pretrainer.step, f"went on from {os.path.basename(restored)}")
         if options.do_train:
             stopped_by = self._train()
             if stopped_by:
@@ -164,6 +164,8 @@ class _Run:
             facts = self.facts if options.do_train else {**self.facts, **read_facts(self.folder)}
             written = report.write_report(self.folder, facts, options.compare_with)
             print(f"report in {', '.join(written)}")
+            if options.compare_with:
+                print(comparison(read_curves(self.folder), read_curves(options.compare_with)))
             if options.save_curves:
                 save_curves(self.folder, options.save_curves)
                 print(f"curves kept in {options.save_curves}")
@@ -245,16 +247,15 @@ class _Run:
         if not self.options.do_train:
             return
         for phase in self.options.phases:
-            size = cost.memory_estimate(
+            needed = cost.memory_estimate(
                 self.config,
                 phase.train_batch_size // strategy.num_replicas_in_sync // self.options.gradient_accumulation_steps,
                 phase.max_seq_length,
                 phase.max_predictions_per_seq,
-                DTYPES[self.options.dtype],
-                self.options.optimizer,
+                self.options.dtype,
                 self.options.rematerialize,
             )
-            print(f"estimated memory of a device in phase {phase.number}: {size / 1e9:.2f} GB")
+            print(f"estimated memory of each device in phase {phase.number}: {needed.total / 1e9:.2f} GB", flush=True)
 
     # Training.
 
@@ -265,7 +266,7 @@ class _Run:
             return None
         if self.data_changed:
             self.saved.position.assign(0)
-        self.matmul_rate = cost.matmul_rate(DTYPES[self.options.dtype])
+        self.matmul_rate = cost.matmul_rate(self.pretrainer.strategy, self.options.dtype)
         with _StopRequest() as stop:
             for phase, found in zip(self.options.phases, self.records, strict=True):
                 if self.pretrainer.step < phase.last_step:
@@ -352,7 +353,7 @@ class _Run:
         if self.options.on_nonfinite == "skip" or (
             self.options.dtype == "float16" and math.isfinite(sums["nonfinite_loss"])
         ):
-            self.log.notice(step, f"{sums['nonfinite_steps']:.0f} steps skipped as not finite, the first: {what}")
+            self.log.note(step, f"{sums['nonfinite_steps']:.0f} steps skipped as not finite, the first: {what}")
             print(f"skipped {sums['nonfinite_steps']:.0f} steps that were not finite; {what}", flush=True)
             return
         skipped = position + (step - 1 - first) * phase.train_batch_size
@@ -365,10 +366,10 @@ class _Run:
 
     def _measurements(self, interval: "_Interval", step: int, phase: Phase) -> dict[str, float]:
         steps, seconds, sums = step - interval.first_step, interval.seconds, interval.sums
-        flops = cost.step_flops(
+        flop = cost.training_flop(
             self.config, phase.train_batch_size, phase.max_seq_length, phase.max_predictions_per_seq
         )
-        values = {
+        return {
             **pretraining_metrics(sums),
             "learning_rate": float(self.schedule(step - 1)),
             "gradient_norm": sums["gradient_norm"] / max(steps - sums["nonfinite_steps"], 1),
@@ -376,13 +377,10 @@ class _Run:
             "examples_per_second": steps * phase.train_batch_size / seconds,
             "tokens_per_second": sums["tokens"] / seconds,
             "input_wait_share": sums["input_wait"] / seconds,
-            "model_flops_per_second": flops * steps / seconds,
+            "model_flops_per_second": flop * steps / seconds,
+            "flops_utilization": flop * steps / seconds / self.matmul_rate,
             "max_seq_length": phase.max_seq_length,
         }
-        if self.matmul_rate:
-            devices = self.pretrainer.strategy.num_replicas_in_sync
-            values["flops_utilization"] = values["model_flops_per_second"] / self.matmul_rate / devices
-        return values
 
     # Evaluation.
 
@@ -405,7 +403,7 @@ class _Run:
             raise _damage_told(found, error) from error
         metrics = pretraining_metrics(totals)
         step = self.pretrainer.step
-        best = min((line["loss"] for line in self.log.lines(EVAL)), default=math.inf)
+        best = min((line["loss"] for line in read_log(self.folder, EVAL)), default=math.inf)
         self.log.write(EVAL, step, metrics)
         if not final:
             print(

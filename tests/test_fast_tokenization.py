@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_bert.errors import UserError
-from official_bert.fast_tokenization import FastTokenizer, normal_form
+from official_bert.fast_tokenization import FastBasicTokenizer, FastTokenizer, normal_form
 from official_bert.tokenization import SPECIAL_TOKENS, BasicTokenizer, FullTokenizer
 from tests.conftest import ROOT
 from tests.test_tokenization import ASSIGNED, VOCABULARIES
@@ -102,6 +102,21 @@ def test_normal_form_is_what_a_character_becomes_wherever_it_stands():
     assert normal_form("각", uncased) == "\u1100\u1161\u11a8"
     assert [normal_form(character, uncased) for character in "Σ\u302e\u0378\ud800"] == [None] * 4
     assert [normal_form(character, cased) for character in "Σ\u302e\u0378\ud800"] == ["Σ", "\u302e", None, None]
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_fast_words_are_the_exact_ones_for_every_code_point(do_lower_case: bool):
+    exact, fast = BasicTokenizer(do_lower_case), FastBasicTokenizer(do_lower_case)
+    texts = [CONTEXTS.format(chr(code)) for code in [*ASSIGNED, 0x378, 0xD800]]
+    for start in range(0, len(texts), 200):
+        some = texts[start : start + 200]
+        assert sorted(fast.words(some)) == sorted(word for text in some for word in exact.tokenize(text)), start
+
+
+@given(st.lists(st.text()), st.booleans())
+def test_fast_words_are_the_exact_ones_of_any_text(texts: list[str], do_lower_case: bool):
+    expected = sorted(word for text in texts for word in BasicTokenizer(do_lower_case).tokenize(text))
+    assert sorted(FastBasicTokenizer(do_lower_case).words(texts)) == expected
 
 
 def test_capital_sigma_is_lowered_by_its_neighbours_beside_every_code_point(tokenizers: dict[bool, FastTokenizer]):

@@ -182,7 +182,8 @@ def test_dynamic_masks_change_with_the_epoch_and_with_nothing_else(tmp_path: pat
 def test_evaluation_hides_the_same_tokens_each_time(tmp_path: pathlib.Path):
     paths = write_records(tmp_path, [10])
     first, second = (
-        list(input_pipeline.evaluation_batches(paths, 4, UNMASKED, masking=masking()).as_numpy_iterator()) for _ in range(2)
+        list(input_pipeline.evaluation_batches(paths, 4, UNMASKED, masking=masking()).as_numpy_iterator())
+        for _ in range(2)
     )
     assert len(first) == 3
     for one, other in zip(first, second, strict=True):

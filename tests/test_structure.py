@@ -31,7 +31,8 @@ LAYERS = (
     ("checkpoints", "fill_mask", "pretrainer"),
     ("training",),
 )
-PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib"}  # matplotlib: only where it is installed
+# matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
+PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib", "fsspec"}
 
 
 def imports_of(path: pathlib.Path) -> set[str]:

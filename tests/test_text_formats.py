@@ -16,6 +16,7 @@ import sentencex
 import tensorflow as tf
 import zstandard
 
+from official_bert import files
 from data_gen.text_formats import FORMATS, found_format, read_documents
 from official_bert.errors import UserError
 
@@ -348,3 +349,15 @@ def test_real_paragraphs_are_cut_where_the_library_cuts(test_data: pathlib.Path)
         if not empty
     ]
     assert list(read_documents(str(path), language="de")) == expected
+
+
+def test_patterns_of_remote_files_are_expanded_through_fsspec():
+    for name in ("b.txt", "a.txt"):
+        with fsspec.open(f"memory://patterns/{name}", "wb") as writer:
+            writer.write(b"One.\n")
+    found = files.expand(["memory://patterns/*.txt"], "input_file")
+    assert [path.rsplit("/")[-1] for path in found] == ["a.txt", "b.txt"]
+    assert [files.size(path) for path in found] == [5, 5]
+    assert list(read_documents(found[0])) == [["One."]]
+    with pytest.raises(UserError, match=r"no file matches 'memory://patterns/\*.json'"):
+        files.expand(["memory://patterns/*.json"], "input_file")

@@ -268,6 +268,8 @@ def test_two_devices_take_the_same_steps_as_one(tiny_config: BertConfig, record_
     (one, weights_of_one), (two, weights_of_two) = results
     for expected, found in zip(one, two, strict=True):
         for name, value in expected.items():  # the norm of the gradient before clipping is among them
+            if name == "input_wait":
+                continue
             assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-4), name
     for path, value in weights_of_one.items():
         np.testing.assert_allclose(weights_of_two[path], value, atol=2e-5, err_msg=path)
@@ -280,7 +282,7 @@ def test_dropout_differs_between_devices_and_steps(tiny_config: BertConfig):
     @tf.function
     def seeds():
         return pretrainer.strategy.run(
-            lambda: pretrainer._dropout_seed(tf.distribute.get_replica_context().replica_id_in_sync_group)
+            lambda: pretrainer._dropout_seed(tf.distribute.get_replica_context().replica_id_in_sync_group, 0)
         )
 
     found = []
@@ -311,12 +313,14 @@ def test_a_run_leaves_everything_behind_that_it_promises(
     assert {path.name for path in folder.iterdir()} == {
         "bert_config.json", "vocab.txt", "tokenizer_config.json", "checkpoint", "ckpt-20.index",
         "ckpt-20.data-00000-of-00001", "train.jsonl", "eval.jsonl", "train", "eval", "eval_results.txt", "curves.png",
+        "run.json", "report.html", "MODEL_CARD.md",
     }  # fmt: skip
     lines = read_log(str(folder), "train")
     assert [line["step"] for line in lines] == list(range(1, 21))
     assert set(lines[0]) == {
         "step", "loss", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy",
         "learning_rate", "gradient_norm", "steps_per_second", "examples_per_second", "tokens_per_second",
+        "input_wait_share", "model_flops_per_second", "flops_utilization", "max_seq_length",
     }  # fmt: skip
     assert lines[0]["learning_rate"] == 0.0
     assert lines[4]["learning_rate"] == pytest.approx(1e-2 * (1 - 4 / 20))
@@ -345,16 +349,15 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(
     training.run(options_for(record_files, config_file, halved))
     for path in halved.glob("ckpt-20*"):
         path.unlink()
-    (halved / "checkpoint").write_text('model_checkpoint_path: "ckpt-10"\nall_model_checkpoint_paths: "ckpt-10"\n')
     training.run(options_for(record_files, config_file, halved))
     weights = [tf.train.load_checkpoint(str(folder)) for folder in (straight, halved)]
     names = [name for name in weights[0].get_variable_to_shape_map() if "ATTRIBUTES" in name and "counter" not in name]
     assert len(names) > 90
     for name in names:
-        np.testing.assert_allclose(weights[1].get_tensor(name), weights[0].get_tensor(name), atol=1e-6, err_msg=name)
+        np.testing.assert_array_equal(weights[1].get_tensor(name), weights[0].get_tensor(name), err_msg=name)
     losses = [[line["loss"] for line in read_log(str(folder), "train")] for folder in (straight, halved)]
     assert len(losses[1]) == 20
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert losses[1] == losses[0]
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
@@ -375,7 +378,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(record_files: list[str], con
     assert saved is not None, output
     step = int(saved.rsplit("-", 1)[1])
     assert f"stopped at step {step:,}; the same command goes on from there" in output
-    command = [part.replace("100000", str(step + 5)) for part in command]
+    command = [part.replace("100000", str(step + 5)) for part in command] + ["--allow_changes=num_train_steps"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"going on from {saved}, step {step:,}" in done.stdout
@@ -525,7 +528,7 @@ def test_bad_value_is_named_whatever_the_device_would_make_of_it(
         with pytest.raises(
             UserError, match=rf"{name}.tfrecord: record 5 \(from 0\): {name} holds {value}; expected 0 to"
         ):
-            training.run(options_for([str(path)], config_file, tmp_path / "run"))
+            training.run(options_for([str(path)], config_file, tmp_path / name))
 
 
 def test_empty_files_are_left_out(
@@ -562,7 +565,7 @@ def test_damaged_log_is_named_by_line(record_files: list[str], config_file: str,
     log = folder / "train.jsonl"
     log.write_text(log.read_text().replace('"step": 3,', '"step": 3', 1))
     with pytest.raises(UserError, match="train.jsonl, line 3: not valid JSON"):
-        training.run(options_for(record_files, config_file, folder, num_train_steps=30))
+        training.run(options_for(record_files, config_file, folder))
 
 
 def test_run_without_tensorboard_goes_on(
@@ -589,7 +592,7 @@ def test_full_disk_while_logging_is_told(
 
 def test_a_loss_that_is_not_finite_stops_the_run(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
     options = options_for(record_files, config_file, tmp_path / "run", learning_rate=1e30, num_warmup_steps=0)
-    with pytest.raises(UserError, match=r"not finite between steps \d+ and \d+"):
+    with pytest.raises(UserError, match=r"not finite in step \d+: loss nan.*numbered from 0: .*\.tfrecord: \d+"):
         training.run(options)
 
 
@@ -608,15 +611,6 @@ def test_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(
     with pytest.raises(UserError, match="cannot save step 20 .* No space left on device; the earlier checkpoints"):
         training.run(options_for(record_files, config_file, folder))
     assert tf.train.latest_checkpoint(str(folder)) == os.path.join(folder, "ckpt-10")
-
-
-def test_damaged_checkpoint_is_an_error(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
-    folder = tmp_path / "run"
-    training.run(options_for(record_files, config_file, folder))
-    path = folder / "ckpt-20.data-00000-of-00001"
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(UserError, match="ckpt-20 does not fit the model or is damaged"):
-        training.run(options_for(record_files, config_file, folder, num_train_steps=30))
 
 
 def test_unknown_strategy_is_refused():

@@ -1,0 +1,66 @@
+"""A pre-training record as a person reads it."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from official_bert import tokenization
+from data_gen import record_batches
+from data_gen.record_batches import Batch, named
+
+# As it stands in the record, and, where it is to be predicted, what stood there before masking.
+Token = tuple[str, str | None]
+
+_LABELS = ("b follows a in the text", "b comes from elsewhere")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A record in words.
+
+    Attributes:
+        name: which record it is.
+        facts: what it is like.
+        segments: the tokens of "a" and of "b", [CLS] and [SEP] included.
+    """
+
+    name: str
+    facts: list[str]
+    segments: list[tuple[str, list[Token]]]
+
+
+def sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str) -> Sample:
+    """Returns a record of a batch in words.
+
+    Args:
+        batch: features by name, [B, *shape], with values within the schema's limits.
+        row: of the record.
+        vocab: token to id.
+        name: which record it is.
+    """
+    one = {feature: values[row : row + 1] for feature, values in batch.items()}
+    tokens = {number: token for token, number in vocab.items()}
+    length, first = int(record_batches.text_lengths(one)[0]), int(record_batches.first_lengths(one)[0])
+    originals: dict[int, int] = {}
+    if "masked_lm_positions" in one:
+        used = one["masked_lm_weights"] > 0
+        positions, labels = one["masked_lm_positions"][used], one["masked_lm_ids"][used]
+        originals = dict(zip(positions.tolist(), labels.tolist(), strict=True))
+    ids = one["input_ids"][0]
+    text: list[Token] = [
+        (named(tokens, ids[at]), named(tokens, originals[at]) if at in originals else None) for at in range(length)
+    ]
+    label = int(one["next_sentence_labels"][0, 0])
+    facts = [
+        f"next sentence: {_LABELS[label]} ({label})",
+        f"{length} tokens, {len(ids) - length} positions of padding",
+        _predictions(ids, originals, vocab) if "masked_lm_positions" in one else "not masked: that happens in training",
+    ]
+    return Sample(name, facts, [("a", text[:first]), ("b", text[first:])])
+
+
+def _predictions(ids: np.ndarray, originals: dict[int, int], vocab: Mapping[str, int]) -> str:
+    hidden = sum(ids[at] == vocab[tokenization.MASK] for at in originals)
+    kept = sum(ids[at] == original for at, original in originals.items())
+    return f"{len(originals)} to be predicted: {hidden} [MASK], {kept} kept, {len(originals) - hidden - kept} random"

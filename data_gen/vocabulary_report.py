@@ -1,0 +1,56 @@
+"""How well vocabularies cut text that they were not learned from."""
+
+import dataclasses
+
+from official_bert.tokenization import UNK, WordpieceTokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """What a vocabulary makes of some words.
+
+    Attributes:
+        size: its number of pieces.
+        pieces_per_word: the mean number of pieces that a word is cut into; [UNK] is one.
+        whole: the share of words that are a piece as a whole.
+        unknown: the share of words that become [UNK].
+    """
+
+    size: int
+    pieces_per_word: float
+    whole: float
+    unknown: float
+
+
+def measure(vocab: dict[str, int], counts: dict[str, int]) -> Figures:
+    """Cuts the words with the exact tokenizer.
+
+    Args:
+        vocab: token to id.
+        counts: words and how often they occur; at least one.
+    """
+    tokenizer = WordpieceTokenizer(vocab)
+    words = pieces = whole = unknown = 0
+    for word, count in counts.items():
+        cut = tokenizer.pieces(word)
+        words += count
+        pieces += count * len(cut)
+        whole += count * (cut == [word])
+        unknown += count * (cut == [UNK])  # no word of a text is "[UNK]": brackets are words of their own
+    return Figures(len(vocab), pieces / words, whole / words, unknown / words)
+
+
+def table(figures: dict[str, Figures]) -> str:
+    """Returns a line for each vocabulary, under a heading.
+
+    Args:
+        figures: by the vocabulary's name.
+    """
+    width = max(map(len, figures))
+    lines = [f"{'':{width}}  {'pieces':>8}  {'pieces per word':>15}  {'whole words':>11}  {'[UNK]':>8}"]
+    for name, each in figures.items():
+        lines.append(
+            f"{name:{width}}  {each.size:8,}  {each.pieces_per_word:15.3f}  {100 * each.whole:9.2f} %  "
+            f"{100 * each.unknown:6.3f} %"
+        )
+    return "\n".join(lines)

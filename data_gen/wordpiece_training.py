@@ -1,0 +1,110 @@
+"""From words and their frequencies to the pieces of a vocabulary."""
+
+import collections
+from collections.abc import Iterator
+
+import tokenizers
+
+from official_bert import tokenization
+from official_bert.errors import UserError
+from official_bert.progress import Progress
+
+LAYOUTS = ("compact", "release")
+
+# The numbers of the [unusedN] of Google's English vocabularies: those before [UNK], and those after [MASK].
+_UNUSED_UNCASED = (range(99), range(99, 994))
+_UNUSED_CASED = (range(1, 100), range(100, 102))
+
+_WORDS_AT_ONCE = 10_000
+
+
+def special_pieces(layout: str, do_lower_case: bool) -> list[str]:
+    """Returns the pieces that stand before the letters: special tokens and, in the releases' layout, unused places.
+
+    Args:
+        layout: one of `LAYOUTS`: "compact" has [PAD], [UNK], [CLS], [SEP], [MASK] as 0 to 4; "release" has them as 0
+            and 100 to 103.
+        do_lower_case: which release's unused places: 994 of the uncased, 101 of the cased one.
+    """
+    if layout == "compact":
+        return list(tokenization.SPECIAL_TOKENS)
+    pad, *others = tokenization.SPECIAL_TOKENS
+    before, after = (
+        [f"[unused{number}]" for number in numbers] for numbers in (_UNUSED_UNCASED if do_lower_case else _UNUSED_CASED)
+    )
+    return [pad, *before, *others, *after]
+
+
+def letter_frequencies(counts: dict[str, int]) -> collections.Counter[str]:
+    """Returns how often each character occurs in words that occur so often."""
+    frequencies: collections.Counter[str] = collections.Counter()
+    for word, count in counts.items():
+        for letter in word:
+            frequencies[letter] += count
+    return frequencies
+
+
+def commonest(frequencies: collections.Counter[str], coverage: float) -> set[str]:
+    """Returns the fewest letters that make up at least this share of all; of equally frequent ones the first."""
+    found: set[str] = set()
+    wanted = coverage * frequencies.total()
+    reached = 0
+    for letter, frequency in sorted(frequencies.items(), key=lambda item: (-item[1], item[0])):
+        if reached >= wanted:
+            break
+        found.add(letter)
+        reached += frequency
+    return found
+
+
+def learn_pieces(counts: dict[str, int], special: list[str], vocab_size: int, min_frequency: int) -> list[str]:
+    """Learns pieces that words are cut into.
+
+    Args:
+        counts: words and how often they occur; their order does not matter.
+        special: the vocabulary's first pieces.
+        vocab_size: how many pieces to return; fewer if no more are frequent enough.
+        min_frequency: how often two pieces must meet to be joined.
+
+    Returns:
+        `special`, then the letters, those that begin words first, then what was learned.
+
+    Raises:
+        UserError: the size is too small for the letters.
+    """
+    words = sorted(counts)
+    # Every letter is given in advance, as a word's first and as a later one: left to itself the trainer numbers the
+    # later ones in the order of a hash table, and breaks ties by these numbers, so that each run learns another
+    # vocabulary.
+    letters = sorted({word[0] for word in words})
+    letters += sorted({tokenization.CONTINUATION + letter for word in words for letter in word[1:]})
+    given = [*special, *letters]
+    if len(given) > vocab_size:
+        raise UserError(
+            f"--vocab_size is {vocab_size:,}, but the special tokens and the letters of the text alone are "
+            f"{len(given):,}: {len(special):,} and {len(letters):,}; give more, or leave rare letters out "
+            "(--character_coverage=0.9995)"
+        )
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=given,
+        continuing_subword_prefix=tokenization.CONTINUATION,
+        show_progress=False,
+    )
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=tokenization.UNK))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.train_from_iterator(_repeated(words, counts), trainer)
+    vocab = tokenizer.get_vocab()
+    return sorted(vocab, key=vocab.__getitem__)
+
+
+def _repeated(words: list[str], counts: dict[str, int]) -> Iterator[str]:
+    """Each word as often as it occurs, in pieces of text that stay small: the trainer takes no counts."""
+    progress = Progress("giving words to the trainer", sum(counts.values()), "words")
+    done = 0
+    for word in words:
+        for start in range(0, counts[word], _WORDS_AT_ONCE):
+            yield " ".join([word] * min(_WORDS_AT_ONCE, counts[word] - start))
+        done += counts[word]
+        progress.update(done)
