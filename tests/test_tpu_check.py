@@ -1,6 +1,7 @@
 """The parts of tpu_check that need neither its environment nor a TPU's compiler."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 from typing import Any
@@ -88,6 +89,14 @@ def test_bad_options_are_refused_before_anything_is_compiled(changes: dict[str, 
     given = {"bert_config_file": str(ROOT / "configs/models/uncased_L-2_H-128_A-2.json"), **changes}
     with pytest.raises(UserError, match=message):
         command.run(command.Options(**given))
+
+
+def test_versions_are_the_same_in_every_list_but_for_tensorflow():
+    pins: dict[str, set[str]] = {}
+    for path in ROOT.glob("requirements*.txt"):
+        for name, version in re.findall(r"^([\w-]+)==(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            pins.setdefault(name, set()).add(version)
+    assert {name for name, versions in pins.items() if len(versions) > 1} == {"tensorflow", "tensorflow-tpu"}
 
 
 def test_flags_are_those_of_the_check():

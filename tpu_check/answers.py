@@ -37,10 +37,14 @@ class Compiled:
     variable_bytes: int
     collectives: list[tuple[str, int, int]]
 
+    @property
+    def memory(self) -> str:
+        return f"peak memory {self.peak_bytes / _GIB:.2f} GiB"
+
     def __str__(self) -> str:
         exchanged = ", ".join(f"{number} {kind} of {size / 1e6:,.1f} MB" for kind, number, size in self.collectives)
         return (
-            f"{self.flops / 1e12:,.2f} TFLOP, peak memory {self.peak_bytes / _GIB:.2f} GiB (weights and optimizer "
+            f"{self.flops / 1e12:,.2f} TFLOP, {self.memory} (weights and optimizer "
             f"{self.variable_bytes / _GIB:.2f}), exchanged between replicas: {exchanged or 'nothing'}"
         )
 

@@ -96,7 +96,7 @@ def run(options: Options) -> int:
         if isinstance(answer, Compiled):
             # The compiler counts what is in a loop once; outside is the optimizer, less than a hundredth of it all.
             answer = dataclasses.replace(answer, flops=answer.flops * parts)
-        verdict = answer if isinstance(answer, Refused) else "fits"
+        verdict = answer if isinstance(answer, Refused) else f"fits, {answer.memory}"
         print(f" {verdict} ({progress.duration(time.monotonic() - since)})", file=sys.stderr, flush=True)
         return answer
 

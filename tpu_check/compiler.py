@@ -87,8 +87,8 @@ def _ask(topology: str, *arguments: str) -> dict[str, Any]:
     lines = done.stdout.strip().splitlines()
     if done.returncode < 0:
         raise UserError(
-            f"the compiler itself crashed for --topology={topology} (signal {-done.returncode}), which says nothing about "
-            "the run; check another topology, or without one of --gradient_accumulation_steps and --rematerialize"
+            f"the compiler itself crashed for --topology={topology} (signal {-done.returncode}), which says nothing "
+            "about the run; try another topology, or leave out --gradient_accumulation_steps or --rematerialize"
         )
     if done.returncode or not lines:
         raise RuntimeError(f"the compiler's process ended with code {done.returncode}:\n{done.stderr[-4000:]}")
