@@ -1,5 +1,6 @@
-# Each target makes the virtual environment .venv on first use, with any Python 3.11 to 3.13.
-.PHONY: quickstart test test-slow lint bench clean
+# Each target makes the virtual environment .venv on first use, with any Python 3.11 to 3.13; tpu-check and test-tf-2.19
+# make one of their own.
+.PHONY: quickstart test test-slow test-tf-2.19 tpu-check lint bench clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -8,9 +9,9 @@ PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.13; do \
 	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 
-.venv/bin/python:
+%/bin/python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 was found; install one, or name it: make PYTHON=... $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv .venv || { rm -rf .venv; echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $* || { rm -rf $*; echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu install python3-venv" >&2; exit 1; }
 
 .venv/runtime: requirements.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
@@ -47,6 +48,26 @@ test: .venv/development
 test-slow: .venv/development
 	$(BIN)/python -m pytest -m slow
 
+# Pre-training on the TensorFlow of a TPU's host: the tests of what run_pretraining imports.
+TF_2_19_TESTS := config input_pipeline model optimization records report structure training tpu_check
+
+.venv-tf-2.19/ready: requirements-tf-2.19.txt | .venv-tf-2.19/bin/python
+	.venv-tf-2.19/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-tf-2.19.txt
+	@touch $@
+
+test-tf-2.19: .venv-tf-2.19/ready
+	.venv-tf-2.19/bin/python -m pytest $(TF_2_19_TESTS:%=tests/test_%.py)
+
+# Whether a run fits a TPU, without one; CHECK is flags of run_pretraining, as far as its step depends on them.
+CHECK ?= --bert_config_file=configs/models/uncased_L-12_H-768_A-12.json --train_batch_size=512 --dtype=bfloat16
+
+.venv-tpu-check/ready: requirements-tpu-check.txt | .venv-tpu-check/bin/python
+	.venv-tpu-check/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-tpu-check.txt
+	@touch $@
+
+tpu-check: .venv-tpu-check/ready
+	.venv-tpu-check/bin/python -m tpu_check $(CHECK)
+
 lint: .venv/development
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -56,4 +77,4 @@ bench: .venv/development
 	$(BIN)/python -m benchmarks.bench
 
 clean:
-	rm -rf .venv $Q
+	rm -rf .venv .venv-tf-2.19 .venv-tpu-check $Q
