@@ -5,7 +5,9 @@ A file that is written here appears under its name whole or not at all: it is wr
 
 import contextlib
 import glob as local_glob
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +56,42 @@ def read_text(path: str) -> str:
         raise UserError(
             f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; convert the file to UTF-8"
         ) from error
+
+
+def read_json_object(path: str) -> dict[str, Any]:
+    """Returns what a file with one JSON object holds; anything else is a UserError that names the file."""
+    try:
+        values = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} holds {type(values).__name__}; expected a JSON object")
+    return values
+
+
+@contextlib.contextmanager
+def folder_written_whole(path: str) -> Iterator[str]:
+    """Yields a folder to write in; on leaving without an error it is renamed to `path`, else it is removed.
+
+    Raises:
+        UserError: there is something under that name, or the file system refuses the write.
+    """
+    path = path.rstrip("/")
+    if exists(path) and (os.path.isfile(path) or list_folder(path)):
+        raise UserError(f"{path} is there already; give the name of a new or empty folder")
+    beside = f"{path}.writing-{os.getpid()}"
+    try:
+        make_folder(beside)
+        yield beside
+        if exists(path):
+            remove_folder(path)
+        rename(beside, path)
+    except BaseException as error:
+        if exists(beside):
+            remove_folder(beside)
+        if isinstance(error, OSError):
+            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+        raise
 
 
 @contextlib.contextmanager
@@ -118,6 +156,19 @@ def rename(source: str, target: str) -> None:
         _gfile().rename(source, target, overwrite=True)
     else:
         os.replace(source, target)
+
+
+def list_folder(path: str) -> list[str]:
+    """Returns the names in a folder."""
+    return sorted(_gfile().listdir(path) if is_remote(path) else os.listdir(path))
+
+
+def remove_folder(path: str) -> None:
+    """Removes the folder and all that it holds."""
+    if is_remote(path):
+        _gfile().rmtree(path)
+    else:
+        shutil.rmtree(path)
 
 
 def remove(path: str) -> None:
