@@ -43,6 +43,11 @@ def prefix_of(path: str) -> str:
     return str(found[0]).removesuffix(".index")
 
 
+def is_bundle(path: str) -> bool:
+    """Whether there is a checkpoint of TensorFlow's at the path, whole or not."""
+    return bool(tf.io.gfile.glob(f"{path}.index") or tf.io.gfile.glob(os.path.join(path, "*.index")))
+
+
 def open_bundle(prefix: str) -> Source:
     """Opens a checkpoint by its path without .index; reading a damaged tensor raises a UserError."""
     try:

@@ -162,6 +162,20 @@ def as_it_is(name: str, shape: tuple[int, ...]) -> Layout:
     return Layout(False, shape)
 
 
+def with_head_axis(config: BertConfig) -> LayoutRule:
+    """Returns the layout rule of formats whose tensors of attention have an axis for the heads, as Keras' own layer."""
+    heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+
+    def rule(name: str, shape: tuple[int, ...]) -> Layout:
+        if re.search(r"attention_(query|key|value)/", name):
+            return Layout(False, (*shape[:-1], heads, size))
+        if name.endswith("attention_output/kernel"):
+            return Layout(False, (heads, size, *shape[1:]))
+        return Layout(False, shape)
+
+    return rule
+
+
 def numbered(table: Mapping[str, str], config: BertConfig) -> dict[str, str]:
     """Returns a table of names with a row for each block of the model."""
     return {

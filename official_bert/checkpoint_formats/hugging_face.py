@@ -266,8 +266,8 @@ def _numbered_labels(classes: int) -> dict[str, str]:
     return {str(number): f"LABEL_{number}" for number in range(classes)}
 
 
-def write(checkpoint: Checkpoint, folder: str) -> None:
-    """Writes a folder that transformers loads, with the class that has the checkpoint's parts.
+def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
+    """Writes a folder that transformers loads, with the class that has the checkpoint's parts; returns the checkpoint.
 
     Raises:
         UserError: no class of theirs has these parts.
@@ -286,6 +286,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
     with files.written_whole(os.path.join(folder, WEIGHTS_FILE)) as beside:
         save_file(tensors, beside, metadata={"format": "pt"})
     checksums.write(folder, list(contents), tensors)
+    return checkpoint
 
 
 def _config_json(checkpoint: Checkpoint, name_of_class: str) -> str:

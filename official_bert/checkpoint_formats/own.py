@@ -77,13 +77,14 @@ def _slot(source: Source, name: str, shape: tuple[int, ...]) -> Array:
     return checked(source.read(name), name, source.path)
 
 
-def write(checkpoint: Checkpoint, folder: str) -> None:
-    """Writes a folder that run_pretraining takes: as --output_dir to go on if it has the optimizer's averages and the
-    step, else as --init_checkpoint.
+def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
+    """Writes a folder that run_pretraining takes, and returns what was written, which is all.
+
+    With the optimizer's averages it is a run's --output_dir, to go on with; without them, an --init_checkpoint.
 
     Raises:
         UserError: there are averages without a pre-training model that they could belong to.
-    """  # fmt: skip
+    """
     if checkpoint.slots:
         _write_run(checkpoint, folder)
     else:
@@ -94,6 +95,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
         )
         manager.save(checkpoint_number=checkpoint.step or 0)
     checksums.write(folder, write_small_files(checkpoint, folder), {})
+    return checkpoint
 
 
 def _write_run(checkpoint: Checkpoint, folder: str) -> None:

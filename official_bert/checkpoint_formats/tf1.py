@@ -129,8 +129,8 @@ def read_optimizer(source: Source, config: BertConfig, weights: dict[str, Array]
     return slots, int(source.read(STEP))
 
 
-def write(checkpoint: Checkpoint, folder: str) -> None:
-    """Writes the checkpoint as Google's scripts would have, names, order and bytes included.
+def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
+    """Writes the checkpoint as Google's scripts would have, names, order and bytes included; returns it.
 
     Raises:
         UserError: Google's code would compute something else with it, or has no name for a weight.
@@ -150,3 +150,4 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
         tensors[STEP] = np.array(checkpoint.step or 0, np.int64)
     bundle.write_bundle(os.path.join(folder, CHECKPOINT), tensors)
     checksums.write(folder, write_small_files(checkpoint, folder), {})
+    return checkpoint
