@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert import checkpoints, distribution, records, training
+from official_bert.checkpoint_formats import tf1
 from official_bert.config import BertConfig
 from official_bert.errors import UserError
 from official_bert.input_pipeline import training_batches
@@ -425,7 +426,7 @@ def test_google_names_are_those_of_the_released_mini(test_data: pathlib.Path, ti
     held = json.loads((test_data / "checkpoints" / "bert_mini_index" / "index_parsed.json").read_text())
     text = json.dumps(held)
     config = BertConfig.from_json_file(str(test_data / "checkpoints" / "bert_mini_index" / "bert_config.json"))
-    for ours, theirs in checkpoints.TF1_NAMES.items():
+    for ours, theirs in tf1.NAMES.items():
         for number in range(config.num_hidden_layers if "{}" in ours else 1):
             assert f'"{theirs.format(number)}"' in text
 

@@ -30,7 +30,13 @@ def prefix_of(path: str) -> str:
         return base
     if not tf.io.gfile.isdir(path):
         raise UserError(f"there is no checkpoint {path}; give a folder, or the path of a checkpoint without .index")
-    newest = tf.train.latest_checkpoint(path)
+    try:
+        newest = tf.train.latest_checkpoint(path)
+    except _READ_ERRORS as error:
+        raise UserError(
+            f"{os.path.join(path, 'checkpoint')} is damaged: {_first_line(error)}; give the path of one checkpoint, "
+            "without .index"
+        ) from error
     if newest:
         return str(newest)
     found = sorted(tf.io.gfile.glob(os.path.join(path, "*.index")))

@@ -35,8 +35,15 @@ def check_files(folder: str) -> None:
 
 
 def with_checks(source: Source, folder: str) -> Source:
-    """Returns the source, whose `read` raises a UserError if a tensor is not as it was written."""
+    """Returns the source, whose `read` raises a UserError if a tensor is not as it was written.
+
+    Raises:
+        UserError: a tensor is not there any more.
+    """
     expected = _read(folder)["tensors"]
+    gone = [name for name in expected if name not in source.shapes]
+    if gone:
+        raise UserError(f"{source.path} lacks {', '.join(gone[:10])}, which were written; {_mend(folder)}")
 
     def read(name: str) -> Array:
         value = source.read(name)
@@ -67,4 +74,6 @@ def _of_file(path: str) -> str:
 
 
 def _of_tensor(value: Array) -> str:
-    return f"{zlib.crc32(value.tobytes()):08x}"
+    # The type too: damage to a file's structure can turn the bytes of every number around.
+    start = zlib.crc32(f"{value.dtype.str}{value.shape}".encode())
+    return f"{zlib.crc32(value.tobytes(), start):08x}"

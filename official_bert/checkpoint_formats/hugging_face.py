@@ -99,6 +99,8 @@ CLASSES = {
     frozenset({ENCODER, QUESTION_ANSWERING}): "BertForQuestionAnswering",
     frozenset({ENCODER, POOLER, QUESTION_ANSWERING}): "BertForQuestionAnswering",
 }
+# The heads that a class must have; without its pooler or in another class a model is still whole.
+_HEADS = {name_of_class: parts - {ENCODER, POOLER} for parts, name_of_class in CLASSES.items()}
 # Buffers of old versions, and the output layer's copies of the word embeddings and its bias.
 _IGNORED = r"bert\.embeddings\.(position_ids|token_type_ids)|cls\.predictions\.decoder\.(weight|bias)"
 _TIED = {
@@ -184,6 +186,10 @@ def read(path: str, given: Given) -> Checkpoint:
         other_classifiers -= set(PARTS[SEQUENCE_CLASSIFIER])
     names = {ours: theirs for ours, theirs in NAMES.items() if ours not in other_classifiers}
     weights = collect(source, config, names, layout, _IGNORED)
+    for name_of_class in classes:
+        for part in _HEADS.get(name_of_class, ()):
+            if next(iter(PARTS[part])) not in weights:
+                raise UserError(f"{folder}/{CONFIG_FILE} describes a {name_of_class}, but {weights_file} has no {part}")
     kernel = weights.get("sequence_classifier/kernel", weights.get("token_classifier/kernel"))
     labels = None if kernel is None else _read_labels(values, kernel.shape[1], folder)
     return Checkpoint(config, weights, vocab, do_lower_case, labels=labels, notes=notes)

@@ -89,6 +89,8 @@ _KEYS = {
     "max_position_embeddings": "max_sequence_length",
     "type_vocab_size": "num_segments",
 }
+# A weight of each task's head.
+_HEADS = {"BertMaskedLM": "masked_lm_output/bias", "BertTextClassifier": "sequence_classifier/bias"}
 _MASKED_LM_NOTE = (
     "keras-hub's masked-LM head computes with the exact GELU and an epsilon of 1e-5, BERT's with the encoder's: its "
     "weights come across to the bit, its logits there and here differ slightly"
@@ -118,6 +120,7 @@ def read(path: str, given: Given) -> Checkpoint:
     vocab, do_lower_case, notes = _read_tokenizer(folder, config, given)
     source = checksums.with_checks(_open_weights(folder), folder)
     weights = collect(source, config, NAMES, with_head_axis(config), _IGNORED)
+    _check_head(folder, weights)
     if "masked_lm_output/bias" in weights:
         notes += (_MASKED_LM_NOTE,)
     return Checkpoint(config, weights, vocab, do_lower_case, notes=notes)
@@ -158,6 +161,14 @@ def _read_tokenizer(folder: str, config: BertConfig, given: Given) -> tuple[str 
     if settings["lowercase"] and not settings.get("strip_accents"):
         notes += ("the preset's tokenizer keeps accents; BERT's, which is taken here, removes them in uncased models",)
     return vocab, settings["lowercase"], notes
+
+
+def _check_head(folder: str, weights: Mapping[str, Array]) -> None:
+    """Raises a UserError unless the head that the preset's task has is there."""
+    task_file = os.path.join(folder, TASK_FILE)
+    task = files.read_json_object(task_file).get("class_name") if files.exists(task_file) else None
+    if task in _HEADS and _HEADS[task] not in weights:
+        raise UserError(f"{task_file} describes a {task}, but its head is not in {TASK_WEIGHTS_FILE}")
 
 
 def _open_weights(folder: str) -> Source:

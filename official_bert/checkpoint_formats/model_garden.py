@@ -76,7 +76,7 @@ def _by_variable_name(source: Source) -> Source:
     """The source under the variables' own names."""
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     try:
-        graph.ParseFromString(bytes(source.read(_GRAPH)))  # type: ignore[call-overload]
+        graph.ParseFromString(bytes(source.read(_GRAPH)))
     except (tf.errors.OpError, ValueError, TypeError, RuntimeError) as error:
         raise UserError(f"{_GRAPH} in {source.path} is damaged: {error}; restore the file from a copy") from error
     keys: dict[str, str] = {}
