@@ -14,7 +14,7 @@ from official_bert.config import BertConfig
 from official_bert.errors import UserError
 from tests.checkpoint_samples import assert_equal, sample, with_optimizer, write_model_garden
 
-VARIANTS = 300
+VARIANTS = 200
 
 # Small, so that a large share of the bytes is structure.
 CONFIG = BertConfig(78, 4, 1, 2, 8, max_position_embeddings=16)

@@ -9,6 +9,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from official_bert import files
 from official_bert.checkpoint_formats import checksums
 from official_bert.checkpoint_formats.checkpoint import (
@@ -75,6 +77,8 @@ NAMES = {
     "sequence_classifier/kernel": "task.weights.h5/layers/dense/vars/0",
     "sequence_classifier/bias": "task.weights.h5/layers/dense/vars/1",
 }
+# A task is compiled when it is loaded, and then wants its optimizer's step and learning rate.
+_TASK_OPTIMIZER = {"optimizer/vars/0": np.array(0, np.int64), "optimizer/vars/1": np.array(5e-5, np.float32)}
 _IGNORED = r"(model|task)\.weights\.h5/optimizer/vars/\d+"
 
 # Keys of a backbone's configuration, by ours.
@@ -255,7 +259,8 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     for file in (MODEL_WEIGHTS_FILE, TASK_WEIGHTS_FILE):
         held = {name: value for name, value in tensors.items() if name.startswith(f"{file}/")}
         if held:
-            _write_hdf5(os.path.join(folder, file), {name.split("/", 1)[1]: value for name, value in held.items()})
+            named = {name.split("/", 1)[1]: value for name, value in held.items()}
+            _write_hdf5(os.path.join(folder, file), named | (_TASK_OPTIMIZER if file == TASK_WEIGHTS_FILE else {}))
     checksums.write(folder, list(contents), tensors)
     return kept
 
