@@ -221,7 +221,7 @@ def test_a_changed_configuration_is_an_error_unless_its_checksum_is_removed(tmp_
 
 
 def test_places_without_a_checkpoint_say_what_was_expected(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match="there is no checkpoint .*nowhere"):
+    with pytest.raises(UserError, match="there is no readable checkpoint .*nowhere"):
         conversion.read(str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="holds no checkpoint of a known format; expected a folder with"):
         conversion.read(str(tmp_path))

@@ -29,7 +29,9 @@ def prefix_of(path: str) -> str:
     if base != path and files.exists(f"{base}.index"):
         return base
     if not tf.io.gfile.isdir(path):
-        raise UserError(f"there is no checkpoint {path}; give a folder, or the path of a checkpoint without .index")
+        raise UserError(
+            f"there is no readable checkpoint {path}; give a folder, or the path of a checkpoint without .index"
+        )
     try:
         newest = tf.train.latest_checkpoint(path)
     except _READ_ERRORS as error:

@@ -78,7 +78,10 @@ NAMES = {
     "sequence_classifier/bias": "task.weights.h5/layers/dense/vars/1",
 }
 # A task is compiled when it is loaded, and then wants its optimizer's step and learning rate.
-_TASK_OPTIMIZER = {"optimizer/vars/0": np.array(0, np.int64), "optimizer/vars/1": np.array(5e-5, np.float32)}
+_TASK_OPTIMIZER: dict[str, Array] = {
+    "optimizer/vars/0": np.array(0, np.int64),
+    "optimizer/vars/1": np.array(5e-5, np.float32),
+}
 _IGNORED = r"(model|task)\.weights\.h5/optimizer/vars/\d+"
 
 # Keys of a backbone's configuration, by ours.
