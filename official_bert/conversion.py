@@ -131,6 +131,8 @@ def convert(options: Options) -> list[str]:
         lines.append(f"changed: {_summary(changed)}")
     if options.optimizer and options.to_format not in (OFFICIAL_BERT, TF1):
         raise UserError(f"the {TITLES[options.to_format]} format holds no optimizer state; convert without --optimizer")
+    if files.is_remote(options.to) and options.to_format in (HUGGING_FACE, KERAS_HUB):
+        raise UserError(f"{TITLES[options.to_format]} folders are written to this machine's disk; copy them from there")
     with files.folder_written_whole(options.to) as folder:
         written = WRITERS[options.to_format](changed, folder)
         lines += _notes(written.notes[len(changed.notes) :])

@@ -89,8 +89,7 @@ def folder_written_whole(path: str) -> Iterator[str]:
     except BaseException as error:
         if exists(beside):
             remove_folder(beside)
-        if isinstance(error, OSError):
-            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+        _raise_as_user_error(path, error)
         raise
 
 
@@ -112,11 +111,16 @@ def written_whole(path: str) -> Iterator[str]:
         rename(beside, path)
     except BaseException as error:
         remove(beside)
-        if isinstance(error, OSError):
-            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
-        if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
-            raise UserError(f"cannot write {path}: {error}") from error
+        _raise_as_user_error(path, error)
         raise
+
+
+def _raise_as_user_error(path: str, error: BaseException) -> None:
+    """Raises a UserError if this is the file system's refusal of a write."""
+    if isinstance(error, OSError):
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
+        raise UserError(f"cannot write {path}: {error}") from error
 
 
 def write_bytes(path: str, content: bytes) -> None:

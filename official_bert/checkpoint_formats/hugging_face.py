@@ -178,7 +178,7 @@ def read(path: str, given: Given) -> Checkpoint:
     raw = checksums.with_checks(open_safetensors(weights_file), folder)
     source = _with_new_names(raw)
     _check_tied(source)
-    classes = values.get("architectures") or []
+    classes = [name for name in values.get("architectures") or [] if isinstance(name, str)]
     other_classifiers = {
         name for part, name_of_class in _CLASSIFIERS.items() for name in PARTS[part] if name_of_class not in classes
     }
@@ -192,6 +192,9 @@ def read(path: str, given: Given) -> Checkpoint:
                 raise UserError(f"{folder}/{CONFIG_FILE} describes a {name_of_class}, but {weights_file} has no {part}")
     kernel = weights.get("sequence_classifier/kernel", weights.get("token_classifier/kernel"))
     labels = None if kernel is None else _read_labels(values, kernel.shape[1], folder)
+    rate = values.get("classifier_dropout")
+    if kernel is not None and rate not in (None, config.hidden_dropout_prob):
+        notes += (f"the classifier's own dropout rate, {rate}, has no place in our configuration and was not kept",)
     return Checkpoint(config, weights, vocab, do_lower_case, labels=labels, notes=notes)
 
 
@@ -202,7 +205,7 @@ def read_config(values: dict[str, Any], path: str) -> BertConfig:
         if value != expected:
             raise UserError(f"{path} has {key} {value!r}; only a BERT with {expected!r} can be read")
     act = values.get("hidden_act", "gelu")
-    if act not in _ACTIVATIONS_IN:
+    if not isinstance(act, str) or act not in _ACTIVATIONS_IN:
         raise UserError(f"{path} has hidden_act {act!r}; expected one of {', '.join(_ACTIVATIONS_IN)}")
     try:
         return BertConfig.from_dict(

@@ -51,6 +51,8 @@ def read_tokenizer(folder: str, config: BertConfig, given: Given) -> tuple[str |
     if not given.vocab_file and files.exists(settings_file):
         settings |= files.read_json_object(settings_file)
     do_lower_case = settings.get("do_lower_case")
+    if do_lower_case not in (None, True, False):
+        raise UserError(f"the tokenizer in {folder} has do_lower_case {do_lower_case!r}; expected true or false")
     if given.do_lower_case is not None:
         do_lower_case = given.do_lower_case
     elif do_lower_case is None:

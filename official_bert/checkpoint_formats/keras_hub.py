@@ -4,6 +4,7 @@ keras-hub is not needed to read and write them. The weights are Keras' HDF5 file
 a task's head in task.weights.h5, variables numbered within their layer.
 """
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -96,6 +97,7 @@ _KEYS = {
     "max_position_embeddings": "max_sequence_length",
     "type_vocab_size": "num_segments",
 }
+_INITIALIZER_RANGE = 0.02
 # A weight of each task's head.
 _HEADS = {"BertMaskedLM": "masked_lm_output/bias", "BertTextClassifier": "sequence_classifier/bias"}
 _MASKED_LM_NOTE = (
@@ -255,6 +257,10 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
         raise UserError("the checkpoint has no pooler, which keras-hub's backbone needs")
     if {MASKED_LM, SEQUENCE_CLASSIFIER} <= set(kept.parts):
         raise UserError(f"a preset holds one head; the checkpoint has {MASKED_LM} and {SEQUENCE_CLASSIFIER}")
+    if config.initializer_range != _INITIALIZER_RANGE:
+        config = dataclasses.replace(config, initializer_range=_INITIALIZER_RANGE)
+        note = f"keras-hub's initializer_range is always {_INITIALIZER_RANGE}; the model's was not kept"
+        kept = dataclasses.replace(kept, config=config, notes=(*kept.notes, note))
     tensors = as_theirs(kept.weights, config, NAMES, with_head_axis(config), NAME)
     contents = _descriptions(kept)
     for name, content in contents.items():
@@ -281,7 +287,7 @@ def _descriptions(checkpoint: Checkpoint) -> dict[str, str]:
     config = checkpoint.config
     inner: dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in _KEYS.items()}
     backbone = _serialized("bert_backbone", "BertBackbone", "float32", inner)
-    # Without activations and heads, which metadata.json counts out.
+    # Those of the backbone alone.
     parameters = sum(
         value.size for name, value in checkpoint.weights.items() if not name.startswith(("masked_lm", "sequence"))
     )

@@ -97,7 +97,7 @@ def _transformers_outputs(checkpoint: Checkpoint, folder: str) -> dict[str, Arra
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    name_of_class = hugging_face.CLASSES[frozenset(checkpoint.parts)]
+    name_of_class = hugging_face.CLASSES.get(frozenset(checkpoint.parts), "BertModel")
     options: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32, "local_files_only": True}
     if name_of_class == "BertModel" and POOLER not in checkpoint.parts:
         options["add_pooling_layer"] = False
