@@ -126,9 +126,8 @@ def convert(options: Options) -> list[str]:
     given = Given(options.bert_config_file, options.vocab_file, options.do_lower_case, options.optimizer)
     source_format, source = read(options.from_, given)
     lines = [f"read {TITLES[source_format]} checkpoint {options.from_}: {_summary(source)}", *_notes(source.notes)]
-    changed = _changed(source, options)
-    if changed is not source:
-        lines.append(f"changed: {_summary(changed)}")
+    changed, changes = _changed(source, options)
+    lines += changes
     if options.optimizer and options.to_format not in (OFFICIAL_BERT, TF1):
         raise UserError(f"the {TITLES[options.to_format]} format holds no optimizer state; convert without --optimizer")
     if files.is_remote(options.to) and options.to_format in (HUGGING_FACE, KERAS_HUB):
@@ -146,9 +145,11 @@ def convert(options: Options) -> list[str]:
     return lines
 
 
-def _changed(checkpoint: Checkpoint, options: Options) -> Checkpoint:
-    """The checkpoint with the activation and the sizes that the options ask for."""
+def _changed(checkpoint: Checkpoint, options: Options) -> tuple[Checkpoint, list[str]]:
+    """The checkpoint with the activation and the sizes that the options ask for, and lines that say what changed."""
+    lines = []
     if options.hidden_act and options.hidden_act != checkpoint.config.hidden_act:
+        lines.append(f"changed: {checkpoint.config.hidden_act} is taken as {options.hidden_act}")
         config = dataclasses.replace(checkpoint.config, hidden_act=options.hidden_act)
         checkpoint = dataclasses.replace(checkpoint, config=config)
     if options.new_tokens_file:
@@ -157,9 +158,17 @@ def _changed(checkpoint: Checkpoint, options: Options) -> Checkpoint:
         if not tokens:
             raise UserError(f"{options.new_tokens_file} holds no token; write one on each line")
         checkpoint = sizes.add_tokens(checkpoint, tokens, options.new_token_rows)
+        where = "new rows" if options.new_token_rows == "append" else "the rows of [unused...] tokens"
+        lines.append(
+            f"changed: {len(tokens)} tokens in {where}, each the mean of the pieces that it was cut into so far"
+        )
     if options.max_position_embeddings is not None:
+        lines.append(
+            f"changed: position embeddings {options.position_init}, from {checkpoint.config.max_position_embeddings} to "
+            f"{options.max_position_embeddings}"
+        )
         checkpoint = sizes.extend_positions(checkpoint, options.max_position_embeddings, options.position_init)
-    return checkpoint
+    return checkpoint, lines
 
 
 def _summary(checkpoint: Checkpoint) -> str:

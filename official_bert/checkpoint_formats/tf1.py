@@ -150,4 +150,9 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
         tensors[STEP] = np.array(checkpoint.step or 0, np.int64)
     bundle.write_bundle(os.path.join(folder, CHECKPOINT), tensors)
     checksums.write(folder, write_small_files(checkpoint, folder), {})
-    return checkpoint
+    if config.hidden_act != "gelu_exact":
+        return checkpoint
+    note = (
+        "Google's code knows no gelu_exact and will refuse the configuration; --hidden_act=gelu takes it as the other"
+    )
+    return dataclasses.replace(checkpoint, notes=(*checkpoint.notes, note))
