@@ -163,10 +163,9 @@ def _changed(checkpoint: Checkpoint, options: Options) -> tuple[Checkpoint, list
             f"changed: {len(tokens)} tokens in {where}, each the mean of the pieces that it was cut into so far"
         )
     if options.max_position_embeddings is not None:
-        lines.append(
-            f"changed: position embeddings {options.position_init}, from {checkpoint.config.max_position_embeddings} to "
-            f"{options.max_position_embeddings}"
-        )
+        before = checkpoint.config.max_position_embeddings
+        how = f"{options.position_init}, from {before} to {options.max_position_embeddings}"
+        lines.append(f"changed: position embeddings {how}")
         checkpoint = sizes.extend_positions(checkpoint, options.max_position_embeddings, options.position_init)
     return checkpoint, lines
 
