@@ -9,53 +9,23 @@ import re
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from official_bert import files
+from official_bert.checkpoint_formats import bundle, google_files, tf1
+from official_bert.checkpoint_formats.checkpoint import (
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    VOCAB_FILE,
+    Layout,
+    Source,
+    as_it_is,
+)
 from official_bert.config import BertConfig
 from official_bert.errors import UserError
 from official_bert.models import build_pretraining_model
 from official_bert.tokenization import FullTokenizer
 
-CONFIG_FILE = "bert_config.json"
-VOCAB_FILE = "vocab.txt"
-TOKENIZER_FILE = "tokenizer_config.json"
-
-# Names in Google's TF1 checkpoints, by our names; {} is the number of a block.
-TF1_NAMES = {
-    "word_embeddings/embeddings": "bert/embeddings/word_embeddings",
-    "token_type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
-    "position_embeddings/embeddings": "bert/embeddings/position_embeddings",
-    "embeddings_layer_norm/gamma": "bert/embeddings/LayerNorm/gamma",
-    "embeddings_layer_norm/beta": "bert/embeddings/LayerNorm/beta",
-    "layer_{}_attention_query/kernel": "bert/encoder/layer_{}/attention/self/query/kernel",
-    "layer_{}_attention_query/bias": "bert/encoder/layer_{}/attention/self/query/bias",
-    "layer_{}_attention_key/kernel": "bert/encoder/layer_{}/attention/self/key/kernel",
-    "layer_{}_attention_key/bias": "bert/encoder/layer_{}/attention/self/key/bias",
-    "layer_{}_attention_value/kernel": "bert/encoder/layer_{}/attention/self/value/kernel",
-    "layer_{}_attention_value/bias": "bert/encoder/layer_{}/attention/self/value/bias",
-    "layer_{}_attention_output/kernel": "bert/encoder/layer_{}/attention/output/dense/kernel",
-    "layer_{}_attention_output/bias": "bert/encoder/layer_{}/attention/output/dense/bias",
-    "layer_{}_attention_layer_norm/gamma": "bert/encoder/layer_{}/attention/output/LayerNorm/gamma",
-    "layer_{}_attention_layer_norm/beta": "bert/encoder/layer_{}/attention/output/LayerNorm/beta",
-    "layer_{}_intermediate/kernel": "bert/encoder/layer_{}/intermediate/dense/kernel",
-    "layer_{}_intermediate/bias": "bert/encoder/layer_{}/intermediate/dense/bias",
-    "layer_{}_output/kernel": "bert/encoder/layer_{}/output/dense/kernel",
-    "layer_{}_output/bias": "bert/encoder/layer_{}/output/dense/bias",
-    "layer_{}_output_layer_norm/gamma": "bert/encoder/layer_{}/output/LayerNorm/gamma",
-    "layer_{}_output_layer_norm/beta": "bert/encoder/layer_{}/output/LayerNorm/beta",
-    "pooler/kernel": "bert/pooler/dense/kernel",
-    "pooler/bias": "bert/pooler/dense/bias",
-    "masked_lm_transform/kernel": "cls/predictions/transform/dense/kernel",
-    "masked_lm_transform/bias": "cls/predictions/transform/dense/bias",
-    "masked_lm_layer_norm/gamma": "cls/predictions/transform/LayerNorm/gamma",
-    "masked_lm_layer_norm/beta": "cls/predictions/transform/LayerNorm/beta",
-    "masked_lm_output/bias": "cls/predictions/output_bias",
-    "next_sentence/kernel": "cls/seq_relationship/output_weights",  # transposed: [2, H] there
-    "next_sentence/bias": "cls/seq_relationship/output_bias",
-}
-_TF1_TRANSPOSED = frozenset({"next_sentence/kernel"})
 # What checkpoints hold besides weights: in TF1's the optimizer's averages and the step, in ours the same and the graph.
 _NOT_WEIGHTS = re.compile(
     r".*/adam_[mv]$|global_step$|optimizer/|loss_scale/|position/|save_counter/|_CHECKPOINTABLE_OBJECT_GRAPH$"
@@ -171,13 +141,7 @@ def load_pretraining_model(folder: str) -> tuple[keras.Model, BertConfig, FullTo
             f"{folder} has no {VOCAB_FILE}; pass --vocab_file to run_pretraining, or copy the vocabulary there and "
             f'beside it a {TOKENIZER_FILE} that says {{"do_lower_case": true}} or false'
         )
-    settings_file = os.path.join(folder, TOKENIZER_FILE)
-    try:
-        do_lower_case = bool(json.loads(files.read_text(settings_file))["do_lower_case"])
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise UserError(
-            f'{settings_file} is damaged ({error!r}); it should read {{"do_lower_case": true}} or false'
-        ) from error
+    do_lower_case = google_files.casing_in(os.path.join(folder, TOKENIZER_FILE))
     tokenizer = FullTokenizer(vocab_file, do_lower_case)
     path = tf.train.latest_checkpoint(folder)
     if path is None:
@@ -199,44 +163,31 @@ def load_weights(model: keras.Model, path: str) -> list[str]:
     Raises:
         UserError: there is no such checkpoint, or a weight is missing in it or has another shape.
     """
-    try:
-        reader = tf.train.load_checkpoint(path)
-    except (ValueError, tf.errors.OpError) as error:
-        raise UserError(
-            f"there is no readable checkpoint {path}: {error}; give the path without .index, or a run's folder"
-        ) from error
-    held = reader.get_variable_to_shape_map()
-    names = {variable.path: _name_in(held, variable.path) for variable in model.variables}
+    source = bundle.open_bundle(bundle.prefix_of(path))
+    stored = {variable.path: _stored(source, variable.path, tuple(variable.shape)) for variable in model.variables}
     problems = []
-    for variable in model.variables:
-        name = names[variable.path]
-        shape = held.get(name)
-        expected = list(variable.shape)[:: -1 if name and _is_transposed(name, variable.path) else 1]
+    for name, layout in stored.values():
+        shape = source.shapes.get(name)
         if shape is None:
             problems.append(f"{name} is missing")
-        elif list(shape) != expected:
-            problems.append(f"{name} has shape {list(shape)}; expected {expected}")
+        elif shape != layout.shape:
+            problems.append(f"{name} has shape {list(shape)}; expected {list(layout.shape)}")
     if problems:
         raise UserError(f"{path} does not fit the model: " + "; ".join(problems))
     for variable in model.variables:
-        name = names[variable.path]
-        try:
-            value = reader.get_tensor(name)
-        except (IndexError, ValueError, RuntimeError, tf.errors.OpError) as error:
-            raise UserError(f"{name} in {path} is damaged: {error}; restore the checkpoint from a copy") from error
-        variable.assign(np.transpose(value) if _is_transposed(name, variable.path) else value)
-    used = set(names.values())
-    return sorted(name for name in held if name not in used and not _NOT_WEIGHTS.match(name))
+        name, layout = stored[variable.path]
+        variable.assign(layout.ours(source.read(name), tuple(variable.shape)))
+    used = {name for name, _ in stored.values()}
+    return sorted(name for name in source.shapes if name not in used and not _NOT_WEIGHTS.match(name))
 
 
-def _name_in(held: dict[str, Any], path: str) -> str:
-    """The name of one of our variables in a checkpoint that holds these names."""
-    if "bert/embeddings/word_embeddings" in held:
-        block = re.match(r"layer_(\d+)_", path)
-        number = block.group(1) if block else ""
-        return TF1_NAMES[re.sub(r"^layer_\d+_", "layer_{}_", path)].format(number)
+def _stored(source: Source, path: str, shape: tuple[int, ...]) -> tuple[str, Layout]:
+    """The name of one of our variables in a checkpoint, and how it is stored there."""
+    if tf1.is_format(source):
+        return tf1.name_of(path), tf1.layout(path, shape)
+    return stored_name(path), as_it_is(path, shape)
+
+
+def stored_name(path: str) -> str:
+    """Returns the name of one of our variables in our checkpoints."""
     return f"model/{path.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-def _is_transposed(name: str, path: str) -> bool:
-    return name.startswith("cls/") and path in _TF1_TRANSPOSED

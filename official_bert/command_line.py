@@ -53,6 +53,11 @@ def option(default: Any, help: str, choices: Sequence[str] | None = None) -> Any
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def _flag(field: Any) -> str:
+    """The flag of a field: its name; a field named like a word of Python's ends in an underscore, the flag does not."""
+    return str(field.name).removesuffix("_")
+
+
 def define(options: type) -> None:
     """Defines a flag for each field of the dataclass `options`."""
     hints = typing.get_type_hints(options)
@@ -66,9 +71,9 @@ def define(options: type) -> None:
         # Under the script's name, so that --help lists the flag.
         owner: Any = {"module_name": sys.argv[0]}
         if typing.get_origin(hints[field.name]) is list:
-            flags.DEFINE_list(field.name, None if required else [], text, **owner)
+            flags.DEFINE_list(_flag(field), None if required else [], text, **owner)
         elif field.metadata["choices"]:
-            flags.DEFINE_enum(field.name, default, field.metadata["choices"], text, **owner)
+            flags.DEFINE_enum(_flag(field), default, field.metadata["choices"], text, **owner)
         else:
             definers: dict[Any, Callable[..., Any]] = {
                 bool: flags.DEFINE_bool,
@@ -76,9 +81,9 @@ def define(options: type) -> None:
                 float: flags.DEFINE_float,
                 str: flags.DEFINE_string,
             }
-            definers[kinds[0]](field.name, default, text, **owner)
+            definers[kinds[0]](_flag(field), default, text, **owner)
         if required:
-            flags.mark_flag_as_required(field.name)  # type: ignore[no-untyped-call]
+            flags.mark_flag_as_required(_flag(field))  # type: ignore[no-untyped-call]
 
 
 Options = typing.TypeVar("Options")
@@ -86,7 +91,7 @@ Options = typing.TypeVar("Options")
 
 def read(options: type[Options]) -> Options:
     """Returns the dataclass filled from the parsed flags."""
-    values = {field.name: getattr(flags.FLAGS, field.name) for field in dataclasses.fields(options)}  # type: ignore[arg-type]
+    values = {field.name: getattr(flags.FLAGS, _flag(field)) for field in dataclasses.fields(options)}  # type: ignore[arg-type]
     return options(**values)
 
 

@@ -23,6 +23,8 @@ IGNORED_KEYS = frozenset(
 # "gelu" is the tanh approximation, as in the original; "gelu_exact" is the one with erf, as Hugging Face's "gelu".
 ACTIVATIONS = ("gelu", "gelu_exact", "relu", "tanh", "linear")
 
+LAYER_NORM_EPSILON = 1e-12  # the original's
+
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
@@ -43,6 +45,8 @@ class BertConfig:
         max_position_embeddings: the longest sequence that the model can read.
         type_vocab_size: number of segment ids.
         initializer_range: standard deviation of the truncated normal that initializes all matrices.
+        layer_norm_eps: what the layer normalizations add to the variance. The original's configuration has no such key,
+            and neither has ours where the value is the original's.
 
     Raises:
         UserError: a value that no model can have.
@@ -59,6 +63,7 @@ class BertConfig:
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     initializer_range: float = 0.02
+    layer_norm_eps: float = LAYER_NORM_EPSILON
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -73,6 +78,8 @@ class BertConfig:
                 raise UserError(f"{name} is {getattr(self, name)}; expected a rate from 0 up to, not including, 1")
         if not self.initializer_range > 0:
             raise UserError(f"initializer_range is {self.initializer_range}; expected a positive standard deviation")
+        if not 0 < self.layer_norm_eps < 1:
+            raise UserError(f"layer_norm_eps is {self.layer_norm_eps}; expected a small positive number, as 1e-12")
         if self.hidden_act not in ACTIVATIONS:
             raise UserError(f"hidden_act is {self.hidden_act!r}; expected one of {', '.join(ACTIVATIONS)}")
         if self.hidden_size % self.num_attention_heads:
@@ -97,14 +104,7 @@ class BertConfig:
     @classmethod
     def from_json_file(cls, path: str) -> "BertConfig":
         """Reads a bert_config.json; every error names the file."""
-        try:
-            values = json.loads(files.read_text(path))
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path} is not valid JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise UserError(
-                f"{path} holds {type(values).__name__}; expected a JSON object with bert_config.json's keys"
-            )
+        values = files.read_json_object(path)
         try:
             return cls.from_dict(values)
         except UserError as error:
@@ -112,7 +112,10 @@ class BertConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the configuration under bert_config.json's keys."""
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        if self.layer_norm_eps == LAYER_NORM_EPSILON:
+            del values["layer_norm_eps"]
+        return values
 
     def to_json(self) -> str:
         """Returns the text of a bert_config.json."""

@@ -165,5 +165,5 @@ def embed(input_ids: Any, segment_ids: Any, config: BertConfig, seed: int | None
         name="position_embeddings",
         dtype=dtype,
     )(x)
-    x = layer_norm("embeddings_layer_norm", dtype)(x)
+    x = layer_norm("embeddings_layer_norm", config, dtype)(x)
     return Dropout(config.hidden_dropout_prob, name="embeddings_dropout", dtype=dtype)(x)

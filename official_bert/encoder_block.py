@@ -81,7 +81,7 @@ def encoder_block(x: Any, input_mask: Any, config: BertConfig, name: str, seed: 
 
     def add_and_norm(x: Any, residual: Any, part: str) -> Any:
         total = keras.layers.Add(name=f"{name}_{part}_residual", dtype=dtype)([x, residual])
-        return layer_norm(f"{name}_{part}_layer_norm", dtype)(total)
+        return layer_norm(f"{name}_{part}_layer_norm", config, dtype)(total)
 
     width = config.hidden_size
     query = projection(width, "attention_query")(x)

@@ -7,6 +7,7 @@ A file that is written here appears under its name whole or not at all: it is wr
 
 import contextlib
 import glob as local_glob
+import json
 import os
 import shutil
 import uuid
@@ -83,6 +84,41 @@ def read_text(path: str) -> str:
         ) from error
 
 
+def read_json_object(path: str) -> dict[str, Any]:
+    """Returns what a file with one JSON object holds; anything else is a UserError that names the file."""
+    try:
+        values = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} holds {type(values).__name__}; expected a JSON object")
+    return values
+
+
+@contextlib.contextmanager
+def folder_written_whole(path: str) -> Iterator[str]:
+    """Yields a folder to write in; on leaving without an error it is renamed to `path`, else it is removed.
+
+    Raises:
+        UserError: there is something under that name, or the file system refuses the write.
+    """
+    path = path.rstrip("/")
+    if exists(path) and (os.path.isfile(path) or list_folder(path)):
+        raise UserError(f"{path} is there already; give the name of a new or empty folder")
+    beside = f"{path}.writing-{os.getpid()}"
+    try:
+        make_folder(beside)
+        yield beside
+        if exists(path):
+            remove_folder(path)
+        rename(beside, path)
+    except BaseException as error:
+        if exists(beside):
+            remove_folder(beside)
+        _raise_as_user_error(path, error)
+        raise
+
+
 @contextlib.contextmanager
 def written_whole(path: str) -> Iterator[str]:
     """Yields a path to write to; on leaving without an error that file is renamed to `path`, else it is removed.
@@ -101,11 +137,16 @@ def written_whole(path: str) -> Iterator[str]:
         rename(beside, path)
     except BaseException as error:
         remove(beside)
-        if isinstance(error, OSError):
-            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
-        if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
-            raise UserError(f"cannot write {path}: {error}") from error
+        _raise_as_user_error(path, error)
         raise
+
+
+def _raise_as_user_error(path: str, error: BaseException) -> None:
+    """Raises a UserError if this is the file system's refusal of a write."""
+    if isinstance(error, OSError):
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
+        raise UserError(f"cannot write {path}: {error}") from error
 
 
 def write_bytes(path: str, content: bytes) -> None:
@@ -151,6 +192,11 @@ def rename(source: str, target: str) -> None:
         _gfile().rename(source, target, overwrite=True)
     else:
         os.replace(source, target)
+
+
+def list_folder(path: str) -> list[str]:
+    """Returns the names in a folder."""
+    return sorted(_gfile().listdir(path) if is_remote(path) else os.listdir(path))
 
 
 def remove(path: str) -> None:

@@ -72,7 +72,7 @@ def masked_lm_logits(
     """
     x = GatherPositions(name="masked_lm_gather", dtype=dtype)([sequence_output, positions])
     x = dense(config.hidden_size, "masked_lm_transform", config, seed, dtype, activation(config))(x)
-    x = layer_norm("masked_lm_layer_norm", dtype)(x)
+    x = layer_norm("masked_lm_layer_norm", config, dtype)(x)
     return OutputBias(name="masked_lm_output", dtype=dtype)(word_embedding(x, reverse=True))
 
 

@@ -8,8 +8,6 @@ import keras
 
 from official_bert.config import BertConfig
 
-LAYER_NORM_EPSILON = 1e-12
-
 
 def initializer(config: BertConfig, seed: int | None, name: str) -> keras.initializers.Initializer:
     """Returns the normal distribution cut at two standard deviations that every matrix starts from.
@@ -33,9 +31,9 @@ def dense(
     )
 
 
-def layer_norm(name: str, dtype: Any) -> keras.Layer:
+def layer_norm(name: str, config: BertConfig, dtype: Any) -> keras.Layer:
     """Returns a layer normalization over the last axis; it computes in float32 whatever the policy."""
-    return keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, name=name, dtype=dtype)
+    return keras.layers.LayerNormalization(epsilon=config.layer_norm_eps, name=name, dtype=dtype)
 
 
 @keras.saving.register_keras_serializable(package="official_bert")

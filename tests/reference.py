@@ -38,7 +38,7 @@ class Reference:
     def norm(self, x: Array, name: str) -> Array:
         mean = x.mean(axis=-1, keepdims=True)
         variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
-        scaled = (x - mean) / np.sqrt(variance + 1e-12)
+        scaled = (x - mean) / np.sqrt(variance + self.config.layer_norm_eps)
         return scaled * self.weights[f"{name}/gamma"] + self.weights[f"{name}/beta"]
 
     def activation(self, x: Array) -> Array:

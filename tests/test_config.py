@@ -135,3 +135,11 @@ def test_errors_name_the_file(content: str, message: str, tmp_path: pathlib.Path
 def test_missing_file_is_named():
     with pytest.raises(UserError, match="there is no file nowhere.json"):
         BertConfig.from_json_file("nowhere.json")
+
+
+def test_epsilon_is_written_where_it_is_not_the_originals():
+    assert "layer_norm_eps" not in BertConfig(9).to_dict()
+    other = BertConfig(9, layer_norm_eps=1e-5)
+    assert BertConfig.from_dict(other.to_dict()) == other
+    with pytest.raises(UserError, match="layer_norm_eps is 0.0; expected a small positive number"):
+        BertConfig(9, layer_norm_eps=0.0)

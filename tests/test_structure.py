@@ -30,8 +30,15 @@ LAYERS = (
     ),
     ("encoder", "summary"),
     ("models", "model_card", "report"),
+    ("checkpoint_formats.checkpoint",),
+    ("checkpoint_formats.bundle", "checkpoint_formats.checksums", "checkpoint_formats.sizes"),
+    ("checkpoint_formats.google_files", "checkpoint_formats.hugging_face_tokenizer"),
+    ("checkpoint_formats.tf1", "checkpoint_formats.model_garden"),
     ("checkpoints", "cost", "fill_mask", "pretrainer", "rematerialization", "training_options", "training_records"),
-    ("training",),
+    ("training", "checkpoint_formats.own", "checkpoint_formats.hugging_face", "checkpoint_formats.keras_hub"),
+    ("checkpoint_formats.parity",),
+    ("conversion",),
+    ("loading",),
 )
 # matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib", "fsspec"}
@@ -49,7 +56,21 @@ def imports_of(path: pathlib.Path) -> set[str]:
     return names
 
 
-MODULES = sorted(path for path in (ROOT / "official_bert").glob("*.py") if path.name != "__init__.py")
+MODULES = sorted(path for path in (ROOT / "official_bert").rglob("*.py") if path.name != "__init__.py")
+
+
+def name_of(path: pathlib.Path) -> str:
+    """A module's name within official_bert: files, checkpoint_formats.tf1."""
+    return ".".join(path.relative_to(ROOT / "official_bert").with_suffix("").parts)
+
+
+NAMES = {name_of(path): path for path in MODULES}
+
+
+def ours_among(names: set[str]) -> set[str]:
+    """The modules of official_bert that are imported, as a whole or something of them."""
+    inner = {name.removeprefix("official_bert.") for name in names if name.startswith("official_bert.")}
+    return {module for module in NAMES for name in inner if name == module or name.startswith(f"{module}.")}
 
 
 def reachable_from(module: str) -> set[str]:
@@ -58,26 +79,26 @@ def reachable_from(module: str) -> set[str]:
     waiting = [module]
     while waiting:
         current = waiting.pop()
-        if current not in reached and (ROOT / "official_bert" / f"{current}.py").exists():
+        if current not in reached:
             reached.add(current)
-            names = imports_of(ROOT / "official_bert" / f"{current}.py")
-            waiting += [name.split(".")[1] for name in names if name.startswith("official_bert.")]
+            waiting += ours_among(imports_of(NAMES[current]))
     return reached
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_dependencies_point_down_only(path: pathlib.Path):
-    level = next(number for number, names in enumerate(LAYERS) if path.stem in names)
+    level = next(number for number, names in enumerate(LAYERS) if name_of(path) in names)
     below = {name for names in LAYERS[: level + 1] for name in names}
-    for name in imports_of(path):
-        package, *rest = name.split(".")
-        assert package not in ("data_gen", "run_pretraining", "tests", "tpu_check"), f"{path.stem} imports {name}"
-        if package == "official_bert" and rest:
-            assert rest[0] in below, f"{path.stem} imports {name}"
+    imported = imports_of(path)
+    for name in imported:
+        above = ("data_gen", "run_pretraining", "tests", "tpu_check")
+        assert name.split(".")[0] not in above, f"{path.stem} imports {name}"
+        assert not name.startswith("official_bert.") or ours_among({name}), f"{path.stem} imports {name}"
+    assert ours_among(imported) <= below, f"{path.stem} imports {ours_among(imported) - below}"
 
 
 def test_pretraining_needs_tensorflow_keras_and_absl_alone():
-    needed = [path for path in MODULES if path.stem in reachable_from("training")]
+    needed = [NAMES[name] for name in reachable_from("training")]
     assert len(needed) > 20
     for path in [*needed, ROOT / "run_pretraining.py"]:
         for name in imports_of(path):
@@ -104,20 +125,25 @@ def test_every_file_of_the_readme_is_there_and_every_file_is_in_the_readme():
     named = set(re.findall(r"`([\w./*-]+\.(?:py|json|flagfile))`", tour))
     for name in named:
         assert list(ROOT.glob(name)), f"the README's tour names {name}, which is not there"
-    folders = [ROOT, *(ROOT / name for name in ("official_bert", "data_gen", "tpu_check"))]
-    for path in [path for folder in folders for path in folder.glob("*.py")]:
+    folders = [ROOT / name for name in ("official_bert", "data_gen", "tpu_check")]
+    for path in [*ROOT.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))]:
         name = str(path.relative_to(ROOT))
         assert path.name == "__init__.py" or name in named, f"the README's tour lacks {name}"
 
 
-@pytest.mark.parametrize("script", ["run_pretraining", "fill_mask", "data_gen.create_pretraining_data"])
-def test_scripts_list_their_flags(script: str):
+@pytest.mark.parametrize(("script", "owner"), [
+    ("run_pretraining", "official_bert/training_options.py"),
+    ("convert_checkpoint", "official_bert/conversion.py"),
+    ("fill_mask", "fill_mask.py"),
+    ("data_gen.create_pretraining_data", "data_gen/pipeline.py"),
+])  # fmt: skip
+def test_scripts_list_their_flags(script: str, owner: str):
     done = subprocess.run(
         [sys.executable, "-m", script, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1  # absl's code for --help
-    for path in (ROOT / script.replace(".", "/")).with_suffix(".py"), ROOT / "official_bert" / "training_options.py":
-        if path.stem == "training_options" and script != "run_pretraining":
-            continue
-        for name in re.findall(r"^    (\w+): .* = option\(", path.read_text(encoding="utf-8"), re.MULTILINE):
-            assert f"--{name}" in done.stdout or f"--[no]{name}" in done.stdout, name
+    names = re.findall(r"^    (\w+): .* = option\(", (ROOT / owner).read_text(encoding="utf-8"), re.MULTILINE)
+    assert names
+    for name in names:
+        flag = name.removesuffix("_")  # from_, since from is a word of Python's
+        assert f"--{flag}" in done.stdout or f"--[no]{flag}" in done.stdout, name

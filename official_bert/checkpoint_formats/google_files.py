@@ -1,0 +1,112 @@
+"""The small files of Google's releases and of our own folders: bert_config.json, vocab.txt and two more.
+
+tokenizer_config.json says whether the vocabulary is uncased, labels.json names a classifier's classes. Google's
+releases have neither; whether the vocabulary is uncased then is given, or found out from it.
+"""
+
+import dataclasses
+import json
+import os
+
+from official_bert import files
+from official_bert.checkpoint_formats import checksums
+from official_bert.checkpoint_formats.checkpoint import (
+    CONFIG_FILE,
+    LABELS_FILE,
+    TOKENIZER_FILE,
+    VOCAB_FILE,
+    Array,
+    Checkpoint,
+    Given,
+    check_vocabulary,
+    is_uncased,
+)
+from official_bert.config import BertConfig
+from official_bert.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallFiles:
+    """What the files hold, as in `Checkpoint`."""
+
+    config: BertConfig
+    vocab: str | None
+    do_lower_case: bool
+    labels: tuple[str, ...] | None
+    notes: tuple[str, ...]
+
+    def checkpoint(self, weights: dict[str, Array]) -> Checkpoint:
+        """Returns the checkpoint that they make with these weights."""
+        return Checkpoint(
+            self.config, weights, self.vocab, self.do_lower_case, labels=self.labels, notes=self.notes
+        )  # fmt: skip
+
+
+def read_small_files(folder: str, given: Given) -> SmallFiles:
+    """Reads the files of a folder, or those that are given in their place.
+
+    Raises:
+        UserError: there is no configuration, a file is damaged, or vocabulary and configuration do not fit together.
+    """
+    checksums.check_files(folder)
+    config_file = given.bert_config_file or os.path.join(folder, CONFIG_FILE)
+    if not files.exists(config_file):
+        raise UserError(f"there is no {config_file}; give the model's configuration as --bert_config_file")
+    config = BertConfig.from_json_file(config_file)
+    labels = _labels_in(os.path.join(folder, LABELS_FILE))
+    vocab_file = given.vocab_file or os.path.join(folder, VOCAB_FILE)
+    if not files.exists(vocab_file):
+        if given.vocab_file:
+            raise UserError(f"there is no file {vocab_file}")
+        note = f"{folder} has no {VOCAB_FILE}; give it as --vocab_file to have it written with the model"
+        return SmallFiles(config, None, given.do_lower_case is not False, labels, (note,))
+    vocab = files.read_text(vocab_file)
+    notes = check_vocabulary(vocab, config, vocab_file)
+    settings_file = os.path.join(folder, TOKENIZER_FILE)
+    if given.do_lower_case is not None:
+        do_lower_case = given.do_lower_case
+    elif files.exists(settings_file):
+        do_lower_case = casing_in(settings_file)
+    else:
+        do_lower_case = is_uncased(vocab)
+        looks = "uncased" if do_lower_case else "cased"
+        notes += (f"the vocabulary looks {looks}; --do_lower_case or --nodo_lower_case say it, where it is not",)
+    return SmallFiles(config, vocab, do_lower_case, labels, notes)
+
+
+def casing_in(settings_file: str) -> bool:
+    """Returns do_lower_case from a tokenizer_config.json."""
+    try:
+        value = json.loads(files.read_text(settings_file))["do_lower_case"]
+        if not isinstance(value, bool):
+            raise TypeError(f"do_lower_case is {value!r}")
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise UserError(
+            f'{settings_file} is damaged ({error!r}); it should read {{"do_lower_case": true}} or false'
+        ) from error
+    return value
+
+
+def _labels_in(path: str) -> tuple[str, ...] | None:
+    if not files.exists(path):
+        return None
+    try:
+        labels = json.loads(files.read_text(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise UserError(f"{path} should hold a list of the classes' names")
+    return tuple(labels)
+
+
+def write_small_files(checkpoint: Checkpoint, folder: str) -> list[str]:
+    """Writes the files and returns their names."""
+    contents = {CONFIG_FILE: checkpoint.config.to_json()}
+    if checkpoint.vocab is not None:
+        contents[VOCAB_FILE] = checkpoint.vocab
+        contents[TOKENIZER_FILE] = json.dumps({"do_lower_case": checkpoint.do_lower_case}, indent=2) + "\n"
+    if checkpoint.labels is not None:
+        contents[LABELS_FILE] = json.dumps(checkpoint.labels, ensure_ascii=False) + "\n"
+    for name, content in contents.items():
+        files.write_text(os.path.join(folder, name), content)
+    return list(contents)

@@ -1,0 +1,125 @@
+"""Our own checkpoints: what run_pretraining leaves in its --output_dir, and what it starts or goes on from."""
+
+import dataclasses
+import os
+import re
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_bert import checkpoints
+from official_bert.checkpoint_formats import bundle, checksums
+from official_bert.checkpoint_formats.checkpoint import (
+    PARTS,
+    PRETRAINING,
+    SLOTS,
+    Array,
+    Checkpoint,
+    Given,
+    Source,
+    as_it_is,
+    as_theirs,
+    checked,
+    collect,
+)
+from official_bert.checkpoint_formats.google_files import read_small_files, write_small_files
+from official_bert.errors import UserError
+from official_bert.models import build_pretraining_model
+from official_bert.optimization import BertAdamW, WarmupLinearDecay
+
+NAME = "official_bert"
+
+# A variable's name in the file, by its path in the model.
+NAMES = {name: checkpoints.stored_name(name) for shapes in PARTS.values() for name in shapes}
+# What is no weight: the optimizer's averages and the step, float16's scale of the loss, the place in the data, the
+# number of saves, the graph of objects.
+_IGNORED = r"optimizer/.*|loss_scale/.*|position/.*|save_counter/.*|_CHECKPOINTABLE_OBJECT_GRAPH"
+_STEP = "optimizer/bert_adam_w.Siteration/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def _slot_name(name: str, slot: str) -> str:
+    return f"optimizer/bert_adam_w.S{name.replace('/', '_')}_{slot}/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def is_format(source: Source) -> bool:
+    """Whether a checkpoint's names are ours."""
+    return NAMES["word_embeddings/embeddings"] in source.shapes
+
+
+def read(path: str, given: Given) -> Checkpoint:
+    """Reads the newest checkpoint of a folder, or the one whose path without .index is given.
+
+    Raises:
+        UserError: something is missing, left over, damaged, or does not fit together.
+    """
+    prefix = bundle.prefix_of(path)
+    small = read_small_files(os.path.dirname(prefix), given)
+    source = bundle.open_bundle(prefix)
+    weights = collect(source, small.config, NAMES, as_it_is, _IGNORED)
+    number = re.search(r"ckpt-(\d+)$", prefix)
+    step = int(number.group(1)) if number else None
+    if not given.optimizer:
+        return dataclasses.replace(small.checkpoint(weights), step=step)
+    wanted = {f"{name}/{slot}": _slot_name(name, slot) for name in weights for slot in SLOTS}
+    missing = [theirs for theirs in [*wanted.values(), _STEP] if theirs not in source.shapes]
+    if missing:
+        raise UserError(
+            f"{prefix} lacks {len(missing)} tensors of BertAdamW's state, {missing[0]} among them; convert without "
+            "--optimizer"
+        )
+    slots = {name: _slot(source, theirs, weights[os.path.dirname(name)].shape) for name, theirs in wanted.items()}
+    return dataclasses.replace(small.checkpoint(weights), slots=slots, step=int(source.read(_STEP)))
+
+
+def _slot(source: Source, name: str, shape: tuple[int, ...]) -> Array:
+    if source.shapes[name] != shape:
+        raise UserError(f"{name} in {source.path} has shape {list(source.shapes[name])}; expected {list(shape)}")
+    return checked(source.read(name), name, source.path)
+
+
+def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
+    """Writes a folder that run_pretraining takes, and returns what was written, which is all.
+
+    With the optimizer's averages it is a run's --output_dir, to go on with; without them, an --init_checkpoint.
+
+    Raises:
+        UserError: there are averages without a pre-training model that they could belong to.
+    """
+    if checkpoint.slots:
+        _write_run(checkpoint, folder)
+    else:
+        names = as_theirs(checkpoint.weights, checkpoint.config, {name: name for name in NAMES}, as_it_is, NAME)
+        variables = {name: tf.Variable(value) for name, value in names.items()}
+        manager = tf.train.CheckpointManager(
+            tf.train.Checkpoint(model=variables), folder, max_to_keep=1, checkpoint_name="ckpt"
+        )
+        manager.save(checkpoint_number=checkpoint.step or 0)
+    checksums.write(folder, write_small_files(checkpoint, folder), {})
+    return checkpoint
+
+
+def _write_run(checkpoint: Checkpoint, folder: str) -> None:
+    """Writes what run_pretraining would have saved, by its own means."""
+    absent = PRETRAINING - set(checkpoint.parts)
+    if absent or len(checkpoint.parts) > len(PRETRAINING):
+        raise UserError(
+            f"the checkpoint has {', '.join(checkpoint.parts)}; pre-training goes on with "
+            f"{', '.join(sorted(PRETRAINING))} alone: convert without --optimizer"
+        )
+    model = build_pretraining_model(checkpoint.config)
+    optimizer = BertAdamW(WarmupLinearDecay(1.0, 1))  # the schedule is not saved
+    optimizer.build(model.trainable_variables)
+    assign(model, checkpoint.weights)
+    values = {_slot_name(*path.rsplit("/", 1)): value for path, value in checkpoint.slots.items()}
+    values[_STEP] = np.array(checkpoint.step or 0, np.int64)
+    for variable in optimizer.variables:
+        variable.assign(values[f"optimizer/{variable.path.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"])
+    held = {"model": model.variables, "optimizer": optimizer.variables}
+    checkpoints.RunCheckpoints(folder, held, keep=1).save(checkpoint.step or 0)
+
+
+def assign(model: keras.Model, weights: dict[str, Array]) -> None:
+    """Fills a model of ours; every variable must have its weight."""
+    for variable in model.variables:
+        variable.assign(weights[variable.path])
