@@ -224,7 +224,7 @@ def test_two_workers_equal_one(
                 "CUDA_VISIBLE_DEVICES": "-1",
             }
             whole = [*command, f"--output_dir={tmp_path}/two", f"--num_train_steps={steps}"]
-            whole.append("--distribution_strategy=multi_worker")
+            whole += ["--distribution_strategy=multi_worker", "--allow_changes=num_train_steps"]
             pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
             processes.append(subprocess.Popen(whole, cwd=ROOT, env=environment, text=True, **pipes))
         return processes
