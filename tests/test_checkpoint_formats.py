@@ -623,6 +623,6 @@ def test_init_checkpoint_takes_converted_weights(exact_config: BertConfig, tmp_p
     config = BertConfig.from_json_file(str(tmp_path / "ours" / "bert_config.json"))
     assert config == exact_config
     model = build_pretraining_model(config)
-    assert checkpoints.load_weights(model, str(tmp_path / "ours")) == []
+    assert checkpoints.load_weights(model, str(tmp_path / "ours")).unused == []
     for variable in model.variables:
         np.testing.assert_array_equal(variable, checkpoint.weights[variable.path])
