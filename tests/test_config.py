@@ -1,12 +1,14 @@
 import dataclasses
 import json
 import pathlib
+import typing
 
 import pytest
 
 from official_bert.config import BertConfig
 from official_bert.encoder import build_encoder
 from official_bert.errors import UserError
+from official_bert.training_options import Options
 from tests.conftest import ROOT
 
 MODELS = sorted((ROOT / "configs" / "models").glob("*.json"))
@@ -143,3 +145,27 @@ def test_epsilon_is_written_where_it_is_not_the_originals():
     assert BertConfig.from_dict(other.to_dict()) == other
     with pytest.raises(UserError, match="layer_norm_eps is 0.0; expected a small positive number"):
         BertConfig(9, layer_norm_eps=0.0)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.flagfile")), ids=lambda path: path.stem)
+def test_recipes_are_runs_of_known_flags(path: pathlib.Path):
+    kinds = typing.get_type_hints(Options)
+    values: dict[str, object] = {"input_file": ["a"], "output_dir": "run", "do_train": True}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("--"):
+            name, _, value = line.removeprefix("--").partition("=")
+            if not value:
+                values[name.removeprefix("no") if name not in kinds else name] = name in kinds
+            else:
+                kind = next(
+                    kind for kind in (int, float, str) if kind in (typing.get_args(kinds[name]) or (kinds[name],))
+                )
+                values[name] = kind(value)
+    assert values.keys() <= kinds.keys()
+    if "phase2_num_train_steps" in values:
+        values |= {"phase2_input_file": ["b"], "eval_input_file": ["c"]}
+    options = Options(**values)  # type: ignore[arg-type]
+    config = BertConfig.from_json_file(str(ROOT / options.bert_config_file))
+    for phase in options.phases:
+        assert phase.max_seq_length <= config.max_position_embeddings
+        assert phase.train_batch_size % ((options.num_tpu_cores or 1) * options.gradient_accumulation_steps) == 0
