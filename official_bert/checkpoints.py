@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -30,12 +30,12 @@ from official_bert.tokenization import FullTokenizer
 
 # What checkpoints hold besides weights: in TF1's the optimizer's averages and the step, in ours the same and the graph.
 _NOT_WEIGHTS = re.compile(
-    r".*/adam_[mv]$|global_step$|optimizer/|loss_scale/|position/|save_counter/|_CHECKPOINTABLE_OBJECT_GRAPH$"
+    r".*/adam_[mv]$|global_step$|(optimizer|loss_scale|place|best|save_counter)/|_CHECKPOINTABLE_OBJECT_GRAPH$"
 )
 
 
 class RunCheckpoints:
-    """The checkpoints of a pre-training run: model, optimizer, step, and the place in the data.
+    """The checkpoints of a run, named by their step: model, optimizer, place in the data, and what else it needs.
 
     Variables are stored under their own names (model/<layer>/<variable>), not by their place among Python objects, so
     that any program with the same layers reads them, under any strategy.
@@ -44,17 +44,12 @@ class RunCheckpoints:
         folder: the run's output folder.
         variables: Keras variables by what they belong to (see Pretrainer.variables).
         keep: how many checkpoints to keep, the newest ones.
-
-    Attributes:
-        position: how many records the phase under way has used; saved and restored with the rest.
     """
 
     def __init__(self, folder: str, variables: dict[str, list[Any]], keep: int) -> None:
-        self.position = tf.Variable(0, dtype=tf.int64, trainable=False)
-        named = {owner: {each.path: each.value for each in held} for owner, held in variables.items()}
-        self._checkpoint = tf.train.Checkpoint(**named, position=self.position)
+        self._named = {owner: {each.path: each.value for each in held} for owner, held in variables.items()}
         self._manager = tf.train.CheckpointManager(
-            self._checkpoint, folder, max_to_keep=keep, checkpoint_name="ckpt", step_counter=None
+            tf.train.Checkpoint(**self._named), folder, max_to_keep=keep, checkpoint_name="ckpt", step_counter=None
         )
 
     def save(self, step: int) -> str:
@@ -62,27 +57,54 @@ class RunCheckpoints:
         try:
             return str(self._manager.save(checkpoint_number=step))
         except (OSError, tf.errors.OpError) as error:
-            for path in tf.io.gfile.glob(os.path.join(self._manager.directory, f"ckpt-{step}*")):
-                tf.io.gfile.rmtree(path) if tf.io.gfile.isdir(path) else tf.io.gfile.remove(path)
+            for pattern in (f"ckpt-{step}.*", f"ckpt-{step}_temp*"):
+                self._remove(tf.io.gfile.glob(os.path.join(self._manager.directory, pattern)))
             raise UserError(
                 f"cannot save step {step} in {self._manager.directory}: {error}; the earlier checkpoints are intact: "
                 "make room and run the same command to go on from the last one"
             ) from error
 
-    def restore_latest(self) -> str | None:
+    def remove_unfinished(self) -> None:
+        """Removes what saves that were killed have left: files of checkpoints without an index."""
+        whole = {os.path.basename(path) for path in self._newest_first()}
+        for path in tf.io.gfile.glob(os.path.join(self._manager.directory, "ckpt-*")):
+            if re.split(r"\.|_temp", os.path.basename(path))[0] not in whole:
+                self._remove([path])
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            tf.io.gfile.rmtree(path) if tf.io.gfile.isdir(path) else tf.io.gfile.remove(path)
+
+    def newest(self) -> str | None:
+        """Returns the path of the newest checkpoint, without .index; whether it is whole is not looked at."""
+        return next(iter(self._newest_first()), None)
+
+    def restore_latest(self, leave: Collection[str] = ()) -> str | None:
         """Restores everything from the newest whole checkpoint and returns its path, or None where there is none.
 
         One that is cut short or damaged is passed over with a warning.
+
+        Args:
+            leave: what variables belong to that keep the values they have.
 
         Raises:
             UserError: there are checkpoints, but none is whole, or one does not fit.
         """
         damaged = []
+        wanted = {owner: held for owner, held in self._named.items() if owner not in leave}
         for path in self._newest_first():
             try:
-                self._checkpoint.restore(path).expect_partial().assert_existing_objects_matched()
+                tf.train.Checkpoint(**wanted).restore(path).expect_partial().assert_existing_objects_matched()
                 return path
-            except (AssertionError, ValueError) as error:
+            except AssertionError as error:  # TensorFlow's message shows Python objects, not names
+                held = {name for name, _ in tf.train.list_variables(path)}
+                names = [f"{owner}/{name}" for owner, each in wanted.items() for name in each]
+                missing = [name for name in names if f"{_escaped(name)}/.ATTRIBUTES/VARIABLE_VALUE" not in held]
+                raise UserError(
+                    f"the checkpoint {path} lacks {len(missing)} of the {len(names)} tensors that this run needs, as "
+                    f"{', '.join(missing[:3])}; it is of another model, optimizer or dtype"
+                ) from error
+            except ValueError as error:
                 raise UserError(f"the checkpoint {path} does not fit the model: {error}") from error
             except (IndexError, RuntimeError, tf.errors.OpError) as error:  # IndexError: a file cut short
                 print(f"warning: {path} is damaged and passed over: {str(error).splitlines()[0]}", flush=True)
@@ -101,6 +123,22 @@ class RunCheckpoints:
             if match := re.search(r"ckpt-(\d+)\.index$", path):
                 found[int(match[1])] = path.removesuffix(".index")
         return [found[step] for step in sorted(found, reverse=True)]
+
+
+def counter(name: str, value: int = 0) -> keras.Variable:
+    """Returns a number to keep in checkpoints, int64."""
+    return keras.Variable(value, dtype="int64", trainable=False, name=name)
+
+
+def step_of(path: str) -> int:
+    """Returns the step in the name of a checkpoint of ours, ckpt-<step>."""
+    return int(path.rsplit("-", 1)[1])
+
+
+def newest_step(folder: str) -> int:
+    """Returns the step of a run's newest checkpoint, whether that is whole or not; 0 where there is none."""
+    paths = tf.io.gfile.glob(os.path.join(folder, "ckpt-*.index"))
+    return max((step_of(path.removesuffix(".index")) for path in paths), default=0)
 
 
 def description(config: BertConfig, vocab_file: str | None, do_lower_case: bool) -> dict[str, str]:
@@ -237,3 +275,8 @@ def _stored(source: Source, path: str, shape: tuple[int, ...]) -> tuple[str, Lay
 def stored_name(path: str) -> str:
     """Returns the name of one of our variables in our checkpoints."""
     return f"model/{path.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def _escaped(name: str) -> str:
+    owner, path = name.split("/", 1)
+    return f"{owner}/{path.replace('/', '.S')}"

@@ -47,7 +47,9 @@ def training_batches(
         parsed = records.parse(serialized, schema)
         return masking.mask(parsed, record_keys(seed, epoch, number)) if masking else parsed
 
-    return _for_replicas(batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE))
+    batches = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    # Said, because it is not found out: several workers else ask before each step whether there is a batch, and lose B.
+    return _for_replicas(batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
 
 
 def places(

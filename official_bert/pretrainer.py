@@ -80,7 +80,7 @@ class Pretrainer:
         self._train = tf.function(self._train_steps)
         self._step = tf.function(self.replica_step, jit_compile=True) if jit_compile else self.replica_step
         self._evaluate = tf.function(self._evaluate_step)
-        self._any = tf.function(self._over_workers)
+        self._over_workers = tf.function(self._mean_over_workers)
 
     @property
     def variables(self) -> dict[str, list[Any]]:
@@ -98,9 +98,10 @@ class Pretrainer:
 
         Returns:
             The sums of pretraining_sums and of gradient_norm over the steps that were finite, the number of the other
-            ones as nonfinite_steps, and input_wait, the seconds in which the devices waited for a batch (0 on a TPU,
-            where asking would hold it up). Of the first step that was not finite: nonfinite_step, its number from 1 (0
-            where there is none), and its loss and gradient norm as nonfinite_loss and nonfinite_norm.
+            ones as nonfinite_steps, that of those whose loss was not finite as nonfinite_losses, and input_wait, the
+            seconds in which the devices waited for a batch (0 on a TPU, where asking would hold it up). Of the first
+            step whose loss was not finite, or else whose gradient was not: nonfinite_step, its number from 1 (0 where
+            there is none), and its loss and gradient norm as nonfinite_loss and nonfinite_norm.
         """
         return {name: float(value) for name, value in self._train(batches, tf.constant(steps)).items()}
 
@@ -108,24 +109,25 @@ class Pretrainer:
         """Returns the sums of pretraining_sums over one batch, without dropout."""
         return {name: float(value) for name, value in self._evaluate(batch).items()}
 
-    def over_workers(self, value: float) -> float:
-        """Returns the sum of all workers' values; all of them must ask together."""
+    def mean_over_workers(self, value: float) -> float:
+        """Returns the mean of all workers' values; all of them must ask together."""
         if not isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
             return value
-        return float(self._any(tf.constant(value)))
+        return float(self._over_workers(tf.constant(value, tf.float64)))
 
-    def _over_workers(self, value: tf.Tensor) -> tf.Tensor:
-        def replica_sum(value: tf.Tensor) -> tf.Tensor:
+    def _mean_over_workers(self, value: tf.Tensor) -> tf.Tensor:
+        def replica_mean(value: tf.Tensor) -> tf.Tensor:
             # The copy is on the replica's device, which the reduction must know.
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(value))
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, tf.identity(value))
 
-        return self._of_one_replica(self.strategy.run(replica_sum, args=(value,)))
+        return self._of_one_replica(self.strategy.run(replica_mean, args=(value,)))
 
     def replica_step(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """One step as a replica sees it: [B, ...] of its own, gradients and sums of all.
 
         Returns:
-            The sums over all replicas, gradient_norm, and finite, whether losses and gradients are.
+            The sums over all replicas, gradient_norm, finite_loss, whether the losses are finite, and finite, whether
+            the gradients are too.
         """
         context = tf.distribute.get_replica_context()
 
@@ -141,12 +143,13 @@ class Pretrainer:
             gradients = self._loss_scale.unscale(gradients)
         gradients, norm = self.optimizer.sum_and_clip(gradients)
         sums = _all_together(sums, over_replicas)
-        finite = tf.math.is_finite(norm + sums["masked_lm_loss"] + sums["next_sentence_loss"])
+        finite_loss = tf.math.is_finite(sums["masked_lm_loss"] + sums["next_sentence_loss"])
+        finite = finite_loss & tf.math.is_finite(norm)
         skips = self._skip_nonfinite or self._loss_scale is not None
         self.optimizer.apply_summed(gradients, self.model.trainable_variables, only_if=finite if skips else None)
         if self._loss_scale:
             self._loss_scale.update(finite)
-        return {**sums, "gradient_norm": norm, "finite": finite}
+        return {**sums, "gradient_norm": norm, "finite": finite, "finite_loss": finite_loss}
 
     def _accumulated(
         self, features: dict[str, tf.Tensor], predictions: tf.Tensor, examples: tf.Tensor, replica: Any
@@ -199,25 +202,30 @@ class Pretrainer:
         return tf.stack([tf.bitwise.bitwise_xor(spread, self._seed), tf.cast(self.optimizer.iterations, tf.int32)])
 
     def _train_steps(self, batches: Any, steps: tf.Tensor) -> dict[str, tf.Tensor]:
-        totals = {name: tf.constant(0.0) for name in [*SUMS, "gradient_norm", "nonfinite_steps"]}
+        # Of 64 bits, so that it makes no difference into how many calls the steps are cut.
+        counts = ("nonfinite_steps", "nonfinite_losses")
+        totals = {name: tf.constant(0.0, tf.float64) for name in [*SUMS, "gradient_norm", *counts]}
         bad = {name: tf.constant(0.0) for name in ("nonfinite_step", "nonfinite_loss", "nonfinite_norm")}
         waited = tf.constant(0.0, tf.float64)
         for _ in tf.range(steps):
-            batch, seconds = self._next(batches, after=totals["tokens"])
+            batch, seconds = self._next(batches, after=totals["gradient_norm"])
             waited += seconds
             made = {
                 name: self._of_one_replica(value)
                 for name, value in self.strategy.run(self._step, args=(batch,)).items()
             }
-            finite = made["finite"]
-            is_first = ~finite & (totals["nonfinite_steps"] == 0)
+            finite, finite_loss = made.pop("finite"), made.pop("finite_loss")
+            is_first = tf.where(
+                finite_loss, ~finite & (totals["nonfinite_steps"] == 0), totals["nonfinite_losses"] == 0
+            )
             loss = made["masked_lm_loss"] + made["next_sentence_loss"]
             step = tf.cast(self.optimizer.iterations, tf.float32)
             now = {"nonfinite_step": step, "nonfinite_loss": loss, "nonfinite_norm": made["gradient_norm"]}
             bad = {name: tf.where(is_first, now[name], bad[name]) for name in bad}
-            made = {name: tf.where(finite, value, 0.0) for name, value in made.items() if name != "finite"}
+            made = {name: tf.where(finite, value, 0.0) for name, value in made.items()}
             made["nonfinite_steps"] = 1.0 - tf.cast(finite, tf.float32)
-            totals = {name: totals[name] + made[name] for name in totals}
+            made["nonfinite_losses"] = 1.0 - tf.cast(finite_loss, tf.float32)
+            totals = {name: totals[name] + tf.cast(made[name], tf.float64) for name in totals}
         return {**totals, **bad, "input_wait": waited}
 
     def _next(self, batches: Any, after: tf.Tensor) -> tuple[Any, tf.Tensor]:

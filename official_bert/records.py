@@ -242,12 +242,14 @@ def count(path: str) -> int:
     return total
 
 
-def readable(paths: Sequence[str], schema: Schema) -> list[list[tuple[int, int]]]:
+def readable(paths: Sequence[str], schema: Schema) -> tuple[list[list[tuple[int, int]]], int]:
     """Reads all files through and returns, of each, the stretches of whole records: first record (from 0) and number.
 
-    What is left out is said. Where the length of a record is damaged, the rest of its file cannot be found.
+    Beside them it returns the number of damaged records. What is left out is said. Where the length of a record is
+    damaged, the rest of its file cannot be found.
     """
     found = []
+    number = 0
     progress = Progress("looking for damaged records", sum(map(files.size, paths)) / 1e6, "MB")
     done = 0.0
     for path in paths:
@@ -256,11 +258,12 @@ def readable(paths: Sequence[str], schema: Schema) -> list[list[tuple[int, int]]
         progress.update(done)
         edges = [-1, *damaged, end]
         found.append([(low + 1, high - low - 1) for low, high in itertools.pairwise(edges) if high - low > 1])
+        number += len(damaged)
         if damaged:
             some = ", ".join(map(str, damaged[:_MOST_NAMED])) + ", ..." * (len(damaged) > _MOST_NAMED)
             rest = " (and all after it)" if damaged[-1] == end else ""
             print(f"warning: {path}: {len(damaged)} damaged records are left out: {some}{rest}")
-    return found
+    return found, number
 
 
 def _damaged(path: str, schema: Schema) -> tuple[list[int], int]:

@@ -1,54 +1,38 @@
-"""Pre-training: the loop over steps, its log, evaluation, saving and resuming."""
+"""Pre-training: the loop over steps, with its log, evaluation, saving and resuming."""
 
-import dataclasses
 import json
 import math
 import os
-import platform
 import signal
-import sys
 import time
-from typing import Any
 
-import keras
 import tensorflow as tf
 
-import official_bert
 from official_bert import checkpoints, cost, distribution, files, records, report
 from official_bert.config import BertConfig
 from official_bert.curves import RUN_FILE, comparison, read_curves, read_facts, save_curves
 from official_bert.errors import UserError
 from official_bert.metrics import pretraining_metrics
 from official_bert.optimization import PhasedSchedule, WarmupPolynomialDecay
-from official_bert.pretrainer import SUMS, Pretrainer
-from official_bert.tokenization import check_special_tokens, load_vocab
+from official_bert.pretrainer import Pretrainer
+from official_bert.profiling import Profile
+from official_bert.stop_request import StopRequest
+from official_bert.training_checks import check_replicas, check_vocabulary
+from official_bert.training_evaluation import BestWeights, best_folder, evaluate, unigram_accuracy
+from official_bert.training_facts import changes_asked_for, facts_of
 from official_bert.training_log import EVAL, TRAIN, TrainingLog, progress_line, read_log
-from official_bert.training_options import DATA, DECISIVE, DTYPES, Options, Phase
+from official_bert.training_options import DTYPES, Options, Phase
 from official_bert.training_records import RecordFiles
 
-BEST_FOLDER = "best"
-
 _GRACE = 10.0  # seconds that one call to the devices should take at the most, so that a stop is answered in time
-
-
-class _StopRequest:
-    """Within its context, SIGTERM and the first Ctrl-C ask for a stop instead of forcing one."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-
-    def __enter__(self) -> "_StopRequest":
-        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, _: object) -> None:
-        self.signal = number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        print(f"received {signal.Signals(number).name}: saving after the steps under way", flush=True)
+_MOST_SKIPPED = 100  # steps in a row that are not finite: a run that only skips is stopped
+_LOST_WORKER = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.InternalError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
 
 
 def run(options: Options) -> int:
@@ -62,7 +46,7 @@ def run(options: Options) -> int:
     """
     # First of all: a strategy over several workers must be made before TensorFlow does anything else.
     strategy = distribution.get_strategy(options.strategy, options.tpu_name, options.tpu_zone, options.gcp_project)
-    _check_replicas(options, strategy.num_replicas_in_sync)
+    check_replicas(options, strategy.num_replicas_in_sync)
     config = BertConfig.from_json_file(options.bert_config_file)
     for phase in options.phases:
         if phase.max_seq_length > config.max_position_embeddings:
@@ -71,10 +55,18 @@ def run(options: Options) -> int:
                 f"max_position_embeddings {config.max_position_embeddings}"
             )
     if options.vocab_file:
-        _check_vocabulary(options.vocab_file, config, options.bert_config_file)
+        check_vocabulary(options.vocab_file, config, options.bert_config_file)
     description = checkpoints.description(config, options.vocab_file, options.do_lower_case)
     checkpoints.check_description(options.output_dir, description)
-    return _Run(options, strategy, config, description).run()
+    try:
+        return _Run(options, strategy, config, description).run()
+    except _LOST_WORKER as error:
+        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            raise
+        raise UserError(
+            f"another worker was lost, or cannot be reached ({str(error).splitlines()[0]}); start all workers again "
+            "with the same command: they go on from the last checkpoint"
+        ) from error
 
 
 class _Run:
@@ -88,13 +80,17 @@ class _Run:
         self.description = description
         self.is_chief = strategy.extended.should_checkpoint
         self.folder = options.output_dir
-        self.records = [self._records(phase.input_file, phase) for phase in options.phases] if options.do_train else []
+        self._found: dict[int, RecordFiles] = {}
+        done = checkpoints.newest_step(self.folder)
+        to_do = [phase for phase in options.phases if options.do_train and phase.last_step > done]
+        self.records = {phase.number: self._records_of(phase) for phase in to_do}
         self.held_out = self._held_out()
         if options.compare_with:
             read_curves(options.compare_with)  # a mistake is told before hours of training, not after them
-        self.facts = self._facts(strategy)
-        if options.do_train:
-            self._check_changes()
+        if options.save_curves and self.is_chief:
+            files.check_writable(options.save_curves)
+        self.facts = facts_of(options, config, strategy, self.records, self.held_out)
+        self.changed = changes_asked_for(options, self.facts) if options.do_train else {}
         self._tell_memory(strategy)
         self.schedule = PhasedSchedule(
             [
@@ -126,14 +122,18 @@ class _Run:
             options.on_nonfinite == "skip",
         )
         self.facts["parameters"] = self.pretrainer.model.count_params()
-        self.saved = checkpoints.RunCheckpoints(self.folder, self.pretrainer.variables, options.keep_checkpoint_max)
+        # The place in the data: how many records of which phase were used, and the fingerprint of its files.
+        self.phase, self.position, self.data = (checkpoints.counter(name) for name in ("phase", "position", "data"))
+        held = {**self.pretrainer.variables, "place": [self.phase, self.position, self.data]}
+        self.saved = checkpoints.RunCheckpoints(self.folder, held, options.keep_checkpoint_max)
         self.matmul_rate = math.inf
         self.seconds_per_step: float | None = None
+        self.skipped_in_a_row = 0
 
     def run(self) -> int:
         """Does what the options say; returns the exit code."""
         options = self.options
-        restored = self.saved.restore_latest()
+        restored = self._restore()
         if restored:
             print(f"going on from {restored}, step {self.pretrainer.step:,}")
         elif options.init_checkpoint:
@@ -147,22 +147,26 @@ class _Run:
             )
         if self.is_chief:
             checkpoints.save_description(self.folder, self.description)
-            if options.do_train:
-                files.write_text(os.path.join(self.folder, RUN_FILE), json.dumps(self.facts, indent=1) + "\n")
+            # What was changed is kept once a step was taken with it: see _save.
+            if options.do_train and not (restored and self.changed):
+                self._keep_facts()
         self.log = TrainingLog(
             self.folder if self.is_chief else None, self.pretrainer.step if options.do_train else None
         )
         if restored and options.do_train:
             self.log.note(self.pretrainer.step, f"went on from {os.path.basename(restored)}")
         if options.do_train:
+            if self.is_chief:
+                self.saved.remove_unfinished()
             stopped_by = self._train()
             if stopped_by:
                 return 128 + stopped_by
         if options.do_eval:
-            self._evaluate(final=True)
+            self._evaluate_at_the_end()
         if self.is_chief:
             # After an evaluation alone the facts of the training stay those of the training.
-            facts = self.facts if options.do_train else {**self.facts, **read_facts(self.folder)}
+            of_training = {} if options.do_train else read_facts(self.folder)
+            facts = {**self.facts, **of_training, "evaluation_data": self.facts["evaluation_data"]}
             written = report.write_report(self.folder, facts, options.compare_with)
             print(f"report in {', '.join(written)}")
             if options.compare_with:
@@ -172,7 +176,37 @@ class _Run:
                 print(f"curves kept in {options.save_curves}")
         return 0
 
+    def _restore(self) -> str | None:
+        """Restores the newest checkpoint, as far as it is wanted; returns its path."""
+        leave: set[str] = set()
+        if not self.options.do_train:
+            leave = {"optimizer", "loss_scale", "place"}
+        elif {"optimizer", "freeze"} & self.changed.keys():
+            print("the optimizer's averages start anew")
+            leave = {"optimizer"}
+        if "float16" in self.changed.get("dtype", ()):
+            leave.add("loss_scale")
+        restored = self.saved.restore_latest(leave)
+        if restored and "optimizer" in leave:
+            self.pretrainer.optimizer.iterations.assign(checkpoints.step_of(restored))
+        step = float(self.pretrainer.step)
+        mean, mean_of_squares = (self.pretrainer.mean_over_workers(value) for value in (step, step**2))
+        if mean_of_squares != mean**2:
+            raise UserError(
+                f"the workers stand at different steps, this one at {step:,.0f}: all must reach the same --output_dir, "
+                f"and read the same checkpoints there; it is {self.folder}"
+            )
+        return restored
+
+    def _keep_facts(self) -> None:
+        files.write_text(os.path.join(self.folder, RUN_FILE), json.dumps(self.facts, indent=1) + "\n")
+
     # Before the first step.
+
+    def _records_of(self, phase: Phase) -> RecordFiles:
+        if phase.number not in self._found:
+            self._found[phase.number] = self._records(phase.input_file, phase)
+        return self._found[phase.number]
 
     def _records(self, patterns: list[str], phase: Phase, flag: str | None = None) -> RecordFiles:
         return RecordFiles.checked(
@@ -191,58 +225,7 @@ class _Run:
             return self._records(options.eval_input_file, options.phases[0], "eval_input_file")
         if not options.do_eval:
             return None
-        return self.records[0] if self.records else self._records(options.input_file, options.phases[0])
-
-    def _facts(self, strategy: tf.distribute.Strategy) -> dict[str, Any]:
-        """What is kept beside the checkpoints as run.json (see report.write_report)."""
-        manifests = {id(each): each for found in self.records for each in found.manifests}.values()
-        return {
-            "command": " ".join(sys.argv),
-            "flags": dataclasses.asdict(self.options),
-            "config": self.config.to_dict(),
-            "data": [json.loads(each.to_json()) for each in manifests],
-            "evaluation_data": [
-                json.loads(each.to_json()) for each in (self.held_out.manifests if self.held_out else [])
-            ],
-            "versions": {
-                "official_bert": official_bert.__version__,
-                "tensorflow": tf.__version__,
-                "keras": keras.__version__,
-                "python": platform.python_version(),
-            },
-            "devices": _devices(strategy),
-            "records": [found.identity() for found in self.records],
-        }
-
-    def _check_changes(self) -> None:
-        """Compares what decides the weights with what the run was begun with."""
-        before = read_facts(self.folder) if files.exists(os.path.join(self.folder, RUN_FILE)) else {}
-        if not before:
-            return
-        now = json.loads(json.dumps(self.facts))
-        changed = {
-            name: (before["flags"].get(name), now["flags"][name])
-            for name in sorted(DECISIVE)
-            if name in before["flags"] and before["flags"][name] != now["flags"][name]
-        }
-        self.data_changed = before.get("records") not in (None, now["records"])
-        problems = [
-            f"--{name} was {old!r} and is {new!r}"
-            for name, (old, new) in changed.items()
-            if name not in self.options.allow_changes
-        ]
-        if self.data_changed and DATA not in self.options.allow_changes:
-            problems.append("the records are other ones")
-        if problems:
-            names = [*changed, *([DATA] if self.data_changed else [])]
-            raise UserError(
-                f"{self.folder} holds a run that was begun otherwise: {'; '.join(problems)}; give what it was begun "
-                f"with, or another --output_dir, or go on with the changes by --allow_changes={','.join(names)}"
-            )
-        for name, (old, new) in changed.items():
-            print(f"changed as asked for: --{name} from {old!r} to {new!r}")
-
-    data_changed = False
+        return self._records_of(options.phases[0])
 
     def _tell_memory(self, strategy: tf.distribute.Strategy) -> None:
         if not self.options.do_train:
@@ -256,7 +239,11 @@ class _Run:
                 self.options.dtype,
                 self.options.rematerialize,
             )
-            print(f"estimated memory of each device in phase {phase.number}: {needed.total / 1e9:.2f} GB", flush=True)
+            on_tpu = " (its compiler makes do with less: make tpu-check)" if self.options.strategy == "tpu" else ""
+            print(
+                f"estimated memory of each device in phase {phase.number}: {needed.total / 1e9:.2f} GB{on_tpu}",
+                flush=True,
+            )
 
     # Training.
 
@@ -265,12 +252,17 @@ class _Run:
         if self.pretrainer.step >= self.options.total_steps:
             print(f"all {self.options.total_steps:,} steps are done already")
             return None
-        if self.data_changed:
-            self.saved.position.assign(0)
         self.matmul_rate = cost.matmul_rate(self.pretrainer.strategy, self.options.dtype)
-        with _StopRequest() as stop:
-            for phase, found in zip(self.options.phases, self.records, strict=True):
+        with StopRequest() as stop:
+            step = self.pretrainer.step
+            if self._is_evaluated(step):
+                # A stop may have come between the step and its evaluation; the chief knows.
+                lacks = self.is_chief and step not in {line["step"] for line in read_log(self.folder, EVAL)}
+                if self.pretrainer.mean_over_workers(float(lacks)) > 0:
+                    self._evaluate_on_the_way(stop)
+            for phase in self.options.phases:
                 if self.pretrainer.step < phase.last_step:
+                    found = self._records_of(phase)
                     try:
                         stopped_by = self._train_phase(phase, found, stop)
                     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
@@ -279,18 +271,24 @@ class _Run:
                         return stopped_by
         return None
 
-    def _train_phase(self, phase: Phase, found: RecordFiles, stop: _StopRequest) -> int | None:
-        options, pretrainer, saved = self.options, self.pretrainer, self.saved
-        step, position = pretrainer.step, int(saved.position.numpy())
+    def _train_phase(self, phase: Phase, found: RecordFiles, stop: StopRequest) -> int | None:
+        options, pretrainer = self.options, self.pretrainer
+        step, position = pretrainer.step, 0
+        if (int(self.phase.numpy()), int(self.data.numpy())) == (phase.number, found.fingerprint):
+            position = int(self.position.numpy())
         print(
             f"training {self.facts['parameters']:,} parameters from step {step:,} to {phase.last_step:,}, "
             f"batches of {phase.train_batch_size} x {phase.max_seq_length} on {', '.join(self.facts['devices'])}",
             flush=True,
         )
+        if found.damaged:
+            self.log.note(step, f"{found.damaged:,} damaged records of phase {phase.number} are left out")
         data = found.training(phase.train_batch_size, options.random_seed, position)
         batches = iter(pretrainer.strategy.experimental_distribute_dataset(data))
         interval = _Interval(step)
-        profile = _Profile(options.profile_steps, self.folder)
+        profile = Profile(options.profile_steps, self.folder)
+        calls = 0
+        self.seconds_per_step = None
         while step < phase.last_step:
             first = step
             step = self._end_of_call(step, phase, profile)
@@ -298,24 +296,23 @@ class _Run:
             since = time.monotonic()
             sums = pretrainer.train(batches, step - first)
             seconds = time.monotonic() - since
-            self._note_time(seconds / (step - first), is_first=interval.calls == 0)
-            self._check_finite(sums, first, position, phase, found)
+            calls += 1
+            if calls > 1:  # the first call compiles; what it takes says nothing
+                self.seconds_per_step = pretrainer.mean_over_workers(seconds / (step - first))
+            self._check_finite(sums, first, step, position, phase, found)
             interval.add(sums, seconds)
             position += (step - first) * phase.train_batch_size
             profile.at(step)
-            stopping = pretrainer.over_workers(float(stop.signal is not None)) > 0
-            if stopping or not step % options.log_steps or step == phase.last_step:
-                values = self._measurements(interval, step, phase)
-                self.log.write(TRAIN, step, values)
-                print(progress_line(step, options.total_steps, values), flush=True)
+            stopping = self._is_stopping(stop)
+            saving = stopping or step == phase.last_step or not step % options.save_checkpoints_steps
+            # Also where it saves, so that the log of a run that goes on from there has the same lines.
+            if saving or not step % options.log_steps:
+                self._tell(interval, step, phase)
                 interval = _Interval(step)
-            if options.eval_steps and not stopping and (not step % options.eval_steps or step == phase.last_step):
-                self._evaluate()
-            if stopping or step == phase.last_step or not step % options.save_checkpoints_steps:
-                # At a phase's end the place is that in the next one's data.
-                saved.position.assign(0 if step == phase.last_step else position)
-                if self.is_chief:
-                    print(f"saved {saved.save(step)}", flush=True)
+            if self._is_evaluated(step) and not stopping:
+                stopping = not self._evaluate_on_the_way(stop)
+            if saving or stopping:
+                self._save(step, phase, position, found)
             if stopping:
                 profile.stop()
                 print(f"stopped at step {step:,}; the same command goes on from there")
@@ -323,37 +320,60 @@ class _Run:
         profile.stop()
         return None
 
-    def _end_of_call(self, step: int, phase: Phase, profile: "_Profile") -> int:
+    def _is_stopping(self, stop: StopRequest) -> bool:
+        """Whether a stop was asked of any worker; all of them must ask together."""
+        return self.pretrainer.mean_over_workers(float(stop.signal is not None)) > 0
+
+    def _is_evaluated(self, step: int) -> bool:
+        ends = {phase.last_step for phase in self.options.phases}
+        return bool(self.options.eval_steps and step and (not step % self.options.eval_steps or step in ends))
+
+    def _save(self, step: int, phase: Phase, position: int, found: RecordFiles) -> None:
+        if not self.is_chief:
+            return
+        for variable, value in ((self.phase, phase.number), (self.position, position), (self.data, found.fingerprint)):
+            variable.assign(value)
+        print(f"saved {self.saved.save(step)}", flush=True)
+        if self.changed:
+            self._keep_facts()
+            self.changed = {}
+
+    def _tell(self, interval: "_Interval", step: int, phase: Phase) -> None:
+        if interval.sums["nonfinite_steps"] == step - interval.first_step:
+            return  # all were skipped; the notices say so
+        values = self._measurements(interval, step, phase)
+        self.log.write(TRAIN, step, values)
+        print(progress_line(step, self.options.total_steps, values), flush=True)
+
+    def _end_of_call(self, step: int, phase: Phase, profile: "Profile") -> int:
         """The step at which to come back from the devices: to log, to evaluate, to save, or to look for a stop."""
         options = self.options
         multiples = (options.log_steps, options.save_checkpoints_steps, options.eval_steps)
         ends = [(step // of + 1) * of for of in multiples if of]
         ends += [end for end in profile.steps if end > step]
-        within = options.iterations_per_loop
-        if self.seconds_per_step:
-            within = min(within, max(1, int(_GRACE / self.seconds_per_step)))
+        within = 1  # until it is known how long a step takes
+        if self.seconds_per_step is not None:
+            within = min(options.iterations_per_loop, max(1, int(_GRACE / self.seconds_per_step)))
         return min(step + within, phase.last_step, *ends)
 
-    def _note_time(self, seconds: float, is_first: bool) -> None:
-        # The first call compiles; what it takes says nothing. All workers must come to the same number.
-        if is_first and self.seconds_per_step is None:
-            self.seconds_per_step = 0.0
-            return
-        self.seconds_per_step = self.pretrainer.over_workers(seconds)
-
     def _check_finite(
-        self, sums: dict[str, float], first: int, position: int, phase: Phase, found: RecordFiles
+        self, sums: dict[str, float], first: int, last: int, position: int, phase: Phase, found: RecordFiles
     ) -> None:
+        if sums["nonfinite_steps"] < last - first:
+            self.skipped_in_a_row = 0
         if not sums["nonfinite_steps"]:
             return
+        self.skipped_in_a_row += last - first
         step = int(sums["nonfinite_step"])
         what = (
             f"step {step:,}: loss {sums['nonfinite_loss']}, gradient norm {sums['nonfinite_norm']} "
             "(sums over the batch)"
         )
-        if self.options.on_nonfinite == "skip" or (
-            self.options.dtype == "float16" and math.isfinite(sums["nonfinite_loss"])
-        ):
+        # Gradients of float16 overflow now and then, until the loss is scaled less.
+        skips = self.options.on_nonfinite == "skip" or (
+            self.options.dtype == "float16" and not sums["nonfinite_losses"]
+        )
+        if skips and self.skipped_in_a_row < _MOST_SKIPPED:
             self.log.note(step, f"{sums['nonfinite_steps']:.0f} steps skipped as not finite, the first: {what}")
             print(f"skipped {sums['nonfinite_steps']:.0f} steps that were not finite; {what}", flush=True)
             return
@@ -361,8 +381,12 @@ class _Run:
         places = found.places(self.options.random_seed, skipped, phase.train_batch_size)
         raise UserError(
             f"loss or gradient is not finite in {what}; its records, numbered from 0: {places}; the checkpoints before "
-            "are intact: lower --learning_rate, lengthen the warm-up, look at these records, or leave such steps out "
-            "with --on_nonfinite=skip"
+            "are intact: lower --learning_rate, lengthen the warm-up, look at these records, or "
+            + (
+                f"take --dtype=bfloat16 or float32 ({self.skipped_in_a_row} steps in a row were skipped)"
+                if skips
+                else "leave such steps out with --on_nonfinite=skip"
+            )
         )
 
     def _measurements(self, interval: "_Interval", step: int, phase: Phase) -> dict[str, float]:
@@ -385,52 +409,58 @@ class _Run:
 
     # Evaluation.
 
-    def _evaluate(self, final: bool = False) -> None:
-        """Evaluates on the held-out records (or the training ones, where no others are given).
-
-        Args:
-            final: whether this is the evaluation that was asked for, after training; else it is one while training,
-                whose best weights are kept.
-        """
-        found = self.held_out
+    def _evaluate(self, stop: StopRequest | None = None) -> tuple[dict[str, float], dict[str, float]] | None:
+        """Evaluates, logs and returns what training_evaluation.evaluate does."""
+        found, options = self.held_out, self.options
         assert found is not None
-        data = found.evaluation(self.options.eval_batch_size).take(self.options.max_eval_steps)
-        totals = dict.fromkeys(SUMS, 0.0)
+
+        def stopping() -> bool:
+            return stop is not None and self._is_stopping(stop)
+
         try:
-            for batch in self.pretrainer.strategy.experimental_distribute_dataset(data):
-                for name, value in self.pretrainer.evaluate(batch).items():
-                    totals[name] += value
+            result = evaluate(self.pretrainer, found, options.eval_batch_size, options.max_eval_steps, stopping)
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             raise _damage_told(found, error) from error
-        metrics = pretraining_metrics(totals)
+        if result:
+            self.log.write(EVAL, self.pretrainer.step, result[0])
+        return result
+
+    def _evaluate_on_the_way(self, stop: StopRequest) -> bool:
+        """Evaluates while training and keeps the best weights; returns whether no stop came first."""
+        result = self._evaluate(stop)
+        if result is None:
+            return False
+        metrics, _ = result
         step = self.pretrainer.step
-        best = min((line["loss"] for line in read_log(self.folder, EVAL)), default=math.inf)
-        self.log.write(EVAL, step, metrics)
-        if not final:
-            print(
-                f"evaluation at step {step:,}: masked LM loss {metrics['masked_lm_loss']:.4f} "
-                f"({100 * metrics['masked_lm_accuracy']:.1f} % right), next sentence "
-                f"{metrics['next_sentence_loss']:.4f} ({100 * metrics['next_sentence_accuracy']:.1f} %)",
-                flush=True,
-            )
-            if metrics["loss"] < best and self.is_chief:
-                self._keep_best(step)
-            return
-        results = {"global_step": step, **metrics}
+        print(
+            f"evaluation at step {step:,}: masked LM loss {metrics['masked_lm_loss']:.4f} "
+            f"({100 * metrics['masked_lm_accuracy']:.1f} % right), next sentence "
+            f"{metrics['next_sentence_loss']:.4f} ({100 * metrics['next_sentence_accuracy']:.1f} %)",
+            flush=True,
+        )
+        if self.is_chief and self._best().keep_if_better(step, metrics["loss"]):
+            print(f"the best so far, kept in {best_folder(self.folder)}", flush=True)
+        return True
+
+    def _best(self) -> BestWeights:
+        assert self.held_out is not None
+        model = self.pretrainer.model
+        return BestWeights(best_folder(self.folder), model, self.description, self.held_out.fingerprint)
+
+    def _evaluate_at_the_end(self) -> None:
+        """Evaluates the weights that training ended with, or those of the newest checkpoint."""
+        result = self._evaluate()
+        assert result is not None
+        assert self.held_out is not None
+        metrics, totals = result
+        results = {"global_step": self.pretrainer.step, **metrics}
         text = "".join(f"{name} = {results[name]}\n" for name in sorted(results))
         if self.is_chief:
             files.write_text(os.path.join(self.folder, "eval_results.txt"), text)
         print(f"evaluated {totals['next_sentence_count']:,.0f} records, {totals['masked_lm_count']:,.0f} predictions")
         print(text, end="")
-        print(
-            f"unigram baseline, always the commonest token: masked_lm_accuracy = {_unigram_accuracy(data)}", flush=True
-        )
-
-    def _keep_best(self, step: int) -> None:
-        folder = os.path.join(self.folder, BEST_FOLDER)
-        checkpoints.save_description(folder, self.description)
-        best = checkpoints.RunCheckpoints(folder, {"model": self.pretrainer.model.variables}, keep=1)
-        print(f"the best so far, kept in {best.save(step)}", flush=True)
+        baseline = unigram_accuracy(self.held_out, self.options.eval_batch_size, self.options.max_eval_steps)
+        print(f"unigram baseline, always the commonest token: masked_lm_accuracy = {baseline}", flush=True)
 
 
 class _Interval:
@@ -449,31 +479,6 @@ class _Interval:
         self.sums = {name: self.sums.get(name, 0.0) + value for name, value in sums.items()}
 
 
-class _Profile:
-    """Starts and stops TensorFlow's profiler."""
-
-    def __init__(self, steps: list[str], folder: str) -> None:
-        self.steps = [int(step) for step in steps]
-        self._folder = folder
-        self._running = False
-
-    def at(self, step: int) -> None:
-        """Does what is due when so many steps are done."""
-        if self.steps and not self._running and self.steps[0] <= step < self.steps[1]:
-            tf.profiler.experimental.start(os.path.join(self._folder, TRAIN))
-            self._running = True
-        elif self._running and step >= self.steps[1]:
-            self.stop()
-
-    def stop(self) -> None:
-        """Ends the profile, if one is under way."""
-        if self._running:
-            tf.profiler.experimental.stop()
-            self._running = False
-            self.steps = []
-            print(f"profile written to {os.path.join(self._folder, TRAIN)}; see it in TensorBoard", flush=True)
-
-
 def _damage_told(found: RecordFiles, error: Exception) -> Exception:
     damage = records.find_damage(found.paths, found.schema)
     if damage is None:
@@ -481,51 +486,3 @@ def _damage_told(found: RecordFiles, error: Exception) -> Exception:
     return UserError(
         f"{damage}; checkpoints up to here are intact; --on_corrupt_record=skip leaves damaged records out"
     )
-
-
-def _check_vocabulary(vocab_file: str, config: BertConfig, config_file: str) -> None:
-    vocab = load_vocab(vocab_file)
-    check_special_tokens(vocab, vocab_file)
-    pieces = max(vocab.values()) + 1
-    if pieces > config.vocab_size:
-        raise UserError(
-            f"{vocab_file} has {pieces} tokens, but {config_file} has vocab_size {config.vocab_size}; they must belong "
-            "together"
-        )
-    if pieces < config.vocab_size:
-        print(
-            f"note: {vocab_file} has {pieces} tokens, {config_file} has vocab_size {config.vocab_size}; the rest of "
-            "the table is never used"
-        )
-
-
-def _check_replicas(options: Options, replicas: int) -> None:
-    on_tpu = options.strategy == "tpu"
-    if options.num_tpu_cores is not None and on_tpu and options.num_tpu_cores != replicas:
-        raise UserError(f"--num_tpu_cores is {options.num_tpu_cores}, but the TPU has {replicas}")
-    if options.jit_compile and (replicas > 1 or on_tpu):
-        raise UserError("--jit_compile is for one CPU or GPU; leave it out")
-    if options.eval_batch_size % replicas:
-        raise UserError(f"--eval_batch_size is {options.eval_batch_size}; expected a multiple of {replicas} replicas")
-    parts = replicas * options.gradient_accumulation_steps
-    for phase in options.phases:
-        if phase.train_batch_size % parts:
-            raise UserError(
-                f"{phase.flag('train_batch_size')} is {phase.train_batch_size}; expected a multiple of the {replicas} "
-                f"replicas times --gradient_accumulation_steps={options.gradient_accumulation_steps}, {parts}"
-            )
-
-
-def _devices(strategy: tf.distribute.Strategy) -> list[str]:
-    """The short names of this process's devices: CPU:0, GPU:1, TPU:7."""
-    return [device.split("device:")[-1] for device in strategy.extended.worker_devices]
-
-
-def _unigram_accuracy(batches: tf.data.Dataset) -> float:
-    """How often the best constant answer is right: the share of the commonest token among those to predict."""
-    counts: dict[int, int] = {}
-    for batch in batches:
-        ids = tf.boolean_mask(batch["masked_lm_ids"], batch["masked_lm_weights"] > 0)
-        for token in ids.numpy().tolist():
-            counts[token] = counts.get(token, 0) + 1
-    return max(counts.values(), default=0) / max(sum(counts.values()), 1)

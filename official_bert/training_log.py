@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -24,8 +25,8 @@ class TrainingLog:
 
     Args:
         folder: the run's output folder, or None.
-        first_step: the step that training starts from; measurements of later steps, from before a stop, are removed:
-            they will be made again. None for evaluation alone.
+        first_step: the step that training starts from; measurements and notices of later steps, from before a stop, are
+            removed: they will be made again. None for evaluation alone.
     """
 
     def __init__(self, folder: str | None, first_step: int | None) -> None:
@@ -35,8 +36,8 @@ class TrainingLog:
             for kind in (TRAIN, EVAL, NOTICES):
                 # Written again even where all is kept: the next line must not be joined to one cut short by a kill.
                 if files.exists(_path(folder, kind)):
-                    everything = first_step is None or kind == NOTICES
-                    kept = [line for line in read_log(folder, kind) if everything or line["step"] <= first_step]
+                    last = math.inf if first_step is None else first_step
+                    kept = [line for line in read_log(folder, kind) if line["step"] <= last]
                     files.write_text(_path(folder, kind), "".join(json.dumps(line) + "\n" for line in kept))
         if folder is not None and not importlib.util.find_spec("tensorboard"):
             print("no TensorBoard events are written: there is no tensorboard package")

@@ -154,10 +154,10 @@ class Options:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"--{name} is {value}; expected a positive number")
-        if not 0 <= self.end_learning_rate <= self.learning_rate:
+        lowest = min(self.learning_rate, self.phase2_learning_rate or self.learning_rate)
+        if not 0 <= self.end_learning_rate <= lowest:
             raise UserError(
-                f"--end_learning_rate is {self.end_learning_rate}; expected 0 up to --learning_rate, which is "
-                f"{self.learning_rate}"
+                f"--end_learning_rate is {self.end_learning_rate}; expected 0 up to the learning rate, {lowest}"
             )
         if self.use_tpu and self.distribution_strategy not in ("one_device", "tpu"):
             raise UserError(f"--use_tpu and --distribution_strategy={self.distribution_strategy} exclude each other")
@@ -172,7 +172,12 @@ class Options:
             raise UserError(
                 f"--allow_changes names {', '.join(unknown)}; expected some of {', '.join(sorted(DECISIVE | {DATA}))}"
             )
-        if self.profile_steps and not re.fullmatch(r"\d+,\d+", ",".join(self.profile_steps)):
+        if self.init_allow and not self.init_checkpoint:
+            raise UserError("--init_allow is about --init_checkpoint, which is not given")
+        if self.strategy == "tpu" and self.dtype == "float16":
+            raise UserError("--dtype is float16, which is for GPUs; a TPU computes in bfloat16")
+        steps = self.profile_steps
+        if steps and not (re.fullmatch(r"\d+,\d+", ",".join(steps)) and int(steps[0]) < int(steps[1])):
             raise UserError(f"--profile_steps is {','.join(self.profile_steps)}; expected two steps, as in 100,110")
 
     @property

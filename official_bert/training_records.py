@@ -1,7 +1,9 @@
 """The record files of a run: found, checked against manifest, vocabulary and model, and turned into batches."""
 
 import dataclasses
+import json
 import os
+import zlib
 from typing import Any
 
 import tensorflow as tf
@@ -27,6 +29,7 @@ class RecordFiles:
         readable: of each file, the stretches of records that can be read, as first record and number; None for all.
         manifests: that describe these files.
         described: the manifest's entry of each file that has one.
+        damaged: how many records are left out because they cannot be read.
     """
 
     paths: list[str]
@@ -35,6 +38,7 @@ class RecordFiles:
     readable: list[list[tuple[int, int]]] | None
     manifests: list[manifest.Manifest]
     described: dict[str, manifest.Shard]
+    damaged: int = 0
 
     @classmethod
     def checked(
@@ -76,11 +80,10 @@ class RecordFiles:
             schema = records.unmasked_schema(max_seq_length, *sizes)
         else:
             schema = records.pretraining_schema(max_seq_length, max_predictions_per_seq, *sizes)
-        readable = None
-        if skip_damaged:
-            readable = records.readable(paths, schema)
+        readable, damaged = records.readable(paths, schema) if skip_damaged else (None, 0)
         _check_first_records(paths, schema, skip_damaged)
-        return cls(paths, schema, masking, readable, manifests, {path: shard for path, (_, shard) in found.items()})
+        described = {path: shard for path, (_, shard) in found.items()}
+        return cls(paths, schema, masking, readable, manifests, described, damaged)
 
     def training(self, batch_size: int, seed: int, skipped_records: int) -> tf.data.Dataset:
         """Returns endless batches: see input_pipeline.training_batches."""
@@ -112,6 +115,11 @@ class RecordFiles:
             }
             for path in self.paths
         ]
+
+    @property
+    def fingerprint(self) -> int:
+        """A number that other files would hardly have."""
+        return zlib.crc32(json.dumps(self.identity(), sort_keys=True).encode())
 
     def _stretches(self, skipped_records: int) -> list[list[tuple[int, int]]] | None:
         # Numbers of records are needed to start within the data alone; the manifest has them without reading.

@@ -1,9 +1,8 @@
 """Pre-training that is stopped, changed, damaged or cut into parts, and what comes of it."""
 
-import json
-import os
 import pathlib
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,9 @@ import tensorflow as tf
 from official_bert import distribution, records, training
 from official_bert.config import BertConfig
 from official_bert.errors import UserError
+from official_bert.training_evaluation import BestWeights, evaluate
 from official_bert.training_log import read_log
+from official_bert.training_records import RecordFiles
 from tests.conftest import ROOT, WORDS
 from tests.test_training import (  # noqa: F401
     LENGTH,
@@ -60,11 +61,18 @@ def checkpoint(folder: pathlib.Path, step: int) -> dict[str, np.ndarray]:
     }
 
 
-def assert_same_to_the_bit(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> None:
+def assert_same_to_the_bit(first: dict[str, np.ndarray], second: dict[str, np.ndarray], least: int = 60) -> None:
     assert first.keys() == second.keys()
-    assert len(first) > 60
+    assert len(first) > least
     for name, value in first.items():
         np.testing.assert_array_equal(second[name], value, err_msg=name)
+
+
+def place(folder: pathlib.Path, step: int) -> tuple[int, ...]:
+    """The phase and the number of its records that were used."""
+    path = str(folder / f"ckpt-{step}")
+    names = [f"place/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in ("phase", "position")]
+    return tuple(int(tf.train.load_variable(path, name)) for name in names)
 
 
 def forget_after(folder: pathlib.Path, step: int) -> None:
@@ -219,19 +227,139 @@ def test_changes_between_runs_are_refused_unless_asked_for(
         "learning_rate,train_batch_size$",
     ):  # fmt: skip
         training.run(options_for(record_files, config_file, folder, train_batch_size=4, learning_rate=0.1))
-    with pytest.raises(UserError, match=r"the records are other ones; .*--allow_changes=data"):
-        training.run(options_for(record_files[:1], config_file, folder))
+    longer = {"num_train_steps": 25, "allow_changes": ["num_train_steps"]}
+    with pytest.raises(UserError, match=r"the records are other ones; .*--allow_changes=num_train_steps,data"):
+        training.run(options_for(record_files[:1], config_file, folder, **longer))
     with pytest.raises(UserError, match="--allow_changes names lerning_rate; expected some of data, decay_power"):
         options_for(record_files, config_file, folder, allow_changes=["lerning_rate"])
     allowed = {"num_train_steps": 25, "train_batch_size": 4}
     options = options_for(record_files, config_file, folder, **allowed, allow_changes=list(allowed))
     training.run(options)
     assert "changed as asked for: --train_batch_size from 8 to 4" in capsys.readouterr().out
-    position = tf.train.load_variable(str(folder / "ckpt-20"), "position/.ATTRIBUTES/VARIABLE_VALUE")
-    # At a phase's end the place is that in the next one's data.
-    assert position == 0
+    assert place(folder, 20) == (1, 20 * 8)
+    assert place(folder, 25) == (1, 20 * 8 + 5 * 4)
     # What only says where and how to run may change.
     training.run(options_for(record_files, config_file, folder, **allowed, log_steps=5, gradient_accumulation_steps=2))
+    # Other records are read from their beginning, and another optimizer begins with averages of 0, at the same step.
+    others = {"num_train_steps": 30, "train_batch_size": 4, "optimizer": "lamb", "dtype": "float16"}
+    names = ["data", "num_train_steps", "optimizer", "dtype"]
+    training.run(options_for(record_files[:1], config_file, folder, **others, allow_changes=names))
+    output = capsys.readouterr().out
+    assert "changed as asked for: other records" in output
+    assert "the optimizer's averages start anew" in output
+    assert [line["step"] for line in read_log(str(folder), "train")] == list(range(1, 31))
+    assert place(folder, 30) == (1, 5 * 4)
+    # The weights are evaluated without being told how they were trained.
+    training.run(options_for(record_files, config_file, folder, do_train=False, do_eval=True))
+    assert "global_step = 30" in capsys.readouterr().out
+
+
+def test_a_run_of_a_changed_optimizer_that_was_killed_at_once_begins_the_change_again(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    folder = tmp_path / "run"
+    training.run(options_for(record_files, config_file, folder))
+    options = options_for(
+        record_files, config_file, folder, num_train_steps=22, optimizer="lamb",
+        allow_changes=["num_train_steps", "optimizer"],
+    )  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(training.Pretrainer, "train", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            training.run(options)
+    training.run(options)
+    assert place(folder, 22) == (1, 22 * 8)
+
+
+def test_a_save_that_fails_leaves_the_other_checkpoints(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    pretrainer = pretrainer_for(tiny_config)
+    saved = checkpoints.RunCheckpoints(str(tmp_path), pretrainer.variables, keep=5)
+    saved.save(20)
+    before = checkpoint(tmp_path, 20)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # as on a full disk, writes fail
+    try:
+        with pytest.raises(UserError, match=r"cannot save step 2 in .*; the earlier checkpoints are intact: make room"):
+            saved.save(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"ckpt-20", "checkpoint"}
+    assert_same_to_the_bit(before, checkpoint(tmp_path, 20))
+    # What a kill leaves in the middle of a save is removed by the next run.
+    (tmp_path / "ckpt-30.data-00000-of-00001").write_bytes(b"half")
+    (tmp_path / "ckpt-30_temp").mkdir()
+    saved.remove_unfinished()
+    assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"ckpt-20", "checkpoint"}
+
+
+def test_best_weights_are_judged_by_what_was_saved_with_them(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    model = pretrainer_for(tiny_config).model
+
+    def best(data: int) -> BestWeights:
+        return BestWeights(str(tmp_path / "best"), model, {}, data)
+
+    assert best(1).keep_if_better(5, 1.0)
+    assert not best(1).keep_if_better(10, 2.0)
+    assert not best(1).keep_if_better(10, float("nan"))
+    assert best(2).keep_if_better(10, 2.0), "losses on other records say nothing"
+    assert best(2).keep_if_better(8, 3.0), "step 10 was taken by a run that went on from before"
+    assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
+
+
+def test_a_stop_is_answered_between_two_batches_of_an_evaluation(
+    tiny_config: BertConfig,
+    record_files: list[str],  # noqa: F811
+):
+    found = RecordFiles.checked(record_files, "input_file", LENGTH, PREDICTIONS, tiny_config, None)
+    pretrainer = pretrainer_for(tiny_config)
+    asked = iter([False, False, True])
+    assert evaluate(pretrainer, found, 8, 100, lambda: next(asked)) is None
+    assert next(asked, None) is None
+    assert evaluate(pretrainer, found, 8, 2, lambda: False) is not None
+
+
+def test_calls_get_long_once_it_is_known_how_long_a_step_takes(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    calls = []
+    train = training.Pretrainer.train
+
+    def noted(self: training.Pretrainer, batches: object, steps: int) -> dict[str, float]:
+        calls.append(steps)
+        return train(self, batches, steps)
+
+    monkeypatch.setattr(training.Pretrainer, "train", noted)
+    quick = options_for(record_files, config_file, tmp_path / "quick", log_steps=20)
+    training.run(quick)
+    assert calls == [1, 1, 8, 10]
+    calls.clear()
+    monkeypatch.setattr(training, "_GRACE", 1e-9)
+    training.run(options_for(record_files, config_file, tmp_path / "slow", log_steps=20, profile_steps=["3", "5"]))
+    assert calls == [1] * 20
+    logs = [read_log(str(tmp_path / name), "train") for name in ("quick", "slow")]
+    losses = [[line["loss"] for line in lines] for lines in logs]
+    assert losses[0] == losses[1]
+    assert list((tmp_path / "slow" / "train").rglob("*.xplane.pb"))
+
+
+def test_a_run_that_only_skips_steps_is_stopped(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    tmp_path: pathlib.Path,
+):
+    options = options_for(
+        record_files, config_file, tmp_path / "run", learning_rate=1e30, num_warmup_steps=0, num_train_steps=300,
+        on_nonfinite="skip", log_steps=50, save_checkpoints_steps=300,
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"\(\d+ steps in a row were skipped\)"):
+        training.run(options)
+    assert all(np.isfinite(line["loss"]) and line["loss"] > 0 for line in read_log(options.output_dir, "train"))
 
 
 def test_steps_that_are_not_finite_are_skipped_if_asked(
@@ -300,8 +428,11 @@ def test_damaged_records_are_skipped_and_counted_if_asked(
     # An id out of range is damage too, and a file that is cut short ends early.
     content = pathlib.Path(record_files[0]).read_bytes()
     pathlib.Path(record_files[0]).write_bytes(content[: len(content) - 5])
-    found = records.readable(record_files, {**SCHEMA, "input_ids": records.Feature((LENGTH,), records.INT64, 40)})
+    found, number = records.readable(
+        record_files, {**SCHEMA, "input_ids": records.Feature((LENGTH,), records.INT64, 40)}
+    )
     assert found[0][-1][0] + found[0][-1][1] <= 49
+    assert number > 4
     with_large_ids = {
         number
         for number, record in enumerate(tf.data.TFRecordDataset(record_files[0]).take(49))
@@ -391,31 +522,43 @@ def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(
             sys.executable, "-m", "run_pretraining", "--do_train", f"--input_file={','.join(record_files)}",
             f"--bert_config_file={tmp_path}/config.json", f"--output_dir={tmp_path / folder}",
             f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8",
-            "--num_train_steps=600", "--num_warmup_steps=20", "--save_checkpoints_steps=20", "--log_steps=20",
+            "--num_train_steps=600", "--num_warmup_steps=20", "--save_checkpoints_steps=20", "--log_steps=10",
             f"--phase2_input_file={longer_files[0]}", "--phase2_num_train_steps=200", "--keep_checkpoint_max=3",
             f"--phase2_max_seq_length={LONGER}", f"--phase2_max_predictions_per_seq={PREDICTIONS}",
+            f"--eval_input_file={record_files[0]}", "--eval_steps=100",
         ]  # fmt: skip
 
     subprocess.run(command("straight"), cwd=ROOT, capture_output=True, check=True)
-    log = tmp_path / "killed" / "train.jsonl"
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
     rng = random.Random(time.time_ns())
-    kills = 0
-    while kills < 10:
-        before = log.stat().st_mtime_ns if log.exists() else 0
-        process = subprocess.Popen(command("killed"), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        # Once it has got further, a moment later.
-        while process.poll() is None and (not log.exists() or log.stat().st_mtime_ns == before):
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0, 0.15))
+    targets = [0, *sorted(rng.sample(range(20, 780), 10))]
+    went_on = 0
+    for target in targets:
+        output = (tmp_path / f"{target}.txt").open("w+")
+        process = subprocess.Popen(command("killed"), cwd=ROOT, stdout=output, stderr=subprocess.DEVNULL)
+        while target and process.poll() is None and _last_step(killed) < target:
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0, 0.1) if target else rng.uniform(0, 5))
         assert process.poll() is None, "it ended before it could be killed"
         process.kill()
         process.wait()
-        kills += 1
+        output.seek(0)
+        went_on += "going on from" in output.read()
     done = subprocess.run(command("killed"), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "going on from" in done.stdout
-    assert_same_to_the_bit(checkpoint(tmp_path / "straight", 800), checkpoint(tmp_path / "killed", 800))
-    logs = [(tmp_path / name / "train.jsonl").read_text().splitlines() for name in ("straight", "killed")]
-    losses = [[json.loads(line)["loss"] for line in lines] for lines in logs]
-    assert losses[0] == losses[1]
-    assert os.path.exists(tmp_path / "killed" / "report.html")
+    assert went_on >= 9
+    assert_same_to_the_bit(checkpoint(straight, 800), checkpoint(killed, 800))
+    for kind in ("train", "eval"):
+        logs = [[(line["step"], line["loss"]) for line in read_log(str(folder), kind)] for folder in (straight, killed)]
+        assert logs[0] == logs[1]
+    best = [tf.train.latest_checkpoint(str(folder / "best")) for folder in (straight, killed)]
+    steps = [int(path.rsplit("-", 1)[1]) for path in best]
+    assert steps[0] == steps[1]
+    assert_same_to_the_bit(*(checkpoint(folder / "best", steps[0]) for folder in (straight, killed)), least=20)
+
+
+def _last_step(folder: pathlib.Path) -> int:
+    try:
+        return max((line["step"] for line in read_log(str(folder), "train")), default=0)
+    except UserError:  # a line that is being written
+        return 0

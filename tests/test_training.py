@@ -233,7 +233,8 @@ def test_two_workers_equal_one(
                 "CUDA_VISIBLE_DEVICES": "-1",
             }
             whole = [*command, f"--output_dir={tmp_path}/two", f"--num_train_steps={steps}"]
-            whole += ["--distribution_strategy=multi_worker", "--allow_changes=num_train_steps"]
+            whole += ["--distribution_strategy=multi_worker", "--gradient_accumulation_steps=2"]
+            whole.append("--allow_changes=num_train_steps")
             pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
             processes.append(subprocess.Popen(whole, cwd=ROOT, env=environment, text=True, **pipes))
         return processes
@@ -249,6 +250,12 @@ def test_two_workers_equal_one(
     assert names
     for name in names:
         np.testing.assert_allclose(two.get_tensor(name), one.get_tensor(name), atol=2e-5, err_msg=name)
+
+    logs = [read_log(f"{tmp_path}/{name}", "train") for name in ("one", "two")]
+    assert len(logs[0]) == 5
+    for expected, found in zip(*logs, strict=True):
+        for name in ("masked_lm_loss", "next_sentence_loss", "gradient_norm"):
+            assert found[name] == pytest.approx(expected[name], rel=1e-4), name
 
     # A signal to the worker that does not save stops both, after a save.
     processes = launch(1_000_000)

@@ -32,9 +32,9 @@ NAME = "official_bert"
 
 # A variable's name in the file, by its path in the model.
 NAMES = {name: checkpoints.stored_name(name) for shapes in PARTS.values() for name in shapes}
-# What is no weight: the optimizer's averages and the step, float16's scale of the loss, the place in the data, the
-# number of saves, the graph of objects.
-_IGNORED = r"optimizer/.*|loss_scale/.*|position/.*|save_counter/.*|_CHECKPOINTABLE_OBJECT_GRAPH"
+# What is no weight: the optimizer's averages and the step, float16's scale of the loss, the place in the data, the loss
+# of the best weights, the number of saves, the graph of objects.
+_IGNORED = r"(optimizer|loss_scale|place|best|save_counter)/.*|_CHECKPOINTABLE_OBJECT_GRAPH"
 _STEP = "optimizer/bert_adam_w.Siteration/.ATTRIBUTES/VARIABLE_VALUE"
 
 
