@@ -42,14 +42,16 @@ quickstart: .venv/runtime
 		"the function returns [MASK] if the string is empty ." \
 		"raise an [MASK] if the key is not found ."
 
+# Two processes, whatever the machine: each takes two gigabytes or so.
 test: .venv/development
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: .venv/development
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 # Pre-training on the TensorFlow of a TPU's host: the tests of what run_pretraining imports.
-TF_2_19_TESTS := config input_pipeline model optimization records report structure training tpu_check
+TF_2_19_TESTS := config cost input_pipeline model optimization records rematerialization report resuming structure \
+	training tpu_check
 
 .venv-tf-2.19/ready: requirements-tf-2.19.txt | .venv-tf-2.19/bin/python
 	.venv-tf-2.19/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-tf-2.19.txt

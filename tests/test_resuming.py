@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert import distribution, records, training
+from official_bert import checkpoints, distribution, records, training
 from official_bert.config import BertConfig
 from official_bert.errors import UserError
 from official_bert.training_evaluation import BestWeights, evaluate
