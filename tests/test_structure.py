@@ -29,7 +29,7 @@ LAYERS = (
         "curves",
     ),
     ("encoder", "summary"),
-    ("models", "model_card", "report"),
+    ("models", "model_card", "report", "task_models"),
     ("checkpoint_formats.checkpoint",),
     ("checkpoint_formats.bundle", "checkpoint_formats.checksums", "checkpoint_formats.sizes"),
     ("checkpoint_formats.google_files", "checkpoint_formats.hugging_face_tokenizer"),
@@ -37,7 +37,7 @@ LAYERS = (
     ("checkpoints", "cost", "fill_mask", "pretrainer", "rematerialization", "training_options", "training_records"),
     ("training", "checkpoint_formats.own", "checkpoint_formats.hugging_face", "checkpoint_formats.keras_hub"),
     ("checkpoint_formats.parity",),
-    ("conversion",),
+    ("conversion", "finetuned"),
     ("loading",),
 )
 # matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
