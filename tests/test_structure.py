@@ -32,6 +32,8 @@ LAYERS = (
     ("models", "model_card", "report", "task_models"),
     ("tasks.bad_rows",),
     ("tasks.task",),
+    ("tasks.scores", "tasks.sequences"),
+    ("tasks.glue",),
     ("checkpoint_formats.checkpoint",),
     ("checkpoint_formats.bundle", "checkpoint_formats.checksums", "checkpoint_formats.sizes"),
     ("checkpoint_formats.google_files", "checkpoint_formats.hugging_face_tokenizer"),

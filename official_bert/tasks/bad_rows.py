@@ -37,7 +37,9 @@ class BadRows:
             UserError: the policy is to stop.
         """
         if self._policy == STOP:
-            raise UserError(f"{path}, line {line}: {problem}; mend it, or pass --on_bad_row=skip to leave such rows out")
+            raise UserError(
+                f"{path}, line {line}: {problem}; mend it, or pass --on_bad_row=skip to leave such rows out"
+            )
         self.counts[path] += 1
         if self.counts[path] <= _MOST_SHOWN:
             print(f"skipped {path}, line {line}: {problem}", file=sys.stderr)

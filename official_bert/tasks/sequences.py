@@ -4,12 +4,13 @@ E examples, R rows, C classes, T tokens
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from official_bert import task_models
+from official_bert import files, task_models
 from official_bert.errors import UserError
 from official_bert.fast_tokenization import FastTokenizer
 from official_bert.tasks.task import EXAMPLE, LABELS, Array, Features, Outcome, Outputs, check_length
@@ -174,9 +175,7 @@ def predicted_labels(kind: str, predictions: Array) -> list[Any]:
     return [int(number) for number in classes(predictions)]
 
 
-def outcomes_of(
-    kind: str, labels: Sequence[str] | None
-) -> Callable[[Array, Sequence[TextExample]], list[Outcome]]:
+def outcomes_of(kind: str, labels: Sequence[str] | None) -> Callable[[Array, Sequence[TextExample]], list[Outcome]]:
     """Returns a task's `outcomes`."""
 
     def outcomes(predictions: Array, examples: Sequence[TextExample]) -> list[Outcome]:
@@ -188,3 +187,26 @@ def outcomes_of(
         return made
 
     return outcomes
+
+
+def write_table(
+    folder: str,
+    split: str,
+    kind: str,
+    labels: Sequence[str] | None,
+    predictions: Array,
+    examples: Sequence[TextExample],
+) -> str:
+    """Writes predictions_<split>.tsv and returns its path: id, prediction, what was expected, probabilities."""
+    columns = ["id", "prediction", "expected"]
+    if kind != task_models.REGRESSION:
+        columns += [f"probability of {name}" for name in labels or ()]
+    rows = ["\t".join(columns)]
+    for example, label, row in zip(examples, predicted_labels(kind, predictions), predictions, strict=True):
+        expected = "" if example.label is None else names_of(kind, labels, example.label)
+        numbers = [] if kind == task_models.REGRESSION else [f"{value:.6f}" for value in row]
+        cells = [example.id, names_of(kind, labels, label), expected, *numbers]
+        rows.append("\t".join(" ".join(cell.split()) for cell in cells))
+    path = os.path.join(folder, f"predictions_{split}.tsv")
+    files.write_text(path, "\n".join(rows) + "\n")
+    return path
