@@ -16,13 +16,15 @@ class BadRows:
 
     Args:
         policy: "stop": the first one is a UserError. "skip": they are counted, and the first ones shown.
+        silent: whether to show none.
 
     Attributes:
         counts: how many rows of each file were passed over.
     """
 
-    def __init__(self, policy: str = STOP) -> None:
+    def __init__(self, policy: str = STOP, silent: bool = False) -> None:
         self._policy = policy
+        self._most_shown = 0 if silent else _MOST_SHOWN
         self.counts: collections.Counter[str] = collections.Counter()
 
     def add(self, path: str, line: int, problem: str) -> None:
@@ -41,7 +43,7 @@ class BadRows:
                 f"{path}, line {line}: {problem}; mend it, or pass --on_bad_row=skip to leave such rows out"
             )
         self.counts[path] += 1
-        if self.counts[path] <= _MOST_SHOWN:
+        if self.counts[path] <= self._most_shown:
             print(f"skipped {path}, line {line}: {problem}", file=sys.stderr)
 
     def summary(self) -> list[str]:
