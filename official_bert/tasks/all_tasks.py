@@ -9,7 +9,7 @@ from official_bert.tasks.task import Task
 
 TASKS: dict[str, Task] = {**glue.TASKS}
 # Tasks that the options shape: their columns, lengths, files.
-MADE: dict[str, Callable[[Options], Task]] = {"table": tabular.task}
+MADE: dict[str, Callable[[Options], Task]] = {"table": tabular.make_task}
 
 
 def find_task(options: Options) -> Task:

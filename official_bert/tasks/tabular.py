@@ -124,7 +124,6 @@ class _Reader:
         path = self._paths[split]
         if path is None:
             raise UserError(f"no file was given for {split}; see --train_file, --eval_file and --predict_file")
-        path = os.path.join(data_dir, path) if data_dir else path
         options = self._options
         wanted = [options.text_column, *([options.text_pair_column] if options.text_pair_column else [])]
         required = [*wanted, *([] if split == TEST else [options.label_column])]
@@ -189,7 +188,7 @@ class _Reader:
         return (numbers, "") if options.label_kind == task_models.MULTI_LABEL else (numbers[0], "")
 
 
-def task(options: Options) -> Task:
+def make_task(options: Options) -> Task:
     """Returns the task of the table that the options describe.
 
     Raises:
