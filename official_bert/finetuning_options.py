@@ -63,6 +63,10 @@ class Options:
     teacher: str | None = option(None, "A fine-tuned model's folder, whose answers the model learns (distillation).")
     temperature: float = option(1.0, "What teacher's and model's logits are divided by in distillation.")
     teacher_weight: float = option(1.0, "The share of the loss that is the teacher's; the rest is the labels'.")
+    random_seeds: list[str] = option([], "Several seeds: a run with each, and one table.")
+    grid_batch_sizes: list[str] = option([], "Several batch sizes: a run with each, and one table.")
+    grid_learning_rates: list[str] = option([], "Several learning rates, likewise; the paper's are 5e-5,3e-5,2e-5.")
+    grid_epochs: list[str] = option([], "Several numbers of epochs, likewise; the paper's are 2,3,4.")
     # Of the task "table": your own data.
     train_file: str | None = option(None, "Of --task=table: a CSV, TSV or JSON lines file to train on.")
     eval_file: str | None = option(None, "Of --task=table: one to evaluate on.")

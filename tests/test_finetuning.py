@@ -53,7 +53,7 @@ def options(tmp_path, vocab_file) -> Options:
     )
 
 
-class Killed(Exception):
+class KilledError(Exception):
     pass
 
 
@@ -76,11 +76,11 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
 
     def killed(self, features, first, last, *rest):
         if first == 12:
-            raise Killed
+            raise KilledError
         return train(self, features, first, last, *rest)
 
     monkeypatch.setattr(trainer.Trainer, "train", killed)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         finetuning.run(other)
     monkeypatch.setattr(trainer.Trainer, "train", train)
     capsys.readouterr()

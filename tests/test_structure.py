@@ -14,7 +14,17 @@ from tests.conftest import ROOT
 LAYERS = (
     ("errors",),
     ("files", "progress", "command_line", "manifest"),
-    ("config", "tokenization", "records", "text_pairs", "distribution", "initialization", "dropout", "training_log"),
+    (
+        "config",
+        "tokenization",
+        "records",
+        "text_pairs",
+        "distribution",
+        "initialization",
+        "dropout",
+        "training_log",
+        "html_page",
+    ),
     (
         "fast_tokenization",
         "dynamic_masking",
@@ -44,8 +54,9 @@ LAYERS = (
     ("conversion", "finetuned"),
     ("loading", "finetuning_options", "tasks.starting"),
     ("tasks.tabular", "tasks.trainer"),
-    ("tasks.all_tasks",),
+    ("tasks.all_tasks", "tasks.distillation", "finetuning_report"),
     ("finetuning",),
+    ("finetuning_sweep",),
 )
 # matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib", "fsspec"}
