@@ -2,14 +2,18 @@ import dataclasses
 import json
 import pathlib
 
+import keras
 import numpy as np
 import pytest
 
-from official_bert import finetuned, finetuning
+from official_bert import finetuned, finetuning, task_models
 from official_bert.config import BertConfig
 from official_bert.errors import UserError
+from official_bert.fast_tokenization import FastTokenizer
 from official_bert.finetuning_options import Options
-from official_bert.tasks import trainer
+from official_bert.tasks import batches, tabular, trainer
+from official_bert.tasks.bad_rows import BadRows
+from official_bert.tasks.starting import read_start
 from tests.conftest import WORDS
 
 GOOD, BAD = "cat dog sun play".split(), "mat sat ran walk".split()
@@ -133,3 +137,18 @@ def test_a_run_stops_early_and_weighs_decays_and_freezes(options, tmp_path, caps
 def test_what_cannot_be_is_said(options, changes, message):
     with pytest.raises(UserError, match=message):
         finetuning.run(dataclasses.replace(options, **changes))
+
+
+def test_a_notebook_trains_with_keras_alone(options):
+    start = read_start(options.init, options.vocab_file)
+    encoder, config = start.build_encoder(1, "float32"), start.config
+    # From here on as in a notebook, which gets encoder, config and tokenizer from official_bert.load.
+    task = tabular.make_task(options)
+    with start.tokenizer() as tokenizer:
+        features = task.featurize(task.read("", "train", BadRows()), FastTokenizer.of(tokenizer.exact), 16)
+    model = task_models.classifier(encoder, num_labels=2)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), weighted_metrics=["accuracy"])
+    history = model.fit(batches.for_fit(features, 16, 16), epochs=2, shuffle=False, verbose=0).history
+    assert len(history["accuracy"]) == 2
+    outputs = trainer.predict(model, features, 64, config.max_position_embeddings)
+    assert np.stack(outputs).shape == (90, 2)
