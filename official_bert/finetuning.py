@@ -72,6 +72,8 @@ def run(options: Options) -> Scores:
     for note in start.notes:
         print(f"note: {note}")
     max_seq_length = options.max_seq_length or task.defaults.max_seq_length
+    if start.description and not options.max_seq_length and not options.do_train:
+        max_seq_length = start.description["max_seq_length"]
     if max_seq_length > start.config.max_position_embeddings:
         raise UserError(
             f"max_seq_length is {max_seq_length}; the model reads {start.config.max_position_embeddings} tokens at most"
@@ -141,7 +143,7 @@ def _train(data: _Data, start: Start) -> None:
             log.write(EVAL, step, found)
             scores.append(found[_deciding(task)])
             line += "".join(f", {name} {value:.4f}" for name, value in found.items())
-        if not scores or scores[-1] > max(scores[:-1], default=-np.inf) or not np.isfinite(max(scores)):
+        if not scores or scores[-1] > max(scores[:-1], default=-np.inf):
             finetuned.save(
                 options.output_dir,
                 trainer.model,
@@ -218,8 +220,8 @@ def _row_weights(class_weights: list[str], task: Task, features: Features) -> Ar
     """How much each row weighs in the loss, by its class; None where all weigh 1."""
     if not class_weights:
         return None
-    if task.kind != task_models.CLASSIFICATION:
-        raise UserError(f"--class_weights is for classification; {task.name} is {task.kind}")
+    if task.kind != task_models.CLASSIFICATION or not features.targets:
+        raise UserError(f"--class_weights is for classification with labels; {task.name} is {task.kind}")
     classes = len(task.labels or ())
     labels = features.targets[LABELS]
     if class_weights == [_BALANCED]:

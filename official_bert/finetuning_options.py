@@ -10,11 +10,11 @@ from official_bert.tasks.bad_rows import POLICIES, STOP
 DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 SOURCES = FILES, TFDS = ("files", "tfds")
 
-# What may differ between the runs that use one --output_dir; all else decides the weights.
+# What may differ between the runs that use one --output_dir; all else decides the weights, and so do the training data.
 _FREE = frozenset(
     {
         "output_dir", "do_train", "do_eval", "do_predict", "eval_batch_size", "cache_dir", "distribution_strategy",
-        "data_dir", "predict_file",
+        "data_dir", "predict_file", "train_file", "vocab_file",
     }
 )  # fmt: skip
 

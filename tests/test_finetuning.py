@@ -1,6 +1,8 @@
 import dataclasses
 import json
 import pathlib
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -14,7 +16,7 @@ from official_bert.finetuning_options import Options
 from official_bert.tasks import batches, tabular, trainer
 from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.starting import read_start
-from tests.conftest import WORDS
+from tests.conftest import ROOT, WORDS
 
 GOOD, BAD = "cat dog sun play".split(), "mat sat ran walk".split()
 
@@ -152,3 +154,29 @@ def test_a_notebook_trains_with_keras_alone(options):
     assert len(history["accuracy"]) == 2
     outputs = trainer.predict(model, features, 64, config.max_position_embeddings)
     assert np.stack(outputs).shape == (90, 2)
+
+
+@pytest.mark.slow
+def test_two_devices_end_with_the_weights_of_one(options, tmp_path):
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    code = """
+import dataclasses, json, sys
+import tensorflow as tf
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+from official_bert import finetuning, task_models
+from official_bert.finetuning_options import Options
+task_models.DROPOUT_RATE = 0.0
+task_models.classifier.__defaults__ = (0.0, None)
+finetuning.run(Options(**json.loads(sys.argv[1])))
+"""
+    weights = []
+    for strategy in ("one_device", "mirrored"):
+        changes = {"distribution_strategy": strategy, "output_dir": str(tmp_path / strategy), "num_train_epochs": 1.0}
+        given = json.dumps(dataclasses.asdict(options) | changes | {"do_predict": False})
+        subprocess.run([sys.executable, "-c", code, given], cwd=ROOT, check=True, capture_output=True)
+        weights.append(finetuned.load(str(tmp_path / strategy)).model.get_weights())
+    for one, two in zip(*weights, strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-4)
