@@ -123,10 +123,15 @@ def _train(data: _Data, start: Start) -> None:
         f"{plan.train_batch_size} rows of up to {data.max_seq_length} tokens, rate {plan.learning_rate:g}, "
         f"seed {plan.random_seed}"
     )
-    progress = Progress(f"fine-tuning {task.name}", plan.num_steps, "steps")
+    resumed_at, rows = step, plan.train_batch_size
+    progress = Progress(f"fine-tuning {task.name}", (plan.num_steps - step) * rows, "rows")
+
+    def on_step(done: int) -> None:
+        progress.update((done - resumed_at) * rows)
+
     while step < plan.num_steps and not _is_over(scores, options.early_stopping):
         last = min(step - step % plan.eval_steps + plan.eval_steps, plan.num_steps)
-        loss = trainer.train(features, step, last, progress, weights)
+        loss = trainer.train(features, step, last, on_step, weights)
         if not np.isfinite(loss):
             raise UserError(
                 f"the loss is not finite by step {last:,}; lower --learning_rate (now {plan.learning_rate:g})"
@@ -258,7 +263,7 @@ def _evaluate_and_predict(data: _Data, start: Start) -> Scores:
         shown = "; ".join(f"{key}: {loaded.description[key]}, the task's: {expected[key]}" for key in differing)
         raise UserError(f"the model in {folder} is of another task than {task.name} ({shown})")
 
-    forward = tf.function(lambda inputs: loaded.model(inputs, training=False), reduce_retracing=True)
+    forward = tf.function(lambda inputs: loaded.model(inputs, training=False), reduce_retracing=True, autograph=False)
 
     def predictions_of(split: str) -> tuple[list[Any], Any]:
         examples = data.read(split)

@@ -100,7 +100,7 @@ def with_teacher(
     tokenizer = FastTokenizer(os.path.join(folder, VOCAB_FILE), teacher.tokenizer.basic_tokenizer.do_lower_case)
     length = teacher.description["max_seq_length"]
     read = task.featurize(examples, tokenizer, length)
-    forward = tf.function(lambda inputs: teacher.model(inputs, training=False), reduce_retracing=True)
+    forward = tf.function(lambda inputs: teacher.model(inputs, training=False), reduce_retracing=True, autograph=False)
     logits = sequences.pooled(predict(forward, read, batch_size, length), read, len(examples))  # [E, C] or [E]
     rows = logits.reshape(len(examples), -1)[features.details[EXAMPLE]]
     targets = np.concatenate([_probabilities(task, features, rows.shape), rows], axis=-1).astype(np.float32)

@@ -4,6 +4,7 @@ B batch, R rows
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -100,12 +101,27 @@ class Trainer:
             self.model.compile(self.optimizer, loss or loss_of(task.kind), loss_weights_of(task.kind))
             self.optimizer.build(self.model.trainable_variables)
         self.schedule = schedule
-        self._forward = tf.function(lambda inputs: self.model(inputs, training=False), reduce_retracing=True)
+        self._forward = tf.function(
+            lambda inputs: self.model(inputs, training=False), reduce_retracing=True, autograph=False
+        )
 
     def train(
-        self, features: Features, first: int, last: int, progress: Progress, row_weights: Array | None = None
+        self,
+        features: Features,
+        first: int,
+        last: int,
+        on_step: Callable[[int], None],
+        row_weights: Array | None = None,
     ) -> float:
-        """Does steps `first` up to, not including, `last`, and returns their mean loss."""
+        """Does steps `first` up to, not including, `last`, and returns their mean loss.
+
+        Args:
+            features: the rows to learn from.
+            first: counted from the run's beginning, as is `last`.
+            last: a step.
+            on_step: told how many steps of the run are done, after each.
+            row_weights: float32 [R], how much each row weighs in the loss; None for 1.
+        """
         per_epoch = self._plan.steps_per_epoch
         lengths = batches.row_lengths(features)
         plans = [
@@ -115,7 +131,7 @@ class Trainer:
         begin = first % per_epoch
         plan = np.concatenate(plans)[begin : begin + last - first]
         data = batches.training_data(features, plan, self._plan.max_seq_length, row_weights)
-        line = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: progress.update(first + batch + 1))
+        line = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: on_step(first + batch + 1))
         history = self.model.fit(data, verbose=0, shuffle=False, callbacks=[line])
         return float(history.history["loss"][0])
 
