@@ -55,7 +55,7 @@ def save(
         raise ValueError(f"the description lacks {', '.join(absent)}")
     with tempfile.TemporaryDirectory() as local:  # HDF5 files are not written to remote places
         path = os.path.join(local, WEIGHTS_FILE)
-        model.save_weights(path)
+        keras.Model(model.input, model.output).save_weights(path)  # without the optimizer's averages
         files.copy(path, os.path.join(folder, WEIGHTS_FILE))
     write_small_files(Checkpoint(config, {}, vocab, do_lower_case), folder)
     files.write_text(os.path.join(folder, TASK_FILE), json.dumps(description, indent=1, ensure_ascii=False) + "\n")

@@ -1,3 +1,4 @@
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -99,6 +100,8 @@ def test_a_head_learns_eight_examples_by_heart_and_answers_the_same_when_loaded(
             break
     assert all_equal(decoded(output), targets)
     finetuned.save(str(tmp_path / "model"), model, description(kind), quick_config, "\n".join(WORDS) + "\n", True)
+    with h5py.File(tmp_path / "model" / "model.weights.h5") as weights:
+        assert "optimizer" not in weights
     again = finetuned.load(str(tmp_path / "model"))
     assert again.config == quick_config
     assert again.description == description(kind)
