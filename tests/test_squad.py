@@ -160,16 +160,18 @@ def scores_for(window: Window, start: int, end: int, value: float = 9.0) -> tupl
     return starts, ends
 
 
-def predicted(cut: list[Window], scores: list[tuple[np.ndarray, np.ndarray]], **more: object):
+def predicted(
+    questions: list[Question], cut: list[Window], scores: list[tuple[np.ndarray, np.ndarray]], **more: object
+):
     starts, ends = zip(*scores, strict=True)
-    number = max(window.question for window in cut) + 1
-    return squad_answers.predict(number, cut, starts, ends, **{"version_2": False, **more})
+    return squad_answers.predict(questions, cut, starts, ends, **{"version_2": False, **more})
 
 
 def test_an_answer_is_the_very_text_of_the_context(tokenizer: FullTokenizer):
     context = "the  Càt—sat\t on (the mat)"
-    (window,) = squad.cut_into_windows([Question("q", "cat", context, None)], tokenizer, Limits(30, 2, 3))
-    (prediction,) = predicted([window], [scores_for(window, window.offset + 1, window.offset + 4)])
+    question = Question("q", "cat", context, None)
+    (window,) = squad.cut_into_windows([question], tokenizer, Limits(30, 2, 3))
+    (prediction,) = predicted([question], [window], [scores_for(window, window.offset + 1, window.offset + 4)])
     assert prediction.best.text == "Càt—sat\t on"
     assert context[prediction.best.start : prediction.best.end] == prediction.best.text
 
@@ -178,20 +180,19 @@ def test_the_answer_comes_from_the_window_that_is_surest(tokenizer: FullTokenize
     question = Question("q", "cat dog mat", "the cat sat on the mat . the dog ran", None)
     cut = squad.cut_into_windows([question], tokenizer, SMALL)
     scores = [scores_for(cut[0], 6, 6, 3.0), scores_for(cut[1], 7, 7, 5.0), *[scores_for(w, 0, 0) for w in cut[2:]]]
-    (prediction,) = predicted(cut, scores)
+    (prediction,) = predicted([question], cut, scores)
     assert prediction.best.text == "the"
     assert prediction.best.start == 15
     assert prediction.candidates[0] == prediction.best
 
 
 def test_no_answer_ends_before_it_begins_is_too_long_or_lies_in_the_question(tokenizer: FullTokenizer):
-    (window,) = squad.cut_into_windows(
-        [Question("q", "cat", "the cat sat on the mat", None)], tokenizer, Limits(30, 2, 3)
-    )
+    question = Question("q", "cat", "the cat sat on the mat", None)
+    (window,) = squad.cut_into_windows([question], tokenizer, Limits(30, 2, 3))
     rng = np.random.default_rng(0)
     starts, ends = rng.normal(size=(2, len(window.input_ids))).astype(np.float32)
     starts[:3] = ends[:3] = 50.0
-    (prediction,) = predicted([window], [(starts, ends)], n_best_size=100, max_answer_length=2)
+    (prediction,) = predicted([question], [window], [(starts, ends)], n_best_size=100, max_answer_length=2)
     here, words = slice(3, 9), "the cat sat on the mat".split()
     expected = {}
     for first in range(6):
@@ -203,7 +204,7 @@ def test_no_answer_ends_before_it_begins_is_too_long_or_lies_in_the_question(tok
     totals = list(found.values())
     assert totals == sorted(totals, reverse=True)
     assert sum(candidate.probability for candidate in prediction.candidates) == pytest.approx(1.0)
-    assert len(predicted([window], [(starts, ends)], n_best_size=4)[0].candidates) == 4
+    assert len(predicted([question], [window], [(starts, ends)], n_best_size=4)[0].candidates) == 4
 
 
 def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenizer: FullTokenizer):
@@ -212,7 +213,7 @@ def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenize
     assert len(cut) == 2
     scores = [scores_for(cut[0], 6, 6, 2.0), scores_for(cut[1], 0, 0, 4.0)]
     scores[0][0][0], scores[0][1][0] = 3.0, 2.5
-    (prediction,) = predicted(cut, scores, version_2=True)
+    (prediction,) = predicted([question], cut, scores, version_2=True)
     assert prediction.null_score_difference == pytest.approx(5.5 - 4.0)
     assert prediction.answer(True, 1.0).text == ""
     assert prediction.answer(True, 2.0).text == prediction.answer(False).text == "cat"
@@ -222,16 +223,20 @@ def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenize
 @pytest.mark.parametrize("version_2", [True, False])
 @pytest.mark.parametrize("context", ["", " \u200b "])
 def test_a_context_without_a_word_is_answered_by_nothing(version_2: bool, context: str, tokenizer: FullTokenizer):
-    (window,) = squad.cut_into_windows([Question("q", "cat", context, None)], tokenizer, SMALL)
-    (prediction,) = predicted([window], [scores_for(window, 1, 1)], version_2=version_2)
+    question = Question("q", "cat", context, None)
+    (window,) = squad.cut_into_windows([question], tokenizer, SMALL)
+    (prediction,) = predicted([question], [window], [scores_for(window, 1, 1)], version_2=version_2)
     assert prediction.answer(version_2).text == ""
     assert [candidate.text for candidate in prediction.candidates] == [""]
     assert prediction.null_score_difference == 0.0
 
 
 def test_pairs_that_all_end_before_they_begin_give_no_answer(tokenizer: FullTokenizer):
-    (window,) = squad.cut_into_windows([Question("q", "cat", "the cat sat", None)], tokenizer, SMALL)
-    (prediction,) = predicted([window], [scores_for(window, 5, 3)], n_best_size=1)  # the original crashes on these
+    question = Question("q", "cat", "the cat sat", None)
+    (window,) = squad.cut_into_windows([question], tokenizer, SMALL)
+    (prediction,) = predicted(
+        [question], [window], [scores_for(window, 5, 3)], n_best_size=1
+    )  # the original crashes on these
     assert prediction.best.text == ""
 
 
@@ -256,7 +261,7 @@ def test_what_is_learnt_of_real_questions_is_answered_to_the_character(limits: L
     questions = random.Random(0).sample(questions, 200)
     cut = squad.cut_into_windows(questions, tokenizer, limits)
     scores = [scores_for(window, window.start_position, window.end_position) for window in cut]
-    predictions = predicted(cut, scores, max_answer_length=60)
+    predictions = predicted(questions, cut, scores, max_answer_length=60)
     exact = 0
     for question, prediction in zip(questions, predictions, strict=True):
         answer, said = question.answers[0], prediction.best

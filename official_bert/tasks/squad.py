@@ -99,10 +99,10 @@ class Window:
         question: the question's number.
         input_ids: the tokens.
         segment_ids: 0 up to the first [SEP], 1 after it.
-        context: the whole context.
-        offset: the position in `input_ids` of the window's first token of context.
-        first: the number, in the whole context, of that token.
-        has_most_context: for each token of context here, whether no other window sees more on both sides of it.
+        offset: the position in `input_ids` of the first token of context.
+        starts: for each token of context here, the character of the context at which it begins.
+        ends: the character after its last one, likewise.
+        has_most_context: whether no other window sees more on both sides of it, likewise.
         start_position: where the answer begins in `input_ids`; 0, for [CLS], if there is none or not here.
         end_position: where its last token stands, likewise.
     """
@@ -110,12 +110,12 @@ class Window:
     question: int
     input_ids: list[int]
     segment_ids: list[int]
-    context: Context
     offset: int
-    first: int
+    starts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
     has_most_context: npt.NDArray[np.bool_]
-    start_position: int
-    end_position: int
+    start_position: int = 0
+    end_position: int = 0
 
 
 def read(path: str, version_2: bool, for_training: bool) -> tuple[list[Question], list[str]]:
@@ -253,9 +253,9 @@ def windows_of(
             question=number,
             input_ids=input_ids,
             segment_ids=segment_ids,
-            context=context,
             offset=offset,
-            first=start,
+            starts=context.starts[start:end],
+            ends=context.ends[start:end],
             has_most_context=owners[start:end] == index,
             start_position=offset + answer_first - start if here else 0,
             end_position=offset + answer_last - start if here else 0,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from official_bert.tasks.squad import Window
+from official_bert.tasks.squad import Question, Window
 
 Scores = Sequence[npt.NDArray[np.float32]]
 
@@ -56,7 +56,7 @@ class Prediction:
 
 
 def predict(
-    num_questions: int,
+    questions: Sequence[Question],
     windows: Sequence[Window],
     start_logits: Scores,
     end_logits: Scores,
@@ -67,19 +67,20 @@ def predict(
     """Returns what is answered to each question.
 
     Args:
-        num_questions: how many there are; each has a window or more.
-        windows: the windows of all, those of one question after those of the other.
+        questions: each has a window or more.
+        windows: those of all questions, in any order.
         start_logits: for each window the scores of its positions, [S or more].
         end_logits: likewise.
         version_2: whether "no answer" is among the candidates.
         n_best_size: how many candidates to keep.
         max_answer_length: of an answer, in pieces.
     """
-    of_question: list[list[int]] = [[] for _ in range(num_questions)]
+    of_question: list[list[int]] = [[] for _ in questions]
     for number, window in enumerate(windows):
         of_question[window.question].append(number)
     return [
         _predict(
+            question.context,
             [windows[number] for number in numbers],
             [start_logits[number] for number in numbers],
             [end_logits[number] for number in numbers],
@@ -87,16 +88,22 @@ def predict(
             n_best_size,
             max_answer_length,
         )
-        for numbers in of_question
+        for question, numbers in zip(questions, of_question, strict=True)
     ]
 
 
 def _predict(
-    windows: list[Window], starts: Scores, ends: Scores, version_2: bool, n_best_size: int, max_answer_length: int
+    context: str,
+    windows: list[Window],
+    starts: Scores,
+    ends: Scores,
+    version_2: bool,
+    n_best_size: int,
+    max_answer_length: int,
 ) -> Prediction:
     found: list[Candidate] = []
     for window, start, end in zip(windows, starts, ends, strict=True):
-        found += _candidates(window, start, end, n_best_size, max_answer_length)
+        found += _candidates(context, window, start, end, n_best_size, max_answer_length)
     found.sort(key=_score, reverse=True)
     distinct: dict[str, Candidate] = {}
     for candidate in found:
@@ -128,6 +135,7 @@ def _score(candidate: Candidate) -> float:
 
 
 def _candidates(
+    context: str,
     window: Window,
     start_logits: npt.NDArray[np.float32],
     end_logits: npt.NDArray[np.float32],
@@ -144,12 +152,11 @@ def _candidates(
     starts, ends = starts[rows], ends[columns]
     start_scores = start_logits[here][starts].astype(np.float64)
     end_scores = end_logits[here][ends].astype(np.float64)
-    context = window.context
     found: dict[str, Candidate] = {}
     for index in np.argsort(-(start_scores + end_scores), kind="stable"):
-        begin = int(context.starts[window.first + starts[index]])
-        end = int(context.ends[window.first + ends[index]])
-        text = context.text[begin:end]
+        begin = int(window.starts[starts[index]])
+        end = int(window.ends[ends[index]])
+        text = context[begin:end]
         if text not in found:
             found[text] = Candidate(text, begin, end, float(start_scores[index]), float(end_scores[index]))
             if len(found) == n_best_size:
