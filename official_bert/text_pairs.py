@@ -40,8 +40,7 @@ def truncate_at_random_ends(a: list[Any], b: list[Any], max_tokens: int, rng: ra
             longer.pop()
 
 
-def truncate_ends(a: list[Any], b: list[Any], max_tokens: int) -> None:
-    """Fine-tuning's law: takes the end off the longer list in place (of equal ones, b) until both fit together."""
+def truncate_at_the_end(a: list[Any], b: list[Any], max_tokens: int) -> None:
+    """Fine-tuning's law: takes the last element off the longer list (of equal ones, b) until both fit together."""
     while len(a) + len(b) > max_tokens:
-        longer = a if len(a) > len(b) else b
-        longer.pop()
+        (a if len(a) > len(b) else b).pop()

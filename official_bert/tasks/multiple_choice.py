@@ -1,7 +1,8 @@
 """Which of four endings follows: SWAG (arXiv:1808.05326) and CODAH (arXiv:1904.04365), which has the same task.
 
-Each ending makes a sequence, [CLS] prompt [SEP] ending [SEP], and the model scores the four side by side (paper, section
-4.4). SWAG's prompt is its first sentence; the beginning of the second one, that all endings share, goes with the ending.
+Each ending makes a sequence, [CLS] prompt [SEP] ending [SEP], and the model scores the four side by side (paper,
+section 4.4). SWAG's prompt is its first sentence; the beginning of the second one, that all endings share, goes with
+the ending.
 """
 
 import csv
@@ -147,7 +148,7 @@ def pack(example: Example, tokenizer: FullTokenizer, max_seq_length: int) -> lis
     sequences = []
     for text in example.endings:
         a, b = list(prompt), tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
-        text_pairs.truncate_ends(a, b, max_seq_length - 3)
+        text_pairs.truncate_at_the_end(a, b, max_seq_length - 3)
         sequences.append(text_pairs.join(cls, sep, a, b))
     return sequences
 
