@@ -1,0 +1,49 @@
+"""What happens to a row of the data that is wrong: reading stops there, or passes it over and counts."""
+
+import collections
+import sys
+
+from official_bert.errors import UserError
+
+STOP, SKIP = "stop", "skip"
+POLICIES = (STOP, SKIP)
+
+_MOST_SHOWN = 5  # of each file, that are shown in full
+
+
+class BadRows:
+    """Told of each bad row.
+
+    Args:
+        policy: "stop": the first one is a UserError. "skip": they are counted, and the first ones shown.
+
+    Attributes:
+        counts: how many rows of each file were passed over.
+    """
+
+    def __init__(self, policy: str = STOP) -> None:
+        self._policy = policy
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def add(self, path: str, line: int, problem: str) -> None:
+        """Takes note of a bad row.
+
+        Args:
+            path: the file.
+            line: the row's first line, from 1.
+            problem: what was received and what was expected.
+
+        Raises:
+            UserError: the policy is to stop.
+        """
+        if self._policy == STOP:
+            raise UserError(
+                f"{path}, line {line}: {problem}; mend it, or pass --on_bad_row=skip to leave such rows out"
+            )
+        self.counts[path] += 1
+        if self.counts[path] <= _MOST_SHOWN:
+            print(f"skipped {path}, line {line}: {problem}", file=sys.stderr)
+
+    def summary(self) -> list[str]:
+        """Returns a line for each file that has bad rows."""
+        return [f"{count:,} bad rows of {path} were skipped" for path, count in self.counts.items()]
