@@ -16,13 +16,15 @@ class BadRows:
 
     Args:
         policy: "stop": the first one is a UserError. "skip": they are counted, and the first ones shown.
+        silent: whether to show none.
 
     Attributes:
         counts: how many rows of each file were passed over.
     """
 
-    def __init__(self, policy: str = STOP) -> None:
+    def __init__(self, policy: str = STOP, silent: bool = False) -> None:
         self._policy = policy
+        self._most_shown = 0 if silent else _MOST_SHOWN
         self.counts: collections.Counter[str] = collections.Counter()
 
     def add(self, path: str, line: int | str, problem: str) -> None:
@@ -40,7 +42,7 @@ class BadRows:
         if self._policy == STOP:
             raise UserError(f"{place}: {problem}; mend it, or pass --on_bad_row=skip to leave such rows out")
         self.counts[path] += 1
-        if self.counts[path] <= _MOST_SHOWN:
+        if self.counts[path] <= self._most_shown:
             print(f"skipped {place}: {problem}", file=sys.stderr)
 
     def summary(self) -> list[str]:

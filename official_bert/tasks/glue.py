@@ -299,3 +299,9 @@ TASKS = {
         ),
     )
 }  # fmt: skip
+
+
+def with_windows(task: Task, doc_stride: int) -> Task:
+    """Returns the task with windows of long texts, whose logits are averaged, in place of cut texts."""
+    featurize = sequences.featurizer(task.kind, len(task.labels or ()), doc_stride)
+    return dataclasses.replace(task, featurize=featurize, settings={**task.settings, "doc_stride": doc_stride})

@@ -13,11 +13,14 @@ import numpy as np
 
 from official_bert import files, task_models
 from official_bert.fast_tokenization import FastTokenizer
+from official_bert.finetuning_options import Options
 from official_bert.tasks import data_files, squad, squad_answers, squad_scores
 from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.squad import Limits, Question, Window
 from official_bert.tasks.squad_answers import Prediction
 from official_bert.tasks.task import DEV, EXAMPLE, TRAIN, Defaults, Features, Outcome, Outputs, Task, from_rows
+
+DOC_STRIDE = 128  # the original's
 
 START_LOGITS, END_LOGITS = "start_logits", "end_logits"
 # In Features.details, for each token [T]: the characters of the context that it stands for, both 0 for those that are
@@ -25,9 +28,30 @@ START_LOGITS, END_LOGITS = "start_logits", "end_logits"
 _STARTS, _ENDS, _HAS_MOST_CONTEXT = "starts", "ends", "has_most_context"
 
 
+def make_version_1(options: Options) -> Task:
+    """Returns the task of SQuAD v1.1 as the options shape it."""
+    return _make(options, version_2=False)
+
+
+def make_version_2(options: Options) -> Task:
+    """Returns the task of SQuAD v2.0 as the options shape it."""
+    return _make(options, version_2=True)
+
+
+def _make(options: Options, version_2: bool) -> Task:
+    return task(
+        version_2,
+        options.doc_stride or DOC_STRIDE,
+        options.max_query_length,
+        options.n_best_size,
+        options.max_answer_length,
+        options.null_score_diff_threshold,
+    )
+
+
 def task(
     version_2: bool,
-    doc_stride: int = 128,
+    doc_stride: int = DOC_STRIDE,
     max_query_length: int = 64,
     n_best_size: int = 20,
     max_answer_length: int = 30,

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from official_bert import files, task_models
+from official_bert import files, finetuned, task_models
 from official_bert.fast_tokenization import FastTokenizer
+from official_bert.finetuning_options import Options
 from official_bert.tasks import data_files, entity_scores, tagging
-from official_bert.tasks.bad_rows import BadRows
+from official_bert.tasks.bad_rows import SKIP, BadRows
 from official_bert.tasks.tagging import Sentence, Window
 from official_bert.tasks.task import (
     DEV,
@@ -39,6 +40,18 @@ _WORD = "word"  # in Features.details, [T]: the number of the word that is tagge
 Tagged = tuple[list[str], list[float]]
 
 
+def make_task(options: Options) -> Task:
+    """Returns the task of the folder that the options name.
+
+    Its labels are those of the model, where a fine-tuned one is there to go on with, else the training data's.
+    """
+    labels = None
+    for folder in (options.output_dir, options.init):
+        if labels is None and finetuned.is_finetuned(folder) and not options.do_train:
+            labels = finetuned.load_description(folder)["labels"]
+    return task(options.data_dir or "", labels, options.tag_column, options.word_column)
+
+
 def task(data_dir: str, labels: Sequence[str] | None = None, tag_column: str = "", word_column: int = 0) -> Task:
     """Returns the task of a folder of CoNLL or CoNLL-U files.
 
@@ -57,7 +70,7 @@ def task(data_dir: str, labels: Sequence[str] | None = None, tag_column: str = "
     known = None if labels is None else list(labels)
     if known is None:
         path = data_files.find(data_dir, TRAIN, _PATTERNS[TRAIN])
-        known = tagging.tags_of(tagging.read(path, BadRows("skip"), tag_column, word_column))
+        known = tagging.tags_of(tagging.read(path, BadRows(SKIP, silent=True), tag_column, word_column))
     number_of = {label: number for number, label in enumerate(known)}
     of_entities = entity_scores.is_entity_scheme(known)
 
