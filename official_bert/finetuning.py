@@ -106,8 +106,9 @@ def _train(data: _Data, start: Start) -> None:
     log = TrainingLog(options.output_dir, step)
     scores = [line[_deciding(task)] for line in read_log(options.output_dir, EVAL)] if evaluated else []
     print(
-        f"fine-tuning {task.name}: {len(examples):,} examples, {plan.num_steps:,} steps of {plan.train_batch_size} rows "
-        f"of up to {data.max_seq_length} tokens, rate {plan.learning_rate:g}, seed {plan.random_seed}"
+        f"fine-tuning {task.name}: {len(examples):,} examples, {plan.num_steps:,} steps of "
+        f"{plan.train_batch_size} rows of up to {data.max_seq_length} tokens, rate {plan.learning_rate:g}, "
+        f"seed {plan.random_seed}"
     )
     progress = Progress(f"fine-tuning {task.name}", plan.num_steps, "steps")
     weights = _row_weights(options.class_weights, task, features)
@@ -221,8 +222,8 @@ def _row_weights(class_weights: list[str], task: Task, features: Features) -> Ar
             weights = np.empty(0)
         if len(weights) != classes or not (weights >= 0).all():
             raise UserError(
-                f"--class_weights is {','.join(class_weights)}; expected {_BALANCED}, or {classes} numbers, one for each "
-                f"of {', '.join(task.labels or ())}"
+                f"--class_weights is {','.join(class_weights)}; expected {_BALANCED}, or {classes} numbers, one for "
+                f"each of {', '.join(task.labels or ())}"
             )
     return np.asarray(weights[labels], np.float32)
 
@@ -236,7 +237,7 @@ def _evaluate_and_predict(data: _Data, start: Start) -> Scores:
     folder = options.output_dir if finetuned.is_finetuned(options.output_dir) else start.folder
     if not folder:
         raise UserError(
-            f"there is no fine-tuned model in {options.output_dir} or --init; pass --do_train, or give the folder of one"
+            f"there is no fine-tuned model in {options.output_dir} or --init; pass --do_train, or the folder of one"
         )
     loaded = finetuned.load(folder, DTYPES[options.dtype])
     expected = task.description(data.max_seq_length)

@@ -32,7 +32,7 @@ LAYERS = (
     ("models", "model_card", "report", "task_models"),
     ("tasks.bad_rows",),
     ("tasks.task",),
-    ("tasks.scores", "tasks.sequences"),
+    ("tasks.batches", "tasks.feature_cache", "tasks.scores", "tasks.sequences"),
     ("tasks.glue",),
     ("checkpoint_formats.checkpoint",),
     ("checkpoint_formats.bundle", "checkpoint_formats.checksums", "checkpoint_formats.sizes"),
@@ -42,7 +42,10 @@ LAYERS = (
     ("training", "checkpoint_formats.own", "checkpoint_formats.hugging_face", "checkpoint_formats.keras_hub"),
     ("checkpoint_formats.parity",),
     ("conversion", "finetuned"),
-    ("loading",),
+    ("loading", "finetuning_options", "tasks.starting"),
+    ("tasks.tabular", "tasks.trainer"),
+    ("tasks.all_tasks",),
+    ("finetuning",),
 )
 # matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib", "fsspec"}
@@ -95,7 +98,7 @@ def test_dependencies_point_down_only(path: pathlib.Path):
     below = {name for names in LAYERS[: level + 1] for name in names}
     imported = imports_of(path)
     for name in imported:
-        above = ("data_gen", "run_pretraining", "tests", "tpu_check")
+        above = ("data_gen", "run_pretraining", "run_finetuning", "tests", "tpu_check")
         assert name.split(".")[0] not in above, f"{path.stem} imports {name}"
         assert not name.startswith("official_bert.") or ours_among({name}), f"{path.stem} imports {name}"
     assert ours_among(imported) <= below, f"{path.stem} imports {ours_among(imported) - below}"
@@ -137,6 +140,7 @@ def test_every_file_of_the_readme_is_there_and_every_file_is_in_the_readme():
 
 @pytest.mark.parametrize(("script", "owner"), [
     ("run_pretraining", "official_bert/training_options.py"),
+    ("run_finetuning", "official_bert/finetuning_options.py"),
     ("convert_checkpoint", "official_bert/conversion.py"),
     ("fill_mask", "fill_mask.py"),
     ("data_gen.create_pretraining_data", "data_gen/pipeline.py"),

@@ -75,4 +75,11 @@ def _read(path: str) -> Features:
             part, _, rest = name.partition("/")
             if rest:
                 parts[part][rest] = arrays[name]
-        return Features(**{name: arrays[name] for name in _ARRAYS}, **parts, choices=int(arrays["choices"]))
+        return Features(
+            arrays["input_ids"],
+            arrays["segment_ids"],
+            arrays["splits"],
+            parts["targets"],
+            parts["details"],
+            int(arrays["choices"]),
+        )

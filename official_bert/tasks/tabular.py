@@ -208,10 +208,10 @@ def make_task(options: Options) -> Task:
                 "mean_absolute_error": float(np.abs(errors).mean()),
             }
         if kind == task_models.MULTI_LABEL:
-            rows = [sequences.several_hot(each, len(labels or ())) for each in (predicted, expected)]
+            found, given = (sequences.several_hot(each, len(labels or ())) for each in (predicted, expected))
             return {
-                "f1_micro": scores.f1(*rows, average="micro"),
-                "f1_macro": scores.f1(*rows, average="macro"),
+                "f1_micro": scores.f1(found, given, average="micro"),
+                "f1_macro": scores.f1(found, given, average="macro"),
                 "exact_match": float(np.mean([a == b for a, b in zip(predicted, expected, strict=True)])),
             }
         return {

@@ -115,7 +115,7 @@ class Trainer:
         begin = first % per_epoch
         plan = np.concatenate(plans)[begin : begin + last - first]
         data = batches.training_data(features, plan, self._plan.max_seq_length, row_weights)
-        line = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, _: progress.update(first + batch + 1))
+        line = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: progress.update(first + batch + 1))
         history = self.model.fit(data, verbose=0, shuffle=False, callbacks=[line])
         return float(history.history["loss"][0])
 
