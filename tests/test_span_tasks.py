@@ -3,16 +3,12 @@
 import json
 import pathlib
 
-import numpy as np
 import pytest
 
 from official_bert import finetuned, finetuning
 from official_bert.config import BertConfig
-from official_bert.errors import UserError
 from official_bert.fast_tokenization import FastTokenizer
 from official_bert.finetuning_options import Options
-from official_bert.tasks import multiple_choice_task, squad_task, tagging_task
-from official_bert.tasks.all_tasks import find_task
 from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.task import DEV, TRAIN, Task
 from official_bert.tasks.trainer import predict
@@ -63,14 +59,18 @@ def squad_v2_data(folder: pathlib.Path) -> None:
 
 def codah_data(folder: pathlib.Path) -> None:
     endings = ["the cat sat", "the dog ran", "on the mat", "in the sun"]
-    lines = [f"o\t{word} played\t" + "\t".join(endings[n:] + endings[:n]) + f"\t{-n % 4}" for n, word in enumerate("abcd")]
+    lines = [
+        f"o\t{word} played\t" + "\t".join(endings[n:] + endings[:n]) + f"\t{-n % 4}" for n, word in enumerate("abcd")
+    ]
     lines += [f"o\t{word} ran\t" + "\t".join(endings) + f"\t{n}" for n, word in enumerate("efgh")]
     for part in ("train", "dev", "test"):
         (folder / f"{part}.tsv").write_text("\n".join(lines) + "\n")
 
 
 def tagging_data(folder: pathlib.Path) -> None:
-    text = "".join(f"{a} {b}\n" for a, b in zip("the cat sat on the mat".split(), "O B-X O O B-Y I-Y".split(), strict=True))
+    text = "".join(
+        f"{a} {b}\n" for a, b in zip("the cat sat on the mat".split(), "O B-X O O B-Y I-Y".split(), strict=True)
+    )
     text += "\nunaffable B-X\ndog I-X\nand O\nsun B-Z\n\n" + "".join(f"{w} B-{w}\nran O\n\n" for w in "abcdef")
     for part in ("train", "dev"):
         (folder / f"{part}.txt").write_text(text)
@@ -99,8 +99,8 @@ def test_eight_examples_are_learnt_by_heart_saved_and_predicted_again(
     data.mkdir()
     make_data(data)
     options = Options(
-        task=name, init=config_file(tmp_path), vocab_file=vocab_file, data_dir=str(data), output_dir=str(tmp_path / "run"),
-        do_train=True, do_eval=True, max_seq_length=18, doc_stride=8 if "squad" in name else None, max_query_length=4,
+        task=name, init=config_file(tmp_path), vocab_file=vocab_file, data_dir=str(data), do_train=True,
+        output_dir=str(tmp_path / "run"), do_eval=True, max_seq_length=18, doc_stride=8 if "squad" in name else None, max_query_length=4,
         train_batch_size=8, learning_rate=5e-3, num_train_epochs=60, eval_steps=1000, random_seed=1,
     )  # fmt: skip
     results = finetuning.run(options)

@@ -23,6 +23,8 @@ def find_task(options: Options) -> Task:
     Raises:
         UserError: there is none of that name, or its own options are wrong.
     """
+    if options.task == "features":
+        raise UserError("vectors of texts are no task to learn; see python -m extract_features --help")
     if options.task in MADE:
         return MADE[options.task](options)
     if options.task in TASKS:

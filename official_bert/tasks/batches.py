@@ -139,3 +139,20 @@ def training_data(
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     made = tf.data.Dataset.from_generator(batches, output_signature=signature)
     return made.apply(tf.data.experimental.assert_cardinality(len(plan))).prefetch(4).with_options(options)
+
+
+def shuffled(
+    features: Features, batch_size: int, max_seq_length: int, epochs: int = 1, seed: int = 0
+) -> tf.data.Dataset:
+    """Returns the batches of some epochs for Keras' fit, as one data set: for use in Python, without the runner.
+
+    Args:
+        features: with targets.
+        batch_size: rows in a batch.
+        max_seq_length: the longest length.
+        epochs: how many, each in its own order.
+        seed: of these orders.
+    """
+    lengths = row_lengths(features)
+    plans = [training_plan(lengths, batch_size, seed, epoch) for epoch in range(epochs)]
+    return training_data(features, np.concatenate(plans), max_seq_length)
