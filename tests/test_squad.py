@@ -286,10 +286,8 @@ def test_what_is_learnt_of_real_questions_is_answered_to_the_character(limits: L
 @pytest.mark.parametrize("version_2", [False, True])
 def test_questions_come_from_tensorflow_datasets(version_2: bool, tmp_path: pathlib.Path):
     context = "The cat sat on the mat."
-    rows = [
-        ("1", "who?", ["cat", "The cat"], [4, 0], False),
-        ("2", "what?", *(([], [], True) if version_2 else (["sat"], [8], False))),
-    ]
+    second_row = ([], [], True) if version_2 else (["sat"], [8], False)
+    rows = [("1", "who?", ["cat", "The cat"], [4, 0], False), ("2", "what?", *second_row)]
 
     def data(builder: tfds.core.DatasetBuilder, **_: object) -> tf.data.Dataset:
         def examples():

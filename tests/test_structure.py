@@ -44,14 +44,8 @@ LAYERS = (
     ("checkpoint_formats.parity",),
     ("conversion", "finetuned"),
     ("loading", "finetuning_options", "tasks.starting"),
-    (
-        "features",
-        "tasks.multiple_choice_task",
-        "tasks.squad_task",
-        "tasks.tabular",
-        "tasks.tagging_task",
-        "tasks.trainer",
-    ),
+    ("features", "tasks.tabular", "tasks.trainer"),
+    ("tasks.multiple_choice_task", "tasks.squad_task", "tasks.tagging_task"),
     ("feature_files", "tasks.all_tasks"),
     ("finetuning",),
 )
