@@ -5,13 +5,10 @@ import pathlib
 
 import pytest
 
-from official_bert import finetuned, finetuning
+from official_bert import finetuning
 from official_bert.config import BertConfig
-from official_bert.fast_tokenization import FastTokenizer
 from official_bert.finetuning_options import Options
-from official_bert.tasks.bad_rows import BadRows
-from official_bert.tasks.task import DEV, TRAIN, Task
-from official_bert.tasks.trainer import predict
+from official_bert.tasks.task import DEV, TRAIN
 from tests.conftest import WORDS
 
 CONTEXTS = [
@@ -58,11 +55,11 @@ def squad_v2_data(folder: pathlib.Path) -> None:
 
 
 def codah_data(folder: pathlib.Path) -> None:
-    endings = ["the cat sat", "the dog ran", "on the mat", "in the sun"]
-    lines = [
-        f"o\t{word} played\t" + "\t".join(endings[n:] + endings[:n]) + f"\t{-n % 4}" for n, word in enumerate("abcd")
-    ]
-    lines += [f"o\t{word} ran\t" + "\t".join(endings) + f"\t{n}" for n, word in enumerate("efgh")]
+    lines = []
+    for number, word in enumerate("abcdefgh"):
+        endings = ["the dog ran", "on the mat", "in the sun"]
+        endings.insert(number % 4, f"the cat sat {word}")
+        lines.append(f"o\t{word} played\t" + "\t".join(endings) + f"\t{number % 4}")
     for part in ("train", "dev", "test"):
         (folder / f"{part}.tsv").write_text("\n".join(lines) + "\n")
 
@@ -74,16 +71,6 @@ def tagging_data(folder: pathlib.Path) -> None:
     text += "\nunaffable B-X\ndog I-X\nand O\nsun B-Z\n\n" + "".join(f"{w} B-{w}\nran O\n\n" for w in "abcdef")
     for part in ("train", "dev"):
         (folder / f"{part}.txt").write_text(text)
-
-
-def predictions_of(task: Task, folder: str, data_dir: str, split: str) -> object:
-    """What the saved model of a folder predicts."""
-    loaded = finetuned.load(folder)
-    tokenizer = FastTokenizer(f"{folder}/vocab.txt")
-    examples = task.read(data_dir, split, BadRows())
-    length = loaded.description["max_seq_length"]
-    features = task.featurize(examples, tokenizer, length)
-    return task.decode(predict(loaded.model, features, 3, length), features, examples)
 
 
 @pytest.mark.parametrize(("name", "make_data", "score", "most"), [

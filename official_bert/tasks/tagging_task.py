@@ -55,8 +55,8 @@ def make_task(options: Options) -> Task:
 def task(data_dir: str, labels: Sequence[str] | None = None, tag_column: str = "", word_column: int = 0) -> Task:
     """Returns the task of a folder of CoNLL or CoNLL-U files.
 
-    Its score is the F1 of entities if the tags are those of entities (O, B-, I-, E-, S-), else the share of words with
-    the right tag. The test part is scored if there is one with tags.
+    With tag_column "none" the test part is predicted, else it is scored where there is one. The score is the F1 of
+    entities if the tags are those of entities (O, B-, I-, E-, S-), else the share of words with the right tag.
 
     Args:
         data_dir: holds a file for each part, with train, dev (or valid) and test in their names.
@@ -72,6 +72,7 @@ def task(data_dir: str, labels: Sequence[str] | None = None, tag_column: str = "
         path = data_files.find(data_dir, TRAIN, _PATTERNS[TRAIN])
         known = tagging.tags_of(tagging.read(path, BadRows(SKIP, silent=True), tag_column, word_column))
     number_of = {label: number for number, label in enumerate(known)}
+    is_untagged, has_test = tag_column == "none", data_files.has(data_dir, TEST, _PATTERNS[TEST])
     of_entities = entity_scores.is_entity_scheme(known)
 
     def read(folder: str, split: str, bad_rows: BadRows) -> list[Sentence]:
@@ -105,8 +106,8 @@ def task(data_dir: str, labels: Sequence[str] | None = None, tag_column: str = "
         best_metric="f1" if of_entities else "accuracy",
         write_predictions=write_predictions,
         outcomes=outcomes,
-        eval_splits=(DEV, TEST) if data_files.has(data_dir, TEST, _PATTERNS[TEST]) else (DEV,),
-        test_splits=(),
+        eval_splits=() if is_untagged else (DEV, TEST) if has_test else (DEV,),
+        test_splits=(TEST,) if is_untagged else (),
     )
 
 
