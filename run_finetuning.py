@@ -1,12 +1,15 @@
 """Fine-tunes BERT on a task: `python -m run_finetuning --help`."""
 
-from official_bert import command_line, finetuning
+from official_bert import command_line, finetuning, finetuning_sweep
 from official_bert.finetuning_options import Options
 
 
 def main(_: list[str]) -> None:
     options = command_line.read(Options)
-    finetuning.run(options)
+    if finetuning_sweep.is_sweep(options):
+        finetuning_sweep.run_sweep(options)
+    else:
+        finetuning.run(options)
     print(f"the run is in {options.output_dir}")
 
 

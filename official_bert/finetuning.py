@@ -6,14 +6,17 @@ import os
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from official_bert import checkpoints, files, finetuned, task_models
 from official_bert.errors import UserError
 from official_bert.fast_tokenization import FastTokenizer
 from official_bert.finetuning_options import DTYPES, TFDS, Options
+from official_bert.finetuning_report import write_report
 from official_bert.progress import Progress
 from official_bert.tasks.all_tasks import find_task
 from official_bert.tasks.bad_rows import BadRows
+from official_bert.tasks.distillation import DistillationLoss, with_teacher
 from official_bert.tasks.feature_cache import digest, features_of
 from official_bert.tasks.starting import Start, read_start
 from official_bert.tasks.task import LABELS, Array, Features, Task
@@ -69,6 +72,8 @@ def run(options: Options) -> Scores:
     for note in start.notes:
         print(f"note: {note}")
     max_seq_length = options.max_seq_length or task.defaults.max_seq_length
+    if start.description and not options.max_seq_length and not options.do_train:
+        max_seq_length = start.description["max_seq_length"]
     if max_seq_length > start.config.max_position_embeddings:
         raise UserError(
             f"max_seq_length is {max_seq_length}; the model reads {start.config.max_position_embeddings} tokens at most"
@@ -89,6 +94,14 @@ def _train(data: _Data, start: Start) -> None:
     task, options = data.task, data.options
     examples = data.read(task.train_split)
     features = data.features(examples)
+    weights = _row_weights(options.class_weights, task, features)
+    loss_function = None
+    if options.teacher:
+        print(f"the teacher in {options.teacher} answers {len(examples):,} examples", flush=True)
+        features = with_teacher(
+            task, examples, features, options.teacher, options.teacher_weight, options.eval_batch_size
+        )
+        loss_function = DistillationLoss(task.kind, options.temperature, options.teacher_weight)
     if not features.targets:
         raise UserError(f"the examples to train {task.name} on have no labels")
     evaluations = {split: data.read(split) for split in task.eval_splits}
@@ -96,7 +109,7 @@ def _train(data: _Data, start: Start) -> None:
     plan = _plan(data, len(features))
     settings = {**options.decisive(), "data": digest(task, examples, data.tokenizer, data.max_seq_length)}
     _check_same_run(options.output_dir, settings)
-    trainer = Trainer(task, start, plan, _head_of(start, task))
+    trainer = Trainer(task, start, plan, _head_of(start, task), loss_function)
     held = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
     state = checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), held, keep=1)
     step = 0
@@ -111,7 +124,6 @@ def _train(data: _Data, start: Start) -> None:
         f"seed {plan.random_seed}"
     )
     progress = Progress(f"fine-tuning {task.name}", plan.num_steps, "steps")
-    weights = _row_weights(options.class_weights, task, features)
     while step < plan.num_steps and not _is_over(scores, options.early_stopping):
         last = min(step - step % plan.eval_steps + plan.eval_steps, plan.num_steps)
         loss = trainer.train(features, step, last, progress, weights)
@@ -131,7 +143,7 @@ def _train(data: _Data, start: Start) -> None:
             log.write(EVAL, step, found)
             scores.append(found[_deciding(task)])
             line += "".join(f", {name} {value:.4f}" for name, value in found.items())
-        if not scores or scores[-1] > max(scores[:-1], default=-np.inf) or not np.isfinite(max(scores)):
+        if not scores or scores[-1] > max(scores[:-1], default=-np.inf):
             finetuned.save(
                 options.output_dir,
                 trainer.model,
@@ -208,8 +220,8 @@ def _row_weights(class_weights: list[str], task: Task, features: Features) -> Ar
     """How much each row weighs in the loss, by its class; None where all weigh 1."""
     if not class_weights:
         return None
-    if task.kind != task_models.CLASSIFICATION:
-        raise UserError(f"--class_weights is for classification; {task.name} is {task.kind}")
+    if task.kind != task_models.CLASSIFICATION or not features.targets:
+        raise UserError(f"--class_weights is for classification with labels; {task.name} is {task.kind}")
     classes = len(task.labels or ())
     labels = features.targets[LABELS]
     if class_weights == [_BALANCED]:
@@ -246,27 +258,25 @@ def _evaluate_and_predict(data: _Data, start: Start) -> Scores:
         shown = "; ".join(f"{key}: {loaded.description[key]}, the task's: {expected[key]}" for key in differing)
         raise UserError(f"the model in {folder} is of another task than {task.name} ({shown})")
 
-    def forward(inputs: Any) -> Any:
-        return loaded.model(inputs, training=False)
-
-    import tensorflow as tf
-
-    graph = tf.function(forward, reduce_retracing=True)
+    forward = tf.function(lambda inputs: loaded.model(inputs, training=False), reduce_retracing=True)
 
     def predictions_of(split: str) -> tuple[list[Any], Any]:
         examples = data.read(split)
         features = data.features(examples)
-        outputs = predict(graph, features, options.eval_batch_size, data.max_seq_length)
+        outputs = predict(forward, features, options.eval_batch_size, data.max_seq_length)
         return examples, task.decode(outputs, features, examples)
 
     results: Scores = {}
-    if options.do_eval:
+    if options.do_eval and task.eval_splits:
+        outcomes = {}
         for split in task.eval_splits:
             examples, predictions = predictions_of(split)
             results[split] = task.metrics(predictions, examples)
             print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items()))
+            outcomes[split] = task.outcomes(predictions, examples)
             task.write_predictions(options.output_dir, split, predictions, examples)
         files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(results, indent=1) + "\n")
+        write_report(options.output_dir, task, dataclasses.asdict(options), results, outcomes)
     if options.do_predict:
         for split in task.test_splits:
             examples, predictions = predictions_of(split)

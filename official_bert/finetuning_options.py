@@ -10,11 +10,11 @@ from official_bert.tasks.bad_rows import POLICIES, STOP
 DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 SOURCES = FILES, TFDS = ("files", "tfds")
 
-# What may differ between the runs that use one --output_dir; all else decides the weights.
+# What may differ between the runs that use one --output_dir; all else decides the weights, and so do the training data.
 _FREE = frozenset(
     {
         "output_dir", "do_train", "do_eval", "do_predict", "eval_batch_size", "cache_dir", "distribution_strategy",
-        "data_dir", "predict_file",
+        "data_dir", "predict_file", "train_file", "vocab_file",
     }
 )  # fmt: skip
 
@@ -63,6 +63,10 @@ class Options:
     teacher: str | None = option(None, "A fine-tuned model's folder, whose answers the model learns (distillation).")
     temperature: float = option(1.0, "What teacher's and model's logits are divided by in distillation.")
     teacher_weight: float = option(1.0, "The share of the loss that is the teacher's; the rest is the labels'.")
+    random_seeds: list[str] = option([], "Several seeds: a run with each, and one table.")
+    grid_batch_sizes: list[str] = option([], "Several batch sizes: a run with each, and one table.")
+    grid_learning_rates: list[str] = option([], "Several learning rates, likewise; the paper's are 5e-5,3e-5,2e-5.")
+    grid_epochs: list[str] = option([], "Several numbers of epochs, likewise; the paper's are 2,3,4.")
     # Of the tasks "squad" and "squad_v2".
     max_query_length: int = option(64, "Of --task=squad: tokens of a question that are kept.")
     max_answer_length: int = option(30, "Of --task=squad: tokens of an answer at most.")

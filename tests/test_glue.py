@@ -188,3 +188,14 @@ def test_every_task_scores_a_perfect_prediction_best():
         assert task.best_metric in found
         assert all(value == pytest.approx(1.0) for value in found.values()), task.name
         assert all(outcome.correct for outcome in task.outcomes(predictions, examples))
+
+
+@pytest.mark.parametrize(("name", "split"), [("sst-2", "train"), ("mnli", "dev_matched"), ("sts-b", "train")])
+def test_tensorflow_datasets_have_the_same_examples(name, split, tmp_path):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    task = glue.TASKS[name]
+    with tfds.testing.mock_data(num_examples=6):
+        examples = task.read_tfds(str(tmp_path), split)
+    assert len(examples) == 6
+    assert all((example.text_b is not None) == task.pair for example in examples)
+    assert all(0 <= example.label < len(task.labels or range(100)) for example in examples)

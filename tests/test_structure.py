@@ -14,7 +14,17 @@ from tests.conftest import ROOT
 LAYERS = (
     ("errors",),
     ("files", "progress", "command_line", "manifest"),
-    ("config", "tokenization", "records", "text_pairs", "distribution", "initialization", "dropout", "training_log"),
+    (
+        "config",
+        "tokenization",
+        "records",
+        "text_pairs",
+        "distribution",
+        "initialization",
+        "dropout",
+        "training_log",
+        "html_page",
+    ),
     (
         "fast_tokenization",
         "dynamic_masking",
@@ -46,8 +56,9 @@ LAYERS = (
     ("loading", "finetuning_options", "tasks.starting"),
     ("features", "tasks.tabular", "tasks.trainer"),
     ("tasks.multiple_choice_task", "tasks.squad_task", "tasks.tagging_task"),
-    ("feature_files", "tasks.all_tasks"),
+    ("feature_files", "tasks.all_tasks", "tasks.distillation", "finetuning_report"),
     ("finetuning",),
+    ("finetuning_sweep",),
 )
 # matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib", "fsspec"}

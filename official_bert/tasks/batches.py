@@ -8,7 +8,8 @@ batch is filled up with rows that weigh nothing, so that all have the same numbe
 B batch, S sequence, N choices, R rows
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -98,9 +99,23 @@ def _of_tokens(features: Features) -> bool:
     return labels is not None and len(labels) == len(features.input_ids) != len(features)
 
 
+def for_fit(features: Features, batch_size: int, max_seq_length: int, seed: int = 0) -> tf.data.Dataset:
+    """Returns batches for Keras' fit, in another order each time that they are gone through.
+
+    Args:
+        features: with targets.
+        batch_size: B.
+        max_seq_length: the longest length.
+        seed: of the order.
+    """
+    lengths = row_lengths(features)
+    epochs = itertools.count()
+    return training_data(features, lambda: training_plan(lengths, batch_size, seed, next(epochs)), max_seq_length)
+
+
 def training_data(
     features: Features,
-    plan: Array,
+    plan: Array | Callable[[], Array],
     max_seq_length: int,
     row_weights: Array | None = None,
     multiple: int = MULTIPLE,
@@ -109,7 +124,8 @@ def training_data(
 
     Args:
         features: with targets.
-        plan: as `training_plan` makes it, or a part of that.
+        plan: as `training_plan` makes it, or a part of that; or a function that returns one for each time that the
+            batches are gone through.
         max_seq_length: the longest length.
         row_weights: float32 [R], how much each row weighs; None for 1.
         multiple: as for `padded_inputs`.
@@ -126,11 +142,12 @@ def training_data(
         return inputs, targets, dict.fromkeys(targets, weights)
 
     def batches() -> Iterator[tuple[Any, ...]]:
-        for rows in plan:
+        for rows in plan() if callable(plan) else plan:
             yield batch(rows)
 
-    size = plan.shape[1]
-    signature = tf.nest.map_structure(lambda each: tf.TensorSpec((size, *each.shape[1:]), each.dtype), batch(plan[0]))
+    first = plan() if callable(plan) else plan
+    size = first.shape[1]
+    signature = tf.nest.map_structure(lambda each: tf.TensorSpec((size, *each.shape[1:]), each.dtype), batch(first[0]))
     inner = (size, None) if features.choices == 1 else (size, features.choices, None)
     signature = (dict.fromkeys(signature[0], tf.TensorSpec(inner, tf.int32)), *signature[1:])
     if _of_tokens(features):
@@ -138,21 +155,4 @@ def training_data(
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     made = tf.data.Dataset.from_generator(batches, output_signature=signature)
-    return made.apply(tf.data.experimental.assert_cardinality(len(plan))).prefetch(4).with_options(options)
-
-
-def shuffled(
-    features: Features, batch_size: int, max_seq_length: int, epochs: int = 1, seed: int = 0
-) -> tf.data.Dataset:
-    """Returns the batches of some epochs for Keras' fit, as one data set: for use in Python, without the runner.
-
-    Args:
-        features: with targets.
-        batch_size: rows in a batch.
-        max_seq_length: the longest length.
-        epochs: how many, each in its own order.
-        seed: of these orders.
-    """
-    lengths = row_lengths(features)
-    plans = [training_plan(lengths, batch_size, seed, epoch) for epoch in range(epochs)]
-    return training_data(features, np.concatenate(plans), max_seq_length)
+    return made.apply(tf.data.experimental.assert_cardinality(len(first))).prefetch(4).with_options(options)

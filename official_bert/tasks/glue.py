@@ -126,8 +126,12 @@ def _tfds_reader(source: _Source) -> Callable[[str | None, str], list[TextExampl
     def read_tfds(data_dir: str | None, split: str) -> list[TextExample]:
         import tensorflow_datasets as tfds
 
-        builder = tfds.builder(f"glue/{source.tfds_name}", data_dir=data_dir)
-        builder.download_and_prepare()
+        name = f"glue/{source.tfds_name}"
+        try:
+            builder = tfds.builder(name, data_dir=data_dir)
+            builder.download_and_prepare()
+        except Exception as error:  # of many classes: no connection, no disk, no such version
+            raise UserError(f"cannot get {name} from TensorFlow Datasets: {error}") from error
         feature = builder.info.features["label"]
         examples = []
         for row in tfds.as_numpy(builder.as_dataset(split=split.replace(DEV, "validation"), shuffle_files=False)):
@@ -136,8 +140,8 @@ def _tfds_reader(source: _Source) -> Callable[[str | None, str], list[TextExampl
             if source.labels is None:
                 label = float(row["label"]) if row["label"] >= 0 else None
             elif row["label"] >= 0:
-                name = feature.int2str(int(row["label"]))
-                label = source.labels.index(source.tfds_labels.get(name, name))
+                theirs = feature.int2str(int(row["label"]))
+                label = source.labels.index(source.tfds_labels.get(theirs, theirs))
             examples.append(TextExample(str(row["idx"]), texts[0], texts[1] if len(texts) > 1 else None, label))
         return sorted(examples, key=lambda example: int(example.id))
 

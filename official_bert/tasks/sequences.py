@@ -131,12 +131,7 @@ def decoder(kind: str) -> Callable[[Outputs, Features, Sequence[TextExample]], A
     """
 
     def decode(outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> Array:
-        logits = np.asarray(np.stack(outputs), np.float64) if len(outputs) else np.empty((0, 1))
-        numbers = features.details[EXAMPLE]
-        sums = np.zeros((len(examples), *logits.shape[1:]))
-        np.add.at(sums, numbers, logits)
-        counts = np.bincount(numbers, minlength=len(examples))
-        means = sums / counts.reshape(-1, *[1] * (logits.ndim - 1))
+        means = pooled(outputs, features, len(examples))
         if kind == task_models.REGRESSION:
             return means
         if kind == task_models.MULTI_LABEL:
@@ -144,6 +139,18 @@ def decoder(kind: str) -> Callable[[Outputs, Features, Sequence[TextExample]], A
         return softmax(means)
 
     return decode
+
+
+def pooled(outputs: Outputs, features: Features, examples: int) -> Array:
+    """Returns the mean of the logits of each example's windows: float64 [E, C], or [E] for regression."""
+    if not len(outputs):
+        return np.empty(0)
+    logits = np.asarray(np.stack(outputs), np.float64)
+    numbers = features.details[EXAMPLE]
+    sums = np.zeros((examples, *logits.shape[1:]))
+    np.add.at(sums, numbers, logits)
+    counts = np.bincount(numbers, minlength=examples)
+    return np.asarray(sums / counts.reshape(-1, *[1] * (logits.ndim - 1)))
 
 
 def softmax(logits: Array) -> Array:

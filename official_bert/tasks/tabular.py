@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert import files, task_models
+from official_bert import files, finetuned, task_models
 from official_bert.errors import UserError
 from official_bert.finetuning_options import Options
 from official_bert.tasks import scores, sequences
@@ -84,8 +84,13 @@ def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int, d
 
 def _labels_in(options: Options) -> tuple[str, ...]:
     """The classes' names in the training data, sorted: numbers by value, else by the alphabet."""
+    known = options.teacher or (None if options.train_file else options.init)
+    if known and finetuned.is_finetuned(known):
+        return tuple(files.read_json_object(os.path.join(known, finetuned.TASK_FILE))["labels"] or ())
     if options.train_file is None:
-        raise UserError("--task=table needs --train_file, which gives the classes too")
+        raise UserError(
+            "--task=table needs --train_file, which gives the classes too, or a fine-tuned model as --init or --teacher"
+        )
     found = set()
     # Bad rows are told of when the file is read for training.
     for _, values in rows_of(options.train_file, BadRows("skip", silent=True)):
@@ -126,7 +131,9 @@ class _Reader:
             raise UserError(f"no file was given for {split}; see --train_file, --eval_file and --predict_file")
         options = self._options
         wanted = [options.text_column, *([options.text_pair_column] if options.text_pair_column else [])]
-        required = [*wanted, *([] if split == TEST else [options.label_column])]
+        # Where all is learned from a teacher, texts to train on need no labels.
+        labelled = split == DEV or (split == TRAIN and not (options.teacher and options.teacher_weight == 1.0))
+        required = [*wanted, *([options.label_column] if labelled else [])]
         examples = []
         for number, (line, values) in enumerate(rows_of(path, bad_rows)):
             absent = [name for name in required if name not in values]
@@ -143,7 +150,7 @@ class _Reader:
                 and (split != TEST or self._is_given(values))
             ):
                 label, problem = self._label(values[options.label_column])
-            elif not problem and split != TEST:
+            elif not problem and labelled:
                 problem = f"no label in {options.label_column}"
             if problem:
                 bad_rows.add(path, line, problem)
@@ -152,7 +159,7 @@ class _Reader:
             examples.append(TextExample(str(number), texts[0], texts[1] if len(texts) > 1 else None, label))
         if not examples:
             raise UserError(f"{path} has no examples")
-        if split == TEST and any(example.label is None for example in examples):
+        if not labelled and any(example.label is None for example in examples):
             examples = [TextExample(each.id, each.text_a, each.text_b) for each in examples]
         return examples
 
