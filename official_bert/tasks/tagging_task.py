@@ -49,10 +49,16 @@ def make_task(options: Options) -> Task:
     for folder in (options.output_dir, options.init):
         if labels is None and finetuned.is_finetuned(folder) and not options.do_train:
             labels = finetuned.load_description(folder)["labels"]
-    return task(options.data_dir or "", labels, options.tag_column, options.word_column)
+    return task(options.data_dir or "", labels, options.tag_column, options.word_column, options.doc_stride)
 
 
-def task(data_dir: str, labels: Sequence[str] | None = None, tag_column: str = "", word_column: int = 0) -> Task:
+def task(
+    data_dir: str,
+    labels: Sequence[str] | None = None,
+    tag_column: str = "",
+    word_column: int = 0,
+    doc_stride: int | None = None,
+) -> Task:
     """Returns the task of a folder of CoNLL or CoNLL-U files.
 
     With tag_column "none" the test part is predicted, else it is scored where there is one. The score is the F1 of
@@ -63,6 +69,7 @@ def task(data_dir: str, labels: Sequence[str] | None = None, tag_column: str = "
         labels: the tags, in the order of a model's logits; None for those of the training part, sorted.
         tag_column: which column the tag is in (see `tagging.read`).
         word_column: which one the word is in.
+        doc_stride: tokens from one window of a long sentence to the next, about; None for half a window.
 
     Raises:
         UserError: the labels are to come from a training part, and there is none.
@@ -80,7 +87,8 @@ def task(data_dir: str, labels: Sequence[str] | None = None, tag_column: str = "
         return tagging.read(path, bad_rows, tag_column, word_column, number_of)
 
     def featurize(sentences: Sequence[Sentence], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
-        windows = tagging.cut_into_windows([each.words for each in sentences], tokenizer.exact, max_seq_length)
+        words = [each.words for each in sentences]
+        windows = tagging.cut_into_windows(words, tokenizer.exact, max_seq_length, doc_stride)
         return features_of(windows, sentences, number_of)
 
     def decode(outputs: Outputs, features: Features, sentences: Sequence[Sentence]) -> list[Tagged]:
@@ -108,6 +116,7 @@ def task(data_dir: str, labels: Sequence[str] | None = None, tag_column: str = "
         outcomes=outcomes,
         eval_splits=() if is_untagged else (DEV, TEST) if has_test else (DEV,),
         test_splits=(TEST,) if is_untagged else (),
+        settings={"doc_stride": doc_stride} if doc_stride else {},
     )
 
 
