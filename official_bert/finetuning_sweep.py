@@ -88,18 +88,17 @@ def _number(flag: str, text: str, kind: Callable[[str], Any]) -> Any:
 
 def _single(options: Options, setting: dict[str, Any], seed: int) -> Options:
     """The options of one run."""
-    return dataclasses.replace(
-        options,
+    changes: dict[str, Any] = {
         **setting,
-        random_seed=seed,
-        output_dir=os.path.join(options.output_dir, _name(setting).replace(" ", "_"), f"seed_{seed}"),
-        cache_dir=options.cache_dir or os.path.join(options.output_dir, "features"),
-        do_train=True,
-        do_eval=True,
-        do_predict=False,
-        random_seeds=[],
-        **{flag: [] for flag in _AXES},
-    )
+        **{flag: [] for flag in ["random_seeds", *_AXES]},
+        "random_seed": seed,
+        "output_dir": os.path.join(options.output_dir, _name(setting).replace(" ", "_"), f"seed_{seed}"),
+        "cache_dir": options.cache_dir or os.path.join(options.output_dir, "features"),
+        "do_train": True,
+        "do_eval": True,
+        "do_predict": False,
+    }
+    return dataclasses.replace(options, **changes)
 
 
 def _name(setting: dict[str, Any]) -> str:

@@ -28,6 +28,7 @@ def test_the_loss_of_distillation_is_the_mix_of_both_cross_entropies():
     assert found == pytest.approx((0.5 * 0 + 0.5 * 1 + 0.5 * 1 + 0.5 * 0) / 2)
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_a_teacher_without_labels(options, tmp_path, capsys):  # noqa: F811
     teacher = dataclasses.replace(options, output_dir=str(tmp_path / "teacher"), do_predict=False)
     expected = finetuning.run(teacher)

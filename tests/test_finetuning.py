@@ -102,6 +102,7 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
         finetuning.run(dataclasses.replace(options, learning_rate=0.02))
 
 
+@pytest.mark.slow
 def test_a_run_stops_early_and_weighs_decays_and_freezes(options, tmp_path, capsys):
     finetuning.run(
         dataclasses.replace(

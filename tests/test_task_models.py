@@ -75,7 +75,13 @@ def description(kind: str) -> dict:
     }
 
 
-@pytest.mark.parametrize("kind", task_models.KINDS)
+# Two heads are the classifier's but for the loss; they take their time, as each builds a graph of its own.
+SLOW = ("multi_label", "regression")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in task_models.KINDS]
+)
 def test_a_head_learns_eight_examples_by_heart_and_answers_the_same_when_loaded(kind, quick_config, tmp_path):
     inputs, targets, loss, decoded = example(kind)
     model = model_of(kind, quick_config)
