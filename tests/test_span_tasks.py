@@ -19,7 +19,7 @@ CONTEXTS = [
 
 def config_file(folder: pathlib.Path) -> str:
     config = BertConfig(
-        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
+        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
         max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.1,
     )  # fmt: skip
     path = folder / "bert_config.json"
