@@ -67,6 +67,16 @@ class Options:
     grid_batch_sizes: list[str] = option([], "Several batch sizes: a run with each, and one table.")
     grid_learning_rates: list[str] = option([], "Several learning rates, likewise; the paper's are 5e-5,3e-5,2e-5.")
     grid_epochs: list[str] = option([], "Several numbers of epochs, likewise; the paper's are 2,3,4.")
+    # Of the tasks "squad" and "squad_v2".
+    max_query_length: int = option(64, "Of --task=squad: tokens of a question that are kept.")
+    max_answer_length: int = option(30, "Of --task=squad: tokens of an answer at most.")
+    n_best_size: int = option(20, "Of --task=squad: how many answers to keep for each question.")
+    null_score_diff_threshold: float = option(
+        0.0, "Of --task=squad_v2: there is no answer if that scores by more than this above the best answer."
+    )
+    # Of the task "tagging".
+    tag_column: str = option("", "Of --task=tagging: the tag's column, from 0, or -1 (the default); or upos, xpos.")
+    word_column: int = option(0, "Of --task=tagging: the word's column, from 0; in CoNLL-U it is known.")
     # Of the task "table": your own data.
     train_file: str | None = option(None, "Of --task=table: a CSV, TSV or JSON lines file to train on.")
     eval_file: str | None = option(None, "Of --task=table: one to evaluate on.")
@@ -85,7 +95,8 @@ class Options:
         """Raises a UserError for values that cannot be."""
         if not (self.do_train or self.do_eval or self.do_predict):
             raise UserError("nothing to do: pass --do_train, --do_eval or --do_predict")
-        for name in ("max_seq_length", "doc_stride", "train_batch_size", "eval_batch_size", "eval_steps"):
+        positive = "max_seq_length doc_stride train_batch_size eval_batch_size eval_steps max_query_length"
+        for name in (*positive.split(), "max_answer_length", "n_best_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"--{name} is {value}; expected at least 1")

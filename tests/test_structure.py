@@ -42,10 +42,11 @@ LAYERS = (
     ),
     ("encoder", "summary"),
     ("models", "model_card", "report", "task_models"),
-    ("tasks.bad_rows",),
+    ("tasks.bad_rows", "tasks.data_files", "tasks.entity_scores", "tasks.windows"),
     ("tasks.task",),
     ("tasks.batches", "tasks.feature_cache", "tasks.scores", "tasks.sequences"),
-    ("tasks.glue",),
+    ("tasks.glue", "tasks.multiple_choice", "tasks.squad", "tasks.tagging"),
+    ("tasks.squad_answers", "tasks.squad_scores"),
     ("checkpoint_formats.checkpoint",),
     ("checkpoint_formats.bundle", "checkpoint_formats.checksums", "checkpoint_formats.sizes"),
     ("checkpoint_formats.google_files", "checkpoint_formats.hugging_face_tokenizer"),
@@ -56,8 +57,9 @@ LAYERS = (
     ("checkpoint_formats.parity",),
     ("conversion", "finetuned"),
     ("loading", "finetuning_options", "tasks.starting"),
-    ("tasks.tabular", "tasks.trainer"),
-    ("tasks.all_tasks", "tasks.distillation", "finetuning_report"),
+    ("features", "tasks.tabular", "tasks.trainer"),
+    ("tasks.multiple_choice_task", "tasks.squad_task", "tasks.tagging_task"),
+    ("feature_files", "tasks.all_tasks", "tasks.distillation", "finetuning_report"),
     ("finetuning",),
     ("finetuning_sweep",),
 )
@@ -157,6 +159,7 @@ def test_every_file_of_the_readme_is_there_and_every_file_is_in_the_readme():
     ("run_finetuning", "official_bert/finetuning_options.py"),
     ("convert_checkpoint", "official_bert/conversion.py"),
     ("fill_mask", "fill_mask.py"),
+    ("extract_features", "extract_features.py"),
     ("data_gen.create_pretraining_data", "data_gen/pipeline.py"),
 ])  # fmt: skip
 def test_scripts_list_their_flags(script: str, owner: str):

@@ -27,24 +27,23 @@ class BadRows:
         self._most_shown = 0 if silent else _MOST_SHOWN
         self.counts: collections.Counter[str] = collections.Counter()
 
-    def add(self, path: str, line: int, problem: str) -> None:
+    def add(self, path: str, line: int | str, problem: str) -> None:
         """Takes note of a bad row.
 
         Args:
             path: the file.
-            line: the row's first line, from 1.
+            line: the row's first line, from 1; or, in files without lines, what else says where it is.
             problem: what was received and what was expected.
 
         Raises:
             UserError: the policy is to stop.
         """
+        place = f"{path}, line {line}" if isinstance(line, int) else f"{path}, {line}"
         if self._policy == STOP:
-            raise UserError(
-                f"{path}, line {line}: {problem}; mend it, or pass --on_bad_row=skip to leave such rows out"
-            )
+            raise UserError(f"{place}: {problem}; mend it, or pass --on_bad_row=skip to leave such rows out")
         self.counts[path] += 1
         if self.counts[path] <= self._most_shown:
-            print(f"skipped {path}, line {line}: {problem}", file=sys.stderr)
+            print(f"skipped {place}: {problem}", file=sys.stderr)
 
     def summary(self) -> list[str]:
         """Returns a line for each file that has bad rows."""

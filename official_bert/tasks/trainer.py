@@ -169,7 +169,7 @@ def predict(forward: Any, features: Features, batch_size: int, max_seq_length: i
             for row, value in zip(rows, np.asarray(values, np.float32), strict=True):
                 if row >= 0:
                     made[row] = value[: lengths[row]] if of_tokens and length else value
-        progress.update((number + 1) * batch_size)
+        progress.update(min((number + 1) * batch_size, len(features)))
     return found if structured else found.get("", [])
 
 
