@@ -17,6 +17,7 @@ LAYERS = (
     ("config", "tokenization", "records", "text_pairs", "distribution", "initialization", "dropout", "training_log"),
     (
         "fast_tokenization",
+        "graph_tokenization",
         "dynamic_masking",
         "input_pipeline",
         "embeddings",
