@@ -31,6 +31,7 @@ LAYERS = (
     ),
     ("encoder", "summary"),
     ("models", "model_card", "report", "task_models"),
+    ("tasks.task",),
     ("checkpoint_formats.checkpoint",),
     ("checkpoint_formats.bundle", "checkpoint_formats.checksums", "checkpoint_formats.sizes"),
     ("checkpoint_formats.google_files", "checkpoint_formats.hugging_face_tokenizer"),
