@@ -315,3 +315,22 @@ def _case(character: str) -> int:
     if f"{character}{_CAPITAL_SIGMA}".lower().endswith(_FINAL_SIGMA):
         return _CASED
     return _IGNORED if f"a{character}{_CAPITAL_SIGMA}".lower().endswith(_FINAL_SIGMA) else _OTHER
+
+
+def characters_between(texts: Any, rows: Any, starts: Any, ends: Any) -> Any:
+    """Returns texts[row][start:end], in characters, for each of rows, starts and ends.
+
+    Args:
+        texts: string [B]; bytes that are not UTF-8 are dropped, as by the tokenizer.
+        rows: int32 [N].
+        starts: int32 [N].
+        ends: int32 [N].
+    """
+    decoded = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
+    first = starts + tf.gather(tf.cast(decoded.row_splits, tf.int32), rows)
+    lengths = ends - starts
+    splits = tf.concat([[0], tf.cumsum(lengths)], 0)
+    every = tf.range(splits[-1])
+    row = _rows(splits, every)
+    codes = tf.gather(decoded.values, every + tf.gather(first - splits[:-1], row))
+    return tf.strings.unicode_encode(tf.RaggedTensor.from_row_splits(codes, splits, validate=False), "UTF-8")
