@@ -162,7 +162,9 @@ def write(source: Source, folder: str) -> None:
         tf.saved_model.save(module, folder, signatures=signatures)
     extra = os.path.join(folder, EXTRA_FOLDER)
     description = describe(source, list(text_model.inputs))
-    files.write_text(os.path.join(extra, DESCRIPTION_FILE), json.dumps(description, indent=1, ensure_ascii=False) + "\n")
+    files.write_text(
+        os.path.join(extra, DESCRIPTION_FILE), json.dumps(description, indent=1, ensure_ascii=False) + "\n"
+    )
     files.write_bytes(os.path.join(extra, WARMUP_FILE), warmup_requests(text_model.inputs))
 
 

@@ -141,9 +141,7 @@ def spans(
     texts, scores, row = tf.gather(texts, order), tf.gather(scores, order), tf.gather(row, order)
     base = tf.gather(splits, texts) + tf.gather(windows.starts, row) - tf.gather(offsets, row)
     pairs = tf.cast(tf.gather(pairs, order), tf.int32)
-    starts = tf.gather(
-        tokens.starts.values, base + tf.gather_nd(first.indices, tf.stack([row, pairs[:, 1]], 1))
-    )
+    starts = tf.gather(tokens.starts.values, base + tf.gather_nd(first.indices, tf.stack([row, pairs[:, 1]], 1)))
     ends = tf.gather(tokens.ends.values, base + tf.gather_nd(last.indices, tf.stack([row, pairs[:, 2]], 1)))
 
     # Of those with the same text the best.

@@ -45,9 +45,7 @@ class TextModel:
         inputs: names and specifications of the inputs of text: string [B], endings [B, N].
     """
 
-    def __init__(
-        self, model: keras.Model, tokenizer: FullTokenizer, kind: str, description: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, model: keras.Model, tokenizer: FullTokenizer, kind: str, description: Mapping[str, Any]) -> None:
         self._model, self._exact, self.kind = model, tokenizer, kind
         self._description = dict(description)
         self._tokenizer = GraphTokenizer(tokenizer)

@@ -137,6 +137,7 @@ def test_every_file_of_the_readme_is_there_and_every_file_is_in_the_readme():
     ("run_pretraining", "official_bert/training_options.py"),
     ("convert_checkpoint", "official_bert/conversion.py"),
     ("fill_mask", "fill_mask.py"),
+    ("export_saved_model", "official_bert/export.py"),
     ("data_gen.create_pretraining_data", "data_gen/pipeline.py"),
 ])  # fmt: skip
 def test_scripts_list_their_flags(script: str, owner: str):
