@@ -12,9 +12,6 @@ import tensorflow as tf
 from official_bert.graph_inputs import Windows, each_place, has_most_context
 from official_bert.graph_tokenization import characters_between
 
-# Before equal texts are put together, so many times the candidates that are wanted are looked at.
-_WITH_EQUAL_ONES = 10
-
 
 def classes(logits: Any, labels: list[str]) -> dict[str, Any]:
     """Returns label [B], probability [B], and labels and probabilities of all classes [B, C] from logits [B, C]."""
@@ -137,7 +134,6 @@ def spans(
     # Best first within each text.
     order = tf.argsort(scores, direction="DESCENDING", stable=True)
     order = tf.gather(order, tf.argsort(tf.gather(texts, order), stable=True))
-    order = tf.gather(order, _places(_rank(tf.gather(texts, order)) < _WITH_EQUAL_ONES * n_best))
     texts, scores, row = tf.gather(texts, order), tf.gather(scores, order), tf.gather(row, order)
     base = tf.gather(splits, texts) + tf.gather(windows.starts, row) - tf.gather(offsets, row)
     pairs = tf.cast(tf.gather(pairs, order), tf.int32)

@@ -64,7 +64,7 @@ class TextModel:
         ids = tf.TensorSpec([None, None], tf.int32)
         if self.kind == MULTIPLE_CHOICE:
             ids = tf.TensorSpec([None, self._description["num_choices"], None], tf.int32)
-        given = {name: ids for name in ("input_ids", "input_mask", "segment_ids")}
+        given = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ids)
         return {
             "serving_default": _traced(self.answer, self.inputs),
             "serving_ids": _traced(self.answer_ids, given),

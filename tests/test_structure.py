@@ -18,6 +18,7 @@ LAYERS = (
     (
         "fast_tokenization",
         "graph_tokenization",
+        "graph_inputs",
         "dynamic_masking",
         "input_pipeline",
         "embeddings",
@@ -29,9 +30,9 @@ LAYERS = (
         "optimization",
         "curves",
     ),
-    ("encoder", "summary"),
+    ("encoder", "summary", "graph_answers", "warmup"),
     ("models", "model_card", "report", "task_models"),
-    ("tasks.task",),
+    ("tasks.task", "text_models"),
     ("checkpoint_formats.checkpoint",),
     ("checkpoint_formats.bundle", "checkpoint_formats.checksums", "checkpoint_formats.sizes"),
     ("checkpoint_formats.google_files", "checkpoint_formats.hugging_face_tokenizer"),
@@ -41,6 +42,7 @@ LAYERS = (
     ("checkpoint_formats.parity",),
     ("conversion", "finetuned"),
     ("loading",),
+    ("export",),
 )
 # matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib", "fsspec"}
