@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 import official_bert
-from official_bert import conversion, files, finetuned, loading
+from official_bert import conversion, files, finetuned, hub_export, loading
 from official_bert.checkpoint_formats.checkpoint import MASKED_LM, VOCAB_FILE, Checkpoint
 from official_bert.command_line import option
 from official_bert.config import BertConfig
@@ -39,6 +39,7 @@ class Options:
     export_dir: str = option(dataclasses.MISSING, "Where the versions of the export stand; a new one is added.")
     version: int | None = option(None, "The new version's number; by default one more than the greatest there.")
     encoder: bool = option(False, "Whether the encoder's outputs are exported in place of the answers of its head.")
+    hub: bool = option(False, "Whether the encoder and its preprocessing are exported by TensorFlow Hub's conventions.")
     max_seq_length: int | None = option(
         None, "The longest sequence in tokens; by default that of fine-tuning, else that of the model."
     )
@@ -132,13 +133,16 @@ def export(options: Options) -> str:
     Raises:
         UserError: the model cannot be read, or the version is there already.
     """
-    source = read_source(options.model_dir, options.encoder, options.max_seq_length)
+    source = read_source(options.model_dir, options.encoder or options.hub, options.max_seq_length)
     version = next_version(options.export_dir) if options.version is None else options.version
     if version < 1:
         raise UserError(f"--version={version}; expected 1 or more")
     path = os.path.join(options.export_dir, str(version))
     with files.folder_written_whole(path) as folder:
-        write(source, folder)
+        if options.hub:
+            hub_export.write(source.model, source.config, source.tokenizer, source.vocab, folder)
+        else:
+            write(source, folder)
     return path
 
 

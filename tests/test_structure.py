@@ -30,7 +30,7 @@ LAYERS = (
         "optimization",
         "curves",
     ),
-    ("encoder", "summary", "graph_answers", "warmup"),
+    ("encoder", "summary", "graph_answers", "warmup", "batch_prediction"),
     ("models", "model_card", "report", "task_models"),
     ("tasks.task", "text_models"),
     ("checkpoint_formats.checkpoint",),
@@ -41,7 +41,7 @@ LAYERS = (
     ("training", "checkpoint_formats.own", "checkpoint_formats.hugging_face", "checkpoint_formats.keras_hub"),
     ("checkpoint_formats.parity",),
     ("conversion", "finetuned"),
-    ("loading",),
+    ("loading", "hub_export"),
     ("export",),
 )
 # matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
@@ -140,6 +140,7 @@ def test_every_file_of_the_readme_is_there_and_every_file_is_in_the_readme():
     ("convert_checkpoint", "official_bert/conversion.py"),
     ("fill_mask", "fill_mask.py"),
     ("export_saved_model", "official_bert/export.py"),
+    ("batch_predict", "official_bert/batch_prediction.py"),
     ("data_gen.create_pretraining_data", "data_gen/pipeline.py"),
 ])  # fmt: skip
 def test_scripts_list_their_flags(script: str, owner: str):
