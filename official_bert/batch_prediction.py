@@ -3,13 +3,14 @@
 The answers come in the order of the texts. Those that are there already when the command is given again are kept.
 """
 
+import contextlib
 import csv
 import dataclasses
 import itertools
 import json
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import tensorflow as tf
@@ -64,8 +65,9 @@ def predict(options: Options) -> str:
 
     if options.batch_size < 1:
         raise UserError(f"--batch_size={options.batch_size}; expected 1 or more")
-    if files.is_remote(options.output_file):
-        raise UserError(f"--output_file={options.output_file}: answers are gathered on this machine's disk")
+    for path in (options.input_file, options.output_file):
+        if files.is_remote(path):
+            raise UserError(f"{path} is on another machine; texts and answers are on this one's disk: copy them")
     folder = newest_version(options.export_dir)
     inputs = files.read_json_object(os.path.join(folder, DESCRIPTION))["inputs"]
     part, run = f"{options.output_file}.part", f"{options.output_file}.part.json"
@@ -133,23 +135,35 @@ def read_rows(path: str, inputs: list[str]) -> Iterator[dict[str, Any]]:
         yield values
 
 
+@contextlib.contextmanager
+def _opened(path: str, newline: str) -> Iterator[TextIO]:
+    try:
+        with open(path, encoding="utf-8", newline=newline) as reader:
+            yield reader
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8: {error.reason} {error.object[error.start]:#x}; convert it") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 def _json_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(files.read_text(path).split("\n"), start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{path}, line {number}: not valid JSON: {error}") from error
-            yield number, row if isinstance(row, dict) else {}
+    with _opened(path, newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise UserError(f"{path}, line {number}: not valid JSON: {error}") from error
+                yield number, row if isinstance(row, dict) else {}
 
 
 def _table_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    lines = files.read_text(path).splitlines(keepends=True)
-    reader = csv.DictReader(lines, delimiter="\t" if path.endswith(".tsv") else ",")
-    for row in reader:
-        # Endings stand in columns of their own: ending0, ending1, ...
-        endings = [row[name] for name in row if isinstance(name, str) and name.startswith("ending")]
-        yield reader.line_num, {**row, "endings": endings}
+    with _opened(path, newline="") as lines:
+        reader = csv.DictReader(lines, delimiter="\t" if path.endswith(".tsv") else ",")
+        for row in reader:
+            # Endings stand in columns of their own: ending0, ending1, ...
+            endings = [row[name] for name in row if isinstance(name, str) and name.startswith("ending")]
+            yield reader.line_num, {**row, "endings": endings}
 
 
 def _answers(model: Any, rows: list[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:

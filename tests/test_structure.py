@@ -43,6 +43,7 @@ LAYERS = (
     ("conversion", "finetuned"),
     ("loading", "hub_export"),
     ("export",),
+    ("portable_export",),
 )
 # matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib", "fsspec"}
@@ -141,6 +142,7 @@ def test_every_file_of_the_readme_is_there_and_every_file_is_in_the_readme():
     ("fill_mask", "fill_mask.py"),
     ("export_saved_model", "official_bert/export.py"),
     ("batch_predict", "official_bert/batch_prediction.py"),
+    ("export_portable", "official_bert/portable_export.py"),
     ("data_gen.create_pretraining_data", "data_gen/pipeline.py"),
 ])  # fmt: skip
 def test_scripts_list_their_flags(script: str, owner: str):
