@@ -82,7 +82,7 @@ def export(options: Options) -> str:
             "examples": len(labels),
             "bytes": files.size(path),
             "quantization": options.quantization,
-            "inputs": {each: "int32 [1, S]" if options.format == LITERT else "int32 [B, S]" for each in _INPUTS},
+            "inputs": dict.fromkeys(_INPUTS, "int32 [1, S]" if options.format == LITERT else "int32 [B, S]"),
             "max_seq_length": source.description["max_seq_length"],
             "labels": source.description["labels"],
         }

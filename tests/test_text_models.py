@@ -186,7 +186,7 @@ def test_tags_are_those_of_python_for_texts_of_any_length(length: int, tokenizer
     tags, probabilities = tagging.tags_from_logits([*map(len, sentences)], cut, logits, LABELS)
     text_model = TextModel(model, tokenizer, TAGGING, description_of(TAGGING, max_seq_length=length))
     found = numpy_of(text_model.answer(text=tf.constant(texts)))
-    assert len({tag for row in tags for tag in row}) == len(LABELS)
+    assert len({tag for row in tags for tag in row}) > 1  # or the test could not fail
     for row, text in enumerate(texts):
         count = len(sentences[row])
         assert [tag.decode() for tag in found["tags"][row]] == tags[row] + [""] * (max(map(len, tags)) - count)
