@@ -69,7 +69,11 @@ class Dropout(keras.layers.Layer):
         *outer, last = ops.shape(inputs)
         # Each 32-bit number decides two neighbours.
         bits = keras.random.randint((*outer, (last + 1) // 2), -(2**31), 2**31 - 1, dtype="int32", seed=self._seed())
-        keep = ops.view(bits, "uint16")[..., :last] < self._kept
+        if isinstance(last, int):
+            halves = ops.view(bits, "uint16")
+        else:  # a graph that does not know the length: Keras' view wants to know the last axis
+            halves = ops.reshape(ops.view(ops.reshape(bits, (-1, 1)), "uint16"), (*outer, -1))
+        keep = halves[..., :last] < self._kept
         return ops.where(keep, inputs * (2**_BITS / self._kept), 0)
 
     def _seed(self) -> Any:

@@ -163,11 +163,21 @@ class FastTokenizer:
     """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True) -> None:
+        self._follow(FullTokenizer(vocab_file, do_lower_case))
+
+    @classmethod
+    def of(cls, exact: FullTokenizer) -> "FastTokenizer":
+        """Returns the one that equals a FullTokenizer."""
+        made = cls.__new__(cls)
+        made._follow(exact)
+        return made
+
+    def _follow(self, exact: FullTokenizer) -> None:
         # Imported late: they take seconds.
         import tensorflow as tf
         import tensorflow_text
 
-        self.exact = FullTokenizer(vocab_file, do_lower_case)
+        self.exact = exact
         self._table = CharacterTable(self.exact.basic_tokenizer)
         pieces = _pieces_for_the_kernel(self.exact.vocab)
         self._continues = np.array([piece.startswith(CONTINUATION) for piece in pieces])

@@ -66,6 +66,22 @@ def is_finetuned(folder: str) -> bool:
     return files.exists(os.path.join(folder, TASK_FILE))
 
 
+def load_description(folder: str) -> dict[str, Any]:
+    """Returns what the task.json of a fine-tuned model's folder holds.
+
+    Raises:
+        UserError: there is none, or something is missing in it.
+    """
+    if not is_finetuned(folder):
+        raise UserError(f"{folder} has no {TASK_FILE}; give the folder of a fine-tuned model")
+    path = os.path.join(folder, TASK_FILE)
+    description = files.read_json_object(path)
+    absent = [key for key in _KEYS if key not in description]
+    if absent:
+        raise UserError(f"{path} lacks {', '.join(absent)}; restore it from a copy")
+    return description
+
+
 def load(folder: str, dtype: Any = "float32") -> FineTuned:
     """Returns the fine-tuned model of a folder.
 
@@ -76,13 +92,7 @@ def load(folder: str, dtype: Any = "float32") -> FineTuned:
     Raises:
         UserError: a file is missing or damaged, or they do not fit together.
     """
-    if not is_finetuned(folder):
-        raise UserError(f"{folder} has no {TASK_FILE}; give the folder of a fine-tuned model")
-    path = os.path.join(folder, TASK_FILE)
-    description = files.read_json_object(path)
-    absent = [key for key in _KEYS if key not in description]
-    if absent:
-        raise UserError(f"{path} lacks {', '.join(absent)}; restore it from a copy")
+    description = load_description(folder)
     small = read_small_files(folder, Given())
     if small.vocab is None:
         raise UserError(f"{folder} has no {VOCAB_FILE}; copy the vocabulary there")

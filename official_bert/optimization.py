@@ -266,6 +266,35 @@ class BertAdamW(SumThenClip, keras.optimizers.Optimizer):
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
+class LayerwiseAdamW(BertAdamW):
+    """BertAdamW with a learning rate of its own for some variables.
+
+    Args:
+        learning_rate: a number or schedule.
+        factors: what the rate of a variable is multiplied with, by the variable's path; 1 for the others.
+        name: the optimizer's.
+        **kwargs: as BertAdamW's, with its defaults.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 5e-5,
+        factors: dict[str, float] | None = None,
+        name: str = "layerwise_adam_w",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        self.factors = dict(factors or {})
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        path = self._trainable_variables[self._get_variable_index(variable)].path
+        super().update_step(gradient, variable, learning_rate * self.factors.get(path, 1.0))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "factors": self.factors}
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
 class Lamb(BertAdamW):
     """LAMB (You et al., arXiv:1904.00962), algorithm 2 with bias correction and the identity as phi: for large batches.
 

@@ -1,7 +1,6 @@
 """What a run leaves for its reader: a picture of the curves, a page, a model card."""
 
 import base64
-import html
 import io
 import itertools
 import json
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert import files, summary
+from official_bert import files, html_page, summary
 from official_bert.curves import (
     RUN_FILE,
     Curves,
@@ -161,25 +160,6 @@ def _up_to(lines: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
     return [line for line in lines if line["step"] <= 1.25 * step]
 
 
-_STYLE = """
-body { margin: 0 auto; max-width: 72rem; padding: 1rem; font: 1rem/1.5 system-ui, sans-serif; color: #1a1a1a;
-  background: #fff; }
-h1, h2 { line-height: 1.2; overflow-wrap: anywhere; }
-h2 { margin-top: 2rem; font-size: 1.2rem; }
-.verdict { border-left: 4px solid #1f77b4; padding: .5rem 1rem; background: #f2f6fa; }
-.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: .5rem; }
-.curves img { width: 100%; height: auto; }
-.table { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; }
-th, td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
-td { overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
-.numbers td { overflow-wrap: normal; white-space: nowrap; }
-tbody th { font-weight: normal; }
-code { overflow-wrap: anywhere; }
-summary { cursor: pointer; margin: .5rem 0; }
-"""
-
-
 def _page(
     curves: Curves,
     reference: Curves | None,
@@ -195,33 +175,35 @@ def _page(
     )
     parameters = f" {facts['parameters']:,} parameters." if "parameters" in facts else ""
     body = [
-        f"<h1>{_text(curves.name)}</h1>",
+        f"<h1>{html_page.text(curves.name)}</h1>",
         f"<p>Pre-training of BERT, at step {curves.last_step:,}.{parameters}</p>",
-        f'<p class="verdict">{_text(verdict[:1].upper() + verdict[1:])}</p>' if verdict else "",
+        f'<p class="verdict">{html_page.text(verdict[:1].upper() + verdict[1:])}</p>' if verdict else "",
         "<h2>Curves</h2>",
         f'<div class="curves">\n{images}</div>' if images else "<p>There are no pictures.</p>",
-        _folded("The numbers", f'<div class="numbers">{_table(_numbers(curves))}</div>', is_open=not images)
+        html_page.folded(
+            "The numbers", f'<div class="numbers">{html_page.table(_numbers(curves))}</div>', is_open=not images
+        )
         if curves.train
         else "",
-        _section("Scores", summary.score_table(curves)),
-        _section("Training", summary.amount_table(curves)),
-        _section("Throughput, medians over the log", summary.rate_table(curves)),
+        html_page.section("Scores", summary.score_table(curves)),
+        html_page.section("Training", summary.amount_table(curves)),
+        html_page.section("Throughput, medians over the log", summary.rate_table(curves)),
         _notices(notices),
         "<h2>Settings</h2>",
-        f"<p><code>{_text(str(facts['command']))}</code></p>" if facts.get("command") else "",
-        _folded("Flags", _table(summary.flag_table(facts.get("flags", {})))),
-        _folded("Model", _table(summary.model_table(facts))),
-        *(_folded("Training records", _table(summary.data_table(each))) for each in facts.get("data", ())),
-        *(_folded("Evaluation records", _table(summary.data_table(each))) for each in facts.get("evaluation_data", ())),
-        _folded("Versions and devices", _table(summary.environment_table(facts))),
+        f"<p><code>{html_page.text(str(facts['command']))}</code></p>" if facts.get("command") else "",
+        html_page.folded("Flags", html_page.table(summary.flag_table(facts.get("flags", {})))),
+        html_page.folded("Model", html_page.table(summary.model_table(facts))),
+        *(
+            html_page.folded("Training records", html_page.table(summary.data_table(each)))
+            for each in facts.get("data", ())
+        ),
+        *(
+            html_page.folded("Evaluation records", html_page.table(summary.data_table(each)))
+            for each in facts.get("evaluation_data", ())
+        ),
+        html_page.folded("Versions and devices", html_page.table(summary.environment_table(facts))),
     ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(curves.name)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(part for part in body if part)
-        + "\n</body>\n</html>\n"
-    )
+    return html_page.page(curves.name, [part for part in body if part])
 
 
 def _numbers(curves: Curves) -> summary.Table:
@@ -239,33 +221,8 @@ def _notices(notices: Sequence[Mapping[str, Any]]) -> str:
     if not notices:
         return ""
     items = "".join(
-        f"<li>step {each['step']:,}: {_text(str(each['notice']))}</li>\n" for each in notices[-_MOST_NOTICES:]
+        f"<li>step {each['step']:,}: {html_page.text(str(each['notice']))}</li>\n" for each in notices[-_MOST_NOTICES:]
     )
     left_out = len(notices) - _MOST_NOTICES
     earlier = f"<p>{left_out:,} earlier ones are in {NOTICES}.jsonl.</p>\n" if left_out > 0 else ""
     return f"<h2>Notices</h2>\n{earlier}<ul>\n{items}</ul>"
-
-
-def _text(text: str) -> str:
-    return html.escape(text)
-
-
-def _table(table: summary.Table) -> str:
-    if len(table) < 2:
-        return ""
-    head = "".join(f"<th>{_text(cell)}</th>" for cell in table[0])
-    rows = "".join(
-        f"<tr><th>{_text(row[0])}</th>{''.join(f'<td>{_text(cell)}</td>' for cell in row[1:])}</tr>\n"
-        for row in table[1:]
-    )
-    return f'<div class="table"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>'
-
-
-def _section(title: str, table: summary.Table) -> str:
-    return f"<h2>{_text(title)}</h2>\n{_table(table)}" if len(table) > 1 else ""
-
-
-def _folded(title: str, content: str, is_open: bool = False) -> str:
-    if not content:
-        return ""
-    return f"<details{' open' if is_open else ''}><summary>{_text(title)}</summary>\n{content}</details>"

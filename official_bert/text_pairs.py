@@ -4,6 +4,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 
 def join(cls: Any, sep: Any, a: Sequence[Any], b: Sequence[Any] | None = None) -> tuple[list[Any], list[int]]:
     """Returns [CLS] a [SEP] or [CLS] a [SEP] b [SEP], and the segment ids: 0 up to the first [SEP], 1 after it.
@@ -40,8 +43,16 @@ def truncate_at_random_ends(a: list[Any], b: list[Any], max_tokens: int, rng: ra
             longer.pop()
 
 
-def truncate_ends(a: list[Any], b: list[Any], max_tokens: int) -> None:
-    """Fine-tuning's law: takes the end off the longer list in place (of equal ones, b) until both fit together."""
+def truncate_at_the_end(a: list[Any], b: list[Any], max_tokens: int) -> None:
+    """Fine-tuning's law: takes the last element off the longer list (of equal ones, b) until both fit together."""
     while len(a) + len(b) > max_tokens:
-        longer = a if len(a) > len(b) else b
-        longer.pop()
+        (a if len(a) > len(b) else b).pop()
+
+
+def lengths_truncated_at_the_end(
+    a: npt.NDArray[np.int64], b: npt.NDArray[np.int64], max_tokens: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Returns the lengths that `truncate_at_the_end` leaves of many pairs, from their lengths before."""
+    # b may keep up to half; what it does not need is a's, and the other way about. The odd one is a's.
+    a = np.minimum(a, np.maximum(-(-max_tokens // 2), max_tokens - b))
+    return a, np.minimum(b, max_tokens - a)

@@ -1,14 +1,24 @@
 import csv
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
 
 from official_bert.errors import UserError
 from official_bert.tasks import multiple_choice
+from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.multiple_choice import Example
 from official_bert.tokenization import FullTokenizer
+from tests.bad_rows import KeptRows
+
+
+def read(path: str, **more: Any) -> tuple[list[Example], list[str]]:
+    """The good examples, and the bad ones' problems."""
+    bad_rows = KeptRows()
+    return multiple_choice.read(path, bad_rows, **more), bad_rows.problems
+
 
 HEADER = ["", "video-id", "sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"]
 ROW = ["7", "v", 'The "cat",\nsat.', "The dog", "ran", "sat", "walked", "played", "2"]
@@ -24,7 +34,7 @@ def swag(path: pathlib.Path, *rows: list[str], header: list[str] = HEADER) -> st
 def test_swag_is_read_from_csv_with_quotes_and_newlines(tmp_path: pathlib.Path):
     path = swag(tmp_path / "a.csv", ROW, ROW)
     expected = Example('The "cat",\nsat.', ENDINGS, 2)
-    assert multiple_choice.read(path) == ([expected, expected], [])
+    assert read(path) == ([expected, expected], [])
 
 
 def test_swag_is_read_from_json_lines(tmp_path: pathlib.Path):
@@ -32,14 +42,15 @@ def test_swag_is_read_from_json_lines(tmp_path: pathlib.Path):
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(row) + "\n\n" + json.dumps(row | {"label": -1}) + "\n")
     known = Example("a", ("b c", "b d", "b e", "b f"), 0)
-    assert multiple_choice.read(str(path), need_labels=False)[0] == [known, Example("a", known.endings, None)]
-    assert multiple_choice.read(str(path)) == ([known], [f"{path}, line 3: there is no label"])
+    assert read(str(path), need_labels=False)[0] == [known, Example("a", known.endings, None)]
+    assert read(str(path)) == ([known], [f"{path}, line 3: there is no label"])
 
 
 def test_a_test_set_without_labels_is_read_for_prediction(tmp_path: pathlib.Path):
     path = swag(tmp_path / "a.csv", ROW[:-1], header=HEADER[:-1])
-    assert multiple_choice.read(path, need_labels=False)[0][0].label is None
-    assert multiple_choice.read(path)[1] == [f"{path}, line 2: there is no label"]
+    assert read(path, need_labels=False)[0][0].label is None
+    with pytest.raises(UserError, match="line 2: there is no label; mend it"):
+        multiple_choice.read(path, BadRows())
 
 
 @pytest.mark.parametrize(("row", "reason"), [
@@ -53,7 +64,7 @@ def test_a_test_set_without_labels_is_read_for_prediction(tmp_path: pathlib.Path
 ])  # fmt: skip
 def test_a_broken_row_is_named_by_its_line_and_the_rest_is_read(row: list[str], reason: str, tmp_path: pathlib.Path):
     path = swag(tmp_path / "a.csv", ROW, row, ROW)  # the first row has two lines
-    examples, problems = multiple_choice.read(path)
+    examples, problems = read(path)
     assert len(examples) == 2
     assert problems == [f"{path}, {reason}"]
 
@@ -66,18 +77,18 @@ def test_a_broken_row_is_named_by_its_line_and_the_rest_is_read(row: list[str], 
 def test_a_broken_line_of_codah_is_named(line: str, reason: str, tmp_path: pathlib.Path):
     path = tmp_path / "a.tsv"
     path.write_text(f'o\tsay "p\ta\tb\tc\td\t3\r\n{line}\n')
-    examples, (problem,) = multiple_choice.read(str(path))
+    examples, (problem,) = read(str(path))
     assert examples == [Example('say "p', ("a", "b", "c", "d"), 3)]
     assert problem.startswith(f"{path}, line 2: {reason}")
 
 
 def test_files_of_another_layout_are_refused(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="has no column sent2, ending0"):
-        multiple_choice.read(swag(tmp_path / "a.csv", header=["sent1", "ending1", "ending2", "ending3", "label"]))
+        read(swag(tmp_path / "a.csv", header=["sent1", "ending1", "ending2", "ending3", "label"]))
     with pytest.raises(UserError, match="expected SWAG's"):
-        multiple_choice.read(swag(tmp_path / "a.txt"))
+        read(swag(tmp_path / "a.txt"))
     with pytest.raises(UserError, match="has no examples"):
-        multiple_choice.read(swag(tmp_path / "a.csv"))
+        read(swag(tmp_path / "a.csv"))
 
 
 def test_each_ending_is_packed_with_the_prompt(vocab_file: str):
@@ -104,7 +115,7 @@ def test_the_highest_score_is_the_choice():
 
 
 def test_real_sets_are_read_whole(test_data: pathlib.Path):
-    examples, problems = multiple_choice.read(str(test_data / "codah" / "full_data.tsv"))
+    examples, problems = read(str(test_data / "codah" / "full_data.tsv"))
     assert (len(examples), problems) == (2776, [])
-    examples, problems = multiple_choice.read(str(test_data / "swag" / "hf_sample_10rows.jsonl"))
+    examples, problems = read(str(test_data / "swag" / "hf_sample_10rows.jsonl"))
     assert (len(examples), problems) == (10, [])

@@ -5,6 +5,8 @@ import random
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from official_bert.errors import UserError
 from official_bert.tasks import squad, squad_answers, windows
 from official_bert.tasks.squad import Answer, Limits, Question, Window
 from official_bert.tokenization import FullTokenizer
+from tests.bad_rows import KeptRows
 
 SMALL = Limits(max_seq_length=12, doc_stride=2, max_query_length=3)
 
@@ -32,12 +35,18 @@ def entry(name: str, *answers: tuple[str, int], **more: object) -> dict:
     return {"id": name, "question": f"who {name} ?", "answers": given_answers, **more}
 
 
+def read(path: str, version_2: bool, for_training: bool) -> tuple[list[Question], list[str]]:
+    """The good questions, and the bad ones' problems."""
+    bad_rows = KeptRows()
+    return squad.read(path, version_2, for_training, bad_rows), bad_rows.problems
+
+
 # Reading
 
 
 def test_a_question_is_read_with_all_its_answers(tmp_path: pathlib.Path):
     path = written(tmp_path / "a.json", entry("q", ("cat", 4), ("The cat", 0)))
-    (question,), problems = squad.read(path, version_2=False, for_training=True)
+    (question,), problems = read(path, version_2=False, for_training=True)
     assert question == Question("q", "who q ?", "The cat sat on the mat.", (Answer("cat", 4), Answer("The cat", 0)))
     assert problems == []
 
@@ -54,7 +63,7 @@ def test_a_question_is_read_with_all_its_answers(tmp_path: pathlib.Path):
 ])  # fmt: skip
 def test_what_cannot_be_learnt_is_named_and_the_rest_is_read(bad: dict, reason: str, tmp_path: pathlib.Path):
     path = written(tmp_path / "a.json", entry("good", ("cat", 4)), bad, entry("also", ("sat", 8)))
-    questions, (problem,) = squad.read(path, version_2=False, for_training=True)
+    questions, (problem,) = read(path, version_2=False, for_training=True)
     assert [question.id for question in questions] == ["good", "also"]
     assert problem.startswith(f"{path}, question {bad['id']}: ")
     assert reason in problem
@@ -64,7 +73,7 @@ def test_unanswerable_unknown_and_misplaced_answers_are_told_apart(tmp_path: pat
     unknown = {"id": "unknown", "question": "?"}
     entries = entry("none", is_impossible=True), entry("empty"), entry("misplaced", ("dog", 4)), unknown
     path = written(tmp_path / "a.json", *entries)
-    questions, problems = squad.read(path, version_2=True, for_training=False)
+    questions, problems = read(path, version_2=True, for_training=False)
     assert [question.answers for question in questions] == [(), (), (Answer("dog", 4),), None]
     assert problems == []
 
@@ -84,7 +93,7 @@ def test_files_of_another_layout_are_refused(content: str, message: str, tmp_pat
     path = tmp_path / "a.json"
     path.write_text(content)
     with pytest.raises(UserError, match=message.replace("[", r"\[")):
-        squad.read(str(path), version_2=True, for_training=True)
+        read(str(path), version_2=True, for_training=True)
 
 
 # Windows
@@ -247,7 +256,7 @@ def test_pairs_that_all_end_before_they_begin_give_no_answer(tokenizer: FullToke
     ("train-v1.1-part.json", False, 11_877), ("dev-v2.0-part.json", True, 1_407),
 ])  # fmt: skip
 def test_every_real_question_can_be_learnt(name: str, version_2: bool, count: int, test_data: pathlib.Path):
-    questions, problems = squad.read(str(test_data / "squad" / name), version_2, for_training=True)
+    questions, problems = read(str(test_data / "squad" / name), version_2, for_training=True)
     assert len(questions) == count
     assert problems == []
     impossible = sum(question.answers == () for question in questions)
@@ -257,7 +266,7 @@ def test_every_real_question_can_be_learnt(name: str, version_2: bool, count: in
 @pytest.mark.parametrize("limits", [Limits(), Limits(128, 32, 24)])
 def test_what_is_learnt_of_real_questions_is_answered_to_the_character(limits: Limits, test_data: pathlib.Path):
     tokenizer = FullTokenizer(str(test_data / "vocab" / "bert-base-uncased-vocab.txt"))
-    questions, _ = squad.read(str(test_data / "squad" / "dev-v1.1.json"), version_2=False, for_training=True)
+    questions, _ = read(str(test_data / "squad" / "dev-v1.1.json"), version_2=False, for_training=True)
     questions = random.Random(0).sample(questions, 200)
     cut = squad.cut_into_windows(questions, tokenizer, limits)
     scores = [scores_for(window, window.start_position, window.end_position) for window in cut]
@@ -269,3 +278,36 @@ def test_what_is_learnt_of_real_questions_is_answered_to_the_character(limits: L
         assert answer.text.strip() in said.text  # an answer that ends within a piece is widened to the piece
         exact += answer.text.strip() == said.text
     assert exact >= 196
+
+
+# TensorFlow Datasets
+
+
+@pytest.mark.parametrize("version_2", [False, True])
+def test_questions_come_from_tensorflow_datasets(version_2: bool, tmp_path: pathlib.Path):
+    context = "The cat sat on the mat."
+    second_row = ([], [], True) if version_2 else (["sat"], [8], False)
+    rows = [("1", "who?", ["cat", "The cat"], [4, 0], False), ("2", "what?", *second_row)]
+
+    def data(builder: tfds.core.DatasetBuilder, **_: object) -> tf.data.Dataset:
+        def examples():
+            for name, question, texts, starts, impossible in rows:
+                answers = {"text": texts, "answer_start": starts}
+                row = {"id": name, "title": "t", "question": question, "context": context, "answers": answers}
+                yield row | ({"is_impossible": impossible, "plausible_answers": answers} if version_2 else {})
+
+        signature = {
+            name: {inner: tf.TensorSpec([None], kind.dtype) for inner, kind in feature.feature.items()}
+            if isinstance(feature, tfds.features.Sequence) else tf.TensorSpec([], feature.dtype)
+            for name, feature in builder.info.features.items()
+        }  # fmt: skip
+        return tf.data.Dataset.from_generator(examples, output_signature=signature)
+
+    with tfds.testing.mock_data(as_dataset_fn=data, data_dir=str(tmp_path)):
+        for split in ("train", "dev"):
+            first, second = squad.read_tfds(None, split, version_2)
+            assert first == Question("1", "who?", context, (Answer("cat", 4), Answer("The cat", 0)))
+            assert second.answers == (() if version_2 else (Answer("sat", 8),))
+        rows[0][3][0] = 5
+        with pytest.raises(UserError, match=r"squad/v\d.*, question 1: the context has 'at ' at character 5"):
+            squad.read_tfds(None, "train", version_2)

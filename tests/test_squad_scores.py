@@ -5,6 +5,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.tasks import squad, squad_scores
+from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.squad import Answer, Question
 
 
@@ -90,7 +91,7 @@ def test_perfect_predictions_score_100(test_data: pathlib.Path, tmp_path: pathli
         ("dev-v1.1.json", False, squad_scores.score_version_1),
         ("dev-v2.0-part.json", True, squad_scores.score_version_2),
     ):
-        questions, _ = squad.read(str(test_data / "squad" / name), version_2, for_training=False)
+        questions = squad.read(str(test_data / "squad" / name), version_2, False, BadRows())
         file = tmp_path / "predictions.json"
         file.write_text(json.dumps({each.id: each.answers[0].text if each.answers else "" for each in questions}))
         scores = score(questions, json.loads(file.read_text()))

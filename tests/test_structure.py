@@ -14,7 +14,17 @@ from tests.conftest import ROOT
 LAYERS = (
     ("errors",),
     ("files", "progress", "command_line", "manifest"),
-    ("config", "tokenization", "records", "text_pairs", "distribution", "initialization", "dropout", "training_log"),
+    (
+        "config",
+        "tokenization",
+        "records",
+        "text_pairs",
+        "distribution",
+        "initialization",
+        "dropout",
+        "training_log",
+        "html_page",
+    ),
     (
         "fast_tokenization",
         "graph_tokenization",
@@ -32,7 +42,11 @@ LAYERS = (
     ),
     ("encoder", "summary", "graph_answers", "warmup", "batch_prediction"),
     ("models", "model_card", "report", "task_models"),
+    ("tasks.bad_rows", "tasks.data_files", "tasks.entity_scores", "tasks.windows"),
     ("tasks.task", "text_models"),
+    ("tasks.batches", "tasks.feature_cache", "tasks.scores", "tasks.sequences"),
+    ("tasks.glue", "tasks.multiple_choice", "tasks.squad", "tasks.tagging"),
+    ("tasks.squad_answers", "tasks.squad_scores"),
     ("checkpoint_formats.checkpoint",),
     ("checkpoint_formats.bundle", "checkpoint_formats.checksums", "checkpoint_formats.sizes"),
     ("checkpoint_formats.google_files", "checkpoint_formats.hugging_face_tokenizer"),
@@ -41,9 +55,12 @@ LAYERS = (
     ("training", "checkpoint_formats.own", "checkpoint_formats.hugging_face", "checkpoint_formats.keras_hub"),
     ("checkpoint_formats.parity",),
     ("conversion", "finetuned"),
-    ("loading", "hub_export"),
-    ("export",),
-    ("portable_export",),
+    ("loading", "hub_export", "finetuning_options", "tasks.starting"),
+    ("features", "export", "tasks.tabular", "tasks.trainer"),
+    ("tasks.multiple_choice_task", "tasks.squad_task", "tasks.tagging_task"),
+    ("feature_files", "portable_export", "tasks.all_tasks", "tasks.distillation", "finetuning_report"),
+    ("finetuning",),
+    ("finetuning_sweep",),
 )
 # matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib", "fsspec"}
@@ -96,7 +113,7 @@ def test_dependencies_point_down_only(path: pathlib.Path):
     below = {name for names in LAYERS[: level + 1] for name in names}
     imported = imports_of(path)
     for name in imported:
-        above = ("data_gen", "run_pretraining", "tests", "tpu_check")
+        above = ("data_gen", "run_pretraining", "run_finetuning", "tests", "tpu_check")
         assert name.split(".")[0] not in above, f"{path.stem} imports {name}"
         assert not name.startswith("official_bert.") or ours_among({name}), f"{path.stem} imports {name}"
     assert ours_among(imported) <= below, f"{path.stem} imports {ours_among(imported) - below}"
@@ -138,11 +155,13 @@ def test_every_file_of_the_readme_is_there_and_every_file_is_in_the_readme():
 
 @pytest.mark.parametrize(("script", "owner"), [
     ("run_pretraining", "official_bert/training_options.py"),
+    ("run_finetuning", "official_bert/finetuning_options.py"),
     ("convert_checkpoint", "official_bert/conversion.py"),
     ("fill_mask", "fill_mask.py"),
     ("export_saved_model", "official_bert/export.py"),
     ("batch_predict", "official_bert/batch_prediction.py"),
     ("export_portable", "official_bert/portable_export.py"),
+    ("extract_features", "extract_features.py"),
     ("data_gen.create_pretraining_data", "data_gen/pipeline.py"),
 ])  # fmt: skip
 def test_scripts_list_their_flags(script: str, owner: str):

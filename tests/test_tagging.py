@@ -1,4 +1,5 @@
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,8 +8,10 @@ from hypothesis import strategies as st
 
 from official_bert.errors import UserError
 from official_bert.tasks import entity_scores, tagging
-from official_bert.tasks.tagging import IGNORED, Sentence
+from official_bert.tasks.tagging import Sentence
+from official_bert.tasks.task import NO_LABEL
 from official_bert.tokenization import FullTokenizer
+from tests.bad_rows import KeptRows
 
 CONLL = """-DOCSTART- -X- -X- O
 
@@ -37,6 +40,12 @@ def tokenizer(vocab_file: str) -> FullTokenizer:
     return FullTokenizer(vocab_file)
 
 
+def read(path: str, **more: Any) -> tuple[list[Sentence], list[str]]:
+    """The good sentences, and the bad ones' problems."""
+    bad_rows = KeptRows()
+    return tagging.read(path, bad_rows, **more), bad_rows.problems
+
+
 def written(path: pathlib.Path, text: str) -> str:
     path.write_text(text, encoding="utf-8")
     return str(path)
@@ -47,7 +56,7 @@ def written(path: pathlib.Path, text: str) -> str:
 
 def test_columns_are_read_with_the_last_one_as_the_tag(tmp_path: pathlib.Path):
     for text in (CONLL, CONLL.replace(" ", "\t"), CONLL.replace("\n", "\r\n"), CONLL + "\n \n\n"):
-        sentences, problems = tagging.read(written(tmp_path / "a.txt", text))
+        sentences, problems = read(written(tmp_path / "a.txt", text))
         assert sentences == [
             Sentence(("The", "cat", "sat"), ("O", "B-ANIMAL", "O"), 3),
             Sentence(("on", "mat"), ("O", "I-THING"), 7),
@@ -57,33 +66,33 @@ def test_columns_are_read_with_the_last_one_as_the_tag(tmp_path: pathlib.Path):
 
 def test_other_columns_are_chosen_by_number(tmp_path: pathlib.Path):
     path = written(tmp_path / "a.txt", "0 cat NN x\n1 sat VBD x\n")
-    assert tagging.read(path, tag_column="2", word_column=1)[0] == [Sentence(("cat", "sat"), ("NN", "VBD"), 1)]
-    assert tagging.read(path, tag_column="none")[0] == [Sentence(("0", "1"), None, 1)]
-    assert tagging.read(path, tag_column="-2", word_column=1)[0][0].tags == ("NN", "VBD")
+    assert read(path, tag_column="2", word_column=1)[0] == [Sentence(("cat", "sat"), ("NN", "VBD"), 1)]
+    assert read(path, tag_column="none")[0] == [Sentence(("0", "1"), None, 1)]
+    assert read(path, tag_column="-2", word_column=1)[0][0].tags == ("NN", "VBD")
 
 
 def test_conllu_gives_its_syntactic_words(tmp_path: pathlib.Path):
     path = written(tmp_path / "a.conllu", CONLLU)
-    (first, second), problems = tagging.read(path)
+    (first, second), problems = read(path)
     assert first == Sentence(("zu", "dem", "guten Hund"), ("ADP", "DET", "NOUN"), 4)
     assert second == Sentence(("#",), ("SYM",), 9)
-    assert tagging.read(path, tag_column="xpos")[0][0].tags == ("APPR", "ART", "NN")
+    assert read(path, tag_column="xpos")[0][0].tags == ("APPR", "ART", "NN")
     assert tagging.tags_of([first, second]) == ["ADP", "DET", "NOUN", "SYM"]
     assert problems == []
 
 
 @pytest.mark.parametrize(("text", "name", "reason"), [
-    ("cat O\nsat\n", "a.txt", "line 2: the tag 'sat' is unknown; expected one of NOUN, O"),
-    ("cat\tO\n\tO\n", "a.txt", "line 2: there is no word in column 0, of 2"),
-    ("cat\t\n", "a.txt", "line 1: there is no tag in column -1, of 2"),
-    ("1\tcat\tcat\t_\n", "a.conllu", "line 1: there is no tag in column 3, of 4"),
-    ("1\tcat\n", "a.conllu", "line 1: there is no tag in column 3, of 2"),
-    ("cat NOUN\n", "a.conllu", "line 1: there is no tag in column 3, of 2"),
+    ("cat O\nsat\n", "a.txt", "line 2: unknown tag 'sat'; expected one of NOUN, O"),
+    ("cat\tO\n\tO\n", "a.txt", "line 2: no word in column 0 of 2"),
+    ("cat\t\n", "a.txt", "line 1: no tag in column -1 of 2"),
+    ("1\tcat\tcat\t_\n", "a.conllu", "line 1: no tag in column 3 of 4"),
+    ("1\tcat\n", "a.conllu", "line 1: no tag in column 3 of 2"),
+    ("cat NOUN\n", "a.conllu", "line 1: no tag in column 3 of 2"),
 ])  # fmt: skip
 def test_a_broken_sentence_is_named_and_the_rest_is_read(text: str, name: str, reason: str, tmp_path: pathlib.Path):
     good = "1\tcat\tcat\tNOUN\n\n"
     path = written(tmp_path / name, text + "\n" + good)
-    sentences, (problem,) = tagging.read(path, known_tags=["O", "NOUN"])
+    sentences, (problem,) = read(path, known_tags=["O", "NOUN"])
     assert len(sentences) == 1
     assert problem == f"{path}, {reason}"
 
@@ -91,9 +100,9 @@ def test_a_broken_sentence_is_named_and_the_rest_is_read(text: str, name: str, r
 def test_files_without_sentences_and_impossible_columns_are_refused(tmp_path: pathlib.Path):
     path = written(tmp_path / "a.txt", "\n\n")
     with pytest.raises(UserError, match="has no sentences"):
-        tagging.read(path)
+        read(path)
     with pytest.raises(UserError, match="the tag column is 'upos'"):
-        tagging.read(path, tag_column="upos")
+        read(path, tag_column="upos")
 
 
 # Windows
@@ -106,7 +115,7 @@ def test_the_first_piece_of_each_word_is_labelled(tokenizer: FullTokenizer):
     assert tokens == "[CLS] the un ##aff ##able [UNK] cat sun ##n ##ing [SEP]".split()
     sentence = Sentence(words, ("D", "A", "X", "N", "N"), 1)
     labels = tagging.label_ids(window, sentence, {"A": 0, "D": 1, "N": 2, "X": 3})
-    nothing = IGNORED
+    nothing = NO_LABEL
     assert labels == [nothing, 1, 0, nothing, nothing, 3, 2, 2, nothing, nothing, nothing]
 
 
@@ -199,7 +208,7 @@ def test_schemes_of_entities_are_told_from_classes():
 
 def test_real_sentences_are_windowed_whole(test_data: pathlib.Path):
     tokenizer = FullTokenizer(str(test_data / "vocab" / "bert-base-multilingual-cased-vocab.txt"), do_lower_case=False)
-    sentences, problems = tagging.read(str(test_data / "tagging" / "de_gsd-ud-dev.conllu"))
+    sentences, problems = read(str(test_data / "tagging" / "de_gsd-ud-dev.conllu"))
     assert len(sentences) == 799
     assert problems == []
     assert len(tagging.tags_of(sentences)) == 17

@@ -1,7 +1,8 @@
 """Which of four endings follows: SWAG (arXiv:1808.05326) and CODAH (arXiv:1904.04365), which has the same task.
 
-Each ending makes a sequence, [CLS] prompt [SEP] ending [SEP], and the model scores the four side by side (paper, section
-4.4). SWAG's prompt is its first sentence; the beginning of the second one, that all endings share, goes with the ending.
+Each ending makes a sequence, [CLS] prompt [SEP] ending [SEP], and the model scores the four side by side (paper,
+section 4.4). SWAG's prompt is its first sentence; the beginning of the second one, that all endings share, goes with
+the ending.
 """
 
 import csv
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from official_bert import files, text_pairs
 from official_bert.errors import UserError
+from official_bert.tasks.bad_rows import BadRows
 from official_bert.tokenization import CLS, SEP, FullTokenizer
 
 NUM_CHOICES = 4
@@ -33,18 +35,16 @@ class Example:
     label: int | None
 
 
-def read(path: str, need_labels: bool = True) -> tuple[list[Example], list[str]]:
+def read(path: str, bad_rows: BadRows, need_labels: bool = True) -> list[Example]:
     """Reads a file of SWAG (*.csv with a header, *.jsonl) or CODAH (*.tsv: category, prompt, four endings, label).
 
     Args:
         path: the file.
+        bad_rows: is told of each example that is wrong.
         need_labels: whether an example without a label is of no use. In JSON, -1 means that it is not known.
 
-    Returns:
-        The examples in order, and a line for each that is left out, with file, line and reason.
-
     Raises:
-        UserError: the file has another layout.
+        UserError: the file has another layout, or no good example.
     """
     readers: dict[str, Callable[[str, str], Iterator[tuple[int, Any]]]] = {
         ".csv": _swag_csv, ".jsonl": _swag_json, ".tsv": _codah,
@@ -53,16 +53,15 @@ def read(path: str, need_labels: bool = True) -> tuple[list[Example], list[str]]
     if reader is None:
         raise UserError(f"{path}: expected SWAG's *.csv or *.jsonl, or CODAH's *.tsv")
     examples = []
-    problems = []
     for line, found in reader(path, files.read_text(path)):
         reason = found if isinstance(found, str) else _problem(found, need_labels)
         if reason:
-            problems.append(f"{path}, line {line}: {reason}")
+            bad_rows.add(path, line, reason)
         else:
             examples.append(found)
-    if not examples and not problems:
+    if not examples:
         raise UserError(f"{path} has no examples")
-    return examples, problems
+    return examples
 
 
 def _problem(example: Example, need_label: bool) -> str | None:
@@ -147,7 +146,7 @@ def pack(example: Example, tokenizer: FullTokenizer, max_seq_length: int) -> lis
     sequences = []
     for text in example.endings:
         a, b = list(prompt), tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
-        text_pairs.truncate_ends(a, b, max_seq_length - 3)
+        text_pairs.truncate_at_the_end(a, b, max_seq_length - 3)
         sequences.append(text_pairs.join(cls, sep, a, b))
     return sequences
 

@@ -6,15 +6,15 @@ becomes positions, and positions an answer, without any guessing.
 Defects of the original script that are mended here:
 
 - It stops at a training question with several answers; here the first is learnt.
-- It drops a training question whose answer is not in the context with a line in the log, among thousands; here such
-  questions are returned by name, for the caller to stop or to count.
-- Of two questions with one id it keeps the answer to one; here the second is returned as a problem.
+- It drops a training question whose answer is not in the context with a line in the log, among thousands; here that is
+  a bad row, at which reading stops, or which is counted.
+- Of two questions with one id it keeps the answer to one; here the second is a bad row.
 - A context without a token has no window, so that its question got no answer; here it has an empty one.
 """
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from official_bert import files, text_pairs
 from official_bert.errors import UserError
 from official_bert.progress import Progress
 from official_bert.tasks import windows
+from official_bert.tasks.bad_rows import BadRows
 from official_bert.tokenization import CLS, SEP, BasicTokenizer, FullTokenizer
 
 
@@ -118,7 +119,7 @@ class Window:
     end_position: int = 0
 
 
-def read(path: str, version_2: bool, for_training: bool) -> tuple[list[Question], list[str]]:
+def read(path: str, version_2: bool, for_training: bool, bad_rows: BadRows) -> list[Question]:
     """Reads a file in SQuAD's JSON.
 
     Args:
@@ -126,18 +127,15 @@ def read(path: str, version_2: bool, for_training: bool) -> tuple[list[Question]
         version_2: whether questions may have no answer in their context (`is_impossible`).
         for_training: whether an answer is to be learnt: each question then needs one, at its place in the context (or,
             in v2.0, none). Otherwise answers may be missing, and their places are not looked at.
-
-    Returns:
-        The questions in order, and a line for each that is left out, with file, id and reason.
+        bad_rows: is told of each question that is wrong, by its id.
 
     Raises:
-        UserError: the file is not in that layout.
+        UserError: the file is not in that layout, or has no good question.
     """
     questions: list[Question] = []
-    problems = []
     seen = set()
     words = BasicTokenizer()
-    for where, question in _questions(path, version_2):
+    for question in _questions(path, version_2):
         reason = _problem(question, words) if for_training else None
         if question.answers == () and not version_2:
             reason = "it has no answer (is_impossible), which v1.1 does not know; use the task of v2.0"
@@ -145,12 +143,41 @@ def read(path: str, version_2: bool, for_training: bool) -> tuple[list[Question]
             reason = "its id was used before; every question needs its own, since predictions go by it"
         seen.add(question.id)
         if reason:
-            problems.append(f"{where}: {reason}")
+            bad_rows.add(path, f"question {question.id}", reason)
         else:
             questions.append(question)
-    if not questions and not problems:
+    if not questions:
         raise UserError(f"{path} has no questions; expected SQuAD's JSON with data, paragraphs and qas")
-    return questions, problems
+    return questions
+
+
+def read_tfds(data_dir: str | None, split: str, version_2: bool) -> list[Question]:
+    """Reads the set from tensorflow-datasets, which has the parts train and dev.
+
+    Args:
+        data_dir: where that keeps its files; None for its default.
+        split: train or dev.
+        version_2: whether questions may have no answer.
+
+    Raises:
+        UserError: an answer to learn is not at its place.
+    """
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder("squad/v2.0" if version_2 else "squad/v1.1", data_dir=data_dir)
+    builder.download_and_prepare()
+    part = builder.as_dataset(split="train" if split == "train" else "validation", shuffle_files=False)
+    questions = []
+    words = BasicTokenizer()
+    for row in tfds.as_numpy(part):
+        texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
+        answers = tuple(Answer(text.decode(), int(start)) for text, start in zip(texts, starts, strict=True))
+        question = Question(row["id"].decode(), row["question"].decode(), row["context"].decode(), answers)
+        reason = _problem(question, words) if split == "train" else None
+        if reason:
+            raise UserError(f"{builder.info.full_name}, question {question.id}: {reason}")
+        questions.append(question)
+    return questions
 
 
 def _problem(question: Question, words: BasicTokenizer) -> str | None:
@@ -168,8 +195,7 @@ def _problem(question: Question, words: BasicTokenizer) -> str | None:
     return None
 
 
-def _questions(path: str, version_2: bool) -> Iterator[tuple[str, Question]]:
-    """Yields each question, and before it where it stands."""
+def _questions(path: str, version_2: bool) -> Iterator[Question]:
     content = files.read_json_object(path)
     for article_number, article in enumerate(_get(content, "data", list, path)):
         article_place = f"{path}, article {article_number}"
@@ -179,10 +205,8 @@ def _questions(path: str, version_2: bool) -> Iterator[tuple[str, Question]]:
             for number, entry in enumerate(_get(paragraph, "qas", list, place)):
                 name = _get(entry, "id", str, f"{place}, question {number}")
                 where = f"{path}, question {name}"
-                yield (
-                    where,
-                    Question(name, _get(entry, "question", str, where), context, _answers(entry, where, version_2)),
-                )
+                text = _get(entry, "question", str, where)
+                yield Question(name, text, context, _answers(entry, where, version_2))
 
 
 def _answers(entry: dict[str, Any], where: str, version_2: bool) -> tuple[Answer, ...] | None:
@@ -213,7 +237,7 @@ def tokenize_context(text: str, tokenizer: FullTokenizer) -> Context:
     )
 
 
-def cut_into_windows(questions: list[Question], tokenizer: FullTokenizer, limits: Limits) -> list[Window]:
+def cut_into_windows(questions: Sequence[Question], tokenizer: FullTokenizer, limits: Limits) -> list[Window]:
     """Returns the windows of all questions, those of one after those of the other.
 
     A context is cut into pieces once, however many questions are about it, if they follow each other.

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from official_bert import files, text_pairs
 from official_bert.errors import UserError
 from official_bert.tasks import windows
+from official_bert.tasks.bad_rows import BadRows
+from official_bert.tasks.task import NO_LABEL
 from official_bert.tokenization import CLS, SEP, UNK, FullTokenizer
-
-IGNORED = -1  # the label of a position that has none
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 _DOCUMENT_START = "-DOCSTART-"
@@ -53,50 +53,50 @@ class Window:
 
 
 def read(
-    path: str, tag_column: str = "", word_column: int = 0, known_tags: Iterable[str] | None = None
-) -> tuple[list[Sentence], list[str]]:
+    path: str,
+    bad_rows: BadRows,
+    tag_column: str = "",
+    word_column: int = 0,
+    known_tags: Iterable[str] | None = None,
+) -> list[Sentence]:
     """Reads a file of one word a line, with an empty line between sentences.
 
     A file named *.conllu is read as CoNLL-U, any other as columns between tabs or, in lines without one, spaces.
 
     Args:
         path: the file.
+        bad_rows: is told of the first bad line of each bad sentence.
         tag_column: upos (the default) or xpos in CoNLL-U; else a number, from 0, or from the end if negative: -1 by
             default. "none" for text without tags.
         word_column: where the word stands, in files that are not CoNLL-U.
         known_tags: the tags that there may be; None for any.
 
-    Returns:
-        The sentences in order, and a line for each that is left out, with file, line and reason.
-
     Raises:
-        UserError: there is no sentence, or no such column can be.
+        UserError: there is no good sentence, or no such column can be.
     """
     is_conllu = path.endswith(".conllu")
     word_at, tag_at = _columns(is_conllu, word_column, tag_column)
     known = None if known_tags is None else set(known_tags)
     sentences = []
-    problems = []
     for start, rows in _blocks(path, is_conllu):
-        reason = None
         for line, row in rows:
-            tag = "-" if tag_at is None else _at(row, tag_at)
+            tag = None if tag_at is None else _at(row, tag_at)
+            problem = ""
             if not _at(row, word_at):
-                reason = f"line {line}: there is no word in column {word_at}, of {len(row)}"
-            elif not tag or (is_conllu and tag == "_"):
-                reason = f"line {line}: there is no tag in column {tag_at}, of {len(row)}"
-            elif tag_at is not None and known is not None and tag not in known:
-                reason = f"line {line}: the tag {tag!r} is unknown; expected one of {', '.join(sorted(known))}"
-            if reason:
+                problem = f"no word in column {word_at} of {len(row)}"
+            elif tag == "" or (is_conllu and tag == "_"):
+                problem = f"no tag in column {tag_at} of {len(row)}"
+            elif tag is not None and known is not None and tag not in known:
+                problem = f"unknown tag {tag!r}; expected one of {', '.join(sorted(known))}"
+            if problem:
+                bad_rows.add(path, line, problem)
                 break
-        if reason:
-            problems.append(f"{path}, {reason}")
-            continue
-        tags = None if tag_at is None else tuple(row[tag_at] for _, row in rows)
-        sentences.append(Sentence(tuple(row[word_at] for _, row in rows), tags, start))
-    if not sentences and not problems:
+        else:
+            tags = None if tag_at is None else tuple(row[tag_at] for _, row in rows)
+            sentences.append(Sentence(tuple(row[word_at] for _, row in rows), tags, start))
+    if not sentences:
         raise UserError(f"{path} has no sentences; expected one word a line, and an empty line between sentences")
-    return sentences, problems
+    return sentences
 
 
 def _columns(is_conllu: bool, word_column: int, tag_column: str) -> tuple[int, int | None]:
@@ -204,8 +204,8 @@ def _spans(starts: list[int], room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def label_ids(window: Window, sentence: Sentence, number_of: dict[str, int]) -> list[int]:
-    """Returns the label of each position of a window, IGNORED where it has none."""
-    result = [IGNORED] * len(window.input_ids)
+    """Returns the label of each position of a window, NO_LABEL where it has none."""
+    result = [NO_LABEL] * len(window.input_ids)
     for word, position in zip(window.words, window.positions, strict=True):
         result[position] = number_of[(sentence.tags or ())[word]]
     return result

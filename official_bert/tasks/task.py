@@ -14,6 +14,7 @@ import numpy.typing as npt
 from official_bert import task_models
 from official_bert.errors import UserError
 from official_bert.fast_tokenization import FastTokenizer
+from official_bert.tasks.bad_rows import BadRows
 
 Array = npt.NDArray[Any]
 
@@ -84,8 +85,9 @@ class Task:
         kind: one of task_models.KINDS.
         labels: the classes' names in the order of the logits; None where there are none.
         pair: whether an example has two texts.
-        read: (data_dir, split) -> examples, a list of anything; split is one of `train_split`, `eval_splits`,
-            `test_splits`. Raises a UserError with file and line for what it cannot read.
+        read: (data_dir, split, bad_rows) -> examples, a list of anything; split is one of `train_split`, `eval_splits`,
+            `test_splits`. Rows that cannot be read are told to `bad_rows`, with file and line; a missing file is a
+            UserError.
         featurize: (examples, tokenizer, max_seq_length) -> Features.
         decode: (outputs, features, examples) -> predictions, one for each example, of any type.
         metrics: (predictions, examples) -> scores by name, as the official script computes them.
@@ -106,7 +108,7 @@ class Task:
     kind: str
     labels: tuple[str, ...] | None
     pair: bool
-    read: Callable[[str, str], list[Any]]
+    read: Callable[[str, str, BadRows], list[Any]]
     featurize: Callable[[Sequence[Any], FastTokenizer, int], Features]
     decode: Callable[[Outputs, Features, Sequence[Any]], Any]
     metrics: Callable[[Any, Sequence[Any]], dict[str, float]]

@@ -1,0 +1,285 @@
+"""Fine-tuning: a run from --init to scores, predictions and a model in a folder."""
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert import checkpoints, files, finetuned, task_models
+from official_bert.errors import UserError
+from official_bert.fast_tokenization import FastTokenizer
+from official_bert.finetuning_options import DTYPES, TFDS, Options
+from official_bert.finetuning_report import write_report
+from official_bert.progress import Progress
+from official_bert.tasks.all_tasks import find_task
+from official_bert.tasks.bad_rows import BadRows
+from official_bert.tasks.distillation import DistillationLoss, with_teacher
+from official_bert.tasks.feature_cache import digest, features_of
+from official_bert.tasks.starting import Start, read_start
+from official_bert.tasks.task import LABELS, Array, Features, Task
+from official_bert.tasks.trainer import Plan, Trainer, predict
+from official_bert.training_log import EVAL, TRAIN, TrainingLog, read_log
+
+OPTIONS_FILE, RESULTS_FILE = "finetuning_options.json", "results.json"
+_STATE_FOLDER, _CACHE_FOLDER = "checkpoints", "features"
+_BALANCED = "balanced"
+
+Scores = dict[str, dict[str, float]]  # by split and name
+
+
+@dataclasses.dataclass(frozen=True)
+class _Data:
+    """Where a run's examples and features come from."""
+
+    task: Task
+    options: Options
+    tokenizer: FastTokenizer
+    max_seq_length: int
+    bad_rows: BadRows
+
+    def read(self, split: str) -> list[Any]:
+        if self.options.source == TFDS:
+            if self.task.read_tfds is None:
+                raise UserError(f"--source=tfds has no {self.task.name}; give its files as --data_dir")
+            return self.task.read_tfds(self.options.data_dir, split)
+        return self.task.read(self.options.data_dir or "", split, self.bad_rows)
+
+    def features(self, examples: list[Any]) -> Features:
+        folder = self.options.cache_dir or os.path.join(self.options.output_dir, _CACHE_FOLDER)
+        return features_of(self.task, examples, self.tokenizer, self.max_seq_length, folder)
+
+
+def run(options: Options) -> Scores:
+    """Trains, evaluates and predicts as the options say; returns the scores of each evaluation split.
+
+    The output folder holds the best model (see finetuned), its scores (results.json), predictions, the log
+    (train.jsonl, eval.jsonl, TensorBoard events) and, while training is not done, what it needs to go on.
+
+    Raises:
+        UserError: an option, a file or a row is wrong, or the folder holds another run.
+    """
+    options.check()
+    task = find_task(options)
+    trained = finetuned.is_finetuned(options.output_dir)
+    start = read_start(
+        options.init if options.do_train or not trained else options.output_dir,
+        options.vocab_file,
+        options.do_lower_case,
+    )
+    for note in start.notes:
+        print(f"note: {note}")
+    max_seq_length = options.max_seq_length or task.defaults.max_seq_length
+    if start.description and not options.max_seq_length and not options.do_train:
+        max_seq_length = start.description["max_seq_length"]
+    if max_seq_length > start.config.max_position_embeddings:
+        raise UserError(
+            f"max_seq_length is {max_seq_length}; the model reads {start.config.max_position_embeddings} tokens at most"
+        )
+    results: Scores = {}
+    with start.tokenizer() as tokenizer:
+        data = _Data(task, options, tokenizer, max_seq_length, BadRows(options.on_bad_row))
+        if options.do_train:
+            _train(data, start)
+        if options.do_eval or options.do_predict:
+            results = _evaluate_and_predict(data, start)
+    for line in data.bad_rows.summary():
+        print(line)
+    return results
+
+
+def _train(data: _Data, start: Start) -> None:
+    task, options = data.task, data.options
+    examples = data.read(task.train_split)
+    features = data.features(examples)
+    weights = _row_weights(options.class_weights, task, features)
+    loss_function = None
+    if options.teacher:
+        print(f"the teacher in {options.teacher} answers {len(examples):,} examples", flush=True)
+        features = with_teacher(
+            task, examples, features, options.teacher, options.teacher_weight, options.eval_batch_size
+        )
+        loss_function = DistillationLoss(task.kind, options.temperature, options.teacher_weight)
+    if not features.targets:
+        raise UserError(f"the examples to train {task.name} on have no labels")
+    evaluations = {split: data.read(split) for split in task.eval_splits}
+    evaluated = {split: (each, data.features(each)) for split, each in evaluations.items()}
+    plan = _plan(data, len(features))
+    settings = {**options.decisive(), "data": digest(task, examples, data.tokenizer, data.max_seq_length)}
+    _check_same_run(options.output_dir, settings)
+    trainer = Trainer(task, start, plan, _head_of(start, task), loss_function)
+    held = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
+    state = checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), held, keep=1)
+    step = 0
+    if state.restore_latest():
+        step = int(state.position.numpy())
+        print(f"resuming at step {step:,}")
+    log = TrainingLog(options.output_dir, step)
+    scores = [line[_deciding(task)] for line in read_log(options.output_dir, EVAL)] if evaluated else []
+    print(
+        f"fine-tuning {task.name}: {len(examples):,} examples, {plan.num_steps:,} steps of "
+        f"{plan.train_batch_size} rows of up to {data.max_seq_length} tokens, rate {plan.learning_rate:g}, "
+        f"seed {plan.random_seed}"
+    )
+    progress = Progress(f"fine-tuning {task.name}", plan.num_steps, "steps")
+    while step < plan.num_steps and not _is_over(scores, options.early_stopping):
+        last = min(step - step % plan.eval_steps + plan.eval_steps, plan.num_steps)
+        loss = trainer.train(features, step, last, progress, weights)
+        if not np.isfinite(loss):
+            raise UserError(
+                f"the loss is not finite by step {last:,}; lower --learning_rate (now {plan.learning_rate:g})"
+            )
+        step = last
+        log.write(TRAIN, step, {"loss": loss, "learning_rate": trainer.learning_rate()})
+        line = f"step {step:,} of {plan.num_steps:,} (epoch {step / plan.steps_per_epoch:.2f}): loss {loss:.4f}"
+        if evaluated:
+            found = {
+                f"{split}/{name}": value
+                for split, (held_out, held_features) in evaluated.items()
+                for name, value in _score(task, trainer, held_features, held_out, options.eval_batch_size).items()
+            }
+            log.write(EVAL, step, found)
+            scores.append(found[_deciding(task)])
+            line += "".join(f", {name} {value:.4f}" for name, value in found.items())
+        if not scores or scores[-1] > max(scores[:-1], default=-np.inf):
+            finetuned.save(
+                options.output_dir,
+                trainer.model,
+                task.description(data.max_seq_length),
+                start.config,
+                start.vocab,
+                start.do_lower_case,
+            )
+            line += "; saved"
+        print(line, flush=True)
+        state.position.assign(step)
+        state.save(step)
+    if step < plan.num_steps:
+        print(f"stopped early: {options.early_stopping} evaluations without a better {_deciding(task)}")
+
+
+def _plan(data: _Data, rows: int) -> Plan:
+    options, defaults = data.options, data.task.defaults
+    batch_size = options.train_batch_size or defaults.train_batch_size
+    per_epoch = -(-rows // batch_size)
+    num_steps = max(1, int(per_epoch * (options.num_train_epochs or defaults.num_train_epochs)))
+    return Plan(
+        train_batch_size=batch_size,
+        learning_rate=options.learning_rate or defaults.learning_rate,
+        num_steps=num_steps,
+        steps_per_epoch=per_epoch,
+        warmup_proportion=options.warmup_proportion,
+        eval_steps=options.eval_steps or per_epoch,
+        max_seq_length=data.max_seq_length,
+        random_seed=options.random_seed,
+        freeze=tuple(options.freeze),
+        layer_decay=options.layer_decay,
+        dtype=DTYPES[options.dtype],
+        strategy=options.distribution_strategy,
+    )
+
+
+def _deciding(task: Task) -> str:
+    """The score that says which model is best, as the log has it."""
+    return f"{task.eval_splits[0]}/{task.best_metric}"
+
+
+def _is_over(scores: list[float], patience: int) -> bool:
+    return bool(patience) and len(scores) - 1 - (int(np.argmax(scores)) if scores else 0) >= patience
+
+
+def _check_same_run(folder: str, settings: dict[str, Any]) -> None:
+    """Raises a UserError if the folder was used with other settings; else notes them there."""
+    path = os.path.join(folder, OPTIONS_FILE)
+    if files.exists(path):
+        before = files.read_json_object(path)
+        changed = [name for name in settings if before.get(name) != settings[name]]
+        if changed:
+            shown = "; ".join(f"{name} was {before.get(name)!r}, now {settings[name]!r}" for name in changed)
+            raise UserError(f"{folder} holds another run ({shown}); give the same, or another --output_dir")
+    else:
+        if finetuned.is_finetuned(folder):
+            raise UserError(f"{folder} holds a fine-tuned model of another origin; give another --output_dir")
+        files.write_text(path, json.dumps(settings, indent=1) + "\n")
+
+
+def _head_of(start: Start, task: Task) -> list[Array] | None:
+    """The weights of a whole model, where --init is one of the same classes."""
+    if start.description is None:
+        return None
+    same = task.description(start.description["max_seq_length"])
+    if any(start.description[key] != same[key] for key in ("kind", "labels", "num_choices")):
+        return None
+    print(f"note: the head is that of {start.folder} too, since its classes are the same")
+    return [np.asarray(value) for value in finetuned.load(start.folder).model.get_weights()]
+
+
+def _row_weights(class_weights: list[str], task: Task, features: Features) -> Array | None:
+    """How much each row weighs in the loss, by its class; None where all weigh 1."""
+    if not class_weights:
+        return None
+    if task.kind != task_models.CLASSIFICATION or not features.targets:
+        raise UserError(f"--class_weights is for classification with labels; {task.name} is {task.kind}")
+    classes = len(task.labels or ())
+    labels = features.targets[LABELS]
+    if class_weights == [_BALANCED]:
+        counts = np.bincount(labels, minlength=classes)
+        weights = len(labels) / (np.maximum(counts, 1) * np.count_nonzero(counts))
+    else:
+        try:
+            weights = np.array([float(weight) for weight in class_weights])
+        except ValueError:
+            weights = np.empty(0)
+        if len(weights) != classes or not (weights >= 0).all():
+            raise UserError(
+                f"--class_weights is {','.join(class_weights)}; expected {_BALANCED}, or {classes} numbers, one for "
+                f"each of {', '.join(task.labels or ())}"
+            )
+    return np.asarray(weights[labels], np.float32)
+
+
+def _score(task: Task, trainer: Trainer, features: Features, examples: list[Any], batch_size: int) -> dict[str, float]:
+    return task.metrics(task.decode(trainer.predict(features, batch_size), features, examples), examples)
+
+
+def _evaluate_and_predict(data: _Data, start: Start) -> Scores:
+    task, options = data.task, data.options
+    folder = options.output_dir if finetuned.is_finetuned(options.output_dir) else start.folder
+    if not folder:
+        raise UserError(
+            f"there is no fine-tuned model in {options.output_dir} or --init; pass --do_train, or the folder of one"
+        )
+    loaded = finetuned.load(folder, DTYPES[options.dtype])
+    expected = task.description(data.max_seq_length)
+    differing = [key for key in ("kind", "labels", "num_choices") if loaded.description[key] != expected[key]]
+    if differing:
+        shown = "; ".join(f"{key}: {loaded.description[key]}, the task's: {expected[key]}" for key in differing)
+        raise UserError(f"the model in {folder} is of another task than {task.name} ({shown})")
+
+    forward = tf.function(lambda inputs: loaded.model(inputs, training=False), reduce_retracing=True)
+
+    def predictions_of(split: str) -> tuple[list[Any], Any]:
+        examples = data.read(split)
+        features = data.features(examples)
+        outputs = predict(forward, features, options.eval_batch_size, data.max_seq_length)
+        return examples, task.decode(outputs, features, examples)
+
+    results: Scores = {}
+    if options.do_eval and task.eval_splits:
+        outcomes = {}
+        for split in task.eval_splits:
+            examples, predictions = predictions_of(split)
+            results[split] = task.metrics(predictions, examples)
+            print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items()))
+            outcomes[split] = task.outcomes(predictions, examples)
+            task.write_predictions(options.output_dir, split, predictions, examples)
+        files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(results, indent=1) + "\n")
+        write_report(options.output_dir, task, dataclasses.asdict(options), results, outcomes)
+    if options.do_predict:
+        for split in task.test_splits:
+            examples, predictions = predictions_of(split)
+            for path in task.write_predictions(options.output_dir, split, predictions, examples):
+                print(f"written {path}: {len(examples):,} predictions")
+    return results

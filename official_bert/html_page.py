@@ -1,0 +1,63 @@
+"""The pieces of a page that needs no other file."""
+
+import html
+from collections.abc import Sequence
+
+Table = Sequence[Sequence[str]]  # rows of cells; the first row is the head
+
+_STYLE = """
+body { margin: 0 auto; max-width: 72rem; padding: 1rem; font: 1rem/1.5 system-ui, sans-serif; color: #1a1a1a;
+  background: #fff; }
+h1, h2 { line-height: 1.2; overflow-wrap: anywhere; }
+h2 { margin-top: 2rem; font-size: 1.2rem; }
+.verdict { border-left: 4px solid #1f77b4; padding: .5rem 1rem; background: #f2f6fa; }
+.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: .5rem; }
+.curves img { width: 100%; height: auto; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; }
+th, td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
+td { overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
+.numbers td { overflow-wrap: normal; white-space: nowrap; }
+tbody th { font-weight: normal; }
+code { overflow-wrap: anywhere; }
+summary { cursor: pointer; margin: .5rem 0; }
+"""
+
+
+def page(title: str, body: Sequence[str]) -> str:
+    """Returns the page of a title and the HTML of its parts."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(body)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def text(plain: str) -> str:
+    """Returns text as HTML."""
+    return html.escape(plain)
+
+
+def table(rows: Table) -> str:
+    """Returns a table, or nothing where it has only a head."""
+    if len(rows) < 2:
+        return ""
+    head = "".join(f"<th>{text(cell)}</th>" for cell in rows[0])
+    body = "".join(
+        f"<tr><th>{text(row[0])}</th>{''.join(f'<td>{text(cell)}</td>' for cell in row[1:])}</tr>\n" for row in rows[1:]
+    )
+    return f'<div class="table"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table></div>'
+
+
+def section(title: str, rows: Table) -> str:
+    """Returns a table with a heading, or nothing where it has only a head."""
+    return f"<h2>{text(title)}</h2>\n{table(rows)}" if len(rows) > 1 else ""
+
+
+def folded(title: str, content: str, is_open: bool = False) -> str:
+    """Returns HTML that is shown on a click, or nothing where there is none."""
+    if not content:
+        return ""
+    return f"<details{' open' if is_open else ''}><summary>{text(title)}</summary>\n{content}</details>"

@@ -1,0 +1,48 @@
+"""The scores of sequence tasks, by scikit-learn and SciPy, with the values that are taken where they have none."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from official_bert.tasks.task import Array
+
+
+def accuracy(predicted: Sequence[int] | Array, expected: Sequence[int] | Array) -> float:
+    """The share of equal numbers; 0 for none."""
+    predicted, expected = np.asarray(predicted), np.asarray(expected)
+    return float(np.mean(predicted == expected)) if len(expected) else 0.0
+
+
+def matthews(predicted: Sequence[int] | Array, expected: Sequence[int] | Array) -> float:
+    """Matthews' correlation; 0 where all predictions, or all labels, are of one class."""
+    from sklearn.metrics import matthews_corrcoef
+
+    if len(set(np.asarray(predicted).tolist())) < 2 or len(set(np.asarray(expected).tolist())) < 2:
+        return 0.0
+    return float(matthews_corrcoef(expected, predicted))
+
+
+def f1(predicted: Any, expected: Any, average: str = "binary") -> float:
+    """The F1 score of class 1, or the average over all; 0 where nothing was predicted or expected."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(expected, predicted, average=average, zero_division=0.0)) if len(expected) else 0.0
+
+
+def pearson(predicted: Array, expected: Array) -> float:
+    """Pearson's correlation; 0 where either side is constant or has fewer than two values."""
+    from scipy.stats import pearsonr
+
+    return 0.0 if _constant(predicted) or _constant(expected) else float(pearsonr(predicted, expected)[0])
+
+
+def spearman(predicted: Array, expected: Array) -> float:
+    """Spearman's rank correlation; 0 where either side is constant or has fewer than two values."""
+    from scipy.stats import spearmanr
+
+    return 0.0 if _constant(predicted) or _constant(expected) else float(spearmanr(predicted, expected)[0])
+
+
+def _constant(values: Array) -> bool:
+    return len(values) < 2 or np.ptp(values) == 0

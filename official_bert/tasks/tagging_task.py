@@ -1,0 +1,174 @@
+"""Tagging as a task of run_finetuning.
+
+T tokens of all windows
+"""
+
+import itertools
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from official_bert import files, finetuned, task_models
+from official_bert.fast_tokenization import FastTokenizer
+from official_bert.finetuning_options import Options
+from official_bert.tasks import data_files, entity_scores, tagging
+from official_bert.tasks.bad_rows import SKIP, BadRows
+from official_bert.tasks.tagging import Sentence, Window
+from official_bert.tasks.task import (
+    DEV,
+    EXAMPLE,
+    LABELS,
+    NO_LABEL,
+    TEST,
+    TRAIN,
+    Features,
+    Outcome,
+    Outputs,
+    Task,
+    from_rows,
+)
+
+# What the files of each part are called: ours, CoNLL-2003's, and those of Universal Dependencies.
+_PATTERNS = {
+    TRAIN: ("train.*", "*.train", "*train*"),
+    DEV: ("dev.*", "valid.*", "*.testa", "*dev*", "*valid*"),
+    TEST: ("test.*", "*.testb", "*test*"),
+}
+_WORD = "word"  # in Features.details, [T]: the number of the word that is tagged at this token, or -1
+
+Tagged = tuple[list[str], list[float]]
+
+
+def make_task(options: Options) -> Task:
+    """Returns the task of the folder that the options name.
+
+    Its labels are those of the model, where a fine-tuned one is there to go on with, else the training data's.
+    """
+    labels = None
+    for folder in (options.output_dir, options.init):
+        if labels is None and finetuned.is_finetuned(folder) and not options.do_train:
+            labels = finetuned.load_description(folder)["labels"]
+    return task(options.data_dir or "", labels, options.tag_column, options.word_column)
+
+
+def task(data_dir: str, labels: Sequence[str] | None = None, tag_column: str = "", word_column: int = 0) -> Task:
+    """Returns the task of a folder of CoNLL or CoNLL-U files.
+
+    With tag_column "none" the test part is predicted, else it is scored where there is one. The score is the F1 of
+    entities if the tags are those of entities (O, B-, I-, E-, S-), else the share of words with the right tag.
+
+    Args:
+        data_dir: holds a file for each part, with train, dev (or valid) and test in their names.
+        labels: the tags, in the order of a model's logits; None for those of the training part, sorted.
+        tag_column: which column the tag is in (see `tagging.read`).
+        word_column: which one the word is in.
+
+    Raises:
+        UserError: the labels are to come from a training part, and there is none.
+    """
+    known = None if labels is None else list(labels)
+    if known is None:
+        path = data_files.find(data_dir, TRAIN, _PATTERNS[TRAIN])
+        known = tagging.tags_of(tagging.read(path, BadRows(SKIP, silent=True), tag_column, word_column))
+    number_of = {label: number for number, label in enumerate(known)}
+    is_untagged, has_test = tag_column == "none", data_files.has(data_dir, TEST, _PATTERNS[TEST])
+    of_entities = entity_scores.is_entity_scheme(known)
+
+    def read(folder: str, split: str, bad_rows: BadRows) -> list[Sentence]:
+        path = data_files.find(folder, split, _PATTERNS[split])
+        return tagging.read(path, bad_rows, tag_column, word_column, number_of)
+
+    def featurize(sentences: Sequence[Sentence], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+        windows = tagging.cut_into_windows([each.words for each in sentences], tokenizer.exact, max_seq_length)
+        return features_of(windows, sentences, number_of)
+
+    def decode(outputs: Outputs, features: Features, sentences: Sequence[Sentence]) -> list[Tagged]:
+        counts = [len(each.words) for each in sentences]
+        tags, probabilities = tagging.tags_from_logits(counts, windows_of(features), outputs, known)
+        return list(zip(tags, probabilities, strict=True))
+
+    def metrics(predictions: Sequence[Tagged], sentences: Sequence[Sentence]) -> dict[str, float]:
+        right, said = [each.tags or () for each in sentences], [tags for tags, _ in predictions]
+        if of_entities:
+            return entity_scores.score(right, said)
+        return {"accuracy": entity_scores.accuracy(right, said)}
+
+    return Task(
+        name="tagging",
+        kind=task_models.TAGGING,
+        labels=tuple(known),
+        pair=False,
+        read=read,
+        featurize=featurize,
+        decode=decode,
+        metrics=metrics,
+        best_metric="f1" if of_entities else "accuracy",
+        write_predictions=write_predictions,
+        outcomes=outcomes,
+        eval_splits=() if is_untagged else (DEV, TEST) if has_test else (DEV,),
+        test_splits=(TEST,) if is_untagged else (),
+    )
+
+
+def features_of(windows: Sequence[Window], sentences: Sequence[Sentence], number_of: dict[str, int]) -> Features:
+    """Returns windows as the runner reads them; without targets if the tags are not known."""
+    features = from_rows(
+        [np.array(window.input_ids, np.int32) for window in windows],
+        [np.zeros(len(window.input_ids), np.int32) for window in windows],
+        {},
+        {EXAMPLE: np.array([window.sentence for window in windows], np.int64)},
+    )
+    words = np.full(len(features.input_ids), -1, np.int32)
+    for window, first in zip(windows, features.splits, strict=False):
+        words[first + np.array(window.positions, np.int64)] = window.words
+    features.details[_WORD] = words
+    if all(sentence.tags is not None for sentence in sentences):
+        labels = np.full(len(features.input_ids), NO_LABEL, np.int32)
+        for window, first in zip(windows, features.splits, strict=False):
+            labels[first : first + len(window.input_ids)] = tagging.label_ids(
+                window, sentences[window.sentence], number_of
+            )
+        features.targets[LABELS] = labels
+    return features
+
+
+def windows_of(features: Features) -> list[Window]:
+    """Returns the windows that features were made of."""
+    windows = []
+    splits = features.splits.tolist()
+    for row, (first, last) in enumerate(itertools.pairwise(splits)):
+        words = features.details[_WORD][first:last]
+        positions = np.flatnonzero(words >= 0)
+        windows.append(
+            Window(
+                sentence=int(features.details[EXAMPLE][row]),
+                input_ids=features.input_ids[first:last].tolist(),
+                words=words[positions].tolist(),
+                positions=positions.tolist(),
+            )
+        )
+    return windows
+
+
+def write_predictions(
+    folder: str, split: str, predictions: Sequence[Tagged], sentences: Sequence[Sentence]
+) -> list[str]:
+    """Writes a line for each word, with its tag if that is known and the one predicted: what conlleval reads."""
+    path = os.path.join(folder, f"{split}_predictions.txt")
+    lines = []
+    for sentence, (tags, _) in zip(sentences, predictions, strict=True):
+        columns = [sentence.words, tags] if sentence.tags is None else [sentence.words, sentence.tags, tags]
+        lines += ["\t".join(row) for row in zip(*columns, strict=True)] + [""]
+    files.write_text(path, "\n".join(lines) + "\n")
+    return [path]
+
+
+def outcomes(predictions: Sequence[Tagged], sentences: Sequence[Sentence]) -> list[Outcome]:
+    """Returns for each sentence its words, the tags expected and those predicted."""
+    return [
+        Outcome(
+            " ".join(sentence.words), " ".join(sentence.tags or ()), " ".join(tags), list(sentence.tags or ()) == tags
+        )
+        for sentence, (tags, _) in zip(sentences, predictions, strict=True)
+    ]
