@@ -77,7 +77,7 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
     Raises:
         UserError: there is no such model, it has no vocabulary, or the length does not fit.
     """
-    if finetuned.is_finetuned(folder):
+    if _is_finetuned(folder):
         source = _finetuned(folder, encoder)
     else:
         _, checkpoint = conversion.read(folder)
@@ -93,6 +93,13 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
             f"{source.config.max_position_embeddings}, the positions of the model"
         )
     return source
+
+
+def _is_finetuned(folder: str) -> bool:
+    # Presets of keras-hub have a task.json, too.
+    if not finetuned.is_finetuned(folder):
+        return False
+    return "kind" in files.read_json_object(os.path.join(folder, finetuned.TASK_FILE))
 
 
 def _finetuned(folder: str, encoder: bool) -> Source:
