@@ -101,7 +101,8 @@ def write_preprocessing(tokenizer: FullTokenizer, vocab: str, folder: str) -> No
         firsts = tf.where(tokens.word_starts.values)[:, 0]
         word_splits = tf.concat([firsts, [tf.size(tokens.ids.values, tf.int64)]], 0)
         words = tf.RaggedTensor.from_row_splits(tokens.ids.values, word_splits, validate=False)
-        return tf.RaggedTensor.from_row_splits(words, tf.searchsorted(firsts, tokens.ids.row_splits), validate=False)
+        text_splits = tf.searchsorted(firsts, tf.cast(tokens.ids.row_splits, tf.int64), out_type=tf.int64)
+        return tf.RaggedTensor.from_row_splits(words, text_splits, validate=False)
 
     def pack(segments: list[Any], seq_length: Any) -> dict[str, Any]:
         flat = [each.merge_dims(1, -1) if each.ragged_rank > 1 else each for each in segments]
