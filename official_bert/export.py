@@ -86,10 +86,9 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
         source = _pretrained(folder, checkpoint, encoder or MASKED_LM not in checkpoint.parts)
     if max_seq_length is not None:
         source.description["max_seq_length"] = max_seq_length
-    least = int(source.description.get("max_query_length", 0)) + _LEAST_LENGTH
-    if not least <= source.description["max_seq_length"] <= source.config.max_position_embeddings:
+    if not _LEAST_LENGTH <= source.description["max_seq_length"] <= source.config.max_position_embeddings:
         raise UserError(
-            f"the longest sequence is {source.description['max_seq_length']} tokens; expected {least} to "
+            f"the longest sequence is {source.description['max_seq_length']} tokens; expected {_LEAST_LENGTH} to "
             f"{source.config.max_position_embeddings}, the positions of the model"
         )
     return source
