@@ -25,7 +25,7 @@ from official_bert.graph_tokenization import GraphTokenizer
 from official_bert.tokenization import CLS, SEP, FullTokenizer
 
 ENCODER_FOLDER, PREPROCESS_FOLDER = "encoder", "preprocess"
-SEQUENCE_LENGTH = 128  # what the preprocessing pads to unless it is told another length
+SEQUENCE_LENGTH = 128  # what the preprocessing pads to unless it is told another length, or the model has less
 
 # The convention's names, and ours.
 _NAMES = {"input_word_ids": "input_ids", "input_mask": "input_mask", "input_type_ids": "segment_ids"}
@@ -47,14 +47,16 @@ def write(encoder: keras.Model, config: BertConfig, tokenizer: FullTokenizer, vo
     if "pooled_output" not in encoder.output:
         raise UserError("the model has no pooler, and so no pooled_output, which TensorFlow Hub's convention wants")
     write_encoder(encoder, config, os.path.join(folder, ENCODER_FOLDER))
-    write_preprocessing(tokenizer, vocab, os.path.join(folder, PREPROCESS_FOLDER))
+    seq_length = min(SEQUENCE_LENGTH, config.max_position_embeddings)
+    write_preprocessing(tokenizer, vocab, seq_length, os.path.join(folder, PREPROCESS_FOLDER))
 
 
 def write_encoder(encoder: keras.Model, config: BertConfig, folder: str) -> None:
     """Writes the encoder: a function of a dict of int32 [B, S].
 
     It returns a dict: default and pooled_output, [B, H]; sequence_output, [B, S, H]; encoder_outputs, a list of every
-    block's output. With training=True there is dropout, from TensorFlow's random numbers.
+    block's output. With training=True there is dropout, from TensorFlow's random numbers. For keras.layers.TFSMLayer
+    there are the endpoints "serve" and "train".
     """
     whole = build_encoder(config, return_all_layers=True)
     for variable, trained in zip(whole.variables, encoder.variables, strict=True):
@@ -72,21 +74,24 @@ def write_encoder(encoder: keras.Model, config: BertConfig, folder: str) -> None
     for training in (False, True):
         call.get_concrete_function(specs, training=training)
 
-    @tf.function
-    def serving(**inputs: Any) -> dict[str, Any]:
-        outputs = call(inputs, training=False)
+    def named(outputs: dict[str, Any]) -> dict[str, Any]:
         return {name: outputs[name] for name in ("default", "pooled_output", "sequence_output")}
 
+    # What keras.layers.TFSMLayer wants, which knows neither lists nor `training`.
+    serve = tf.function(lambda inputs: named(call(inputs, training=False)), input_signature=[specs])
+    train = tf.function(lambda inputs: named(call(inputs, training=True)), input_signature=[specs])
+    serving = tf.function(lambda **inputs: serve(inputs))
+
     root = tf.train.Checkpoint()
-    root.__call__ = call
+    root.__call__, root.serve, root.train = call, serve, train
     root.variables = [variable.value for variable in whole.variables]
     root.trainable_variables = list(root.variables)
     root.regularization_losses = []
     tf.saved_model.save(root, folder, signatures=serving.get_concrete_function(**specs))
 
 
-def write_preprocessing(tokenizer: FullTokenizer, vocab: str, folder: str) -> None:
-    """Writes the preprocessing: strings [B] to the encoder's inputs, [B, SEQUENCE_LENGTH].
+def write_preprocessing(tokenizer: FullTokenizer, vocab: str, default_length: int, folder: str) -> None:
+    """Writes the preprocessing: strings [B] to the encoder's inputs, [B, default_length].
 
     Its parts are functions of their own: tokenize, strings to a ragged tensor [B, (words), (pieces)]; and
     bert_pack_inputs, which makes inputs of a list of one or two such tensors (or of [B, (pieces)]) and a seq_length.
@@ -113,7 +118,7 @@ def write_preprocessing(tokenizer: FullTokenizer, vocab: str, folder: str) -> No
         return {name: tf.pad(packed[ours], padding) for name, ours in _NAMES.items()}
 
     @tf.function
-    def bert_pack_inputs(segments: list[Any], seq_length: Any = SEQUENCE_LENGTH) -> dict[str, Any]:
+    def bert_pack_inputs(segments: list[Any], seq_length: Any = default_length) -> dict[str, Any]:
         return pack(segments, seq_length)
 
     length = tf.TensorSpec([], tf.int32)
@@ -124,7 +129,7 @@ def write_preprocessing(tokenizer: FullTokenizer, vocab: str, folder: str) -> No
 
     @tf.function(input_signature=[strings])
     def call(texts: Any) -> dict[str, Any]:
-        return pack([graph_tokenizer.tokenize(texts).ids], tf.constant(SEQUENCE_LENGTH))
+        return pack([graph_tokenizer.tokenize(texts).ids], tf.constant(default_length))
 
     root = tf.train.Checkpoint()
     root.__call__, root.tokenize, root.bert_pack_inputs = call, tokenize, bert_pack_inputs

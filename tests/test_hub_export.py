@@ -52,10 +52,10 @@ def test_texts_go_through_both(encoder: Any, preprocess: Any, folder: pathlib.Pa
     np.testing.assert_array_equal(outputs["encoder_outputs"][-1], outputs["sequence_output"])
 
 
-def test_preprocessing_pads_to_128_and_packs_pairs(preprocess: Any):
+def test_preprocessing_pads_to_what_the_model_reads_and_packs_pairs(preprocess: Any):
     packed = preprocess(tf.constant(["the cat", ""]))
     assert {name: value.shape for name, value in packed.items()} == dict.fromkeys(
-        ("input_word_ids", "input_mask", "input_type_ids"), (2, 128)
+        ("input_word_ids", "input_mask", "input_type_ids"), (2, CONFIG.max_position_embeddings)
     )
     words = preprocess.tokenize(tf.constant(["the cats", "a"]))
     assert words.to_list() == [[[WORDS.index("the")], [WORDS.index("cat"), WORDS.index("##s")]], [[WORDS.index("a")]]]
@@ -77,11 +77,18 @@ def test_training_has_dropout_and_gradients_for_every_variable(encoder: Any, pre
     np.testing.assert_array_equal(encoder(packed)["default"], encoder(packed, training=False)["default"])
 
 
-def test_encoder_is_a_layer_of_a_keras_model(folder: pathlib.Path, preprocess: Any):
-    layer = keras.layers.TFSMLayer(str(folder / "encoder"), call_endpoint="serving_default")
+def test_encoder_is_a_layer_of_a_keras_model_that_is_trained(folder: pathlib.Path, preprocess: Any):
+    layer = keras.layers.TFSMLayer(str(folder / "encoder"), call_endpoint="serve", call_training_endpoint="train")
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in preprocess(tf.constant([""]))}
+    model = keras.Model(inputs, keras.layers.Dense(2)(layer(inputs)["pooled_output"]))
+    model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     packed = preprocess(tf.constant(TEXTS))
-    outputs = layer(packed)
-    assert outputs["pooled_output"].shape == (len(TEXTS), CONFIG.hidden_size)
+    before = model(packed).numpy()
+    weights = [variable.numpy() for variable in layer.trainable_variables]
+    model.fit(packed, np.arange(len(TEXTS)) % 2, batch_size=len(TEXTS), verbose=0)
+    changed = [not np.array_equal(*pair) for pair in zip(weights, layer.trainable_variables, strict=True)]
+    assert sum(changed) > 30
+    assert not np.allclose(before, model(packed))
 
 
 def test_encoder_without_pooler_is_refused(tmp_path: pathlib.Path, vocab_file: str):
