@@ -19,6 +19,7 @@ def write(folder: pathlib.Path, version: int, kind: str, inputs: Sequence[str], 
     module = tf.Module()
     module.weight = tf.Variable(tf.zeros([1000]))  # so that there are variables
     signatures = {name: tf.function(each, input_signature=each.specs) for name, each in (functions or {}).items()}
+    folder.mkdir(parents=True, exist_ok=True)
     whole, beside = folder / str(version), folder / f"writing-{version}"
     tf.saved_model.save(module, str(beside), {name: each.get_concrete_function() for name, each in signatures.items()})
     (beside / "assets.extra").mkdir()
@@ -66,7 +67,7 @@ def classifier(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
                  {"serving_default": serving_default, "serving_ids": serving_ids})  # fmt: skip
 
 
-def versioned(folder: pathlib.Path, version: int) -> pathlib.Path:
+def versioned(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
     """A regression that answers with its version and the bytes of the text: version * 1000 + bytes."""
 
     @taking(TEXT)
@@ -154,7 +155,9 @@ def pair(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
 
     @taking(*specs)
     def serving_default(text, text_pair):
-        probabilities = tf.cast(tf.stack([tf.strings.length(text), tf.strings.length(text_pair)], -1), tf.float32) / 100.0
+        probabilities = (
+            tf.cast(tf.stack([tf.strings.length(text), tf.strings.length(text_pair)], -1), tf.float32) / 100.0
+        )
         labels = tf.tile(tf.constant([["first", "second"]]), [tf.shape(text)[0], 1])
         return {"labels": labels, "probabilities": probabilities}
 

@@ -5,7 +5,6 @@ import hmac
 import importlib.resources
 import json
 import time
-import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -39,7 +38,7 @@ class Application:
 
     Attributes:
         draining: set when the server is about to stop: it answers, but asks not to be sent more.
-        heard: the connections that have sent a request.
+        heard: the connections that have sent a request; the server takes out those that are closed.
     """
 
     def __init__(self, models: Models, options: Options, metrics: Metrics, token: str | None) -> None:
@@ -47,7 +46,7 @@ class Application:
         self._token = token
         self._limits = protocol.Limits(options.max_instances, options.max_text_bytes)
         self.draining = False
-        self.heard: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.heard: set[Any] = set()
 
     def make(self) -> web.Application:
         """Returns it as aiohttp wants it."""
@@ -89,7 +88,9 @@ class Application:
                 seconds = self._options.timeout_seconds
                 raise Refusal(504, f"no answer within {seconds:g} seconds; send less at once") from error
         answer = protocol.render(outputs, asked.in_rows)
-        return web.Response(body=answer, content_type="application/json", headers={"X-Model-Version": str(version.number)})
+        return web.Response(
+            body=answer, content_type="application/json", headers={"X-Model-Version": str(version.number)}
+        )
 
     async def other(self, request: web.Request) -> web.Response:
         self._named(request)
@@ -151,7 +152,9 @@ class Application:
         return _json({"status": "ready"})
 
     async def metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+        return web.Response(
+            body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
 
     async def openapi(self, _: web.Request) -> web.Response:
         return _json(openapi.describe(self._models, self._options, with_token=self._token is not None))
@@ -235,7 +238,9 @@ class Application:
             async with asyncio.timeout(self._options.timeout_seconds):
                 return await request.read()
         except TimeoutError as error:
-            raise Refusal(408, f"the request did not arrive within {self._options.timeout_seconds:g} seconds") from error
+            raise Refusal(
+                408, f"the request did not arrive within {self._options.timeout_seconds:g} seconds"
+            ) from error
         except web.HTTPRequestEntityTooLarge as error:
             raise Refusal(413, too_large) from error
         except (web.RequestPayloadError, ValueError) as error:  # cut short, or not compressed as it says

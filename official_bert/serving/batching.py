@@ -185,7 +185,7 @@ class Batcher:
             if half:
                 return self._answers(signature, instances[:half]) + self._answers(signature, instances[half:])
             if isinstance(error, tf.errors.InvalidArgumentError):
-                return [Refusal(400, f"the model refuses the input: {error.message}")]
+                return [Refusal(400, f"the model refuses the input: {_gist(error.message)}")]
             if not isinstance(error, Refusal):
                 logs.error("the model failed", error, model=self._name, signature=signature)
                 error = Refusal(500, f"the model failed: {type(error).__name__}; the server's log has more")
@@ -194,6 +194,13 @@ class Batcher:
 
 def _alike(length: int, other: int) -> bool:
     return max(length, other) <= max(_SHORT, _ALIKE * min(length, other))
+
+
+def _gist(message: str) -> str:
+    """An error of TensorFlow's without the places in the graph."""
+    noise = ("Graph execution error", "Detected at node", "<stack traces", "\t", " ")
+    lines = [line.split(" [Op:")[0] for line in message.splitlines() if line and not line.startswith(noise)]
+    return "; ".join(lines) or message
 
 
 def _joined(rows: Sequence[Tensors]) -> Tensors:

@@ -89,7 +89,9 @@ class Model:
         else:
             number = max(available) if version is None else int(version)
         if number not in available:
-            raise Refusal(404, f"version {number} of {self.name} is not served{self._choice('; there are ', available)}")
+            raise Refusal(
+                404, f"version {number} of {self.name} is not served{self._choice('; there are ', available)}"
+            )
         return available[number]
 
     @staticmethod

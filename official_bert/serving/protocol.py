@@ -110,9 +110,7 @@ def _from_rows(instances: Any, signature: Signature, limits: Limits, texts: bool
     _check_count(len(instances), limits)
     inputs = {}
     only = next(iter(signature.inputs)) if len(signature.inputs) == 1 else None
-    rows = [
-        {only: row} if only and not (isinstance(row, dict) and row.keys() != {"b64"}) else row for row in instances
-    ]
+    rows = [{only: row} if only and not (isinstance(row, dict) and row.keys() != {"b64"}) else row for row in instances]
     for i, row in enumerate(rows):
         _check_names(row, signature, f"instances[{i}]")
     for name, spec in signature.inputs.items():

@@ -88,7 +88,7 @@ class SavedModel:
         """Returns the outputs for inputs of the right types and shapes; raises TensorFlow's errors."""
         specs = self.signatures[signature].inputs
         tensors = {name: tf.constant(value, specs[name].dtype) for name, value in inputs.items()}
-        return {name: value.numpy() for name, value in self._functions[signature](**tensors).items()}
+        return {name: value.numpy() for name, value in sorted(self._functions[signature](**tensors).items())}
 
     def rows(self, outputs: Tensors) -> list[Tensors]:
         """Cuts outputs into those of each instance, [1, ...], without padding to longer instances."""

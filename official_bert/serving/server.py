@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import signal
-import weakref
 from typing import Any
 
 from aiohttp import web
@@ -69,6 +68,7 @@ class Server:
         await runner.setup()
         try:
             await self._listen(runner)
+            self._background.append(asyncio.create_task(self._close_silent_connections(runner)))
             loading = asyncio.create_task(self.models.load())
             stopped = asyncio.create_task(self._stop.wait())
             await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -77,10 +77,7 @@ class Server:
                 logs.info("ready", url=self.url, models=[model.name for model in self.models])
                 if started:
                     started.set()
-                self._background = [
-                    asyncio.create_task(self.models.watch(options.reload_seconds)),
-                    asyncio.create_task(self._close_silent_connections(runner)),
-                ]
+                self._background.append(asyncio.create_task(self.models.watch(options.reload_seconds)))
                 await stopped
         finally:
             for task in self._background:
@@ -107,12 +104,13 @@ class Server:
     async def _close_silent_connections(self, runner: web.AppRunner) -> None:
         """Closes connections that take too long to send the first line and headers, which aiohttp lets wait for ever."""
         loop = asyncio.get_running_loop()
-        since: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+        heard = self._application.heard
+        since: dict[Any, float] = {}
         while runner.server:
-            for connection in runner.server.connections:
-                first_seen = since.setdefault(connection, loop.time())
-                spoke = connection in self._application.heard
-                if not spoke and loop.time() - first_seen > self._options.timeout_seconds:
+            since = {each: since.get(each, loop.time()) for each in runner.server.connections}
+            heard.intersection_update(since)
+            for connection, first_seen in since.items():
+                if connection not in heard and loop.time() - first_seen > self._options.timeout_seconds:
                     connection.force_close()
             await asyncio.sleep(1)
 
