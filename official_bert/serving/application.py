@@ -30,6 +30,8 @@ _HEADERS = {
 }
 # Handlers that answer without the token: they tell nothing about the models.
 _PUBLIC = {"page", "healthz", "readyz"}
+# What a handler found out about a request, for the log: model, version, instances, refusal.
+_FACTS = web.RequestKey("facts", dict[str, Any])
 _CLIENT_HAS_GONE = 499  # nobody reads it; for the log and the metrics
 
 
@@ -80,7 +82,7 @@ class Application:
         body = await self._body(request)
         with model.in_use(version) as (saved_model, batcher):
             asked = protocol.parse(body, saved_model.signatures, self._limits, texts=bool(saved_model.description))
-            request["instances"] = asked.instances
+            request[_FACTS]["instances"] = asked.instances
             try:
                 async with asyncio.timeout(self._options.timeout_seconds):
                     outputs = await batcher.predict(asked.signature, asked.inputs)
@@ -98,7 +100,7 @@ class Application:
 
     async def status(self, request: web.Request) -> web.Response:
         model = self._models[request.match_info["model"]]
-        request["model"] = model.name
+        request[_FACTS]["model"] = model.name
         if {"version", "label"} & request.match_info.keys():
             versions = [self._named(request)[1]]
         else:
@@ -165,6 +167,7 @@ class Application:
     async def _observed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         start = time.monotonic()
         self.heard.add(request.protocol)
+        request[_FACTS] = {}
         action = request.match_info.handler.__name__ if not request.match_info.http_exception else "unknown"
         self._metrics.under_way.inc()
         status = _CLIENT_HAS_GONE
@@ -177,20 +180,22 @@ class Application:
         finally:
             seconds = time.monotonic() - start
             self._metrics.under_way.dec()
-            model = request.get("model", "")
+            facts = request[_FACTS]
+            model = facts.pop("model", "")
             self._metrics.requests.labels(model, action, str(status)).inc()
             self._metrics.request_seconds.labels(model, action).observe(seconds)
-            fields = {"model": model, "version": request.get("version"), "instances": request.get("instances"),
-                      "refusal": request.get("refusal")}  # fmt: skip
-            logs.info("request", method=request.method, path=request.path, status=status, ms=round(1000 * seconds, 2),
-                      client=request.remote, **{name: value for name, value in fields.items() if value})  # fmt: skip
+            ms = round(1000 * seconds, 2)
+            logs.info(
+                "request", method=request.method, path=request.path, status=status, ms=ms, client=request.remote,
+                model=model, **facts,
+            )  # fmt: skip
 
     @web.middleware
     async def _refusals_as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
         except Refusal as refusal:
-            request["refusal"] = refusal.message
+            request[_FACTS]["refusal"] = refusal.message
             headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after else {}
             if refusal.status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
@@ -224,9 +229,9 @@ class Application:
         """The model and version that a request means."""
         asked = request.match_info
         model = self._models[asked["model"]]
-        request["model"] = model.name
+        request[_FACTS]["model"] = model.name
         version = model.find(asked.get("version"), asked.get("label"))
-        request["version"] = version.number
+        request[_FACTS]["version"] = version.number
         return model, version
 
     async def _body(self, request: web.Request) -> bytes:
