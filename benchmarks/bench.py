@@ -24,7 +24,7 @@ import tensorflow_text
 from official_bert.config import BertConfig
 from official_bert.fast_tokenization import FastTokenizer
 from official_bert.input_pipeline import training_batches
-from official_bert.optimization import WarmupLinearDecay
+from official_bert.optimization import WarmupPolynomialDecay
 from official_bert.pretrainer import Pretrainer
 from official_bert.tokenization import FullTokenizer
 
@@ -182,7 +182,7 @@ def bench_training(paths: list[str], config: BertConfig, name: str, length: int,
 
     def ours(**settings: object) -> Callable[[], object]:
         strategy = distribution.get_strategy("one_device")
-        pretrainer = Pretrainer(config, strategy, WarmupLinearDecay(1e-4, 1000), 1, **settings)  # type: ignore[arg-type]
+        pretrainer = Pretrainer(config, strategy, WarmupPolynomialDecay(1e-4, 1000), 1, **settings)  # type: ignore[arg-type]
         data = training_batches(paths, batch, schema, seed=1)
         batches = iter(strategy.experimental_distribute_dataset(data))
         return lambda: pretrainer.train(batches, steps)

@@ -3,9 +3,11 @@
 A folder of a run holds bert_config.json, vocab.txt and tokenizer_config.json beside the checkpoints ckpt-<step>.
 """
 
+import dataclasses
 import json
 import os
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -153,32 +155,76 @@ def load_pretraining_model(folder: str) -> tuple[keras.Model, BertConfig, FullTo
     return model, config, tokenizer
 
 
-def load_weights(model: keras.Model, path: str) -> list[str]:
-    """Fills the model from a checkpoint of ours or of Google's TF1 releases; returns the names that it did not use.
+@dataclasses.dataclass(frozen=True)
+class LoadedWeights:
+    """What came of loading weights.
+
+    Attributes:
+        taken: names in the checkpoint, by the path of the variable of ours that was filled from it.
+        missing: what is wrong, by the path of the variable that kept its initial values.
+        unused: names in the checkpoint that no variable was filled from.
+        state: how many more tensors the checkpoint holds that are no weights: averages of the optimizer, the step.
+    """
+
+    taken: dict[str, str]
+    missing: dict[str, str]
+    unused: list[str]
+    state: int
+
+    def lines(self) -> Iterator[str]:
+        """Yields a line for each tensor, and one that sums up."""
+        for path, name in self.taken.items():
+            yield f"  taken    {path}" + (f" from {name}" if name != stored_name(path) else "")
+        for path, problem in self.missing.items():
+            yield f"  missing  {path}: {problem}; it starts from random values"
+        for name in self.unused:
+            yield f"  unused   {name}"
+        yield (
+            f"{len(self.taken)} tensors taken, {len(self.missing)} missing, {len(self.unused)} unused, beside "
+            f"{self.state} of the optimizer's and the step, which do not belong to the weights"
+        )
+
+
+def load_weights(model: keras.Model, path: str, allowed: Sequence[str] = ()) -> LoadedWeights:
+    """Fills the model from a checkpoint of ours or of Google's TF1 releases.
 
     Args:
         model: a pre-training model.
         path: a checkpoint's path without .index (bert_model.ckpt, ckpt-1000), or the folder of a run.
+        allowed: regular expressions of whole names: weights of ours that may be missing in the checkpoint or have
+            another shape there, and tensors there that may be left over.
 
     Raises:
-        UserError: there is no such checkpoint, or a weight is missing in it or has another shape.
+        UserError: there is no such checkpoint, or something that is not allowed is missing, of another shape or left
+            over; nothing is changed then.
     """
     source = bundle.open_bundle(bundle.prefix_of(path))
-    stored = {variable.path: _stored(source, variable.path, tuple(variable.shape)) for variable in model.variables}
-    problems = []
-    for name, layout in stored.values():
-        shape = source.shapes.get(name)
-        if shape is None:
-            problems.append(f"{name} is missing")
-        elif shape != layout.shape:
-            problems.append(f"{name} has shape {list(shape)}; expected {list(layout.shape)}")
-    if problems:
-        raise UserError(f"{path} does not fit the model: " + "; ".join(problems))
+    taken, missing, values = {}, {}, {}
+    others = dict(source.shapes)  # what no variable of ours goes by
     for variable in model.variables:
-        name, layout = stored[variable.path]
-        variable.assign(layout.ours(source.read(name), tuple(variable.shape)))
-    used = {name for name, _ in stored.values()}
-    return sorted(name for name in source.shapes if name not in used and not _NOT_WEIGHTS.match(name))
+        name, layout = _stored(source, variable.path, tuple(variable.shape))
+        shape = source.shapes.get(name)
+        others.pop(name, None)
+        if shape == layout.shape:
+            taken[variable.path] = name
+            values[variable.path] = layout.ours(source.read(name), tuple(variable.shape))
+        else:
+            has = "is missing" if shape is None else f"has shape {list(shape)}; expected {list(layout.shape)}"
+            missing[variable.path] = f"{name} {has}"
+    unused = [name for name in sorted(others) if not _NOT_WEIGHTS.match(name)]
+    problems = missing | {name: f"{name} is left over" for name in unused}
+    wrong = {
+        name: problem for name, problem in problems.items() if not any(re.fullmatch(each, name) for each in allowed)
+    }
+    if wrong:
+        raise UserError(
+            f"{path} does not fit the model: {'; '.join(wrong.values())}; if that is meant, name them, as in "
+            f"--init_allow={next(iter(wrong))}"
+        )
+    for variable in model.variables:
+        if variable.path in values:
+            variable.assign(values[variable.path])
+    return LoadedWeights(taken, missing, unused, len(others) - len(unused))
 
 
 def _stored(source: Source, path: str, shape: tuple[int, ...]) -> tuple[str, Layout]:

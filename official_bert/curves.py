@@ -24,6 +24,10 @@ DECISIVE_SETTINGS = (
     "num_train_steps",
     "num_warmup_steps",
     "warmup_jump",
+    "decay_power",
+    "end_learning_rate",
+    "optimizer",
+    "freeze",
     "dtype",
 )
 

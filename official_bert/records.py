@@ -296,6 +296,8 @@ def _damaged(path: str, schema: Schema) -> tuple[list[int], int]:
 def _mismatched(batch: Sequence[bytes], schema: Schema, start: int) -> list[int]:
     import tensorflow as tf
 
+    if not len(batch):
+        return []
     try:
         parse(tf.constant(batch), schema)
         return []

@@ -137,8 +137,9 @@ class _Run:
         if restored:
             print(f"going on from {restored}, step {self.pretrainer.step:,}")
         elif options.init_checkpoint:
-            unused = checkpoints.load_weights(self.pretrainer.model, options.init_checkpoint)
-            print(f"weights taken from {options.init_checkpoint}; not used: {', '.join(unused) or 'nothing'}")
+            print(f"weights from {options.init_checkpoint}:")
+            loaded = checkpoints.load_weights(self.pretrainer.model, options.init_checkpoint, options.init_allow)
+            print("\n".join(loaded.lines()), flush=True)
         elif not options.do_train:
             raise UserError(
                 f"{self.folder} has no checkpoint to evaluate; give the --output_dir of a training run, or weights "

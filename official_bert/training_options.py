@@ -80,6 +80,9 @@ class Options:
     init_checkpoint: str | None = option(
         None, "Weights to start from: a run's folder or a checkpoint, ours or a TF1 one."
     )
+    init_allow: list[str] = option(
+        [], "Regular expressions of whole names, separated by commas: weights that it may lack, or hold unused."
+    )
     max_seq_length: int = option(128, "Length of the records, in tokens.")
     max_predictions_per_seq: int = option(20, "Predictions in a record.")
     do_train: bool = option(False, "Whether to train.")

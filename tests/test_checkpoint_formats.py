@@ -211,7 +211,7 @@ def test_pretraining_goes_on_from_an_old_run(tiny_config: BertConfig, tmp_path: 
     old = with_optimizer(sample(tiny_config), step=7)
     tf1.write(old, str(tmp_path / "old"))
     conversion.convert(options(tmp_path / "old", tmp_path / "run", optimizer=True))
-    schedule = training.WarmupLinearDecay(1e-3, 100)
+    schedule = training.WarmupPolynomialDecay(1e-3, 100)
     pretrainer = training.Pretrainer(tiny_config, tf.distribute.get_strategy(), schedule, seed=0)
     saved = checkpoints.RunCheckpoints(str(tmp_path / "run"), pretrainer.variables, keep=1)
     assert saved.restore_latest() == str(tmp_path / "run" / "ckpt-7")
@@ -623,6 +623,6 @@ def test_init_checkpoint_takes_converted_weights(exact_config: BertConfig, tmp_p
     config = BertConfig.from_json_file(str(tmp_path / "ours" / "bert_config.json"))
     assert config == exact_config
     model = build_pretraining_model(config)
-    assert checkpoints.load_weights(model, str(tmp_path / "ours")) == []
+    assert checkpoints.load_weights(model, str(tmp_path / "ours")).unused == []
     for variable in model.variables:
         np.testing.assert_array_equal(variable, checkpoint.weights[variable.path])

@@ -119,6 +119,7 @@ sys.exit(__import__("pytest").main(["-q", "-m", "eight_devices", "-p", "no:cache
 """
 
 
+@pytest.mark.slow
 def test_eight_devices_equal_one():
     """Runs the tests marked eight_devices in a process of their own, whose processor is split in eight."""
     command = [sys.executable, "-c", SPLIT, __file__]

@@ -21,7 +21,7 @@ from tests import served_models
 from tests.conftest import ROOT
 from tests.serving_client import Client, eventually, running
 
-LIMITS = {"max_instances": 8, "max_text_bytes": 1000, "max_body_bytes": 20_000, "timeout_seconds": 1.0}
+LIMITS = {"max_instances": 8, "max_text_bytes": 1000, "max_body_bytes": 20_000}
 
 
 @pytest.fixture(scope="session")
@@ -176,7 +176,7 @@ IDS = {"input_ids": [1, 2], "input_mask": [1, 1], "segment_ids": [0, 0]}
     ({"signature_name": "serving_ids", "inputs": {name: [[1, 2], [1]] for name in IDS}}, 400, "lists of different lengths"),
     ({"signature_name": "serving_ids", "inputs": {name: [[1]] * (1 + (name == "input_ids")) for name in IDS}}, 400,
      "different numbers of instances"),
-    ({"signature_name": "serving_ids", "instances": [{name: [1] * (1 + (name == "input_ids")) for name in IDS}]}, 400,
+    ({"signature_name": "serving_ids", "instances": [IDS | {"input_ids": [1, 2, 3]}]}, 400,
      "the model refuses the input"),
 ])  # fmt: skip
 def test_wrong_requests_are_refused_and_say_why(client: Client, body, status: int, message: str):
@@ -202,6 +202,13 @@ def test_a_compressed_request_is_limited_by_what_it_unpacks_to(client: Client):
 # Clients that misbehave.
 
 
+@pytest.fixture(scope="module")
+def hasty(exports: pathlib.Path):
+    """A client of a server that waits for a second only."""
+    with running({"length": exports / "length"}, timeout_seconds=1.0) as (_, client):
+        yield client
+
+
 def sent(client: Client, content: bytes) -> socket.socket:
     host, port = client.address.split(":")
     connection = socket.create_connection((host, int(port)), timeout=30)
@@ -209,17 +216,17 @@ def sent(client: Client, content: bytes) -> socket.socket:
     return connection
 
 
-def test_a_body_that_does_not_arrive_is_given_up(client: Client):
+def test_a_body_that_does_not_arrive_is_given_up(hasty: Client):
     head = b"POST /v1/models/length:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
-    with sent(client, head) as connection:
+    with sent(hasty, head) as connection:
         answer = connection.makefile("rb").read()  # to the end: the server closes
     assert b" 408 " in answer.splitlines()[0]
     assert b"did not arrive within 1 seconds" in answer
 
 
-def test_a_connection_that_says_nothing_is_closed(client: Client):
+def test_a_connection_that_says_nothing_is_closed(hasty: Client):
     for start in (b"", b"GET / HTTP/1.1\r\nX-Slow: "):
-        with sent(client, start) as connection:
+        with sent(hasty, start) as connection:
             assert connection.makefile("rb").read() == b""
 
 

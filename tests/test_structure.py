@@ -39,6 +39,12 @@ LAYERS = (
     ("checkpoint_formats.parity",),
     ("conversion",),
     ("loading",),
+    ("serving.refusal", "serving.options", "serving.metrics", "serving.logs", "serving.saved_model"),
+    ("serving.batching", "serving.protocol"),
+    ("serving.models",),
+    ("serving.openapi",),
+    ("serving.application",),
+    ("serving.server",),
 )
 # matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib", "fsspec"}
@@ -135,6 +141,7 @@ def test_every_file_of_the_readme_is_there_and_every_file_is_in_the_readme():
     ("run_pretraining", "official_bert/training_options.py"),
     ("convert_checkpoint", "official_bert/conversion.py"),
     ("fill_mask", "fill_mask.py"),
+    ("serve", "official_bert/serving/options.py"),
     ("data_gen.create_pretraining_data", "data_gen/pipeline.py"),
 ])  # fmt: skip
 def test_scripts_list_their_flags(script: str, owner: str):

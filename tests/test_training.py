@@ -224,7 +224,7 @@ def test_two_workers_equal_one(
                 "CUDA_VISIBLE_DEVICES": "-1",
             }
             whole = [*command, f"--output_dir={tmp_path}/two", f"--num_train_steps={steps}"]
-            whole.append("--distribution_strategy=multi_worker")
+            whole += ["--distribution_strategy=multi_worker", "--allow_changes=num_train_steps"]
             pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
             processes.append(subprocess.Popen(whole, cwd=ROOT, env=environment, text=True, **pipes))
         return processes
@@ -393,7 +393,9 @@ def test_init_checkpoint_gives_weights_and_starts_at_step_zero(
     changes = {"init_checkpoint": str(first), "num_train_steps": 1, "learning_rate": 1e-9}
     second = options_for(record_files, config_file, tmp_path / "second", **changes)
     training.run(second)
-    assert f"weights taken from {first}; not used: nothing" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "  taken    layer_0_attention_query/kernel\n" in output
+    assert re.search(r"46 tensors taken, 0 missing, 0 unused, beside \d+ of the optimizer's", output)
     names = [name for name, _ in tf.train.list_variables(str(first)) if name.startswith("model/")]
     for name in names:
         expected = tf.train.load_variable(str(first), name)
@@ -405,7 +407,9 @@ def test_google_checkpoint_is_read_by_its_names(test_data: pathlib.Path):
     folder = test_data / "checkpoints" / "toy_tf1"
     config = BertConfig.from_json_file(str(folder / "bert_config.json"))
     model = checkpoints.build_pretraining_model(config)
-    assert checkpoints.load_weights(model, str(folder / "bert_model.ckpt")) == []
+    loaded = checkpoints.load_weights(model, str(folder / "bert_model.ckpt"))
+    assert (len(loaded.taken), loaded.missing, loaded.unused, loaded.state) == (46, {}, [], 93)
+    assert "  taken    pooler/bias from bert/pooler/dense/bias" in loaded.lines()
     reader = tf.train.load_checkpoint(str(folder / "bert_model.ckpt"))
     weights = {variable.path: np.asarray(variable) for variable in model.variables}
     np.testing.assert_array_equal(
@@ -437,6 +441,30 @@ def test_weights_of_another_size_are_refused_by_name(
         training.run(options)
     assert "layer_2_attention_query" in str(caught.value)
     assert "is missing" in str(caught.value)
+
+
+def test_weights_may_be_missing_or_left_over_where_that_is_allowed_by_name(
+    record_files: list[str], config_file: str, tiny_config: BertConfig, tmp_path: pathlib.Path
+):
+    training.run(options_for(record_files, config_file, tmp_path / "first", num_train_steps=1))
+    other = BertConfig.from_dict({**tiny_config.to_dict(), "num_hidden_layers": 1, "intermediate_size": 32})
+    model = checkpoints.build_pretraining_model(other)
+    before = {variable.path: np.asarray(variable) for variable in model.variables}
+    first = str(tmp_path / "first")
+    with pytest.raises(UserError, match=r"layer_1_.* is left over; .*--init_allow=layer_0_intermediate/kernel"):
+        checkpoints.load_weights(model, first, ["layer_0_output/kernel"])
+    for variable in model.variables:
+        np.testing.assert_array_equal(variable, before[variable.path])
+    loaded = checkpoints.load_weights(model, first, ["layer_0_(intermediate/.*|output/kernel)", "model/layer_1_.*"])
+    assert set(loaded.missing) == {"layer_0_intermediate/kernel", "layer_0_intermediate/bias", "layer_0_output/kernel"}
+    assert len(loaded.unused) == 16
+    changed = {path for path in before if np.any(before[path] != _value(model, path))}
+    assert "layer_0_attention_query/kernel" in changed
+    assert not changed & set(loaded.missing)
+
+
+def _value(model: Any, path: str) -> np.ndarray:
+    return np.asarray(next(variable for variable in model.variables if variable.path == path))
 
 
 def test_vocabulary_larger_than_the_model_is_refused(

@@ -222,7 +222,7 @@ def open_safetensors(path: str) -> Source:
     if files.is_remote(path):
         raise UserError(f"{path} is on another file system; copy the folder to this machine first")
     try:
-        opened = safetensors.safe_open(path, framework="numpy")
+        opened: Any = safetensors.safe_open(path, framework="numpy")
         shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged: {error}; restore the file from a copy") from error

@@ -26,7 +26,7 @@ from official_bert.checkpoint_formats.checkpoint import (
 from official_bert.checkpoint_formats.google_files import read_small_files, write_small_files
 from official_bert.errors import UserError
 from official_bert.models import build_pretraining_model
-from official_bert.optimization import BertAdamW, WarmupLinearDecay
+from official_bert.optimization import BertAdamW, WarmupPolynomialDecay
 
 NAME = "official_bert"
 
@@ -108,7 +108,7 @@ def _write_run(checkpoint: Checkpoint, folder: str) -> None:
             f"{', '.join(sorted(PRETRAINING))} alone: convert without --optimizer"
         )
     model = build_pretraining_model(checkpoint.config)
-    optimizer = BertAdamW(WarmupLinearDecay(1.0, 1))  # the schedule is not saved
+    optimizer = BertAdamW(WarmupPolynomialDecay(1.0, 1))  # the schedule is not saved
     optimizer.build(model.trainable_variables)
     assign(model, checkpoint.weights)
     values = {_slot_name(*path.rsplit("/", 1)): value for path, value in checkpoint.slots.items()}

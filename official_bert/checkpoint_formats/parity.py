@@ -96,7 +96,8 @@ def _transformers_outputs(checkpoint: Checkpoint, folder: str) -> dict[str, Arra
     import torch
     import transformers
 
-    transformers.utils.logging.disable_progress_bar()
+    logging: Any = transformers.utils.logging
+    logging.disable_progress_bar()
     name_of_class = hugging_face.CLASSES.get(frozenset(checkpoint.parts), "BertModel")
     options: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32, "local_files_only": True}
     if name_of_class == "BertModel" and POOLER not in checkpoint.parts:

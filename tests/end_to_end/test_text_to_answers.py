@@ -40,7 +40,8 @@ def test_text_becomes_a_model_that_answers(tmp_path: pathlib.Path):
     train = (f"--input_file={tmp_path}/train-*.tfrecord", "--do_train", "--learning_rate=1e-2", "--num_warmup_steps=10")
     first = run("run_pretraining", *flags, *train, "--num_train_steps=60", "--log_steps=20")
     assert "step 60 of 60" in first
-    again = run("run_pretraining", *flags, *train, "--num_train_steps=120", "--log_steps=20")
+    longer = ("--num_train_steps=120", "--allow_changes=num_train_steps")
+    again = run("run_pretraining", *flags, *train, *longer, "--log_steps=20")
     assert "going on from" in again
     losses = [float(loss) for loss in re.findall(r"masked LM ([\d.]+)", first + again)]
     assert len(losses) == 6
