@@ -138,6 +138,11 @@ def test_wrong_addresses_are_refused(client: Client, method: str, path: str, sta
 IDS = {"input_ids": [1, 2], "input_mask": [1, 1], "segment_ids": [0, 0]}
 
 
+def ids(rows=None, columns=None) -> dict:
+    asked = {"instances": rows} if rows else {"inputs": columns}
+    return {"signature_name": "serving_ids"} | asked
+
+
 @pytest.mark.parametrize(("body", "status", "message"), [
     (b"", 400, "is not JSON"),
     (b'{"instances": ["a"', 400, "is not JSON"),
@@ -167,16 +172,16 @@ IDS = {"input_ids": [1, 2], "input_mask": [1, 1], "segment_ids": [0, 0]}
     ({"inputs": ["a"] * 9}, 413, "9 instances; at most 8"),
     ({"instances": ["é" * 501]}, 413, "a text of 1002 bytes; at most 1000"),
     ({"instances": ["a" * 30_000]}, 413, "larger than 20000 bytes"),
-    ({"signature_name": "serving_ids", "instances": [IDS | {"input_ids": [1, 2.5]}]}, 400, "has 2.5; expected an integer"),
-    ({"signature_name": "serving_ids", "instances": [IDS | {"input_ids": [1, True]}]}, 400, "has true; expected an integer"),
-    ({"signature_name": "serving_ids", "instances": [IDS | {"input_ids": [1, 2**31]}]}, 400, "int32 holds"),
-    ({"signature_name": "serving_ids", "instances": [IDS | {"input_ids": [1, 2**70]}]}, 400, "expected an integer"),
-    ({"signature_name": "serving_ids", "instances": [IDS | {"input_ids": 1}]}, 400, "input_ids is a number; expected a list"),
-    ({"signature_name": "serving_ids", "instances": [IDS, {name: [1] for name in IDS}]}, 400, "has shape [2] in instances[0]"),
-    ({"signature_name": "serving_ids", "inputs": {name: [[1, 2], [1]] for name in IDS}}, 400, "lists of different lengths"),
-    ({"signature_name": "serving_ids", "inputs": {name: [[1]] * (1 + (name == "input_ids")) for name in IDS}}, 400,
+    (ids([IDS | {"input_ids": [1, 2.5]}]), 400, "has 2.5; expected an integer"),
+    (ids([IDS | {"input_ids": [1, True]}]), 400, "has true; expected an integer"),
+    (ids([IDS | {"input_ids": [1, 2**31]}]), 400, "int32 holds"),
+    (ids([IDS | {"input_ids": [1, 2**70]}]), 400, "expected an integer"),
+    (ids([IDS | {"input_ids": 1}]), 400, "input_ids is a number; expected a list"),
+    (ids([IDS, {name: [1] for name in IDS}]), 400, "has shape [2] in instances[0]"),
+    (ids(columns={name: [[1, 2], [1]] for name in IDS}), 400, "lists of different lengths"),
+    (ids(columns={name: [[1]] * (1 + (name == "input_ids")) for name in IDS}), 400,
      "different numbers of instances"),
-    ({"signature_name": "serving_ids", "instances": [IDS | {"input_ids": [1, 2, 3]}]}, 400,
+    (ids([IDS | {"input_ids": [1, 2, 3]}]), 400,
      "the model refuses the input"),
 ])  # fmt: skip
 def test_wrong_requests_are_refused_and_say_why(client: Client, body, status: int, message: str):
@@ -269,9 +274,9 @@ def test_requests_at_the_same_time_share_batches_and_each_gets_its_own_answer(ex
 
 def test_an_instance_that_the_model_refuses_harms_no_other_of_its_batch(exports: pathlib.Path):
     texts = ["!" if i % 7 == 3 else "abcd" for i in range(140)]
-    with running({"length": exports / "length"}, max_wait_ms=20.0) as (_, client):
-        with concurrent.futures.ThreadPoolExecutor(32) as threads:
-            answers = list(threads.map(lambda text: client.predict("length", {"instances": [text]}).status, texts))
+    serving = running({"length": exports / "length"}, max_wait_ms=20.0)
+    with serving as (_, client), concurrent.futures.ThreadPoolExecutor(32) as threads:
+        answers = list(threads.map(lambda text: client.predict("length", {"instances": [text]}).status, texts))
     assert answers == [400 if text == "!" else 200 for text in texts]
 
 
@@ -341,9 +346,8 @@ def test_several_versions_and_labelled_ones_stay(tmp_path: pathlib.Path):
     for version in (1, 2, 3, 4):
         served_models.versioned(tmp_path, version)
     with running({"size": tmp_path}, versions=2, label=["size:stable=1"]) as (_, client):
-        assert [value(client, place) for place in ("size", "size/versions/3", "size/versions/2", "size/labels/stable")] == [
-            4002, 3002, None, 1002,
-        ]  # fmt: skip
+        places = ("size", "size/versions/3", "size/versions/2", "size/labels/stable")
+        assert [value(client, place) for place in places] == [4002, 3002, None, 1002]
 
 
 # The server as a whole.

@@ -39,7 +39,7 @@ LAYERS = (
     ("checkpoint_formats.parity",),
     ("conversion",),
     ("loading",),
-    ("serving.refusal", "serving.options", "serving.metrics", "serving.logs", "serving.saved_model"),
+    ("serving.refused", "serving.options", "serving.metrics", "serving.logs", "serving.saved_model"),
     ("serving.batching", "serving.protocol"),
     ("serving.models",),
     ("serving.openapi",),

@@ -14,7 +14,7 @@ from official_bert.serving import logs, openapi, protocol
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
 from official_bert.serving.options import Options
-from official_bert.serving.refusal import Refusal
+from official_bert.serving.refused import RefusedError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -88,7 +88,7 @@ class Application:
                     outputs = await batcher.predict(asked.signature, asked.inputs)
             except TimeoutError as error:
                 seconds = self._options.timeout_seconds
-                raise Refusal(504, f"no answer within {seconds:g} seconds; send less at once") from error
+                raise RefusedError(504, f"no answer within {seconds:g} seconds; send less at once") from error
         answer = protocol.render(outputs, asked.in_rows)
         return web.Response(
             body=answer, content_type="application/json", headers={"X-Model-Version": str(version.number)}
@@ -96,7 +96,7 @@ class Application:
 
     async def other(self, request: web.Request) -> web.Response:
         self._named(request)
-        raise Refusal(400, f":{request.match_info['other']} is not offered; use :predict")
+        raise RefusedError(400, f":{request.match_info['other']} is not offered; use :predict")
 
     async def status(self, request: web.Request) -> web.Response:
         model = self._models[request.match_info["model"]]
@@ -148,9 +148,9 @@ class Application:
 
     async def readyz(self, _: web.Request) -> web.Response:
         if self.draining:
-            raise Refusal(503, "the server is about to stop")
+            raise RefusedError(503, "the server is about to stop")
         if not self._models.ready:
-            raise Refusal(503, "models are being loaded; try again later", retry_after=1)
+            raise RefusedError(503, "models are being loaded; try again later", retry_after=1)
         return _json({"status": "ready"})
 
     async def metrics(self, _: web.Request) -> web.Response:
@@ -194,7 +194,7 @@ class Application:
     async def _refusals_as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
-        except Refusal as refusal:
+        except RefusedError as refusal:
             request[_FACTS]["refusal"] = refusal.message
             headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after else {}
             if refusal.status == 401:
@@ -222,7 +222,7 @@ class Application:
         # compare_digest takes as long for a wrong token as for the right one, so that it cannot be guessed by the clock
         right = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token.encode())
         if scheme.lower() != "bearer" or not right:
-            raise Refusal(401, "the bearer token is missing or wrong; send the header Authorization: Bearer TOKEN")
+            raise RefusedError(401, "the bearer token is missing or wrong; send the header Authorization: Bearer TOKEN")
         return await handler(request)
 
     def _named(self, request: web.Request) -> tuple[Model, Version]:
@@ -238,18 +238,18 @@ class Application:
         most = self._options.max_body_bytes
         too_large = f"the request is larger than {most} bytes; send less at once"
         if (request.content_length or 0) > most:
-            raise Refusal(413, too_large)
+            raise RefusedError(413, too_large)
         try:
             async with asyncio.timeout(self._options.timeout_seconds):
                 return await request.read()
         except TimeoutError as error:
-            raise Refusal(
+            raise RefusedError(
                 408, f"the request did not arrive within {self._options.timeout_seconds:g} seconds"
             ) from error
         except web.HTTPRequestEntityTooLarge as error:
-            raise Refusal(413, too_large) from error
+            raise RefusedError(413, too_large) from error
         except (web.RequestPayloadError, ValueError) as error:  # cut short, or not compressed as it says
-            raise Refusal(400, f"the request's body cannot be read: {error}") from error
+            raise RefusedError(400, f"the request's body cannot be read: {error}") from error
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from official_bert.serving import logs
 from official_bert.serving.metrics import Metrics
-from official_bert.serving.refusal import Refusal
+from official_bert.serving.refused import RefusedError
 from official_bert.serving.saved_model import DEFAULT_SIGNATURE, SavedModel, Tensors
 
 # Texts are computed together if the longest has at most this many times the bytes of the shortest, as all are padded to
@@ -81,12 +81,12 @@ class Batcher:
         """Returns the outputs for inputs [B, ...].
 
         Raises:
-            Refusal: 429 where too many wait already; 400 where the model refuses an instance.
+            RefusedError: 429 where too many wait already; 400 where the model refuses an instance.
         """
         count = len(next(iter(inputs.values())))
         if len(self._waiting) + count > self._limits.queue:
             seconds = math.ceil(len(self._waiting) * self._seconds_per_instance)
-            raise Refusal(429, f"{len(self._waiting)} instances wait for {self._name} already; try again later",
+            raise RefusedError(429, f"{len(self._waiting)} instances wait for {self._name} already; try again later",
                           retry_after=min(max(seconds, 1), 60))  # fmt: skip
         instances = self._instances(signature, inputs, count)
         self._waiting += instances
@@ -171,13 +171,13 @@ class Batcher:
         self._start_batches()
 
     def _answers(self, signature: str, instances: Sequence[Tensors]) -> list[Tensors | BaseException]:
-        """Computes a batch, in a thread. Where it fails, the halves are tried, so that only the culprit gets no answer."""
+        """Computes a batch, in a thread. Where it fails, its halves are tried, so that only the culprit is refused."""
         together = {name: np.concatenate([each[name] for each in instances]) for name in instances[0]}
         try:
             outputs = self._model.run(signature, together)
             for name, value in outputs.items():
                 if value.shape[:1] != (len(instances),):
-                    raise Refusal(400, f"signature {signature} cannot be called over REST: its output {name} has shape "
+                    raise RefusedError(400, f"signature {signature} cannot be called over REST: its output {name} has shape "
                                        f"{list(value.shape)} for {len(instances)} instances")  # fmt: skip
             return list(self._model.rows(outputs))
         except Exception as error:
@@ -185,10 +185,10 @@ class Batcher:
             if half:
                 return self._answers(signature, instances[:half]) + self._answers(signature, instances[half:])
             if isinstance(error, tf.errors.InvalidArgumentError):
-                return [Refusal(400, f"the model refuses the input: {_gist(error.message)}")]
-            if not isinstance(error, Refusal):
+                return [RefusedError(400, f"the model refuses the input: {_gist(error.message)}")]
+            if not isinstance(error, RefusedError):
                 logs.error("the model failed", error, model=self._name, signature=signature)
-                error = Refusal(500, f"the model failed: {type(error).__name__}; the server's log has more")
+                error = RefusedError(500, f"the model failed: {type(error).__name__}; the server's log has more")
             return [error]
 
 

@@ -17,7 +17,7 @@ from official_bert.serving import logs
 from official_bert.serving.batching import Batcher, BatchLimits
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
-from official_bert.serving.refusal import Refusal
+from official_bert.serving.refused import RefusedError
 from official_bert.serving.saved_model import SavedModel
 
 # Batches computed at a time, by all models: the second one keeps the processor busy where the first cannot. A batch
@@ -77,19 +77,21 @@ class Model:
         """Returns the version that a request means: by number or label, or the newest.
 
         Raises:
-            Refusal: 404 where there is no such version, 503 where none is loaded yet.
+            RefusedError: 404 where there is no such version, 503 where none is loaded yet.
         """
         available = {each.number: each for each in self.available}
         if not available:
-            raise Refusal(503, f"{self.name} is being loaded; try again later", retry_after=1)
+            raise RefusedError(503, f"{self.name} is being loaded; try again later", retry_after=1)
         if label is not None:
             if label not in self.labels:
-                raise Refusal(404, f"{self.name} has no label {label!r}{self._choice('; there are ', self.labels)}")
+                raise RefusedError(
+                    404, f"{self.name} has no label {label!r}{self._choice('; there are ', self.labels)}"
+                )
             number = self.labels[label]
         else:
             number = max(available) if version is None else int(version)
         if number not in available:
-            raise Refusal(
+            raise RefusedError(
                 404, f"version {number} of {self.name} is not served{self._choice('; there are ', available)}"
             )
         return available[number]
@@ -101,7 +103,8 @@ class Model:
     @contextlib.contextmanager
     def in_use(self, version: Version) -> Iterator[tuple[SavedModel, Batcher]]:
         """Keeps a version loaded for as long as a request needs it."""
-        assert version.model and version.batcher
+        assert version.model
+        assert version.batcher
         version.users += 1
         try:
             yield version.model, version.batcher
@@ -198,7 +201,7 @@ class Models:
 
     def __getitem__(self, name: str) -> Model:
         if name not in self._models:
-            raise Refusal(404, f"there is no model {name!r}; there are {', '.join(self._models)}")
+            raise RefusedError(404, f"there is no model {name!r}; there are {', '.join(self._models)}")
         return self._models[name]
 
     @property

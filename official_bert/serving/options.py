@@ -30,7 +30,7 @@ class Options:
     port: int = option(8501, "The port to listen at; 0 takes a free one and logs it.")
     token_file: str | None = option(
         None,
-        f"A file with a bearer token that requests must carry; the environment variable {TOKEN_VARIABLE} does the same.",
+        f"A file with a bearer token that requests must carry; the variable {TOKEN_VARIABLE} does the same.",
     )
     versions: int = option(1, "How many versions of each model to serve, the newest ones.")
     label: list[str] = option(

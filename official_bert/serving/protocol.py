@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import tensorflow as tf
 
-from official_bert.serving.refusal import Refusal
+from official_bert.serving.refused import RefusedError
 from official_bert.serving.saved_model import DEFAULT_SIGNATURE, Signature, Tensors
 
 
@@ -49,7 +49,7 @@ def parse(body: bytes, signatures: Mapping[str, Signature], limits: Limits, text
         texts: whether strings are texts, so that they must be UTF-8.
 
     Raises:
-        Refusal: 400 where it cannot be read, 413 where it is too large.
+        RefusedError: 400 where it cannot be read, 413 where it is too large.
     """
     message = _json_object(body)
     unknown = message.keys() - {"signature_name", "instances", "inputs"}
@@ -121,8 +121,8 @@ def _from_rows(instances: Any, signature: Signature, limits: Limits, texts: bool
         for i, (_, shape) in enumerate(parts):
             if shape != parts[0][1]:
                 _refuse(
-                    f"{name} has shape {list(parts[0][1])} in instances[0] but {list(shape)} in instances[{i}]; pad them "
-                    "to one length, or send them apart"
+                    f"{name} has shape {list(parts[0][1])} in instances[0] but {list(shape)} in instances[{i}]; pad "
+                    "them to one length, or send them apart"
                 )
         leaves = [leaf for part, _ in parts for leaf in part]
         inputs[name] = _tensor(leaves, (len(rows), *parts[0][1]), name, spec, limits, texts)
@@ -148,7 +148,7 @@ def _from_columns(columns: Any, signature: Signature, limits: Limits, texts: boo
 
 def _check_count(count: int, limits: Limits) -> None:
     if count > limits.instances:
-        raise Refusal(413, f"the request has {count} instances; at most {limits.instances} are taken at once")
+        raise RefusedError(413, f"the request has {count} instances; at most {limits.instances} are taken at once")
 
 
 def _check_names(values: Any, signature: Signature, where: str) -> None:
@@ -218,7 +218,7 @@ def _bytes(leaf: Any, name: str, limits: Limits, texts: bool) -> bytes:
     else:
         _refuse(f'{name} has {_shown(leaf)}; expected a string, or {{"b64": "..."}}')
     if len(value) > limits.text_bytes:
-        raise Refusal(413, f"{name} has a text of {len(value)} bytes; at most {limits.text_bytes} are taken")
+        raise RefusedError(413, f"{name} has a text of {len(value)} bytes; at most {limits.text_bytes} are taken")
     return value
 
 
@@ -265,4 +265,4 @@ def _shown(value: Any) -> str:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise Refusal(400, message)
+    raise RefusedError(400, message)

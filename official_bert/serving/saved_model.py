@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text  # noqa: F401: its operations are in exported models
+import tensorflow_text  # noqa: F401  (its operations are in exported models)
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 

@@ -93,7 +93,8 @@ class Server:
             await site.start()
         except OSError as error:
             raise UserError(
-                f"cannot listen at {options.host}, port {options.port}: {error.strerror or error}; choose another --port"
+                f"cannot listen at {options.host}, port {options.port}: {error.strerror or error}; "
+                "choose another --port"
             ) from error
         host, port = runner.addresses[0][:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -102,7 +103,7 @@ class Server:
             logs.warning("other machines may reach this server, and no token is asked for; see --token_file")
 
     async def _close_silent_connections(self, runner: web.AppRunner) -> None:
-        """Closes connections that take too long to send the first line and headers, which aiohttp lets wait for ever."""
+        """Closes connections that take too long over their first line and headers; aiohttp would wait for ever."""
         loop = asyncio.get_running_loop()
         heard = self._application.heard
         since: dict[Any, float] = {}

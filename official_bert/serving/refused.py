@@ -1,7 +1,7 @@
 """How a request is refused."""
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """A request that gets no answer, and why.
 
     Args:
