@@ -177,7 +177,7 @@ class Batcher:
             outputs = self._model.run(signature, together)
             for name, value in outputs.items():
                 if value.shape[:1] != (len(instances),):
-                    raise RefusedError(400, f"signature {signature} cannot be called over REST: its output {name} has shape "
+                    raise RefusedError(400, f"signature {signature} cannot be called over REST: output {name} has shape "
                                        f"{list(value.shape)} for {len(instances)} instances")  # fmt: skip
             return list(self._model.rows(outputs))
         except Exception as error:
