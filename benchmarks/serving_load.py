@@ -1,4 +1,4 @@
-"""Loads the server with all that may go wrong, and checks every answer: `python -m benchmarks.serving_load --minutes=10`.
+"""Loads the server and checks every answer, while much goes wrong: `python -m benchmarks.serving_load --minutes=10`.
 
 Clients ask for texts of all lengths without a pause. Meanwhile others break off in the middle, some send what cannot be
 read, and new versions are published. Each answer must be the one that the text got when the server was idle, no request

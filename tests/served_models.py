@@ -149,6 +149,22 @@ def multiple_choice(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
                  {"serving_default": serving_default})  # fmt: skip
 
 
+def encoder(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
+    """The code of each ASCII character, padded to the longest text; `tokenize` gives them all in one row."""
+
+    @taking(TEXT)
+    def serving_default(text):
+        codes = tf.strings.unicode_decode(text, "UTF-8")
+        mask = tf.sequence_mask(codes.row_lengths(), dtype=tf.int32)
+        return {"sequence_output": tf.cast(codes.to_tensor(), tf.float32)[..., None], "input_mask": mask}
+
+    @taking(TEXT)
+    def tokenize(text):
+        return {"input_ids": tf.strings.unicode_decode(text, "UTF-8").flat_values}
+
+    return write(folder, version, "encoder", ["text"], None, {"serving_default": serving_default, "tokenize": tokenize})
+
+
 def pair(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
     """Multi-label on a pair: a label for each side, as probable as its bytes of 100."""
     specs = [tf.TensorSpec([None], tf.string, name) for name in ("text", "text_pair")]

@@ -2,6 +2,7 @@
 
 import base64
 import concurrent.futures
+import contextlib
 import gzip
 import json
 import os
@@ -256,7 +257,27 @@ def test_clients_that_go_away_harm_nobody(client: Client):
         assert client.predict("length", {"instances": ["abcd"]}).json["predictions"][0]["probability"] == 0.96
 
 
+def test_a_signature_whose_outputs_are_no_rows_answers_in_columns(tmp_path: pathlib.Path):
+    served_models.encoder(tmp_path)
+    with running({"encoder": tmp_path}) as (_, client):
+        asked = {"signature_name": "tokenize", "inputs": ["ab", "c"]}
+        assert client.predict("encoder", asked).json["outputs"] == [97, 98, 99]
+        answer = client.predict("encoder", {"signature_name": "tokenize", "instances": ["ab", "c"]})
+        assert (answer.status, "which are no rows; ask for columns" in answer.error) == (400, True)
+
+
 # Batches.
+
+
+def test_what_an_encoder_says_of_a_text_does_not_depend_on_its_batch(tmp_path: pathlib.Path):
+    served_models.encoder(tmp_path)
+    texts = ["x" * (1 + i % 9) for i in range(100)]
+    serving = running({"encoder": tmp_path}, max_wait_ms=20.0)
+    with serving as (_, client), concurrent.futures.ThreadPoolExecutor(32) as threads:
+        answers = list(threads.map(lambda text: client.predict("encoder", {"instances": [text]}).json, texts))
+    for text, answer in zip(texts, answers, strict=True):
+        expected = {"input_mask": [1] * len(text), "sequence_output": [[120.0]] * len(text)}
+        assert answer == {"predictions": [expected]}
 
 
 def test_requests_at_the_same_time_share_batches_and_each_gets_its_own_answer(exports: pathlib.Path):
@@ -425,7 +446,13 @@ def test_a_taken_port_is_refused(exports: pathlib.Path):
 
 def test_sigterm_answers_what_is_under_way_and_ends(exports: pathlib.Path):
     command = [sys.executable, "-m", "serve", f"--model=size={exports / 'size'}", "--port=0"]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+    # Without TensorFlow's own remarks, which a user does not get either.
+    quiet = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    with (
+        subprocess.Popen(command, cwd=ROOT, env=quiet, stderr=subprocess.PIPE, text=True) as process,
+        contextlib.ExitStack() as whatever_happens,
+    ):
+        whatever_happens.callback(process.kill)
         lines = []
         for line in process.stderr:
             lines.append(json.loads(line))  # each line of the log is JSON

@@ -89,7 +89,7 @@ class Application:
             except TimeoutError as error:
                 seconds = self._options.timeout_seconds
                 raise RefusedError(504, f"no answer within {seconds:g} seconds; send less at once") from error
-        answer = protocol.render(outputs, asked.in_rows)
+        answer = protocol.render(outputs, asked)
         return web.Response(
             body=answer, content_type="application/json", headers={"X-Model-Version": str(version.number)}
         )

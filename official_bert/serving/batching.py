@@ -24,8 +24,8 @@ from official_bert.serving.saved_model import DEFAULT_SIGNATURE, SavedModel, Ten
 # it; texts up to _SHORT bytes cost about the same.
 _ALIKE = 2
 _SHORT = 64
-# What stands behind the answers of a shorter text, where a request's answers have different widths.
-_PADDING: dict[str, Any] = {"O": b"", "f": 0.0, "i": -1}
+# Outputs whose padding, behind the answers of a shorter text, is -1; that of others is "" or 0.
+_OFFSETS = ("starts", "ends")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +39,12 @@ class BatchLimits:
 
 @dataclasses.dataclass(eq=False)
 class _Instance:
-    """One instance that waits: its inputs, each [1, ...]."""
+    """One instance that waits: its inputs, each [1, ...]. Or a whole request, [B, ...], that is computed by itself."""
 
     signature: str
     inputs: Tensors
     length: int  # bytes of text
-    group: Hashable  # instances of one group may share a batch
+    group: Hashable  # instances of one group may share a batch; None for a whole request
     answer: asyncio.Future[Tensors]
     arrived: float
 
@@ -78,7 +78,7 @@ class Batcher:
         self._seconds_per_instance = 0.0  # of late
 
     async def predict(self, signature: str, inputs: Tensors) -> Tensors:
-        """Returns the outputs for inputs [B, ...].
+        """Returns the outputs for inputs [B, ...]: also [B, ...] but for signatures that are not answers (tokenize).
 
         Raises:
             RefusedError: 429 where too many wait already; 400 where the model refuses an instance.
@@ -93,11 +93,11 @@ class Batcher:
         self._metrics.waiting.labels(self._name).set(len(self._waiting))
         self._start_batches()
         try:
-            rows = await asyncio.gather(*(each.answer for each in instances))
+            answers = await asyncio.gather(*(each.answer for each in instances))
         finally:  # where the client has gone, or one instance was refused, the others are not computed
             for each in instances:
                 each.answer.cancel()
-        return _joined(rows)
+        return _joined(answers)
 
     def _instances(self, signature: str, inputs: Tensors, count: int) -> list[_Instance]:
         """Cuts a request up.
@@ -109,8 +109,10 @@ class Batcher:
         shapes = tuple(value.shape[1:] for value in inputs.values())
         ours = bool(self._model.description)
         shared = ours and (signature == DEFAULT_SIGNATURE or not specs.takes_texts_alone)
-        group = (signature, shapes, None if shared else object())
         now, loop = time.monotonic(), asyncio.get_running_loop()
+        if not shared:
+            return [_Instance(signature, inputs, 0, None, loop.create_future(), now)]
+        group = (signature, shapes)
         instances = []
         for i in range(count):
             own = {name: value[i : i + 1] for name, value in inputs.items()}
@@ -139,6 +141,8 @@ class Batcher:
     def _next_batch(self) -> list[_Instance]:
         """The oldest instance, with those of most nearly its length."""
         oldest = self._waiting[0]
+        if oldest.group is None:
+            return [oldest]
         alike = [each for each in self._waiting if each.group == oldest.group and _alike(each.length, oldest.length)]
         alike.sort(key=lambda each: abs(each.length - oldest.length))  # stable: older ones first
         return [oldest, *(each for each in alike if each is not oldest)][: self._limits.size]
@@ -150,7 +154,7 @@ class Batcher:
         try:
             inputs = [each.inputs for each in batch]
             answers = await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._answers, batch[0].signature, inputs
+                self._threads, self._answers, batch[0].signature, inputs, batch[0].group is not None
             )
         except Exception as error:  # the executor's own: it is shut down
             answers = [error] * len(batch)
@@ -170,20 +174,18 @@ class Batcher:
         self._running.discard(task)
         self._start_batches()
 
-    def _answers(self, signature: str, instances: Sequence[Tensors]) -> list[Tensors | BaseException]:
+    def _answers(self, signature: str, instances: Sequence[Tensors], cut: bool) -> list[Tensors | BaseException]:
         """Computes a batch, in a thread. Where it fails, its halves are tried, so that only the culprit is refused."""
         together = {name: np.concatenate([each[name] for each in instances]) for name in instances[0]}
         try:
             outputs = self._model.run(signature, together)
-            for name, value in outputs.items():
-                if value.shape[:1] != (len(instances),):
-                    raise RefusedError(400, f"signature {signature} cannot be called over REST: output {name} has shape "
-                                       f"{list(value.shape)} for {len(instances)} instances")  # fmt: skip
+            if not cut:
+                return [outputs]
             return list(self._model.rows(outputs))
         except Exception as error:
             half = len(instances) // 2
             if half:
-                return self._answers(signature, instances[:half]) + self._answers(signature, instances[half:])
+                return self._answers(signature, instances[:half], cut) + self._answers(signature, instances[half:], cut)
             if isinstance(error, tf.errors.InvalidArgumentError):
                 return [RefusedError(400, f"the model refuses the input: {_gist(error.message)}")]
             if not isinstance(error, RefusedError):
@@ -205,11 +207,13 @@ def _gist(message: str) -> str:
 
 def _joined(rows: Sequence[Tensors]) -> Tensors:
     """Puts the outputs of instances together, padded to the widest."""
+    if len(rows) == 1:
+        return rows[0]
     joined = {}
     for name in rows[0]:
         values = [row[name] for row in rows]
         widest = np.max([value.shape for value in values], axis=0)
-        padding = _PADDING.get(values[0].dtype.kind, 0)
+        padding: Any = b"" if values[0].dtype == object else -1 if name in _OFFSETS else 0
         joined[name] = np.concatenate([
             value if value.shape == tuple(widest) else np.pad(
                 value, [(0, int(most) - size) for most, size in zip(widest, value.shape, strict=True)],

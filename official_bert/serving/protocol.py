@@ -72,16 +72,26 @@ def parse(body: bytes, signatures: Mapping[str, Signature], limits: Limits, text
     return Request(name, inputs, "instances" in message)
 
 
-def render(outputs: Tensors, in_rows: bool) -> bytes:
-    """Returns an answer's JSON; floats have the fewest digits that give them back."""
+def render(outputs: Tensors, asked: Request) -> bytes:
+    """Returns an answer's JSON; floats have the fewest digits that give them back.
+
+    Raises:
+        RefusedError: rows were asked for, but the signature does not give one for each instance.
+    """
+    for name, value in outputs.items():
+        if asked.in_rows and value.shape[:1] != (asked.instances,):
+            _refuse(
+                f"signature {asked.signature} gives {name} of shape {list(value.shape)} for {asked.instances} instances, "
+                'which are no rows; ask for columns, {"inputs": ...}'
+            )
     values = {name: _plain(name, value) for name, value in outputs.items()}
-    if not in_rows:
+    if not asked.in_rows:
         answer: Any = {"outputs": next(iter(values.values())) if len(values) == 1 else values}
     elif len(values) == 1:
         answer = {"predictions": next(iter(values.values()))}
     else:
-        count = len(next(iter(values.values())))
-        answer = {"predictions": [{name: value[i] for name, value in values.items()} for i in range(count)]}
+        rows = range(asked.instances)
+        answer = {"predictions": [{name: value[i] for name, value in values.items()} for i in rows]}
     return as_json(answer)
 
 

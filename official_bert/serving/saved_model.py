@@ -1,6 +1,6 @@
 """A SavedModel that has been loaded: its signatures, what it is, and its answers.
 
-Shapes: B instances; W words of a text (tagging) or masks in it (fill-mask).
+Shapes: B instances; W words of a text (tagging), masks in it (fill-mask) or its pieces (encoder).
 """
 
 import os
@@ -19,8 +19,8 @@ from official_bert.errors import UserError
 Tensors = dict[str, np.ndarray]
 
 DEFAULT_SIGNATURE = "serving_default"
-# The output, [B, W], that says how much of a row is an answer; the rest is padding to the longest of the batch.
-_WIDTH_OF = {"tagging": "words", "fill_mask": "tokens"}
+# The output, [B, W, ...], that says how much of a row is an answer; the rest, "" or 0, fills up to the longest row.
+_WIDTH_OF = {"tagging": "words", "fill_mask": "tokens", "encoder": "input_mask"}
 _WARM_UP_TEXT = "a text to warm up with , "
 
 
@@ -126,7 +126,7 @@ class SavedModel:
 
 
 def _without_padding(row: Tensors, words: np.ndarray) -> Tensors:
-    filled = np.flatnonzero((words[0] != b"").reshape(words.shape[1], -1).any(axis=1))
+    filled = np.flatnonzero((words[0] != (b"" if words.dtype == object else 0)).reshape(words.shape[1], -1).any(axis=1))
     width = int(filled[-1]) + 1 if len(filled) else 0
     return {
         name: value[:, :width] if value.shape[1:2] == words.shape[1:2] else value  # [1, W, ...]
