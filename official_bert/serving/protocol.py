@@ -81,8 +81,8 @@ def render(outputs: Tensors, asked: Request) -> bytes:
     for name, value in outputs.items():
         if asked.in_rows and value.shape[:1] != (asked.instances,):
             _refuse(
-                f"signature {asked.signature} gives {name} of shape {list(value.shape)} for {asked.instances} instances, "
-                'which are no rows; ask for columns, {"inputs": ...}'
+                f"signature {asked.signature} gives {name} of shape {list(value.shape)} for {asked.instances} "
+                'instances, which are no rows; ask for columns, {"inputs": ...}'
             )
     values = {name: _plain(name, value) for name, value in outputs.items()}
     if not asked.in_rows:
