@@ -38,3 +38,10 @@ def truncate_at_random_ends(a: list[Any], b: list[Any], max_tokens: int, rng: ra
             del longer[0]
         else:
             longer.pop()
+
+
+def truncate_ends(a: list[Any], b: list[Any], max_tokens: int) -> None:
+    """Fine-tuning's law: takes the end off the longer list in place (of equal ones, b) until both fit together."""
+    while len(a) + len(b) > max_tokens:
+        longer = a if len(a) > len(b) else b
+        longer.pop()

@@ -1,0 +1,170 @@
+"""Which of four endings follows: SWAG (arXiv:1808.05326) and CODAH (arXiv:1904.04365), which has the same task.
+
+Each ending makes a sequence, [CLS] prompt [SEP] ending [SEP], and the model scores the four side by side (paper, section
+4.4). SWAG's prompt is its first sentence; the beginning of the second one, that all endings share, goes with the ending.
+"""
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from official_bert import files, text_pairs
+from official_bert.errors import UserError
+from official_bert.tokenization import CLS, SEP, FullTokenizer
+
+NUM_CHOICES = 4
+
+_SWAG_COLUMNS = ("sent1", "sent2", *(f"ending{number}" for number in range(NUM_CHOICES)))
+_CODAH_COLUMNS = 7
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A prompt, its endings, and the number of the right one, from 0; None if it is not known."""
+
+    prompt: str
+    endings: tuple[str, ...]
+    label: int | None
+
+
+def read(path: str, need_labels: bool = True) -> tuple[list[Example], list[str]]:
+    """Reads a file of SWAG (*.csv with a header, *.jsonl) or CODAH (*.tsv: category, prompt, four endings, label).
+
+    Args:
+        path: the file.
+        need_labels: whether an example without a label is of no use. In JSON, -1 means that it is not known.
+
+    Returns:
+        The examples in order, and a line for each that is left out, with file, line and reason.
+
+    Raises:
+        UserError: the file has another layout.
+    """
+    readers: dict[str, Callable[[str, str], Iterator[tuple[int, Any]]]] = {
+        ".csv": _swag_csv, ".jsonl": _swag_json, ".tsv": _codah,
+    }  # fmt: skip
+    reader = next((reader for ending, reader in readers.items() if path.endswith(ending)), None)
+    if reader is None:
+        raise UserError(f"{path}: expected SWAG's *.csv or *.jsonl, or CODAH's *.tsv")
+    examples = []
+    problems = []
+    for line, found in reader(path, files.read_text(path)):
+        reason = found if isinstance(found, str) else _problem(found, need_labels)
+        if reason:
+            problems.append(f"{path}, line {line}: {reason}")
+        else:
+            examples.append(found)
+    if not examples and not problems:
+        raise UserError(f"{path} has no examples")
+    return examples, problems
+
+
+def _problem(example: Example, need_label: bool) -> str | None:
+    """Why the example cannot be used, or None."""
+    for name, text in (("prompt", example.prompt), *((f"ending {n}", text) for n, text in enumerate(example.endings))):
+        if not text.strip():
+            return f"the {name} is empty"
+    if example.label is not None and not 0 <= example.label < NUM_CHOICES:
+        return f"the label is {example.label}; expected 0 to {NUM_CHOICES - 1}"
+    return "there is no label" if need_label and example.label is None else None
+
+
+def _swag_csv(path: str, text: str) -> Iterator[tuple[int, Example | str]]:
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    absent = [name for name in _SWAG_COLUMNS if name not in (rows.fieldnames or ())]
+    if absent:
+        raise UserError(f"{path} has no column {', '.join(absent)}; its header is {', '.join(rows.fieldnames or ())}")
+    while True:
+        line = rows.line_num + 1
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise UserError(f"{path}, line {line}: {error}") from error
+        if None in row or None in row.values():
+            yield (
+                line,
+                f"it has {'more' if None in row else 'fewer'} columns than the header, {len(rows.fieldnames or ())}",
+            )
+        else:
+            yield line, _swag(row)
+
+
+def _swag_json(path: str, text: str) -> Iterator[tuple[int, Example | str]]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            yield number, f"it is not valid JSON: {error}"
+            continue
+        absent = [name for name in _SWAG_COLUMNS if not (isinstance(row, dict) and isinstance(row.get(name), str))]
+        yield number, f"there is no text named {', '.join(absent)}" if absent else _swag(row)
+
+
+def _swag(row: dict[str, Any]) -> Example | str:
+    endings = tuple(f"{row['sent2']} {row[name]}" for name in _SWAG_COLUMNS[2:] if row[name].strip())
+    if len(endings) < NUM_CHOICES:
+        return "an ending is empty"
+    return _with_label(row["sent1"], endings, row.get("label"))
+
+
+def _codah(path: str, text: str) -> Iterator[tuple[int, Example | str]]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        line = line.removesuffix("\r")
+        if not line:
+            continue
+        row = line.split("\t")  # quotes stand for themselves
+        if len(row) != _CODAH_COLUMNS:
+            yield number, f"it has {len(row)} columns; expected category, prompt, four endings and label"
+        else:
+            yield number, _with_label(row[1], tuple(row[2:6]), row[6])
+
+
+def _with_label(prompt: str, endings: tuple[str, ...], label: object) -> Example | str:
+    if label in (None, "", -1):
+        return Example(prompt, endings, None)
+    if isinstance(label, bool) or not str(label).strip().lstrip("-").isdecimal():
+        return f"the label is {label!r}; expected 0 to {NUM_CHOICES - 1}"
+    return Example(prompt, endings, int(str(label)))
+
+
+def pack(example: Example, tokenizer: FullTokenizer, max_seq_length: int) -> list[tuple[list[int], list[int]]]:
+    """Returns for each ending the ids and segment ids of prompt and ending, without padding.
+
+    What is too long loses its end, the longer of the two first, as in the original's pairs.
+    """
+    cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
+    prompt = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(example.prompt))
+    sequences = []
+    for text in example.endings:
+        a, b = list(prompt), tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
+        text_pairs.truncate_ends(a, b, max_seq_length - 3)
+        sequences.append(text_pairs.join(cls, sep, a, b))
+    return sequences
+
+
+def choices_from_logits(logits: Sequence[npt.NDArray[np.float32]]) -> list[int]:
+    """Returns for each example, [choices], the number of the ending with the highest score."""
+    return [int(np.argmax(scores)) for scores in logits]
+
+
+def accuracy(choices: Sequence[int], examples: Sequence[Example]) -> float:
+    """Returns the share of right choices, from 0 to 1.
+
+    Raises:
+        UserError: an example's label is not known.
+    """
+    for number, example in enumerate(examples):
+        if example.label is None:
+            raise UserError(f"example {number} has no label to score by; evaluate on a file that has labels")
+    right = sum(choice == example.label for choice, example in zip(choices, examples, strict=True))
+    return right / max(len(examples), 1)

@@ -1,0 +1,273 @@
+"""SQuAD (v1.1: arXiv:1606.05250, v2.0: arXiv:1806.03822): questions, and the windows of context about which they are.
+
+An answer is a run of characters of the context. The pieces of the context know their characters, so that an answer
+becomes positions, and positions an answer, without any guessing.
+
+Defects of the original script that are mended here:
+
+- It stops at a training question with several answers; here the first is learnt.
+- It drops a training question whose answer is not in the context with a line in the log, among thousands; here such
+  questions are returned by name, for the caller to stop or to count.
+- Of two questions with one id it keeps the answer to one; here the second is returned as a problem.
+- A context without a token has no window, so that its question got no answer; here it has an empty one.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from official_bert import files, text_pairs
+from official_bert.errors import UserError
+from official_bert.progress import Progress
+from official_bert.tasks import windows
+from official_bert.tokenization import CLS, SEP, BasicTokenizer, FullTokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A text, and the number of the context's character at which it begins."""
+
+    text: str
+    start: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question about a context.
+
+    Attributes:
+        id: what predictions are named by.
+        text: the question.
+        context: where to look.
+        answers: any of them is right; empty if there is none in the context, None if they are not known.
+    """
+
+    id: str
+    text: str
+    context: str
+    answers: tuple[Answer, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How much a window holds; the defaults are the original's.
+
+    Attributes:
+        max_seq_length: tokens of a window, with the question, [CLS] and two [SEP].
+        doc_stride: tokens of context from one window's first to the next one's.
+        max_query_length: tokens of a question that are kept.
+
+    Raises:
+        UserError: they leave no room for context.
+    """
+
+    max_seq_length: int = 384
+    doc_stride: int = 128
+    max_query_length: int = 64
+
+    def __post_init__(self) -> None:
+        if self.max_query_length < 1 or self.doc_stride < 1:
+            raise UserError(
+                f"--max_query_length={self.max_query_length} and --doc_stride={self.doc_stride}: expected 1 or more"
+            )
+        if self.max_seq_length <= self.max_query_length + 3:
+            raise UserError(
+                f"--max_seq_length={self.max_seq_length} leaves no room for context beside a question of "
+                f"{self.max_query_length} tokens, [CLS] and two [SEP]; raise it or lower --max_query_length"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """A context's pieces, and the characters text[starts[i]:ends[i]] that each stands for; arrays of one length."""
+
+    text: str
+    ids: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """[CLS] question [SEP] some of the context [SEP], without padding.
+
+    Attributes:
+        question: the question's number.
+        input_ids: the tokens.
+        segment_ids: 0 up to the first [SEP], 1 after it.
+        offset: the position in `input_ids` of the first token of context.
+        starts: for each token of context here, the character of the context at which it begins.
+        ends: the character after its last one, likewise.
+        has_most_context: whether no other window sees more on both sides of it, likewise.
+        start_position: where the answer begins in `input_ids`; 0, for [CLS], if there is none or not here.
+        end_position: where its last token stands, likewise.
+    """
+
+    question: int
+    input_ids: list[int]
+    segment_ids: list[int]
+    offset: int
+    starts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
+    has_most_context: npt.NDArray[np.bool_]
+    start_position: int = 0
+    end_position: int = 0
+
+
+def read(path: str, version_2: bool, for_training: bool) -> tuple[list[Question], list[str]]:
+    """Reads a file in SQuAD's JSON.
+
+    Args:
+        path: the file.
+        version_2: whether questions may have no answer in their context (`is_impossible`).
+        for_training: whether an answer is to be learnt: each question then needs one, at its place in the context (or,
+            in v2.0, none). Otherwise answers may be missing, and their places are not looked at.
+
+    Returns:
+        The questions in order, and a line for each that is left out, with file, id and reason.
+
+    Raises:
+        UserError: the file is not in that layout.
+    """
+    questions: list[Question] = []
+    problems = []
+    seen = set()
+    words = BasicTokenizer()
+    for where, question in _questions(path, version_2):
+        reason = _problem(question, words) if for_training else None
+        if question.answers == () and not version_2:
+            reason = "it has no answer (is_impossible), which v1.1 does not know; use the task of v2.0"
+        if question.id in seen:
+            reason = "its id was used before; every question needs its own, since predictions go by it"
+        seen.add(question.id)
+        if reason:
+            problems.append(f"{where}: {reason}")
+        else:
+            questions.append(question)
+    if not questions and not problems:
+        raise UserError(f"{path} has no questions; expected SQuAD's JSON with data, paragraphs and qas")
+    return questions, problems
+
+
+def _problem(question: Question, words: BasicTokenizer) -> str | None:
+    """Why the question cannot be learnt, or None."""
+    if question.answers is None:
+        return "it has no answers; expected one to learn"
+    if not question.answers:
+        return None
+    answer = question.answers[0]
+    if not words.tokenize(answer.text):
+        return f"its answer {answer.text!r} has no word"
+    there = question.context[max(answer.start, 0) :][: len(answer.text)]
+    if answer.start < 0 or there != answer.text:
+        return f"the context has {there!r} at character {answer.start}, not the answer {answer.text!r}"
+    return None
+
+
+def _questions(path: str, version_2: bool) -> Iterator[tuple[str, Question]]:
+    """Yields each question, and before it where it stands."""
+    content = files.read_json_object(path)
+    for article_number, article in enumerate(_get(content, "data", list, path)):
+        article_place = f"{path}, article {article_number}"
+        for paragraph_number, paragraph in enumerate(_get(article, "paragraphs", list, article_place)):
+            place = f"{article_place}, paragraph {paragraph_number}"
+            context = _get(paragraph, "context", str, place)
+            for number, entry in enumerate(_get(paragraph, "qas", list, place)):
+                name = _get(entry, "id", str, f"{place}, question {number}")
+                where = f"{path}, question {name}"
+                yield (
+                    where,
+                    Question(name, _get(entry, "question", str, where), context, _answers(entry, where, version_2)),
+                )
+
+
+def _answers(entry: dict[str, Any], where: str, version_2: bool) -> tuple[Answer, ...] | None:
+    if "is_impossible" in entry and _get(entry, "is_impossible", bool, where):
+        return ()
+    given = _get(entry, "answers", list, where) if "answers" in entry else None
+    if not given and not (version_2 and given == []):
+        return None
+    return tuple(Answer(_get(answer, "text", str, where), _get(answer, "answer_start", int, where)) for answer in given)
+
+
+def _get(holder: Any, name: str, kind: type, where: str) -> Any:
+    if not isinstance(holder, dict) or name not in holder:
+        raise UserError(f"{where}: there is no {name!r}; expected SQuAD's JSON")
+    if not isinstance(holder[name], kind):
+        raise UserError(f"{where}: {name!r} is {json.dumps(holder[name])[:80]}; expected {kind.__name__}")
+    return holder[name]
+
+
+def tokenize_context(text: str, tokenizer: FullTokenizer) -> Context:
+    """Cuts a context into pieces with their characters."""
+    pieces = tokenizer.tokenize_with_offsets(text)
+    return Context(
+        text,
+        np.array(tokenizer.convert_tokens_to_ids(piece.token for piece in pieces), np.int32),
+        np.array([piece.start for piece in pieces], np.int32),
+        np.array([piece.end for piece in pieces], np.int32),
+    )
+
+
+def cut_into_windows(questions: list[Question], tokenizer: FullTokenizer, limits: Limits) -> list[Window]:
+    """Returns the windows of all questions, those of one after those of the other.
+
+    A context is cut into pieces once, however many questions are about it, if they follow each other.
+    """
+    found: list[Window] = []
+    context = None
+    progress = Progress("featurizing", len(questions), "questions")
+    for number, question in enumerate(questions):
+        if context is None or context.text != question.context:
+            context = tokenize_context(question.context, tokenizer)
+        found += windows_of(number, question, context, tokenizer, limits)
+        progress.update(number + 1)
+    return found
+
+
+def windows_of(
+    number: int, question: Question, context: Context, tokenizer: FullTokenizer, limits: Limits
+) -> Iterator[Window]:
+    """Yields the windows of one question, which has that number.
+
+    The start and end of an answer are those of the pieces that hold its characters. (The original takes the words
+    between white space, and shrinks them while what remains reads like the answer.) A window that does not hold the
+    whole answer has none to learn, as in the original.
+    """
+    query = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(question.text)[: limits.max_query_length])
+    cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
+    room = limits.max_seq_length - len(query) - 3
+    count = len(context.ids)
+    spans = [(start, min(start + room, count)) for start in windows.starts(count, room, limits.doc_stride)]
+    owners = windows.with_most_context(spans, count)
+    answer_first, answer_last = answer_tokens(question, context)
+    for index, (start, end) in enumerate(spans):
+        input_ids, segment_ids = text_pairs.join(cls, sep, query, context.ids[start:end].tolist())
+        offset = len(query) + 2
+        here = start <= answer_first <= answer_last < end
+        yield Window(
+            question=number,
+            input_ids=input_ids,
+            segment_ids=segment_ids,
+            offset=offset,
+            starts=context.starts[start:end],
+            ends=context.ends[start:end],
+            has_most_context=owners[start:end] == index,
+            start_position=offset + answer_first - start if here else 0,
+            end_position=offset + answer_last - start if here else 0,
+        )
+
+
+def answer_tokens(question: Question, context: Context) -> tuple[int, int]:
+    """Returns the first and the last of the context's tokens that hold the first answer; -1 if there is none."""
+    if not question.answers:
+        return -1, -1
+    answer = question.answers[0]
+    end = answer.start + len(answer.text)
+    # Pieces are in the order of the text; one that is cut by the answer's edge belongs to it.
+    held = np.flatnonzero((context.ends > answer.start) & (context.starts < end))
+    return (int(held[0]), int(held[-1])) if len(held) else (-1, -1)

@@ -1,0 +1,237 @@
+"""Tags for words: named entities from CoNLL's columns, parts of speech from CoNLL-U's, and their windows.
+
+A word is tagged at its first piece, as in the paper (section 5.3); its other pieces, [CLS] and [SEP] have no label. The
+last of CoNLL's columns is the tag by default. In CoNLL-U the syntactic words are tagged: the lines of contractions
+(1-2) and of empty nodes (1.1) are passed over.
+
+A sentence that is longer than the model reads is cut into windows between words. Every word is tagged in the window
+where it has most context, in training as in prediction, so that each counts once.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from official_bert import files, text_pairs
+from official_bert.errors import UserError
+from official_bert.tasks import windows
+from official_bert.tokenization import CLS, SEP, UNK, FullTokenizer
+
+IGNORED = -1  # the label of a position that has none
+
+_CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
+_DOCUMENT_START = "-DOCSTART-"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """Words and their tags (None if they are not known), and the number of its first line in its file, from 1."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    line: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """[CLS] pieces of whole words [SEP], without padding.
+
+    Attributes:
+        sentence: the sentence's number.
+        input_ids: the tokens; the segment is 0 for all.
+        words: the numbers of the words that are tagged here.
+        positions: where their first pieces stand in `input_ids`.
+    """
+
+    sentence: int
+    input_ids: list[int]
+    words: list[int]
+    positions: list[int]
+
+
+def read(
+    path: str, tag_column: str = "", word_column: int = 0, known_tags: Iterable[str] | None = None
+) -> tuple[list[Sentence], list[str]]:
+    """Reads a file of one word a line, with an empty line between sentences.
+
+    A file named *.conllu is read as CoNLL-U, any other as columns between tabs or, in lines without one, spaces.
+
+    Args:
+        path: the file.
+        tag_column: upos (the default) or xpos in CoNLL-U; else a number, from 0, or from the end if negative: -1 by
+            default. "none" for text without tags.
+        word_column: where the word stands, in files that are not CoNLL-U.
+        known_tags: the tags that there may be; None for any.
+
+    Returns:
+        The sentences in order, and a line for each that is left out, with file, line and reason.
+
+    Raises:
+        UserError: there is no sentence, or no such column can be.
+    """
+    is_conllu = path.endswith(".conllu")
+    word_at, tag_at = _columns(is_conllu, word_column, tag_column)
+    known = None if known_tags is None else set(known_tags)
+    sentences = []
+    problems = []
+    for start, rows in _blocks(path, is_conllu):
+        reason = None
+        for line, row in rows:
+            tag = "-" if tag_at is None else _at(row, tag_at)
+            if not _at(row, word_at):
+                reason = f"line {line}: there is no word in column {word_at}, of {len(row)}"
+            elif not tag or (is_conllu and tag == "_"):
+                reason = f"line {line}: there is no tag in column {tag_at}, of {len(row)}"
+            elif tag_at is not None and known is not None and tag not in known:
+                reason = f"line {line}: the tag {tag!r} is unknown; expected one of {', '.join(sorted(known))}"
+            if reason:
+                break
+        if reason:
+            problems.append(f"{path}, {reason}")
+            continue
+        tags = None if tag_at is None else tuple(row[tag_at] for _, row in rows)
+        sentences.append(Sentence(tuple(row[word_at] for _, row in rows), tags, start))
+    if not sentences and not problems:
+        raise UserError(f"{path} has no sentences; expected one word a line, and an empty line between sentences")
+    return sentences, problems
+
+
+def _columns(is_conllu: bool, word_column: int, tag_column: str) -> tuple[int, int | None]:
+    if tag_column == "none":
+        return (1 if is_conllu else word_column), None
+    if is_conllu and (tag_column or "upos") in _CONLLU_COLUMNS:
+        return 1, _CONLLU_COLUMNS[tag_column or "upos"]
+    if re.fullmatch(r"-?\d+", tag_column or "-1"):
+        return (1 if is_conllu else word_column), int(tag_column or -1)
+    raise UserError(
+        f"the tag column is {tag_column!r}; expected a column's number from 0 on, or upos or xpos in CoNLL-U"
+    )
+
+
+def _at(row: Sequence[str], column: int) -> str:
+    return row[column] if -len(row) <= column < len(row) else ""
+
+
+def _blocks(path: str, is_conllu: bool) -> Iterator[tuple[int, list[tuple[int, list[str]]]]]:
+    """Yields for each sentence the number of its first line, and number and columns of each of its words."""
+    rows: list[tuple[int, list[str]]] = []
+    for number, line in enumerate(files.read_text(path).split("\n"), start=1):
+        line = line.removesuffix("\r")
+        if not line.strip():
+            if rows:
+                yield rows[0][0], rows
+            rows = []
+        elif is_conllu and line.startswith("#"):
+            continue
+        else:
+            row = line.split("\t") if "\t" in line else line.split()
+            is_word = re.fullmatch(r"\d+", row[0]) if is_conllu else row[0] != _DOCUMENT_START
+            if is_word or (is_conllu and not re.fullmatch(r"\d+[-.]\d+", row[0])):
+                rows.append((number, row))
+    if rows:
+        yield rows[0][0], rows
+
+
+def tags_of(sentences: Iterable[Sentence]) -> list[str]:
+    """Returns the tags that there are, sorted: the labels of a model, by number."""
+    return sorted({tag for sentence in sentences for tag in sentence.tags or ()})
+
+
+def cut_into_windows(
+    sentences: Iterable[Sequence[str]], tokenizer: FullTokenizer, max_seq_length: int, stride: int | None = None
+) -> list[Window]:
+    """Returns the windows of all sentences, those of one after those of the other.
+
+    Args:
+        sentences: the words of each.
+        tokenizer: cuts words into pieces. A word of which nothing remains (a lone control character) becomes [UNK], one
+            of more pieces than fit keeps the first.
+        max_seq_length: tokens of a window, with [CLS] and [SEP].
+        stride: tokens from one window's first to the next one's, about; by default half of those that fit.
+
+    Raises:
+        UserError: there is no room for a word.
+    """
+    room = max_seq_length - 2
+    if room < 1:
+        raise UserError(f"--max_seq_length={max_seq_length} leaves no room for a word beside [CLS] and [SEP]")
+    cls, sep, unk = tokenizer.convert_tokens_to_ids([CLS, SEP, UNK])
+    known: dict[str, list[int]] = {}
+    found = []
+    for number, words in enumerate(sentences):
+        pieces = []
+        for word in words:
+            if word not in known:
+                known[word] = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))[:room] or [unk]
+            pieces.append(known[word])
+        starts = np.cumsum([0, *map(len, pieces)]).tolist()  # of each word's pieces, and the end
+        spans = _spans(starts, room, stride or max(room // 2, 1))
+        owners = windows.with_most_context([(starts[first], starts[last]) for first, last in spans], starts[-1])
+        for index, (first, last) in enumerate(spans):
+            ids = [piece for word in pieces[first:last] for piece in word]
+            here = [word for word in range(first, last) if owners[starts[word]] == index]
+            found.append(
+                Window(
+                    sentence=number,
+                    input_ids=text_pairs.join(cls, sep, ids)[0],
+                    words=here,
+                    positions=[1 + starts[word] - starts[first] for word in here],
+                )
+            )
+    return found
+
+
+def _spans(starts: list[int], room: int, stride: int) -> list[tuple[int, int]]:
+    """Returns the first word and the one after the last of windows that cover all words and cut none.
+
+    Args:
+        starts: where each word's pieces begin, and where the last ones end; a word has no more pieces than `room`.
+        room: pieces of a window.
+        stride: pieces from one window's first to the next one's, as near as whole words allow.
+    """
+    count = len(starts) - 1
+    first = 0
+    spans = []
+    while True:
+        last = int(np.searchsorted(starts, starts[first] + room, side="right")) - 1
+        spans.append((first, last))
+        if last == count:
+            return spans
+        first = min(max(int(np.searchsorted(starts, starts[first] + stride)), first + 1), last)
+
+
+def label_ids(window: Window, sentence: Sentence, number_of: dict[str, int]) -> list[int]:
+    """Returns the label of each position of a window, IGNORED where it has none."""
+    result = [IGNORED] * len(window.input_ids)
+    for word, position in zip(window.words, window.positions, strict=True):
+        result[position] = number_of[(sentence.tags or ())[word]]
+    return result
+
+
+def tags_from_logits(
+    num_words: Sequence[int],
+    cut: Sequence[Window],
+    logits: Sequence[npt.NDArray[np.float32]],
+    labels: Sequence[str],
+) -> tuple[list[list[str]], list[list[float]]]:
+    """Returns for each sentence the likeliest tag of each word, and its probability.
+
+    Args:
+        num_words: of each sentence.
+        cut: the windows of all sentences.
+        logits: for each window, [S or more, C].
+        labels: the tags, by number.
+    """
+    tags = [[""] * count for count in num_words]
+    probabilities = [[0.0] * count for count in num_words]
+    for window, scores in zip(cut, logits, strict=True):
+        chosen = scores[window.positions].astype(np.float64)  # [words, C]
+        chosen = np.exp(chosen - chosen.max(axis=-1, keepdims=True, initial=-np.inf))
+        chosen /= chosen.sum(axis=-1, keepdims=True)
+        for word, row in zip(window.words, chosen, strict=True):
+            best = int(np.argmax(row))
+            tags[window.sentence][word], probabilities[window.sentence][word] = labels[best], float(row[best])
+    return tags, probabilities

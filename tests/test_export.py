@@ -1,0 +1,208 @@
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert import checkpoints, export, finetuned
+from official_bert.errors import UserError
+from official_bert.export import Options, read_source
+from official_bert.models import encoder_of
+from official_bert.task_models import CLASSIFICATION, KINDS
+from official_bert.text_models import TextModel
+from official_bert.tokenization import FullTokenizer
+from official_bert.warmup import EXAMPLES
+from tests.conftest import ROOT, WORDS
+from tests.exported_models import CONFIG, TEXTS, description_of, model_of, pretraining_model
+
+VOCAB = "\n".join(WORDS) + "\n"
+
+# Loads an export where neither this package nor Keras can be imported, and prints what it answers as JSON.
+LOADER = """
+import json, sys
+sys.modules["official_bert"] = sys.modules["keras"] = sys.modules["tf_keras"] = None
+import tensorflow as tf
+import tensorflow_text
+model = tf.saved_model.load(sys.argv[1])
+given = {name: tf.constant(values) for name, values in json.loads(sys.argv[2]).items()}
+found = model.signatures["serving_default"](**given)
+values = {name: value.numpy() for name, value in found.items()}
+print(json.dumps({name: value.tolist() for name, value in values.items() if value.dtype != object}))
+"""
+
+
+def save_finetuned(folder: pathlib.Path, kind: str, **changes: Any) -> str:
+    finetuned.save(str(folder), model_of(kind), description_of(kind, **changes), CONFIG, VOCAB, True)
+    return str(folder)
+
+
+def save_run(folder: pathlib.Path) -> str:
+    """A pre-training run's folder."""
+    vocab_file = folder.parent / "run_vocab.txt"
+    vocab_file.write_text(VOCAB)
+    checkpoints.save_description(str(folder), checkpoints.description(CONFIG, str(vocab_file), do_lower_case=True))
+    checkpoints.RunCheckpoints(str(folder), {"model": pretraining_model().variables}, keep=1).save(0)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The only version of an export of a classifier of pairs."""
+    folder = tmp_path_factory.mktemp("exports")
+    model_dir = save_finetuned(folder / "model", CLASSIFICATION, pair=True)
+    path = export.export(Options(model_dir=model_dir, export_dir=str(folder / "here" / "name")))
+    assert path == str(folder / "here" / "name" / "1")
+    return pathlib.Path(path)
+
+
+def test_export_moves_and_loads_without_this_package_and_keras(exported: pathlib.Path, tmp_path: pathlib.Path):
+    moved = shutil.copytree(exported, tmp_path / "elsewhere")
+    texts = {"text": TEXTS, "text_pair": TEXTS[::-1]}
+    command = [sys.executable, "-c", LOADER, str(moved), json.dumps(texts)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    model, _, tokenizer, description = finetuned.load(str(exported.parent.parent.parent / "model"))
+    text_model = TextModel(model, tokenizer, CLASSIFICATION, description)
+    expected = text_model.answer(**{name: tf.constant(values) for name, values in texts.items()})
+    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], rtol=1e-5, atol=1e-6)
+
+
+def test_export_says_what_it_is_and_names_no_folder_of_this_machine(exported: pathlib.Path):
+    assert json.loads((exported / "assets.extra" / "official_bert.json").read_text()) == {
+        "kind": "classification",
+        "task": "a classification",
+        "inputs": ["text", "text_pair"],
+        "labels": ["no", "perhaps", "yes"],
+        "max_seq_length": 20,
+        "do_lower_case": True,
+        "version_of_official_bert": "0.1.0",
+    }
+    assert (exported / "assets" / "vocab.txt").read_text() == VOCAB
+    content = (exported / "saved_model.pb").read_bytes()
+    for place in (str(ROOT), str(exported.parent.parent.parent), sys.prefix):
+        assert place.encode() not in content
+    assert sorted(path.name for path in exported.parent.iterdir()) == ["1"]
+
+
+def test_signatures_agree_with_each_other(exported: pathlib.Path):
+    signatures = tf.saved_model.load(str(exported)).signatures
+    texts = {"text": tf.constant(TEXTS), "text_pair": tf.constant(TEXTS[::-1])}
+    features = signatures["tokenize"](**texts)
+    assert {value.dtype for value in features.values()} == {tf.int32}
+    answers, from_ids = signatures["serving_default"](**texts), signatures["serving_ids"](**features)
+    assert set(answers) == {"label", "probability", "labels", "probabilities"}
+    assert set(from_ids) == {*answers, "logits"}
+    for name, value in answers.items():
+        np.testing.assert_array_equal(value, from_ids[name])
+
+
+def test_serving_reads_the_warm_up_file_and_answers_fit_its_messages(exported: pathlib.Path):
+    pytest.importorskip("tensorflow_serving", reason="requirements-dev.txt has it")
+    from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+
+    path = str(exported / "assets.extra" / "tf_serving_warmup_requests")
+    logs = [prediction_log_pb2.PredictionLog.FromString(record.numpy()) for record in tf.data.TFRecordDataset(path)]
+    assert len(logs) == len(EXAMPLES)
+    model = tf.saved_model.load(str(exported))
+    for log, text in zip(logs, EXAMPLES, strict=True):
+        request = log.predict_log.request
+        assert request.model_spec.signature_name == "serving_default"
+        inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
+        assert set(inputs) == {"text", "text_pair"}
+        assert {value.numpy().item() for value in inputs.values()} == {text.encode()}
+        response = predict_pb2.PredictResponse()
+        for name, value in model.signatures["serving_default"](**inputs).items():
+            response.outputs[name].CopyFrom(tf.make_tensor_proto(value))
+        again = predict_pb2.PredictResponse.FromString(response.SerializeToString())
+        assert tf.make_ndarray(again.outputs["probabilities"]).shape == (1, 3)
+
+
+def test_next_version_is_one_more_and_none_is_overwritten(tmp_path: pathlib.Path):
+    assert export.next_version(str(tmp_path / "none")) == 1
+    for name in ("2", "11", "12.writing-5", "notes"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "11" / "saved_model.pb").touch()
+    assert export.next_version(str(tmp_path)) == 12
+    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
+    with pytest.raises(UserError, match="11 is there already"):
+        export.export(Options(model_dir, str(tmp_path), version=11))
+    with pytest.raises(UserError, match="--version=0; expected 1 or more"):
+        export.export(Options(model_dir, str(tmp_path), version=0))
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
+
+    def fails(module: Any, folder: str, signatures: Any) -> None:
+        (pathlib.Path(folder) / "saved_model.pb").touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tf.saved_model, "save", fails)
+    monkeypatch.setattr(TextModel, "signatures", lambda self: {})
+    with pytest.raises(UserError, match="No space left on device"):
+        export.export(Options(model_dir, str(tmp_path / "exports")))
+    assert list((tmp_path / "exports").iterdir()) == []
+
+
+def test_a_run_is_exported_to_fill_masks_or_as_its_encoder(tmp_path: pathlib.Path):
+    run = save_run(tmp_path / "run")
+    source = read_source(run)
+    assert (source.kind, source.description["max_seq_length"]) == ("fill_mask", 64)
+    assert read_source(run, max_seq_length=32).description["max_seq_length"] == 32
+    source = read_source(run, encoder=True)
+    assert source.kind == "encoder"
+    ids = np.array([[2, 7, 8, 3]], np.int32)
+    features = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+    expected = encoder_of(pretraining_model())(features)
+    for name, value in source.model(features).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_encoder_of_a_finetuned_model_has_its_weights(kind: str, tmp_path: pathlib.Path):
+    source = read_source(save_finetuned(tmp_path / "model", kind), encoder=True)
+    trained = {variable.path: variable for variable in model_of(kind).variables}
+    assert len(source.model.variables) > 30
+    for variable in source.model.variables:
+        np.testing.assert_array_equal(variable, trained[variable.path])
+    assert ("pooled_output" in source.model.output) == ("pooler/kernel" in trained)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"max_seq_length": 65}, "longest sequence is 65 tokens; expected 8 to 64"),
+    ({"max_seq_length": 2}, "longest sequence is 2 tokens; expected 8 to 64"),
+    ({"model_dir": "nowhere"}, "nowhere"),
+])  # fmt: skip
+def test_what_cannot_be_exported_is_said(options: dict[str, Any], message: str, tmp_path: pathlib.Path):
+    given = Options(save_finetuned(tmp_path / "model", CLASSIFICATION), str(tmp_path / "exports"))
+    with pytest.raises(UserError, match=message):
+        export.export(dataclasses.replace(given, **options))
+    assert not (tmp_path / "exports").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_answers_the_same_when_it_is_loaded(kind: str, tmp_path: pathlib.Path):
+    model_dir = save_finetuned(tmp_path / "model", kind)
+    model = tf.saved_model.load(export.export(Options(model_dir, str(tmp_path / "exports"))))
+    text_model = TextModel(
+        model_of(kind), FullTokenizer(os.path.join(model_dir, "vocab.txt")), kind, description_of(kind)
+    )
+    given = {
+        name: tf.constant(TEXTS) if spec.shape.rank == 1 else tf.constant([[text] * spec.shape[1] for text in TEXTS])
+        for name, spec in text_model.inputs.items()
+    }
+    expected = text_model.answer(**given)
+    for name, value in model.signatures["serving_default"](**given).items():
+        if value.dtype.is_floating:
+            np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(value, expected[name])
