@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from official_bert import command_line
@@ -169,16 +170,9 @@ def main(_: list[str]) -> int:
             shutil.copytree(pathlib.Path(options.export_dir) / newest, folder / "1")
         else:
             served_models.classifier(folder, 1)
-        command = [sys.executable, "-m", "serve", f"--model=m={folder}", "--port=0", "--reload_seconds=1"]
-        log = pathlib.Path(name) / "log"
-        with log.open("w") as stderr, subprocess.Popen(command, cwd=ROOT, stderr=stderr) as server:
-            try:
-                load = Load(address_of(log, server), texts, time.monotonic() + 60 * options.minutes)
-                memory = run(load, folder, options)
-            finally:
-                server.send_signal(signal.SIGTERM)
-        if server.returncode:
-            load.fail(f"the server ended with {server.returncode}")
+        with start_server({"m": str(folder)}, "--reload_seconds=1") as address:
+            load = Load(address, texts, time.monotonic() + 60 * options.minutes)
+            memory = run(load, folder, options)
     quarter = max(1, len(memory) // 4)
     before, after = statistics.median(memory[quarter : 2 * quarter]), statistics.median(memory[-quarter:])
     print(
@@ -192,7 +186,26 @@ def main(_: list[str]) -> int:
     return 1 if load.failures else 0
 
 
-def address_of(log: pathlib.Path, server: subprocess.Popen[bytes]) -> str:
+@contextlib.contextmanager
+def start_server(models: dict[str, str], *flags: str) -> Iterator[str]:
+    """Serves models (name -> folder) in a process of its own; yields the address, and stops the server behind it.
+
+    Raises:
+        UserError: it does not start, or does not end as it should.
+    """
+    command = [sys.executable, "-m", "serve", "--port=0", *(f"--model={name}={path}" for name, path in models.items())]
+    with tempfile.TemporaryDirectory() as folder:
+        log = pathlib.Path(folder) / "log"
+        with log.open("w") as stderr, subprocess.Popen([*command, *flags], cwd=ROOT, stderr=stderr) as server:
+            try:
+                yield _address(log, server)
+            finally:
+                server.send_signal(signal.SIGTERM)
+        if server.returncode:
+            raise UserError(f"the server ended with {server.returncode}:\n{log.read_text()[-5000:]}")
+
+
+def _address(log: pathlib.Path, server: subprocess.Popen[bytes]) -> str:
     """Waits for the server to be ready, and returns where."""
     while server.poll() is None:
         for line in log.read_text().splitlines():

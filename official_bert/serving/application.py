@@ -40,6 +40,7 @@ class Application:
 
     Attributes:
         draining: set when the server is about to stop: it answers, but asks not to be sent more.
+        under_way: the requests that have begun to arrive and are not answered.
         heard: the connections that have sent a request; the server takes out those that are closed.
     """
 
@@ -48,6 +49,7 @@ class Application:
         self._token = token
         self._limits = protocol.Limits(options.max_instances, options.max_text_bytes)
         self.draining = False
+        self.under_way = 0
         self.heard: set[Any] = set()
 
     def make(self) -> web.Application:
@@ -169,17 +171,21 @@ class Application:
         self.heard.add(request.protocol)
         request[_FACTS] = {}
         action = request.match_info.handler.__name__ if not request.match_info.http_exception else "unknown"
-        self._metrics.under_way.inc()
+        self.under_way += 1
+        self._metrics.under_way.set(self.under_way)
         status = _CLIENT_HAS_GONE
         try:
             response = await handler(request)
             status = response.status
             for name, value in _HEADERS.items():
                 response.headers.setdefault(name, value)
+            if self.draining:
+                response.force_close()
             return response
         finally:
             seconds = time.monotonic() - start
-            self._metrics.under_way.dec()
+            self.under_way -= 1
+            self._metrics.under_way.set(self.under_way)
             facts = request[_FACTS]
             model = facts.pop("model", "")
             self._metrics.requests.labels(model, action, str(status)).inc()

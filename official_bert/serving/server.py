@@ -62,8 +62,9 @@ class Server:
             self._application.make(),
             access_log=None,
             handler_cancellation=True,  # what nobody waits for is not computed
-            shutdown_timeout=options.drain_seconds,
+            shutdown_timeout=1.0,  # all has been waited for by then
             keepalive_timeout=75.0,
+            lingering_time=2.0,  # for clients that still send what has been refused
         )
         await runner.setup()
         try:
@@ -82,9 +83,21 @@ class Server:
         finally:
             for task in self._background:
                 task.cancel()
-            await runner.cleanup()  # no new connections; waits for the requests under way
+            await self._drain(runner)
+            await runner.cleanup()
             self.models.pools.shut_down()
             logs.info("stopped")
+
+    async def _drain(self, runner: web.AppRunner) -> None:
+        """Takes no new connections, and waits for the requests under way: also for those still arriving, which aiohttp's
+        own clean-up would not read to their end.
+        """
+        for site in list(runner.sites):
+            await site.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._options.drain_seconds):
+                while self._application.under_way:
+                    await asyncio.sleep(0.02)
 
     async def _listen(self, runner: web.AppRunner) -> None:
         options = self._options
