@@ -89,8 +89,8 @@ class Server:
             logs.info("stopped")
 
     async def _drain(self, runner: web.AppRunner) -> None:
-        """Takes no new connections, and waits for the requests under way: also for those still arriving, which aiohttp's
-        own clean-up would not read to their end.
+        """Takes no new connections, and waits for the requests under way: even for those still arriving, which the
+        clean-up of aiohttp would not read to their end.
         """
         for site in list(runner.sites):
             await site.stop()
