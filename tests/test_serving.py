@@ -97,6 +97,14 @@ def test_answers_are_padded_to_the_widest_of_the_request_alone(client: Client):
     assert alone["words"] == ["Anna"]
 
 
+def test_texts_without_a_mask_have_no_candidates(client: Client):
+    nothing = {"tokens": [], "probabilities": []}
+    assert client.predict("mask", {"instances": ["none"]}).json == {"predictions": [nothing]}
+    first, second = client.predict("mask", {"instances": ["none", "a [MASK]"]}).json["predictions"]
+    assert first == {"tokens": [[""] * 5], "probabilities": [[0.0] * 5]}
+    assert second["tokens"][0][:2] == ["paris", "lyon"]
+
+
 def test_status_metadata_and_models_are_told(client: Client):
     available = {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
     for path in ("/v1/models/length", "/v1/models/length/versions/1", "/v1/models/length/labels/stable"):

@@ -35,8 +35,8 @@ def test_the_description_of_a_guarded_server_asks_for_the_token(tmp_path: pathli
 
 
 def schemathesis(client: Client, *flags: str) -> str:
-    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{client.url}/openapi.json", "--generation-deterministic",
-               "--no-color", *flags]  # fmt: skip
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{client.url}/openapi.json", "--no-color",
+               "--generation-deterministic", *flags]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     return done.stdout
@@ -58,6 +58,6 @@ def test_models_of_several_inputs_do_so_too(tmp_path: pathlib.Path):
     served_models.multiple_choice(tmp_path / "endings")
     models = {name: tmp_path / name for name in ("answers", "endings")}
     with running(models, max_instances=20, max_text_bytes=200) as (_, client):
-        # A description cannot say that columns must be of one length, so that some requests it allows are refused.
+        # No description can say that columns must be of one length, so that some requests it allows are refused.
         schemathesis(client, "--checks=all", "--exclude-checks=positive_data_acceptance", "--max-examples=20",
                      "--include-path-regex=predict")  # fmt: skip

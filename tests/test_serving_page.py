@@ -98,7 +98,7 @@ def test_the_answer_is_marked_in_the_context(page):
 
 
 def test_tags_are_coloured_and_named(page):
-    assert answered(page, "names", text="😀 Anna met Bob").startswith("Anna: NAME, Bob: NAME (")
+    assert answered(page, "names", text="😀 Anna met Bob").startswith("2 of 4 words tagged (")
     assert page.locator(".tag").all_inner_texts() == ["AnnaNAME", "BobNAME"]
     assert page.locator(".passage").inner_text() == "😀 AnnaNAME met BobNAME"
     colour = "node => getComputedStyle(node).backgroundColor"

@@ -126,7 +126,8 @@ class SavedModel:
 
 
 def _without_padding(row: Tensors, words: np.ndarray) -> Tensors:
-    filled = np.flatnonzero((words[0] != (b"" if words.dtype == object else 0)).reshape(words.shape[1], -1).any(axis=1))
+    is_filled = words[0] != (b"" if words.dtype == object else 0)  # [W, ...]
+    filled = np.flatnonzero(is_filled.any(axis=tuple(range(1, is_filled.ndim))))
     width = int(filled[-1]) + 1 if len(filled) else 0
     return {
         name: value[:, :width] if value.shape[1:2] == words.shape[1:2] else value  # [1, W, ...]

@@ -110,10 +110,10 @@ function tagging(answer, asked, model) {
     done = end;
   });
   passage.append(characters.slice(done).join(""));
-  const marked = rows.filter((row) => row[1] !== "O");
+  const marked = rows.filter((row) => row[1] !== "O").length;
   const words = element("details", {}, element("summary", { textContent: "Word by word" }));
   words.append(table("All words", ["word", "tag", "probability"], rows));
-  return [marked.map((row) => `${row[0]}: ${row[1]}`).join(", ") || "nothing is tagged", [passage, words]];
+  return [`${marked} of ${rows.length} words tagged`, [passage, words]];
 }
 
 function multipleChoice(answer, asked) {
