@@ -107,7 +107,7 @@ class Load:
     def nuisance(self) -> None:
         """Sends what is to be refused."""
         wrong = [(b"{", 400), (b'{"instances": ["\xff"]}', 400), (b'{"instances": [7]}', 400), (b" " * 5_000_000, 413),
-                 (json.dumps({"instances": ["x" * 200_000]}).encode(), 413)]  # fmt: skip
+                 (json.dumps({"instances": ["x" * 200_000]}).encode(), 400)]  # fmt: skip
         while self.going_on:
             for body, expected in wrong:
                 connection = http.client.HTTPConnection(self.address, timeout=60)

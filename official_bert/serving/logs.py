@@ -6,6 +6,8 @@ import logging
 import sys
 from typing import Any
 
+from aiohttp.http_exceptions import HttpProcessingError
+
 _LOGGER = logging.getLogger("official_bert.serving")
 
 
@@ -14,7 +16,10 @@ class _JsonLines(logging.Formatter):
         time = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
         line = {"time": time, "level": record.levelname.lower(), "event": record.getMessage()}
         line |= getattr(record, "fields", {})
-        if record.exc_info:
+        wrong = record.exc_info and record.exc_info[1]
+        if isinstance(wrong, HttpProcessingError):  # a client's fault, of which there may be many
+            line["refusal"] = wrong.message
+        elif record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 

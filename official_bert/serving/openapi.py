@@ -17,7 +17,7 @@ _WRONG = {
     400: "The request cannot be read; the error says what was expected.",
     404: "There is no such model or version.",
     408: "The request did not arrive in time.",
-    413: "The request, a text or the number of instances is too large.",
+    413: "The request is too large.",
     429: "Too many requests wait; try again after the time in Retry-After.",
     500: "The server failed.",
     503: "The model is being loaded; try again after the time in Retry-After.",

@@ -49,7 +49,7 @@ def parse(body: bytes, signatures: Mapping[str, Signature], limits: Limits, text
         texts: whether strings are texts, so that they must be UTF-8.
 
     Raises:
-        RefusedError: 400 where it cannot be read, 413 where it is too large.
+        RefusedError: it cannot be read, or is too large.
     """
     message = _json_object(body)
     unknown = message.keys() - {"signature_name", "instances", "inputs"}
@@ -158,7 +158,7 @@ def _from_columns(columns: Any, signature: Signature, limits: Limits, texts: boo
 
 def _check_count(count: int, limits: Limits) -> None:
     if count > limits.instances:
-        raise RefusedError(413, f"the request has {count} instances; at most {limits.instances} are taken at once")
+        _refuse(f"the request has {count} instances; at most {limits.instances} are taken at once")
 
 
 def _check_names(values: Any, signature: Signature, where: str) -> None:
@@ -228,7 +228,7 @@ def _bytes(leaf: Any, name: str, limits: Limits, texts: bool) -> bytes:
     else:
         _refuse(f'{name} has {_shown(leaf)}; expected a string, or {{"b64": "..."}}')
     if len(value) > limits.text_bytes:
-        raise RefusedError(413, f"{name} has a text of {len(value)} bytes; at most {limits.text_bytes} are taken")
+        _refuse(f"{name} has a text of {len(value)} bytes; at most {limits.text_bytes} are taken")
     return value
 
 
