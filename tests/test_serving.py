@@ -344,6 +344,18 @@ def test_a_new_version_takes_over_without_a_lost_request(tmp_path: pathlib.Path)
         assert server.models["size"].versions[1].model is None
 
 
+def test_a_request_that_arrives_while_versions_change_gets_the_new_one(tmp_path: pathlib.Path):
+    served_models.versioned(tmp_path, 1)
+    body = json.dumps({"instances": ["ab"]}).encode()
+    head = f"POST /v1/models/size:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with running({"size": tmp_path}) as (server, client), sent(client, head + body[:5]) as connection:
+        served_models.versioned(tmp_path, 2)
+        assert eventually(lambda: server.models["size"].versions[1].model is None)
+        connection.sendall(body[5:])
+        with connection.makefile("rb") as answer:
+            assert b" 200 " in answer.readline()
+
+
 def test_a_damaged_version_is_passed_over_until_it_is_whole(tmp_path: pathlib.Path):
     served_models.versioned(tmp_path, 1)
     with running({"size": tmp_path}) as (_, client):

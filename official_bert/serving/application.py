@@ -80,8 +80,9 @@ class Application:
     # What is asked of models.
 
     async def predict(self, request: web.Request) -> web.Response:
-        model, version = self._named(request)
+        self._named(request)  # to refuse before the body has been read
         body = await self._body(request)
+        model, version = self._named(request)  # the newest may be another by now
         with model.in_use(version) as (saved_model, batcher):
             asked = protocol.parse(body, saved_model.signatures, self._limits, texts=bool(saved_model.description))
             request[_FACTS]["instances"] = asked.instances
