@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert import __version__
+import official_bert
 from official_bert.serving.models import Model, Models
 from official_bert.serving.options import Options
 from official_bert.serving.saved_model import DEFAULT_SIGNATURE, SavedModel
@@ -40,7 +40,7 @@ def describe(models: Models, options: Options, with_token: bool) -> Schema:
         "openapi": "3.1.0",
         "info": {
             "title": "official-bert",
-            "version": __version__,
+            "version": official_bert.__version__,
             "description": "TensorFlow Serving's REST API. In place of a string, "
             '{"b64": "..."} with its UTF-8 in base64 is taken as well.',
         },
