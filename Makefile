@@ -77,6 +77,7 @@ lint: .venv/development
 
 bench: .venv/development
 	$(BIN)/python -m benchmarks.bench
+	$(BIN)/python -m benchmarks.serving
 
 clean:
 	rm -rf .venv .venv-tf-2.19 .venv-tpu-check $Q

@@ -39,15 +39,16 @@ def _import_tensorflow_quietly() -> None:
 _import_tensorflow_quietly()
 
 
-def option(default: Any, help: str, choices: Sequence[str] | None = None) -> Any:
+def option(default: Any, help: str, choices: Sequence[str] | None = None, repeated: bool = False) -> Any:
     """A dataclass field that is also a flag.
 
     Args:
         default: the default; None makes the flag optional, `dataclasses.MISSING` makes it required.
         help: one sentence for --help.
         choices: the values allowed, for text.
+        repeated: for a list: the flag is given once for each value, instead of once with commas between them.
     """
-    metadata = {"help": help, "choices": choices}
+    metadata = {"help": help, "choices": choices, "repeated": repeated}
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -70,7 +71,9 @@ def define(options: type) -> None:
         text = field.metadata["help"]
         # Under the script's name, so that --help lists the flag.
         owner: Any = {"module_name": sys.argv[0]}
-        if typing.get_origin(hints[field.name]) is list:
+        if field.metadata["repeated"]:
+            flags.DEFINE_multi_string(_flag(field), None if required else [], text, **owner)
+        elif typing.get_origin(hints[field.name]) is list:
             flags.DEFINE_list(_flag(field), None if required else [], text, **owner)
         elif field.metadata["choices"]:
             flags.DEFINE_enum(_flag(field), default, field.metadata["choices"], text, **owner)

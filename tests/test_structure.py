@@ -64,6 +64,12 @@ LAYERS = (
     ("feature_files", "portable_export", "tasks.all_tasks", "tasks.distillation", "finetuning_report"),
     ("finetuning",),
     ("finetuning_sweep",),
+    ("serving.refused", "serving.options", "serving.metrics", "serving.logs", "serving.saved_model"),
+    ("serving.batching", "serving.protocol"),
+    ("serving.models",),
+    ("serving.openapi",),
+    ("serving.application",),
+    ("serving.server",),
 )
 # matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib", "fsspec"}
@@ -165,6 +171,7 @@ def test_every_file_of_the_readme_is_there_and_every_file_is_in_the_readme():
     ("batch_predict", "official_bert/batch_prediction.py"),
     ("export_portable", "official_bert/portable_export.py"),
     ("extract_features", "extract_features.py"),
+    ("serve", "official_bert/serving/options.py"),
     ("data_gen.create_pretraining_data", "data_gen/pipeline.py"),
 ])  # fmt: skip
 def test_scripts_list_their_flags(script: str, owner: str):

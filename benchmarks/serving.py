@@ -1,0 +1,191 @@
+"""Measures answers to text, against one request at a time and Hugging Face: `python -m benchmarks.serving`.
+
+All is measured in turn in one run, on the same weights (random ones) and the same sentences. The clients share the
+processor with what they measure.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+from official_bert import command_line
+from data_gen import learn_vocabulary, python_docs
+
+# isort: split
+import numpy as np
+import tensorflow as tf
+
+from official_bert import export, finetuned, task_models
+from benchmarks.serving_load import start_server
+from official_bert.checkpoint_formats import hugging_face
+from official_bert.checkpoint_formats.checkpoint import Checkpoint
+from official_bert.command_line import option
+from official_bert.config import BertConfig
+from official_bert.encoder import build_encoder
+from official_bert.progress import Progress
+
+ROOT = pathlib.Path(__file__).parent.parent
+SIZES = {"tiny": "uncased_L-2_H-128_A-2", "base": "uncased_L-12_H-768_A-12"}
+NAMES = {"tiny": "BERT-Tiny", "base": "BERT-Base"}
+CLIENTS = 32
+ROUNDS = 5
+SECONDS = 3.0  # of each candidate in each round
+CLOSE = 1e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What benchmarks.serving is told."""
+
+    sizes: list[str] = option(["tiny", "base"], "Which models: tiny, base.")
+
+
+def make_models(size: str, texts: list[str], vocab: str, folder: str) -> tuple[str, str]:
+    """Writes a classifier with random weights; returns the export's folder and one for Hugging Face."""
+    config = BertConfig.from_json_file(str(ROOT / "configs" / "models" / f"{SIZES[size]}.json"))
+    config = dataclasses.replace(config, vocab_size=len(vocab.splitlines()))
+    model = task_models.classifier(build_encoder(config, seed=1), 2, seed=2)
+    labels = ["no", "yes"]
+    description = {"task": "bench", "kind": task_models.CLASSIFICATION, "pair": False, "labels": labels,
+                   "num_choices": None, "max_seq_length": 128}  # fmt: skip
+    trained, exported, theirs = (f"{folder}/{size}-{name}" for name in ("trained", "exported", "theirs"))
+    finetuned.save(trained, model, description, config, vocab, do_lower_case=True)
+    export.export(export.Options(model_dir=trained, export_dir=exported))
+    weights = {variable.path: variable.numpy() for variable in model.variables if "seed" not in variable.path}
+    pathlib.Path(theirs).mkdir()
+    hugging_face.write(Checkpoint(config, weights, vocab, True, labels=tuple(labels)), theirs)
+    return exported, theirs
+
+
+def one_at_a_time(answer: Callable[[str], object], texts: Iterator[str]) -> list[float]:
+    """Returns the seconds that each text took, for a while."""
+    seconds = []
+    end = time.perf_counter() + SECONDS
+    while (start := time.perf_counter()) < end:
+        answer(next(texts))
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+async def _client(address: str, texts: Iterator[str], end: float, seconds: list[float]) -> None:
+    """Asks over one connection, one request after the other; a client as light as can be."""
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    while time.perf_counter() < end:
+        body = json.dumps({"instances": [next(texts)]}).encode()
+        start = time.perf_counter()
+        writer.write(b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b" 200 " not in head[:15]:
+            raise RuntimeError(f"the server answered {head!r}")
+        length = head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]
+        await reader.readexactly(int(length))
+        seconds.append(time.perf_counter() - start)
+    writer.close()
+
+
+def over_http(address: str, texts: Iterator[str], clients: int) -> list[float]:
+    """Returns the seconds that each request took, of some clients at the same time, for a while."""
+    seconds: list[float] = []
+
+    async def run() -> None:
+        end = time.perf_counter() + SECONDS
+        await asyncio.gather(*(_client(address, texts, end, seconds) for _ in range(clients)))
+
+    asyncio.run(run())
+    return seconds
+
+
+def hugging_face_pipeline(folder: str) -> Callable[[str], list[dict[str, float]]] | None:
+    """Their pipeline on the same weights, or None where transformers or torch are not installed."""
+    try:
+        import transformers
+    except ImportError:
+        return None
+    transformers.logging.set_verbosity_error()
+    classify = transformers.pipeline("text-classification", model=folder, device="cpu", top_k=None)
+    return lambda text: classify(text, truncation=True, max_length=128)
+
+
+def forever(texts: list[str]) -> Iterator[str]:
+    """The texts, again and again."""
+    while True:
+        yield from texts
+
+
+def measure(size: str, texts: list[str], vocab: str, folder: str) -> None:
+    """Prints the table of one size."""
+    exported, theirs = make_models(size, texts, vocab, folder)
+    serve = tf.saved_model.load(f"{exported}/1").signatures["serving_default"]
+    pipeline = hugging_face_pipeline(theirs)
+    if pipeline:
+        for text in texts[:20]:
+            own = dict(zip(("no", "yes"), serve(text=tf.constant([text]))["probabilities"][0].numpy(), strict=True))
+            for each in pipeline(text):
+                if abs(own[each["label"]] - each["score"]) > CLOSE:
+                    raise RuntimeError(f"the two models differ: {own} and {each} for {text!r}")
+    with contextlib.ExitStack() as servers:
+        batching = servers.enter_context(start_server({"m": exported}))
+        alone = servers.enter_context(start_server({"m": exported}, "--max_batch_size=1"))
+        source = forever(texts)
+        call = lambda text: serve(text=tf.constant([text]))["probabilities"].numpy()  # noqa: E731
+        candidates: dict[str, tuple[int, Callable[[], list[float]]]] = {
+            "the SavedModel called in Python": (1, lambda: one_at_a_time(call, source)),
+            "serve, 1 client": (1, lambda: over_http(batching, source, 1)),
+            "serve without batches, 32 clients": (CLIENTS, lambda: over_http(alone, source, CLIENTS)),
+            "serve, 32 clients": (CLIENTS, lambda: over_http(batching, source, CLIENTS)),
+        }
+        if pipeline:
+            candidates = {"Hugging Face pipeline": (1, lambda: one_at_a_time(pipeline, source)), **candidates}
+        else:
+            print("transformers or torch is not installed: no comparison with Hugging Face", file=sys.stderr)
+        seconds: dict[str, list[list[float]]] = {name: [] for name in candidates}
+        progress = Progress(NAMES[size], ROUNDS + 1, "rounds")
+        for number in range(ROUNDS + 1):
+            for name, (_, run) in candidates.items():
+                measured = run()
+                if number:  # the first round warms up
+                    seconds[name].append(measured)
+            progress.update(number + 1)
+    table(NAMES[size], {name: (candidates[name][0], rounds) for name, rounds in seconds.items()})
+
+
+def table(title: str, measured: dict[str, tuple[int, list[list[float]]]]) -> None:
+    """Prints latencies and rates; a rate is the median over the rounds."""
+    lengths = "sentences of English, one a request"
+    print(f"\n{title}, {lengths}\n\n| | p50, ms | p99, ms | requests/s | ratio |\n|---|---|---|---|---|")
+    first = None
+    for name, (clients, rounds) in measured.items():
+        latencies = np.concatenate([np.array(each) for each in rounds])
+        rate = statistics.median(clients * len(each) / sum(each) for each in rounds)
+        first = first or rate
+        p50, p99 = 1000 * np.percentile(latencies, [50, 99])
+        print(f"| {name} | {p50:.1f} | {p99:.1f} | {rate:,.0f} | {rate / first:.2f} |", flush=True)
+
+
+def main(_: list[str]) -> None:
+    options = command_line.read(Options)
+    with tempfile.TemporaryDirectory() as folder:
+        documents, _ = python_docs.gather()
+        text_file = pathlib.Path(folder) / "text.txt"
+        text_file.write_text("\n\n".join("\n".join(document) for document in documents))
+        learned = learn_vocabulary.learn(
+            learn_vocabulary.Options(input_file=[str(text_file)], vocab_file=f"{folder}/vocab.txt", vocab_size=8000)
+        )
+        vocab = "".join(piece + "\n" for piece in learned.pieces)
+        sentences = [sentence for document in documents for sentence in document]
+        texts = sentences[:: max(1, len(sentences) // 2000)]
+        for size in options.sizes:
+            measure(size, texts, vocab, folder)
+
+
+if __name__ == "__main__":
+    command_line.define(Options)
+    command_line.run(main)

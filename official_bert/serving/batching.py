@@ -1,0 +1,224 @@
+"""Dynamic batching: instances of many requests are computed together.
+
+A batch starts when it is full, when its oldest instance has waited long enough, or when the model has nothing else to
+do: a lone client never waits, and under load batches fill by themselves while the one before is computed.
+"""
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import math
+import time
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.serving import logs
+from official_bert.serving.metrics import Metrics
+from official_bert.serving.refused import RefusedError
+from official_bert.serving.saved_model import DEFAULT_SIGNATURE, SavedModel, Tensors
+
+# Texts are computed together if the longest has at most this many times the bytes of the shortest, as all are padded to
+# it; texts up to _SHORT bytes cost about the same.
+_ALIKE = 2
+_SHORT = 64
+# Outputs whose padding, behind the answers of a shorter text, is -1; that of others is "" or 0.
+_OFFSETS = ("starts", "ends")
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchLimits:
+    """How instances are put together: the most in a batch, the longest wait in seconds, the most that wait."""
+
+    size: int
+    wait: float
+    queue: int
+
+
+@dataclasses.dataclass(eq=False)
+class _Instance:
+    """One instance that waits: its inputs, each [1, ...]. Or a whole request, [B, ...], that is computed by itself."""
+
+    signature: str
+    inputs: Tensors
+    length: int  # bytes of text
+    group: Hashable  # instances of one group may share a batch; None for a whole request
+    answer: asyncio.Future[Tensors]
+    arrived: float
+
+
+class Batcher:
+    """Puts instances of requests to one version of a model into batches. To be used within one event loop.
+
+    Args:
+        model: answers batches.
+        name: the model's, for the metrics.
+        threads: where batches are computed.
+        parallel: how many batches at a time.
+        limits: see there.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        model: SavedModel,
+        name: str,
+        threads: concurrent.futures.Executor,
+        parallel: int,
+        limits: BatchLimits,
+        metrics: Metrics,
+    ) -> None:
+        self._model, self._name, self._threads, self._parallel = model, name, threads, parallel
+        self._limits, self._metrics = limits, metrics
+        self._waiting: list[_Instance] = []  # in the order of arrival
+        self._running: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._seconds_per_instance = 0.0  # of late
+
+    async def predict(self, signature: str, inputs: Tensors) -> Tensors:
+        """Returns the outputs for inputs [B, ...]: also [B, ...] but for signatures that are not answers (tokenize).
+
+        Raises:
+            RefusedError: 429 where too many wait already; 400 where the model refuses an instance.
+        """
+        count = len(next(iter(inputs.values())))
+        if len(self._waiting) + count > self._limits.queue:
+            seconds = math.ceil(len(self._waiting) * self._seconds_per_instance)
+            raise RefusedError(429, f"{len(self._waiting)} instances wait for {self._name} already; try again later",
+                          retry_after=min(max(seconds, 1), 60))  # fmt: skip
+        instances = self._instances(signature, inputs, count)
+        self._waiting += instances
+        self._metrics.waiting.labels(self._name).set(len(self._waiting))
+        self._start_batches()
+        try:
+            answers = await asyncio.gather(*(each.answer for each in instances))
+        finally:  # where the client has gone, or one instance was refused, the others are not computed
+            for each in instances:
+                each.answer.cancel()
+        return _joined(answers)
+
+    def _instances(self, signature: str, inputs: Tensors, count: int) -> list[_Instance]:
+        """Cuts a request up.
+
+        Only the texts of serving_default, and numbers of one shape, are computed with those of other requests: what
+        padding does to other outputs is not known here.
+        """
+        specs = self._model.signatures[signature]
+        shapes = tuple(value.shape[1:] for value in inputs.values())
+        ours = bool(self._model.description)
+        shared = ours and (signature == DEFAULT_SIGNATURE or not specs.takes_texts_alone)
+        now, loop = time.monotonic(), asyncio.get_running_loop()
+        if not shared:
+            return [_Instance(signature, inputs, 0, None, loop.create_future(), now)]
+        group = (signature, shapes)
+        instances = []
+        for i in range(count):
+            own = {name: value[i : i + 1] for name, value in inputs.items()}
+            length = sum(len(text) for value in own.values() if value.dtype == object for text in value.flat)
+            instances.append(_Instance(signature, own, length, group, loop.create_future(), now))
+        return instances
+
+    def _start_batches(self) -> None:
+        """Starts as many batches as may start now, and sees to it that the next one starts in time."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        self._waiting = [each for each in self._waiting if not each.answer.done()]  # not those whose client has gone
+        while self._waiting and len(self._running) < self._parallel:
+            batch = self._next_batch()
+            left = batch[0].arrived + self._limits.wait - time.monotonic()
+            if self._running and len(batch) < self._limits.size and left > 0:
+                self._timer = asyncio.get_running_loop().call_later(left, self._start_batches)
+                break
+            chosen = set(batch)
+            self._waiting = [each for each in self._waiting if each not in chosen]
+            task = asyncio.create_task(self._compute(batch))
+            self._running.add(task)
+        self._metrics.waiting.labels(self._name).set(len(self._waiting))
+
+    def _next_batch(self) -> list[_Instance]:
+        """The oldest instance, with those of most nearly its length."""
+        oldest = self._waiting[0]
+        if oldest.group is None:
+            return [oldest]
+        alike = [each for each in self._waiting if each.group == oldest.group and _alike(each.length, oldest.length)]
+        alike.sort(key=lambda each: abs(each.length - oldest.length))  # stable: older ones first
+        return [oldest, *(each for each in alike if each is not oldest)][: self._limits.size]
+
+    async def _compute(self, batch: list[_Instance]) -> None:
+        started = time.monotonic()
+        for each in batch:
+            self._metrics.queue_seconds.labels(self._name).observe(started - each.arrived)
+        try:
+            inputs = [each.inputs for each in batch]
+            answers = await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._answers, batch[0].signature, inputs, batch[0].group is not None
+            )
+        except Exception as error:  # the executor's own: it is shut down
+            answers = [error] * len(batch)
+        seconds = time.monotonic() - started
+        self._metrics.batch_size.labels(self._name).observe(len(batch))
+        self._metrics.batch_seconds.labels(self._name).observe(seconds)
+        self._seconds_per_instance += 0.1 * (seconds / len(batch) - self._seconds_per_instance)
+        for each, answer in zip(batch, answers, strict=True):
+            if each.answer.done():
+                continue
+            if isinstance(answer, BaseException):
+                each.answer.set_exception(answer)
+            else:
+                each.answer.set_result(answer)
+        task = asyncio.current_task()
+        assert task
+        self._running.discard(task)
+        self._start_batches()
+
+    def _answers(self, signature: str, instances: Sequence[Tensors], cut: bool) -> list[Tensors | BaseException]:
+        """Computes a batch, in a thread. Where it fails, its halves are tried, so that only the culprit is refused."""
+        together = {name: np.concatenate([each[name] for each in instances]) for name in instances[0]}
+        try:
+            outputs = self._model.run(signature, together)
+            if not cut:
+                return [outputs]
+            return list(self._model.rows(outputs))
+        except Exception as error:
+            half = len(instances) // 2
+            if half:
+                return self._answers(signature, instances[:half], cut) + self._answers(signature, instances[half:], cut)
+            if isinstance(error, tf.errors.InvalidArgumentError):
+                return [RefusedError(400, f"the model refuses the input: {_gist(error.message)}")]
+            if not isinstance(error, RefusedError):
+                logs.error("the model failed", error, model=self._name, signature=signature)
+                error = RefusedError(500, f"the model failed: {type(error).__name__}; the server's log has more")
+            return [error]
+
+
+def _alike(length: int, other: int) -> bool:
+    return max(length, other) <= max(_SHORT, _ALIKE * min(length, other))
+
+
+def _gist(message: str) -> str:
+    """An error of TensorFlow's without the places in the graph."""
+    noise = ("Graph execution error", "Detected at node", "<stack traces", "\t", " ")
+    lines = [line.split(" [Op:")[0] for line in message.splitlines() if line and not line.startswith(noise)]
+    return "; ".join(lines) or message
+
+
+def _joined(rows: Sequence[Tensors]) -> Tensors:
+    """Puts the outputs of instances together, padded to the widest."""
+    if len(rows) == 1:
+        return rows[0]
+    joined = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        widest = np.max([value.shape for value in values], axis=0)
+        padding: Any = b"" if values[0].dtype == object else -1 if name in _OFFSETS else 0
+        joined[name] = np.concatenate([
+            value if value.shape == tuple(widest) else np.pad(
+                value, [(0, int(most) - size) for most, size in zip(widest, value.shape, strict=True)],
+                constant_values=padding,
+            )
+            for value in values
+        ])  # fmt: skip
+    return joined

@@ -1,0 +1,266 @@
+"""The models that are served: their versions are loaded, exchanged while requests go on, and unloaded.
+
+Everything but the loading itself happens in the event loop, so that nothing needs a lock.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import gc
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from official_bert import files
+from official_bert.errors import UserError
+from official_bert.serving import logs
+from official_bert.serving.batching import Batcher, BatchLimits
+from official_bert.serving.metrics import Metrics
+from official_bert.serving.options import Options
+from official_bert.serving.refused import RefusedError
+from official_bert.serving.saved_model import SavedModel
+
+# Batches computed at a time, by all models: the second one keeps the processor busy where the first cannot. A batch
+# itself is spread over all cores by TensorFlow.
+PARALLEL_BATCHES = 2
+
+
+class Version:
+    """A version of a model, from when it is found to when its last request is done.
+
+    Attributes:
+        state: START, LOADING, AVAILABLE, UNLOADING or END, as TensorFlow Serving says.
+        error: why it could not be loaded, else empty.
+    """
+
+    def __init__(self, number: int, stamp: Any) -> None:
+        self.number, self.stamp = number, stamp
+        self.state, self.error = "LOADING", ""
+        self.users = 0
+        self.model: SavedModel | None = None
+        self.batcher: Batcher | None = None
+
+
+class Model:
+    """A model by its name, with those of its versions that are served.
+
+    Args:
+        name: as in the address.
+        folder: holds a folder for each version, named by its number.
+        labels: versions by label, which stay loaded.
+        served: how many of the newest versions are loaded.
+        pools: threads that compute, and the one that loads.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: str,
+        labels: dict[str, int],
+        served: int,
+        pools: "Pools",
+        limits: BatchLimits,
+        metrics: Metrics,
+    ) -> None:
+        self.name, self.labels = name, labels
+        self.versions: dict[int, Version] = {}
+        self._folder, self._served = folder, served
+        self._pools, self._limits, self._metrics = pools, limits, metrics
+
+    @property
+    def available(self) -> list[Version]:
+        """The versions that answer, oldest first."""
+        return [self.versions[number] for number in sorted(self.versions)
+                if self.versions[number].state == "AVAILABLE"]  # fmt: skip
+
+    def find(self, version: str | None, label: str | None) -> Version:
+        """Returns the version that a request means: by number or label, or the newest.
+
+        Raises:
+            RefusedError: 404 where there is no such version, 503 where none is loaded yet.
+        """
+        available = {each.number: each for each in self.available}
+        if not available:
+            raise RefusedError(503, f"{self.name} is being loaded; try again later", retry_after=1)
+        if label is not None:
+            if label not in self.labels:
+                raise RefusedError(
+                    404, f"{self.name} has no label {label!r}{self._choice('; there are ', self.labels)}"
+                )
+            number = self.labels[label]
+        else:
+            number = max(available) if version is None else int(version)
+        if number not in available:
+            raise RefusedError(
+                404, f"version {number} of {self.name} is not served{self._choice('; there are ', available)}"
+            )
+        return available[number]
+
+    @staticmethod
+    def _choice(start: str, names: Any) -> str:
+        return start + ", ".join(map(str, names)) if names else ""
+
+    @contextlib.contextmanager
+    def in_use(self, version: Version) -> Iterator[tuple[SavedModel, Batcher]]:
+        """Keeps a version loaded for as long as a request needs it."""
+        assert version.model
+        assert version.batcher
+        version.users += 1
+        try:
+            yield version.model, version.batcher
+        finally:
+            version.users -= 1
+            self._unload_if_done(version)
+
+    async def refresh(self) -> None:
+        """Looks at the folder: loads what is new, then lets go of what is old."""
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._pools.loader, versions_in, self._folder)
+        newest = sorted(found)[-self._served :]
+        wanted = {*newest, *(number for number in self.labels.values() if number in found)}
+        for number in sorted(wanted):
+            known = self.versions.get(number)
+            damaged = known and known.error and known.stamp == found[number]  # and has not changed since
+            if known and (known.state != "END" or damaged):
+                continue
+            await self._load(number, found[number])
+        for version in self.available:
+            # The newest that answers stays whatever happens to its folder, until another does.
+            others = [each for each in self.available if each is not version]
+            if version.number not in wanted and any(each.number in wanted for each in others):
+                version.state = "UNLOADING"
+                logs.info("unloading", model=self.name, version=version.number)
+                self._unload_if_done(version)
+        for number in [number for number, each in self.versions.items() if each.state == "END" and number not in found]:
+            del self.versions[number]
+        if self.available:
+            self._metrics.version.labels(self.name).set(self.available[-1].number)
+
+    async def _load(self, number: int, stamp: Any) -> None:
+        version = self.versions[number] = Version(number, stamp)
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        try:
+            model = await loop.run_in_executor(
+                self._pools.loader, _loaded, os.path.join(self._folder, str(number)), self._limits.size
+            )
+        except Exception as error:
+            version.state, version.error = "END", str(error)
+            self._metrics.loads.labels(self.name, "failed").inc()
+            logs.warning("a version cannot be loaded", model=self.name, version=number, error=str(error))
+            return
+        version.model = model
+        version.batcher = Batcher(
+            model, self.name, self._pools.computing, PARALLEL_BATCHES, self._limits, self._metrics
+        )
+        version.state = "AVAILABLE"
+        self._metrics.loads.labels(self.name, "loaded").inc()
+        logs.info("loaded", model=self.name, version=number, kind=model.kind, seconds=round(loop.time() - start, 2))
+
+    def _unload_if_done(self, version: Version) -> None:
+        if version.state == "UNLOADING" and not version.users:
+            version.model = version.batcher = None
+            version.state = "END"
+            logs.info("unloaded", model=self.name, version=version.number)
+            self._pools.loader.submit(gc.collect)  # TensorFlow's functions refer to each other in circles
+
+
+class Pools:
+    """The server's threads."""
+
+    def __init__(self) -> None:
+        self.computing = concurrent.futures.ThreadPoolExecutor(PARALLEL_BATCHES, "compute")
+        self.loader = concurrent.futures.ThreadPoolExecutor(1, "load")
+
+    def shut_down(self) -> None:
+        """Ends the threads, when they have done what they are at."""
+        self.computing.shutdown(cancel_futures=True)
+        self.loader.shutdown(cancel_futures=True)
+
+
+class Models:
+    """All models of the server.
+
+    Raises:
+        UserError: a folder is not there, or has no version.
+    """
+
+    def __init__(self, options: Options, metrics: Metrics) -> None:
+        self.pools = Pools()
+        limits = BatchLimits(options.max_batch_size, options.max_wait_ms / 1000, options.max_queue)
+        labels = options.labels()
+        self._models = {
+            name: Model(name, folder, labels[name], options.versions, self.pools, limits, metrics)
+            for name, folder in options.folders().items()
+        }
+        for name, folder in options.folders().items():
+            _check_folder(name, folder)
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter(self._models.values())
+
+    def __getitem__(self, name: str) -> Model:
+        if name not in self._models:
+            raise RefusedError(404, f"there is no model {name!r}; there are {', '.join(self._models)}")
+        return self._models[name]
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model has a version that answers."""
+        return all(model.available for model in self)
+
+    async def load(self) -> None:
+        """Loads what is there.
+
+        Raises:
+            UserError: a model has no version that can be loaded.
+        """
+        for model in self:
+            await model.refresh()
+            if not model.available:
+                errors = [f"version {each.number}: {each.error}" for each in model.versions.values()]
+                raise UserError(f"no version of {model.name} can be loaded; " + "; ".join(errors))
+
+    async def watch(self, seconds: float) -> None:
+        """Looks for new versions for ever; what goes wrong with one model is logged and tried again."""
+        while True:
+            await asyncio.sleep(seconds)
+            for model in self:
+                try:
+                    await model.refresh()
+                except Exception as error:
+                    logs.error("cannot look for versions", error, model=model.name)
+
+
+def _loaded(folder: str, max_batch_size: int) -> SavedModel:
+    model = SavedModel(folder)
+    model.warm_up(max_batch_size)
+    return model
+
+
+def versions_in(folder: str) -> dict[int, Any]:
+    """Returns the versions in a model's folder, with a stamp that changes when their files do."""
+    found = {}
+    for name in files.list_folder(folder) if files.exists(folder) else []:
+        number = name.rstrip("/")  # as remote file systems give folders
+        path = os.path.join(folder, number)
+        graph = os.path.join(path, "saved_model.pb")
+        if number.isdecimal() and files.exists(graph):
+            parts = [graph, *files.glob(os.path.join(path, "variables", "*"))]
+            found[int(number)] = tuple((part, files.size(part)) for part in parts)
+    return found
+
+
+def _check_folder(name: str, folder: str) -> None:
+    if not files.exists(folder):
+        raise UserError(f"--model={name}={folder}: there is no such folder; give the --export_dir of an export")
+    if versions_in(folder):
+        return
+    if files.exists(os.path.join(folder, "saved_model.pb")):
+        raise UserError(
+            f"--model={name}={folder} is one version of a model; give the folder above it, {os.path.dirname(folder)}"
+        )
+    raise UserError(
+        f"--model={name}={folder} has no versions (folders named by a number, with a saved_model.pb); make one with "
+        "export_saved_model"
+    )

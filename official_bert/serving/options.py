@@ -1,0 +1,109 @@
+"""What the server is told."""
+
+import dataclasses
+import os
+import re
+
+from official_bert import files
+from official_bert.command_line import option
+from official_bert.errors import UserError
+
+TOKEN_VARIABLE = "OFFICIAL_BERT_TOKEN"
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What serve is told.
+
+    Raises:
+        UserError: a value is out of range, or --model or --label cannot be read.
+    """
+
+    model: list[str] = option(
+        dataclasses.MISSING,
+        "NAME=FOLDER: serves the versions in FOLDER (the --export_dir of export_saved_model) as NAME. Give the flag "
+        "again for each further model.",
+        repeated=True,
+    )
+    host: str = option("127.0.0.1", "The address to listen at: by default only this machine reaches the server.")
+    port: int = option(8501, "The port to listen at; 0 takes a free one and logs it.")
+    token_file: str | None = option(
+        None,
+        f"A file with a bearer token that requests must carry; the variable {TOKEN_VARIABLE} does the same.",
+    )
+    versions: int = option(1, "How many versions of each model to serve, the newest ones.")
+    label: list[str] = option(
+        [],
+        "NAME:LABEL=VERSION: serves this version, new or old, also as /v1/models/NAME/labels/LABEL. May be repeated.",
+        repeated=True,
+    )
+    reload_seconds: float = option(2.0, "How often to look for new versions.")
+    max_batch_size: int = option(32, "The most instances that a model computes at once.")
+    max_wait_ms: float = option(2.0, "The longest that an instance waits for others, while the model is at work.")
+    max_queue: int = option(1024, "The most instances of a model that wait; beyond, requests are refused (429).")
+    max_instances: int = option(256, "The most instances in a request.")
+    max_text_bytes: int = option(100_000, "The longest text, in bytes of UTF-8.")
+    max_body_bytes: int = option(4 << 20, "The longest request, in bytes.")
+    timeout_seconds: float = option(30.0, "The longest that a request takes: to arrive, and then to be answered.")
+    drain_seconds: float = option(30.0, "How long requests under way may take after SIGTERM.")
+
+    def __post_init__(self) -> None:
+        for name, least in (("port", 0), ("versions", 1), ("max_batch_size", 1), ("max_instances", 1),
+                            ("max_text_bytes", 1), ("max_body_bytes", 1), ("max_wait_ms", 0)):  # fmt: skip
+            if getattr(self, name) < least:
+                raise UserError(f"--{name} is {getattr(self, name)}; give {least} or more")
+        for name in ("reload_seconds", "timeout_seconds", "drain_seconds"):
+            if getattr(self, name) <= 0:
+                raise UserError(f"--{name} is {getattr(self, name)}; give more than 0")
+        if self.port > 65535:
+            raise UserError(f"--port is {self.port}; the highest is 65535")
+        if self.max_queue < self.max_instances:
+            raise UserError(
+                f"--max_queue ({self.max_queue}) is less than --max_instances ({self.max_instances}): such requests "
+                "could never be answered; raise the one or lower the other"
+            )
+        self.folders(), self.labels()  # to refuse them now
+
+    def folders(self) -> dict[str, str]:
+        """Returns the folder of each model, by its name."""
+        found: dict[str, str] = {}
+        for text in self.model:
+            name, equals, folder = text.partition("=")
+            if not equals or not folder or not _NAME.fullmatch(name):
+                raise UserError(
+                    f"--model={text} cannot be read; give NAME=FOLDER, with letters, digits and _ . - in NAME"
+                )
+            if name in found:
+                raise UserError(f"--model names {name} twice, for {found[name]} and {folder}; give each model one name")
+            found[name] = folder.rstrip("/") or "/"
+        return found
+
+    def labels(self) -> dict[str, dict[str, int]]:
+        """Returns the labelled versions of each model: {"sentiment": {"stable": 3}}."""
+        found: dict[str, dict[str, int]] = {name: {} for name in self.folders()}
+        for text in self.label:
+            match = re.fullmatch(r"([^:=]+):([A-Za-z0-9_.-]+)=(\d+)", text)
+            if not match:
+                raise UserError(f"--label={text} cannot be read; give NAME:LABEL=VERSION, as in sentiment:stable=3")
+            name, label, version = match.groups()
+            if name not in found:
+                raise UserError(f"--label={text}: there is no model {name}; --model names {', '.join(found)}")
+            found[name][label] = int(version)
+        return found
+
+    def token(self) -> str | None:
+        """Returns the bearer token, or None where none is asked for.
+
+        Raises:
+            UserError: the file is empty, is not there, or the token cannot stand in a header.
+        """
+        if self.token_file is not None:
+            source, text = self.token_file, files.read_text(self.token_file).strip()
+        elif TOKEN_VARIABLE in os.environ:
+            source, text = TOKEN_VARIABLE, os.environ[TOKEN_VARIABLE].strip()
+        else:
+            return None
+        if not re.fullmatch(r"[!-~]+", text):
+            raise UserError(f"{source} holds no token; give one word of letters, digits and ASCII signs")
+        return text

@@ -1,0 +1,148 @@
+// How an answer of each kind of model is shown. Texts become nodes by textContent alone, so none is ever read as HTML.
+
+export function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+
+// rows: [name, probability], shown in the order given.
+function probabilities(caption, heading, rows) {
+  const best = Math.max(...rows.map(([, share]) => share));
+  const body = rows.map(([name, share]) => {
+    const bar = element("span", { className: "bar" });
+    bar.style.width = `${100 * Math.min(1, share)}%`;
+    bar.setAttribute("aria-hidden", "true");
+    return element(
+      "tr",
+      { className: share === best ? "best" : "" },
+      element("th", { scope: "row", textContent: name }),
+      element("td", { className: "number", textContent: percent(share) }),
+      element("td", { className: "share" }, bar),
+    );
+  });
+  const head = element(
+    "tr",
+    {},
+    element("th", { scope: "col", textContent: heading }),
+    element("th", { scope: "col", className: "number", textContent: "probability" }),
+    element("td"),
+  );
+  return element(
+    "table",
+    {},
+    element("caption", { textContent: caption }),
+    element("thead", {}, head),
+    element("tbody", {}, ...body),
+  );
+}
+
+function table(caption, headings, rows) {
+  const cells = (name, values) => values.map((value) => element(name, { textContent: value }));
+  const made = element(
+    "table",
+    {},
+    element("caption", { textContent: caption }),
+    element("thead", {}, element("tr", {}, ...cells("th", headings))),
+    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells("td", row)))),
+  );
+  return element("div", { className: "table" }, made);
+}
+
+function classification(answer) {
+  const rows = answer.labels.map((label, i) => [label, answer.probabilities[i]]);
+  rows.sort((one, other) => other[1] - one[1]);
+  const summary = answer.label === undefined ? rows.filter((row) => row[1] >= 0.5).map((row) => row[0]).join(", ") : answer.label;
+  const caption = answer.label === undefined ? "Each label by itself" : "All labels";
+  return [summary || "no label", [probabilities(caption, "label", rows)]];
+}
+
+function fillMask(answer) {
+  const masks = answer.tokens.map((tokens, i) =>
+    tokens.map((token, k) => [token, answer.probabilities[i][k]]).filter(([token]) => token),
+  );
+  const filled = masks.filter((rows) => rows.length);
+  if (!filled.length) return ["no [MASK]", [element("p", { textContent: "The text has no [MASK] to fill in." })]];
+  return [
+    filled.map((rows) => rows[0][0]).join(", "),
+    filled.map((rows, i) => probabilities(filled.length > 1 ? `[MASK] number ${i + 1}` : "For [MASK]", "word", rows)),
+  ];
+}
+
+function questionAnswering(answer, asked) {
+  if (!answer.answer) return ["no answer", [element("p", { textContent: "The text does not answer this." })]];
+  const characters = Array.from(asked.context); // offsets count characters, not UTF-16 units
+  const part = (from, to) => characters.slice(from, to).join("");
+  return [
+    answer.answer,
+    [
+      element(
+        "p",
+        { className: "passage" },
+        part(0, answer.start),
+        element("mark", { textContent: part(answer.start, answer.end) }),
+        part(answer.end),
+      ),
+      probabilities("The answer", "text", [[answer.answer, answer.probability]]),
+    ],
+  ];
+}
+
+function tagging(answer, asked, model) {
+  const characters = Array.from(asked.text);
+  const labels = model.labels || [...new Set(answer.tags)];
+  const passage = element("p", { className: "passage" });
+  const rows = [];
+  let done = 0;
+  answer.words.forEach((word, i) => {
+    const [start, end, tag] = [answer.starts[i], answer.ends[i], answer.tags[i]];
+    if (start < 0) return; // padding
+    passage.append(characters.slice(done, start).join(""));
+    const text = characters.slice(start, end).join("");
+    if (tag === "O") passage.append(text);
+    else {
+      const colour = `tag tag${Math.max(0, labels.indexOf(tag)) % 8}`;
+      passage.append(element("span", { className: colour }, text, element("small", { textContent: tag })));
+    }
+    rows.push([text, tag, percent(answer.probabilities[i])]);
+    done = end;
+  });
+  passage.append(characters.slice(done).join(""));
+  const marked = rows.filter((row) => row[1] !== "O").length;
+  const words = element("details", {}, element("summary", { textContent: "Word by word" }));
+  words.append(table("All words", ["word", "tag", "probability"], rows));
+  return [`${marked} of ${rows.length} words tagged`, [passage, words]];
+}
+
+function multipleChoice(answer, asked) {
+  const rows = asked.endings.map((ending, i) => [ending, answer.probabilities[i]]);
+  return [asked.endings[answer.choice], [probabilities("Endings", "ending", rows)]];
+}
+
+function regression(answer) {
+  const text = Number(answer.value).toLocaleString("en", { maximumSignificantDigits: 6 });
+  return [text, [table("The answer", ["value"], [[text]])]];
+}
+
+function other(answer) {
+  const rows = Object.entries(answer).map(([name, value]) => [name, JSON.stringify(value)]);
+  return ["answered", [table("Outputs", ["output", "value"], rows)]];
+}
+
+const KINDS = {
+  classification,
+  multi_label: classification,
+  fill_mask: fillMask,
+  question_answering: questionAnswering,
+  tagging,
+  multiple_choice: multipleChoice,
+  regression,
+};
+
+// Returns a line that sums the answer up, and the nodes that show it.
+export function show(model, asked, prediction) {
+  const named = prediction !== null && typeof prediction === "object" && !Array.isArray(prediction);
+  return (KINDS[model.kind] || other)(named ? prediction : { value: prediction }, asked, model);
+}

@@ -1,0 +1,135 @@
+"""A SavedModel that has been loaded: its signatures, what it is, and its answers.
+
+Shapes: B instances; W words of a text (tagging), masks in it (fill-mask) or its pieces (encoder).
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  (its operations are in exported models)
+from google.protobuf import json_format
+from tensorflow.core.protobuf import saved_model_pb2
+
+from official_bert import files
+from official_bert.errors import UserError
+
+Tensors = dict[str, np.ndarray]
+
+DEFAULT_SIGNATURE = "serving_default"
+# The output, [B, W, ...], that says how much of a row is an answer; the rest, "" or 0, fills up to the longest row.
+_WIDTH_OF = {"tagging": "words", "fill_mask": "tokens", "encoder": "input_mask"}
+_WARM_UP_TEXT = "a text to warm up with , "
+
+
+class Signature:
+    """What a signature takes and gives: specifications by name, the instances first in each shape."""
+
+    def __init__(self, definition: Any) -> None:
+        self.definition = definition
+        self.inputs = {name: _spec(info) for name, info in sorted(definition.inputs.items())}
+        self.outputs = {name: _spec(info) for name, info in sorted(definition.outputs.items())}
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether all inputs have a first dimension for instances."""
+        return bool(self.inputs) and all(spec.shape.rank for spec in self.inputs.values())
+
+    @property
+    def takes_texts_alone(self) -> bool:
+        """Whether all inputs are strings."""
+        return all(spec.dtype == tf.string for spec in self.inputs.values())
+
+
+def _spec(info: Any) -> tf.TensorSpec:
+    return tf.TensorSpec(tf.TensorShape(info.tensor_shape), tf.as_dtype(info.dtype))
+
+
+class SavedModel:
+    """Loads one version of a model.
+
+    Args:
+        folder: holds saved_model.pb.
+
+    Attributes:
+        signatures: by name.
+        description: assets.extra/official_bert.json; empty for a SavedModel that is not this project's.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        path = os.path.join(folder, "saved_model.pb")
+        try:
+            proto = saved_model_pb2.SavedModel.FromString(files.read_bytes(path))
+            self._loaded = tf.saved_model.load(folder)
+        except UserError:
+            raise
+        except Exception as error:  # TensorFlow raises many kinds for files that are cut short or damaged
+            raise UserError(f"{folder} cannot be loaded: {error}") from error
+        self._functions = dict(self._loaded.signatures)
+        definitions = proto.meta_graphs[0].signature_def
+        self.signatures = {name: Signature(definitions[name]) for name in sorted(self._functions)}
+        if not self.signatures:
+            raise UserError(f"{folder} has no signatures; make the SavedModel with export_saved_model")
+        described = os.path.join(folder, "assets.extra", "official_bert.json")
+        self.description = files.read_json_object(described) if files.exists(described) else {}
+
+    @property
+    def kind(self) -> str:
+        """What the model does: classification, fill_mask, ...; "other" where it does not say."""
+        return str(self.description.get("kind", "other"))
+
+    def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Tensors:
+        """Returns the outputs for inputs of the right types and shapes; raises TensorFlow's errors."""
+        specs = self.signatures[signature].inputs
+        tensors = {name: tf.constant(value, specs[name].dtype) for name, value in inputs.items()}
+        return {name: value.numpy() for name, value in sorted(self._functions[signature](**tensors).items())}
+
+    def rows(self, outputs: Tensors) -> list[Tensors]:
+        """Cuts outputs into those of each instance, [1, ...], without padding to longer instances."""
+        count = len(next(iter(outputs.values())))
+        rows = [{name: value[i : i + 1] for name, value in outputs.items()} for i in range(count)]
+        measure = _WIDTH_OF.get(self.kind)
+        if measure not in outputs:
+            return rows
+        return [_without_padding(row, row[measure]) for row in rows]
+
+    def metadata(self) -> dict[str, Any]:
+        """Returns the signatures in TensorFlow Serving's JSON."""
+        return {
+            name: json_format.MessageToDict(
+                signature.definition, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+            )
+            for name, signature in self.signatures.items()
+        }
+
+    def warm_up(self, max_batch_size: int) -> None:
+        """Runs a few texts, so that the first request is not slow; models that do not take texts are left cold."""
+        signature = self.signatures.get(DEFAULT_SIGNATURE)
+        if not (signature and signature.takes_rows and signature.takes_texts_alone):
+            return
+        for count, repeats in ((1, 1), (1, 20), (min(8, max_batch_size), 3)):
+            text = (_WARM_UP_TEXT * repeats).encode()
+            inputs = {
+                name: np.full([count, *(each or 1 for each in spec.shape[1:])], text, object)
+                for name, spec in signature.inputs.items()
+            }
+            try:
+                self.run(DEFAULT_SIGNATURE, inputs)
+            except tf.errors.InvalidArgumentError:
+                return  # it wants other texts, with [MASK] say
+
+
+def _without_padding(row: Tensors, words: np.ndarray) -> Tensors:
+    is_filled = words[0] != (b"" if words.dtype == object else 0)  # [W, ...]
+    filled = np.flatnonzero(is_filled.any(axis=tuple(range(1, is_filled.ndim))))
+    width = int(filled[-1]) + 1 if len(filled) else 0
+    return {
+        name: value[:, :width] if value.shape[1:2] == words.shape[1:2] else value  # [1, W, ...]
+        for name, value in row.items()
+    }
