@@ -15,6 +15,7 @@ from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
 from official_bert.serving.options import Options
 from official_bert.serving.refused import RefusedError
+from official_bert.serving.saved_model import DEFAULT_SIGNATURE
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -132,7 +133,7 @@ class Application:
             description: dict[str, Any] = {}
             for newest in model.available[-1:]:
                 assert newest.model
-                default = newest.model.signatures.get(protocol.DEFAULT_SIGNATURE)
+                default = newest.model.signatures.get(DEFAULT_SIGNATURE)
                 description = {"inputs": list(default.inputs) if default else []} | newest.model.description
                 description["kind"] = newest.model.kind
             versions = [str(each.number) for each in reversed(model.available)]
