@@ -3,11 +3,14 @@
 Writing needs NumPy alone; TensorFlow is imported where records are read, so that processes that only write do without.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import re
 import struct
+import tempfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,6 +27,10 @@ INT64, FLOAT = "int64", "float32"
 
 _RECORDS_AT_ONCE = 1000
 _MOST_NAMED = 20
+_BYTES_AT_ONCE = 1 << 14
+
+# A command that finds all its files, at their full length, does not make them again.
+MEND = "remove it and run the command that made it again, or restore it from a copy"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,19 +246,46 @@ def read_file(path: str) -> Iterator[bytes]:
     """
     import tensorflow as tf
 
-    number = 0
+    number, near = 0, ""
+    kind = compression([path])
     try:
-        for record in tf.data.TFRecordDataset(path, compression([path])).as_numpy_iterator():
+        for record in tf.data.TFRecordDataset(path, kind).as_numpy_iterator():
             yield record
             number += 1
+        return
     except tf.errors.NotFoundError as error:
         raise UserError(f"there is no file {path}") from error
     except tf.errors.DataLossError as error:
         place = re.search(r"at (\d+)", error.message)
-        near = f", near byte {place.group(1)}," if place else ""
-        raise UserError(
-            f"{path}: record {number} (from 0){near} is damaged; make the file again or restore it from a copy"
-        ) from error
+        if place and not kind:
+            near = f", near byte {place.group(1)},"
+    if kind:
+        # TensorFlow decompresses much at once, and then has lost the good records before the damage as well.
+        with tempfile.NamedTemporaryFile() as plain, contextlib.suppress(tf.errors.DataLossError):
+            for piece in _decompressed(path):
+                plain.write(piece)
+            plain.flush()
+            for record in tf.data.TFRecordDataset(plain.name).skip(number).as_numpy_iterator():
+                yield record
+                number += 1
+    raise UserError(f"{path}: record {number} (from 0){near} is damaged; {MEND}")
+
+
+def _decompressed(path: str) -> Iterator[bytes]:
+    """Yields what a gzip file holds, up to where it is damaged or ends."""
+    reading = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    with files.open_bytes(path) as reader:
+        while piece := reader.read(_BYTES_AT_ONCE):
+            before = reading.copy()
+            try:
+                yield reading.decompress(piece)
+                continue
+            except zlib.error:
+                pass  # what there is before the damage, byte by byte
+            with contextlib.suppress(zlib.error):
+                for byte in piece:
+                    yield before.decompress(bytes([byte]))
+            return
 
 
 def count(path: str) -> int:
@@ -271,7 +305,7 @@ def count(path: str) -> int:
             length = struct.unpack("<Q", header)[0] if len(header) == 8 else end
             offset += 8 + 4 + length + 4
             if offset > end:
-                raise UserError(f"{path} ends within record {total} (from 0); make the file again")
+                raise UserError(f"{path} ends within record {total} (from 0); {MEND}")
             total += 1
     return total
 
