@@ -1,4 +1,8 @@
-"""Measures speed, each thing against a peer in turn in one run: `make bench`. Machines differ; the ratios less so."""
+"""Measures speed, each thing against a peer in turn in one run: `make bench`. Machines differ; the ratios less so.
+
+`python -m benchmarks.bench --text='text/*' --vocab_file=vocab.txt --dupe_factor=10` measures how records are made from
+much text of your own, and nothing else.
+"""
 
 import dataclasses
 import os
@@ -12,8 +16,8 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from official_bert import command_line, distribution, records
-from data_gen import learn_vocabulary, manifest, pipeline, python_docs
+from official_bert import command_line, distribution, files, manifest, records
+from data_gen import learn_vocabulary, pipeline, python_docs
 
 # isort: split
 import keras
@@ -21,7 +25,9 @@ import keras_hub
 import tensorflow as tf
 import tensorflow_text
 
+from official_bert.command_line import option
 from official_bert.config import BertConfig
+from official_bert.errors import UserError
 from official_bert.fast_tokenization import FastTokenizer
 from official_bert.input_pipeline import training_batches
 from official_bert.optimization import WarmupPolynomialDecay
@@ -53,30 +59,30 @@ def table(title: str, unit: str, amount: float, seconds: dict[str, float]) -> No
         print(f"| {name} | {amount / value:,.0f} | {first / value:.2f} |")
 
 
-def bench_records(text_file: str, vocab_file: str, folder: str) -> None:
-    """The commands of both algorithms, the fast one with one and two workers, on the text ten times over.
+# As flags: the reference algorithm holds all instances in memory, so that much text is left to the fast one.
+FAST = {"fast, 1 worker": ["--num_workers=1"], "fast, 2 workers": ["--num_workers=2"]}
+ALGORITHMS = {"reference": ["--algorithm=reference"], **FAST}
+
+
+def bench_records(
+    inputs: list[str], vocab_file: str, folder: str, dupe_factor: int, variants: dict[str, list[str]]
+) -> dict[str, int]:
+    """The command, with the flags of each variant; returns how many instances each made.
 
     Time and memory are those of whole processes and all their children: the imports, two to four seconds, are in them.
     """
-    inputs = [f"{folder}/copy{number}.txt" for number in range(10)]
-    for path in inputs:
-        shutil.copy(text_file, path)
-    variants = {
-        "reference": ["--algorithm=reference"],
-        "fast, 1 worker": ["--num_workers=1"],
-        "fast, 2 workers": ["--num_workers=2"],
-    }
-    megabytes = 10 * pathlib.Path(text_file).stat().st_size / 1e6
-    print(f"\nRecords from {megabytes:.0f} MB of English, dupe_factor 5, length 128\n")
+    megabytes = sum(map(files.size, inputs)) / 1e6
+    print(f"\nRecords from {megabytes:.1f} MB of text, dupe_factor {dupe_factor}, length 128\n")
     print(
         "| | instances/s | instances/CPU-second | ratio | MB of text/s | peak memory, MB |\n|---|---|---|---|---|---|"
     )
     first = None
+    made = {}
     for number, (name, flags) in enumerate(variants.items()):
         output = f"{folder}/{number}/out.tfrecord"
         command = [
             sys.executable, "-m", "data_gen.create_pretraining_data", f"--input_file={','.join(inputs)}",
-            f"--output_file={output}", f"--vocab_file={vocab_file}", "--dupe_factor=5", *flags,
+            f"--output_file={output}", f"--vocab_file={vocab_file}", f"--dupe_factor={dupe_factor}", *flags,
         ]  # fmt: skip
         start, before = time.perf_counter(), os.times()
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -85,15 +91,15 @@ def bench_records(text_file: str, vocab_file: str, folder: str) -> None:
         if process.returncode:
             raise SystemExit(f"{' '.join(command)} ended with code {process.returncode}")
         cpu = after.children_user + after.children_system - before.children_user - before.children_system
-        instances = manifest.Manifest.read(manifest.manifest_path(output.removesuffix(".tfrecord"))).statistics[
-            "instances"
-        ]
+        described = manifest.Manifest.read(manifest.manifest_path(output.removesuffix(".tfrecord")))
+        instances = made[name] = described.statistics["instances"]
         first = first or instances / cpu
         print(
             f"| {name} | {instances / seconds:,.0f} | {instances / cpu:,.0f} | {instances / cpu / first:.1f} "
             f"| {megabytes / seconds:.1f} | {peak / 1e6:,.0f} |",
             flush=True,
         )
+    return made
 
 
 def peak_memory(process: subprocess.Popen[bytes]) -> int:
@@ -201,29 +207,56 @@ def bench_training(paths: list[str], config: BertConfig, name: str, length: int,
     table(f"Pre-training, {name}, length {length}, batch {batch}", "examples/s", steps * batch, seconds)
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the benchmark is told."""
+
+    text: list[str] = option(
+        [], "Text files or glob patterns, to measure how records are made from them, and nothing else."
+    )
+    vocab_file: str | None = option(None, "The vocabulary, with --text.")
+    dupe_factor: int = option(5, "How often the text is used.")
+
+    def __post_init__(self) -> None:
+        if bool(self.text) != bool(self.vocab_file):
+            raise UserError("--text and --vocab_file go together; give both, or neither to measure everything")
+
+
 def main(_: list[str]) -> None:
+    options = command_line.read(Options)
     with tempfile.TemporaryDirectory() as folder:
-        print("gathering text, learning a vocabulary, writing records", flush=True)
-        documents, _ = python_docs.gather()
-        text_file, vocab_file, record_file = (f"{folder}/{name}" for name in ("text.txt", "vocab.txt", "records"))
-        text = [sentence for document in documents for sentence in document]
-        pathlib.Path(text_file).write_text("\n\n".join("\n".join(document) for document in documents))
-        learned = learn_vocabulary.learn(
-            learn_vocabulary.Options(input_file=[text_file], vocab_file=vocab_file, vocab_size=8000)
-        )
-        pathlib.Path(vocab_file).write_text("".join(piece + "\n" for piece in learned.pieces))
-        bench_records(text_file, vocab_file, folder)
-        pipeline.create_pretraining_data(
-            pipeline.Options(input_file=[text_file], output_file=[record_file], vocab_file=vocab_file, dupe_factor=5)
-        )
-        bench_tokenization(text, vocab_file)
-        path = ROOT / "configs" / "models" / "uncased_L-2_H-128_A-2.json"
-        config = BertConfig.from_json_file(str(path))
-        bench_training([record_file], config, "BERT-Tiny", 128, 20, 32)
-        small_vocabulary = dataclasses.replace(config, vocab_size=8000, num_hidden_layers=4, hidden_size=256,
-                                               num_attention_heads=4, intermediate_size=1024)  # fmt: skip
-        bench_training([record_file], small_vocabulary, "BERT-Mini with 8,000 pieces", 128, 20, 32)
+        if options.vocab_file:
+            inputs = list(map(os.path.abspath, files.expand(options.text, "text")))
+            bench_records(inputs, os.path.abspath(options.vocab_file), folder, options.dupe_factor, FAST)
+        else:
+            bench_everything(folder, options.dupe_factor)
+
+
+def bench_everything(folder: str, dupe_factor: int) -> None:
+    """Gathers text and measures what this file can, with nothing but what Python and this package carry."""
+    print("gathering text, learning a vocabulary, writing records", flush=True)
+    documents, _ = python_docs.gather()
+    text_file, vocab_file, record_file = (f"{folder}/{name}" for name in ("text.txt", "vocab.txt", "records"))
+    text = [sentence for document in documents for sentence in document]
+    pathlib.Path(text_file).write_text("\n\n".join("\n".join(document) for document in documents))
+    learned = learn_vocabulary.learn(
+        learn_vocabulary.Options(input_file=[text_file], vocab_file=vocab_file, vocab_size=8000)
+    )
+    pathlib.Path(vocab_file).write_text("".join(piece + "\n" for piece in learned.pieces))
+    inputs = [shutil.copy(text_file, f"{folder}/copy{number}.txt") for number in range(10)]
+    bench_records(inputs, vocab_file, folder, dupe_factor, ALGORITHMS)
+    pipeline.create_pretraining_data(
+        pipeline.Options(input_file=[text_file], output_file=[record_file], vocab_file=vocab_file, dupe_factor=5)
+    )
+    bench_tokenization(text, vocab_file)
+    path = ROOT / "configs" / "models" / "uncased_L-2_H-128_A-2.json"
+    config = BertConfig.from_json_file(str(path))
+    bench_training([record_file], config, "BERT-Tiny", 128, 20, 32)
+    small_vocabulary = dataclasses.replace(config, vocab_size=8000, num_hidden_layers=4, hidden_size=256,
+                                           num_attention_heads=4, intermediate_size=1024)  # fmt: skip
+    bench_training([record_file], small_vocabulary, "BERT-Mini with 8,000 pieces", 128, 20, 32)
 
 
 if __name__ == "__main__":
+    command_line.define(Options)
     command_line.run(main)

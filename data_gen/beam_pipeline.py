@@ -146,7 +146,7 @@ def create_pretraining_data(options: pipeline.Options, beam_arguments: list[str]
         source = manifest.describe_source(pipeline.flags_that_matter(options), options.vocab_file, paths)
         done = manifest.completed(source, described)
         if done:
-            print(f"these records are complete already: {described}")
+            print("these records are complete already")
             return pipeline.Summary.of(done.statistics)
     folder = f"{files.absolute(options.stem)}.beam-{uuid.uuid4().hex[:8]}"
     everywhere = dataclasses.replace(
@@ -160,7 +160,7 @@ def create_pretraining_data(options: pipeline.Options, beam_arguments: list[str]
         files.copy(options.vocab_file, everywhere.vocab_file)
         _run(job, beam_arguments)
         if options.input_format == "auto":
-            pipeline.print_formats(files.read_text(job.formats).splitlines())
+            print(text_formats.told(files.read_text(job.formats).splitlines()))
     except Exception as error:
         if files.exists(job.error):
             raise UserError(files.read_text(job.error)) from error

@@ -7,7 +7,7 @@ from data_gen import pipeline
 def main(_: list[str]) -> None:
     options = command_line.read(pipeline.Options)
     print(pipeline.create_pretraining_data(options))
-    print(f"written to {', '.join(options.output_file)}")
+    print(pipeline.where(options))
 
 
 if __name__ == "__main__":

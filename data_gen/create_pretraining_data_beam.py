@@ -22,7 +22,7 @@ def main(beam_arguments: list[str]) -> None:
     finally:
         logging.disable(logging.NOTSET)
     print(beam_pipeline.create_pretraining_data(options, beam_arguments))
-    print(f"written to {', '.join(options.output_file)}")
+    print(pipeline.where(options))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from official_bert import files
+from data_gen import text_formats
 from official_bert.errors import UserError
 from official_bert.progress import Progress
 
@@ -20,13 +21,18 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool = False) -> Iterator[st
         drop_invalid_utf8: whether bytes that are not UTF-8 are dropped (as in the original) instead of an error.
 
     Raises:
-        UserError: with file and line, for bytes that are not UTF-8.
+        UserError: with file and line, for bytes that are not UTF-8; for compressed files.
     """
     progress = Progress("reading", sum(map(files.size, paths)) / 1e6, "MB")
     read = 0
     for path in paths:
         with files.open_bytes(path) as reader:
             for number, line in enumerate(reader, start=1):
+                if number == 1 and text_formats.is_compressed(line):
+                    raise UserError(
+                        f"{path} is compressed, which --algorithm=reference does not read; decompress it, or take "
+                        "--algorithm=fast"
+                    )
                 read += len(line)
                 try:
                     text = line.decode("utf-8", "ignore" if drop_invalid_utf8 else "strict")

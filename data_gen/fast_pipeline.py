@@ -11,10 +11,12 @@ file is there.
 import concurrent.futures
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -84,7 +86,7 @@ def create(
     Raises:
         UserError: the text is empty, the disk full, or the working folder is another run's.
     """
-    with _full_disk_told(settings.stem):
+    with _failed_writes_told(settings.stem):
         if files.is_remote(settings.stem):
             raise UserError(
                 f"{settings.stem} is not on this machine; write the records to a local disk, then copy them"
@@ -92,12 +94,19 @@ def create(
         folder = settings.stem + ".work"
         _claim(folder, settings.source)
         dtype = token_store.id_dtype(max(vocab.values()) + 1)
-        corpus = _tokenize(folder, settings, read_documents, encode, dtype, vocab[UNK])
+        try:
+            corpus = _tokenize(folder, settings, read_documents, encode, dtype, vocab[UNK])
+        except _TextError:
+            # Other text or other flags are needed, and so what there is would be in the way.
+            shutil.rmtree(folder)
+            raise
         if not corpus["tokens"]:
             shutil.rmtree(folder)
             raise UserError("the input holds no text")
         run = plan(settings, law, os.path.join(folder, worker.CORPUS), dtype)
         files.write_text(os.path.join(folder, worker.RUN), json.dumps(dataclasses.asdict(run)))
+        for path in run.outputs:
+            files.remove_unfinished(path)
         block_tasks = [{"block": [number, block]} for number in range(run.passes) for block in range(len(run.blocks))]
         shard_tasks = [{"shard": [number]} for number in range(len(run.outputs))]
         with _Workers(folder, min(settings.num_workers, len(block_tasks))) as workers:
@@ -141,13 +150,27 @@ def plan(settings: Settings, law: Law, corpus: str, dtype: Any) -> worker.Run:
     )
 
 
+class _TextError(UserError):
+    """The text cannot be read as the flags say."""
+
+
+def _read(documents: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Yields the documents; tells errors of the text from others."""
+    try:
+        yield from documents
+    except UserError as error:
+        raise _TextError(str(error)) from error
+
+
 @contextlib.contextmanager
-def _full_disk_told(stem: str) -> Iterator[None]:
+def _failed_writes_told(stem: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        failed, mend = ("write", "make room") if full else ("work", "mend that")
         raise UserError(
-            f"cannot write in {stem}.work: {error}; what is done is kept: make room and run the same command again to "
+            f"cannot {failed} in {stem}.work: {error}; what is done is kept: {mend} and run the same command again to "
             "go on"
         ) from error
 
@@ -193,7 +216,7 @@ def _tokenize(
         done = 0.0
         with concurrent.futures.ThreadPoolExecutor(settings.num_workers) as pool:
             running = {
-                pool.submit(token_store.write_part, part, read_documents(path), encode, dtype, unk_id): part
+                pool.submit(token_store.write_part, part, _read(read_documents(path)), encode, dtype, unk_id): part
                 for part, path in zip(parts, settings.inputs, strict=True)
             }
             try:
@@ -218,10 +241,14 @@ class _Workers:
         self._processes: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> "_Workers":
+        # This process may have been told in other ways where modules are.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         for _ in range(self._count):
             command = [sys.executable, "-m", worker.__name__, self._folder]
             self._processes.append(
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+                subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment
+                )
             )
         return self
 
@@ -247,7 +274,7 @@ class _Workers:
                 except queue.Empty:
                     return
                 try:
-                    result = _ask(process, tasks[number])
+                    result = _ask(process, tasks[number], self._folder)
                 except Exception as error:
                     errors.append(error)
                     return
@@ -265,20 +292,31 @@ class _Workers:
         return [result for result in results if result is not None]
 
 
-def _ask(process: subprocess.Popen[str], task: dict[str, Any]) -> dict[str, Any]:
+def _ask(process: subprocess.Popen[str], task: dict[str, Any], folder: str) -> dict[str, Any]:
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(json.dumps(task) + "\n")
-    process.stdin.flush()
-    line = process.stdout.readline()
+    line = ""
+    with contextlib.suppress(BrokenPipeError):  # it has ended
+        process.stdin.write(json.dumps(task) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
     if not line:
-        raise UserError(
-            f"a worker process ended with code {process.wait()} at {task}; if it was killed for memory, lower "
-            "--block_tokens or --num_workers, and run the same command again to go on"
-        )
+        raise UserError(_end_told(process.wait(), task, folder))
     answer = json.loads(line)
     if "user_error" in answer:
         raise UserError(f"{answer['user_error']}; what is done is kept: run the same command again to go on")
     if "defect" in answer:
         raise RuntimeError(answer["defect"])
     return dict(answer["result"])
+
+
+def _end_told(code: int, task: dict[str, Any], folder: str) -> str:
+    if code == -signal.SIGKILL:
+        return (
+            f"a worker process was killed at {task}, as systems do when memory is short; the same command with fewer "
+            f"--num_workers goes on with what is done; or remove {folder} and start anew with a smaller --block_tokens"
+        )
+    return (
+        f"a worker process ended with code {code} at {task}, and may have said why above; what is done is kept: run "
+        "the same command again to go on"
+    )

@@ -111,6 +111,8 @@ def _count(options: Options) -> tuple[WordCounts, WordCounts]:
     both = sorted(set(paths) & set(heldout_paths))
     if both:
         raise UserError(f"--heldout_file names {both[0]}, which --input_file names too; give text not learned from")
+    compared = [options.compare_with] if options.compare_with else []
+    files.refuse_overwriting(options.vocab_file, "vocab_file", [*paths, *heldout_paths, *compared])
     text, heldout = (WordCounts(options.do_lower_case, options.max_words) for _ in range(2))
     for number, document in enumerate(_documents(paths, options), start=1):
         held = not heldout_paths and number % _HELDOUT_EVERY == 0
@@ -121,13 +123,18 @@ def _count(options: Options) -> tuple[WordCounts, WordCounts]:
 
 
 def _documents(paths: list[str], options: Options) -> Iterator[text_formats.Document]:
+    formats = [options.input_format] * len(paths)
+    if options.input_format == "auto":
+        formats = [text_formats.found_format(path, options.language) for path in paths]
+        if paths:
+            print(text_formats.told(formats))
     sizes = [files.size(path) for path in paths]
     progress = Progress("counting words", sum(sizes) / 1e6, "MB")
-    for number, path in enumerate(paths):
+    for number, (path, format) in enumerate(zip(paths, formats, strict=True)):
         done = sum(sizes[:number])
         end = done + sizes[number]
         for document in text_formats.read_documents(
-            path, options.input_format, options.language, options.json_field, options.drop_invalid_utf8
+            path, format, options.language, options.json_field, options.drop_invalid_utf8
         ):
             yield document
             # About: characters are counted for bytes, of compressed files too.

@@ -1,6 +1,5 @@
 """From text files to TFRecord files: the whole of create_pretraining_data, without its flags."""
 
-import collections
 import dataclasses
 import os
 import random
@@ -18,6 +17,9 @@ from official_bert.command_line import option
 from official_bert.errors import UserError
 from official_bert.fast_tokenization import FastTokenizer
 from official_bert.progress import Progress
+
+# Places within a record are numbers of 16 bits on their way.
+_MOST_PLACES = 2**16 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,11 @@ class Options:
     max_seq_length: int = option(128, "Length of every record, in tokens.")
     max_predictions_per_seq: int = option(20, "The most tokens to predict in a record.")
     random_seed: int = option(12345, "The seed of everything random.")
-    dupe_factor: int = option(10, "How often the text is used, with other masks and cuts each time.")
+    dupe_factor: int = option(
+        None,
+        "How often the text is used, with other masks and cuts each time; unless it is given, 10 times, but once with "
+        "--masking=dynamic.",
+    )
     masked_lm_prob: float = option(0.15, "The share of tokens to predict.")
     short_seq_prob: float = option(0.1, "How likely a document is cut into sequences shorter than the maximum.")
     drop_invalid_utf8: bool = option(False, "Whether bytes that are not UTF-8 are dropped instead of being an error.")
@@ -58,13 +64,24 @@ class Options:
     shard_size_mb: int = option(0, "Write as many files as make them about this large, instead of --num_shards.")
     gzip: bool = option(False, "Whether the record files are compressed; run_pretraining finds that out.")
     num_workers: int = option(os.cpu_count() or 1, "Processes that make instances, and threads that read text.")
-    block_tokens: int = option(400_000, "Tokens of text that a process handles at once; its memory grows with it.")
+    block_tokens: int = option(
+        400_000,
+        "Tokens of text that a process handles at once; its memory is about 40 MB, and 45 MB for each million of them. "
+        "A document is never cut, so that a longer one is held whole.",
+    )
 
     def __post_init__(self) -> None:
+        if self.dupe_factor is None:
+            object.__setattr__(self, "dupe_factor", 1 if self.masking == "dynamic" else 10)
         if self.max_seq_length < 5:
             raise UserError(
                 f"--max_seq_length is {self.max_seq_length}; two segments and 3 special tokens need 5 or more"
             )
+        for name in ("max_seq_length", "max_predictions_per_seq"):
+            if getattr(self, name) > _MOST_PLACES:
+                raise UserError(f"--{name} is {getattr(self, name):,}; expected at most {_MOST_PLACES:,}")
+        if self.shard_size_mb < 0:
+            raise UserError(f"--shard_size_mb is {self.shard_size_mb}; expected at least 1, or 0 to go by --num_shards")
         for name in ("max_predictions_per_seq", "dupe_factor", "num_shards", "num_workers", "block_tokens"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name} is {getattr(self, name)}; expected at least 1")
@@ -172,7 +189,7 @@ def create_pretraining_data(options: Options) -> Summary:
     path = manifest.manifest_path(options.stem)
     done = manifest.completed(source, path)
     if done:
-        print(f"these records are complete already: {path}")
+        print("these records are complete already")
         return Summary.of(done.statistics)
     make = _reference if options.algorithm == "reference" else _fast
     return make(options, paths, tokenizer, law, source)
@@ -186,13 +203,22 @@ def checked(options: Options) -> tuple[list[str], tokenization.FullTokenizer]:
     """
     paths = files.expand(options.input_file, "input_file")
     for path in options.output_file:
-        if files.absolute(path) in map(files.absolute, paths):
-            raise UserError(f"--output_file names {path}, which is an input; writing would destroy it")
+        files.refuse_overwriting(path, "output_file", [*paths, options.vocab_file])
     tokenizer = tokenization.FullTokenizer(options.vocab_file, options.do_lower_case)
     _warn_of_too_few_predictions(options)
     for path in options.output_file:
         files.check_writable(path)
     return paths, tokenizer
+
+
+def where(options: Options) -> str:
+    """Returns where the records are that were made, and the manifest, for a reader."""
+    described = manifest.manifest_path(options.stem)
+    made = manifest.Manifest.read(described).shards
+    names = options.output_file
+    if [shard.file for shard in made] != list(map(os.path.basename, names)):
+        names = [_numbered(options, "*", len(made))]
+    return f"records: {', '.join(names)}\nmanifest: {described}"
 
 
 def law_of(options: Options, vocab: dict[str, int]) -> Law:
@@ -237,7 +263,7 @@ def _fast(
     found = dict.fromkeys(paths, options.input_format)
     if options.input_format == "auto":
         found = {path: text_formats.found_format(path, options.language) for path in paths}
-        print_formats(list(found.values()))
+        print(text_formats.told(list(found.values())))
 
     def read(path: str) -> Iterator[list[str]]:
         return read_documents(options, path, found[path])
@@ -252,12 +278,6 @@ def _fast(
 
     settings = settings_of(options, paths, source)
     return Summary.of(fast_pipeline.create(settings, law, read, encode, tokenizer.vocab).statistics)
-
-
-def print_formats(found: list[str]) -> None:
-    """Says which formats the text files have."""
-    counts = collections.Counter(found)
-    print("format of the text: " + ", ".join(f"{name} ({count} files)" for name, count in counts.items()))
 
 
 def read_documents(options: Options, path: str, format: str) -> Iterator[list[str]]:
@@ -287,8 +307,11 @@ def _shards(options: Options, size: float) -> list[str]:
         count = max(1, round(size / (options.shard_size_mb * 1e6)))
     if count == 1:
         return options.output_file
-    ending = os.path.splitext(options.output_file[0])[1]
-    return [f"{options.stem}-{number:05}-of-{count:05}{ending}" for number in range(count)]
+    return [_numbered(options, f"{number:05}", count) for number in range(count)]
+
+
+def _numbered(options: Options, number: str, count: int) -> str:
+    return f"{options.stem}-{number}-of-{count:05}{os.path.splitext(options.output_file[0])[1]}"
 
 
 def _reference(

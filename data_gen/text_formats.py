@@ -11,6 +11,7 @@ a file's first bytes, whatever its name.
 """
 
 import bz2
+import collections
 import gzip
 import io
 import itertools
@@ -99,6 +100,17 @@ def found_format(path: str, language: str = "en") -> str:
     """
     _check_language(language)
     return _format_of(_head(_lines(path)), language)
+
+
+def told(formats: list[str]) -> str:
+    """Returns which formats text files were found to have, in words."""
+    counts = collections.Counter(formats)
+    return "format of the text: " + ", ".join(f"{name} ({count} files)" for name, count in counts.items())
+
+
+def is_compressed(start: bytes) -> bool:
+    """Whether a file that starts with these ten bytes, or all that it has, is compressed in a way that is read."""
+    return any(kind.match(start) for kind in (_GZIP, _BZIP2, _ZSTANDARD))
 
 
 def _check_language(language: str) -> None:

@@ -101,7 +101,7 @@ def _set_of_manifest(path: str, findings: Findings) -> _FileSet:
 
 def _sets_of_files(paths: list[str], findings: Findings) -> list[_FileSet]:
     # As os.path.join makes them of a folder and a manifest's names.
-    paths = [path if files.is_remote(path) else os.path.normpath(path) for path in paths]
+    paths = list(map(files.normal, paths))
     by_folder: dict[str, dict[str, None]] = {}
     for path in paths:
         by_folder.setdefault(os.path.dirname(path), {})[path] = None
@@ -124,7 +124,7 @@ def _sets_of_files(paths: list[str], findings: Findings) -> list[_FileSet]:
 def _described_sets(folder: str, unlisted: dict[str, None], findings: Findings) -> list[_FileSet]:
     """The sets that the folder's manifests name, as far as they are given; these files are taken out of `unlisted`."""
     sets = []
-    for described_by in files.glob(os.path.join(glob.escape(folder), manifest.manifest_path("*"))):
+    for described_by in manifest.beside(folder):
         found = Manifest.read(described_by)
         listed = {os.path.join(folder, shard.file): shard for shard in found.shards}
         given = {path: shard for path, shard in listed.items() if path in unlisted}
@@ -251,7 +251,7 @@ def _check_file(
     if digest != shard.sha256:
         return count, (
             f"{path}: all records are good, but they are not those of the manifest: sha256 {digest}, expected "
-            f"{shard.sha256}; make the file again or restore it from a copy"
+            f"{shard.sha256}; {records.MEND}"
         )
     return count, None
 

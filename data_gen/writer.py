@@ -1,6 +1,7 @@
 """Records to TFRecord files."""
 
 import contextlib
+import functools
 import gzip
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,8 +19,13 @@ _RECORDS_AT_ONCE = 1000
 
 def framed(record: bytes) -> bytes:
     """Returns a record as it stands in a TFRecord file: length, its checksum, the record, its checksum."""
-    length = struct.pack("<Q", len(record))
-    return length + _checksum(length) + record + _checksum(record)
+    return _framed_length(len(record)) + record + _checksum(record)
+
+
+@functools.lru_cache(10_000)
+def _framed_length(length: int) -> bytes:
+    packed = struct.pack("<Q", length)
+    return packed + _checksum(packed)
 
 
 def _checksum(data: bytes) -> bytes:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from official_bert.errors import UserError
@@ -25,6 +25,27 @@ def is_remote(path: str) -> bool:
 def absolute(path: str) -> str:
     """Returns a local path from the root on, and a remote one as it is."""
     return path if is_remote(path) else os.path.abspath(path)
+
+
+def normal(path: str) -> str:
+    """Returns the one spelling of a path that others of the same file can be compared with."""
+    return path if is_remote(path) else os.path.normpath(path)
+
+
+def refuse_overwriting(path: str, flag: str, inputs: Iterable[str]) -> None:
+    """Raises a UserError if a file to be written is one of those that are read.
+
+    Args:
+        path: of the file to be written.
+        flag: where it was given, without dashes.
+        inputs: files that are read.
+    """
+    if _real(path) in map(_real, inputs):
+        raise UserError(f"--{flag} names {path}, which is an input; writing would destroy it; give another name")
+
+
+def _real(path: str) -> str:
+    return path if is_remote(path) else os.path.realpath(path)
 
 
 def _gfile() -> Any:
@@ -139,6 +160,12 @@ def written_whole(path: str) -> Iterator[str]:
         remove(beside)
         _raise_as_user_error(path, error)
         raise
+
+
+def remove_unfinished(path: str) -> None:
+    """Removes what processes that were killed within `written_whole` left beside a local file."""
+    for left in glob(f"{local_glob.escape(_real(path))}.writing-*"):
+        remove(left)
 
 
 def _raise_as_user_error(path: str, error: BaseException) -> None:
@@ -258,7 +285,10 @@ def expand(patterns: list[str], flag: str) -> list[str]:
     for pattern in patterns:
         # A name that exists is taken as it is, even with [ or * in it.
         matches = [pattern] if os.path.exists(pattern) else glob(pattern)
+        folders = [match for match in matches if not is_remote(match) and os.path.isdir(match)]
         matches = [match for match in matches if is_remote(match) or os.path.isfile(match)]
+        if not matches and folders:
+            raise UserError(f"--{flag}: {folders[0]} is a folder; for all files in it give {folders[0]}/*")
         if not matches:
             raise UserError(f"--{flag}: no file matches {pattern!r} (looked in {os.getcwd()})")
         found.extend(matches)

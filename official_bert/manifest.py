@@ -1,6 +1,7 @@
 """What was made from what: the file beside the shards that tells, and keeps runs apart."""
 
 import dataclasses
+import glob
 import hashlib
 import json
 import os
@@ -68,24 +69,33 @@ class Manifest:
 def of_files(paths: list[str]) -> dict[str, tuple[Manifest, Shard]]:
     """Returns, for each of the record files that a manifest beside it names, that manifest and its entry.
 
+    The files are named as they are given, however they are spelled.
+
     Raises:
         UserError: a manifest cannot be understood, or a file has not the length that its manifest says.
     """
+    given: dict[str, list[str]] = {}
+    for path in paths:
+        given.setdefault(files.normal(path), []).append(path)
     found = {}
-    for folder in dict.fromkeys(os.path.dirname(path) for path in paths):
-        for described in files.glob(os.path.join(folder, manifest_path("*"))):
+    for folder in dict.fromkeys(map(os.path.dirname, given)):
+        for described in beside(folder):
             manifest = Manifest.read(described)
             for shard in manifest.shards:
-                path = os.path.join(folder, shard.file)
-                if path not in paths:
-                    continue
-                if files.size(path) != shard.bytes:
-                    raise UserError(
-                        f"{path} has {files.size(path):,} bytes, but {described} says {shard.bytes:,}: it is not whole "
-                        "or was changed; make it again, or remove the manifest if the file is right"
-                    )
-                found[path] = manifest, shard
+                for path in given.get(os.path.join(folder, shard.file), []):
+                    if files.size(path) != shard.bytes:
+                        raise UserError(
+                            f"{path} has {files.size(path):,} bytes, but {described} says {shard.bytes:,}: it is not "
+                            "whole or was changed; remove it and run the command that made it again, or remove the "
+                            "manifest if the file is right"
+                        )
+                    found[path] = manifest, shard
     return found
+
+
+def beside(folder: str) -> list[str]:
+    """Returns the manifests in a folder, by the folder's normal spelling."""
+    return files.glob(os.path.join(glob.escape(folder), manifest_path("*")))
 
 
 def manifest_path(stem: str) -> str:

@@ -15,6 +15,11 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{rest:02}" if minutes else f"{rest}s"
 
 
+def _amount(value: float) -> str:
+    """Whole numbers, but small amounts with two digits: 1,234, 7, 0.052."""
+    return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.2g}"
+
+
 class Progress:
     """Prints a line to stderr every ten seconds; short work prints none.
 
@@ -35,10 +40,11 @@ class Progress:
             return
         self._last = now
         rate = done / (now - self._start)
+        share = 100 * done / self._total if self._total else 100
         left = duration((self._total - done) / rate) if rate > 0 else "unknown"
         print(
-            f"{self._what}: {done:,.0f} of {self._total:,.0f} {self._unit} ({100 * done / max(self._total, 1):.0f} %), "
-            f"{rate:,.0f} {self._unit}/s, {left} left",
+            f"{self._what}: {_amount(done)} of {_amount(self._total)} {self._unit} ({share:.0f} %), "
+            f"{_amount(rate)} {self._unit}/s, {left} left",
             file=sys.stderr,
             flush=True,
         )

@@ -3,11 +3,14 @@
 Writing needs NumPy alone; TensorFlow is imported where records are read, so that processes that only write do without.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import re
 import struct
+import tempfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,6 +27,10 @@ INT64, FLOAT = "int64", "float32"
 
 _RECORDS_AT_ONCE = 1000
 _MOST_NAMED = 20
+_BYTES_AT_ONCE = 1 << 14
+
+# A command that finds all its files, at their full length, does not make them again.
+MEND = "remove it and run the command that made it again, or restore it from a copy"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,41 +109,74 @@ def encode(values: Mapping[str, np.ndarray], schema: Schema) -> list[bytes]:
     Raises:
         ValueError: a feature has another shape than the schema says.
     """
-    fields = []
+    columns: list[list[bytes]] = []  # pieces of the records, by record
+    alike: list[np.ndarray] = []  # the fields since, of as many bytes in all records, [B, bytes] each
     for name, feature in schema.items():
         array = np.asarray(values[name])
         if array.shape[1:] != feature.shape:
             raise ValueError(f"{name} has shape {array.shape[1:]}; the schema says {feature.shape}")
-        packed = _packed_integers(array) if feature.dtype == INT64 else _packed_floats(array)
-        fields.append((name, feature.dtype, packed))
-    encoded = []
-    for row in zip(*(packed for _, _, packed in fields), strict=True):
-        body = b"".join(
-            _field_start(name, dtype, len(data)) + data for (name, dtype, _), data in zip(fields, row, strict=True)
-        )
-        encoded.append(_tagged(1, len(body)) + body)
-    return encoded
+        flat = array.reshape(len(array), -1)
+        packed = _packed_integers(flat) if feature.dtype == INT64 else np.ascontiguousarray(flat, "<f4").view(np.uint8)
+        if isinstance(packed, np.ndarray):
+            start = np.frombuffer(_field_start(name, feature.dtype, packed.shape[1]), np.uint8)
+            alike += [np.broadcast_to(start, (len(array), len(start))), packed]
+            continue
+        if alike:
+            columns.append(_rows(np.concatenate(alike, axis=1)))
+            alike = []
+        columns.append([_field_start(name, feature.dtype, len(data)) + data for data in packed])
+    if alike:
+        columns.append(_rows(np.concatenate(alike, axis=1)))
+    return [_tagged(1, len(body)) + body for body in map(b"".join, zip(*columns, strict=True))]
 
 
-def _packed_floats(array: np.ndarray) -> list[bytes]:
-    return [row.tobytes() for row in array.astype("<f4")]
+def _rows(array: np.ndarray) -> list[bytes]:
+    count, width = array.shape
+    data = array.tobytes()
+    return [data[row * width : (row + 1) * width] for row in range(count)]
 
 
-def _packed_integers(array: np.ndarray) -> list[bytes]:
-    """Each row as varints: seven bits a byte, the lowest first, the eighth bit set on all but the last."""
-    values = array.reshape(len(array), -1).astype(np.int64).view(np.uint64)
-    groups = max(1, -(-int(values.max(initial=0)).bit_length() // 7))
-    if groups == 1:
-        return [row.tobytes() for row in values.astype(np.uint8)]
+def _packed_integers(values: np.ndarray) -> np.ndarray | list[bytes]:
+    """Each row of [B, numbers] as varints: seven bits a byte, the lowest first, the eighth bit set on all but the last.
+
+    Rows of numbers that take a byte each are an array, [B, bytes].
+    """
+    if values.dtype.kind != "u":
+        values = values.astype(np.int64).view(np.uint64)
+    largest = int(values.max(initial=0))
+    if largest < 1 << 7:
+        return values.astype(np.uint8)
+    if largest < 1 << 16:
+        # By table: this is the most frequent work of all.
+        table, presence = _varints_below_65536()
+        bits, present = table.take(values).view(np.uint8), presence.take(values).view(bool)
+        present = present.reshape(len(values), -1)
+        lengths = present.sum(axis=1)
+        data = bits.reshape(present.shape)[present].tobytes()
+    else:
+        all_bits, all_present = _varints(values, -(-largest.bit_length() // 7))
+        lengths = all_present.sum(axis=(1, 2))
+        data = all_bits[all_present].tobytes()
+    ends = np.cumsum(lengths).tolist()
+    return [data[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def _varints(values: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the bytes of varints, of as many bytes as the largest has, and which of them there are: [..., groups]."""
     bits = np.empty((*values.shape, groups), np.uint8)
     present = np.empty((*values.shape, groups), bool)
     for group in range(groups):
         rest = values >> np.uint64(7 * group)
         present[..., group] = (rest > 0) | (group == 0)
         bits[..., group] = (rest & np.uint64(0x7F)) | ((rest > 0x7F) * np.uint64(0x80))
-    data = bits[present].tobytes()
-    ends = np.cumsum(present.sum(axis=(1, 2))).tolist()
-    return [data[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    return bits, present
+
+
+@functools.cache
+def _varints_below_65536() -> tuple[np.ndarray, np.ndarray]:
+    """`_varints` of these numbers, each one's four bytes (at most three are used) as one number."""
+    bits, present = _varints(np.arange(1 << 16, dtype=np.uint64), 4)
+    return bits.view("<u4")[:, 0], present.view("<u4")[:, 0]
 
 
 @functools.cache
@@ -151,6 +191,7 @@ def _field_start(name: str, dtype: str, length: int) -> bytes:
     return _tagged(1, len(key) + len(value) + len(kind) + len(values) + length) + key + value + kind + values
 
 
+@functools.cache
 def _tagged(number: int, length: int) -> bytes:
     """The start of a length-delimited field of a protocol buffer."""
     tag = bytes([number << 3 | 2])
@@ -205,19 +246,46 @@ def read_file(path: str) -> Iterator[bytes]:
     """
     import tensorflow as tf
 
-    number = 0
+    number, near = 0, ""
+    kind = compression([path])
     try:
-        for record in tf.data.TFRecordDataset(path, compression([path])).as_numpy_iterator():
+        for record in tf.data.TFRecordDataset(path, kind).as_numpy_iterator():
             yield record
             number += 1
+        return
     except tf.errors.NotFoundError as error:
         raise UserError(f"there is no file {path}") from error
     except tf.errors.DataLossError as error:
         place = re.search(r"at (\d+)", error.message)
-        near = f", near byte {place.group(1)}," if place else ""
-        raise UserError(
-            f"{path}: record {number} (from 0){near} is damaged; make the file again or restore it from a copy"
-        ) from error
+        if place and not kind:
+            near = f", near byte {place.group(1)},"
+    if kind:
+        # TensorFlow decompresses much at once, and then has lost the good records before the damage as well.
+        with tempfile.NamedTemporaryFile() as plain, contextlib.suppress(tf.errors.DataLossError):
+            for piece in _decompressed(path):
+                plain.write(piece)
+            plain.flush()
+            for record in tf.data.TFRecordDataset(plain.name).skip(number).as_numpy_iterator():
+                yield record
+                number += 1
+    raise UserError(f"{path}: record {number} (from 0){near} is damaged; {MEND}")
+
+
+def _decompressed(path: str) -> Iterator[bytes]:
+    """Yields what a gzip file holds, up to where it is damaged or ends."""
+    reading = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    with files.open_bytes(path) as reader:
+        while piece := reader.read(_BYTES_AT_ONCE):
+            before = reading.copy()
+            try:
+                yield reading.decompress(piece)
+                continue
+            except zlib.error:
+                pass  # what there is before the damage, byte by byte
+            with contextlib.suppress(zlib.error):
+                for byte in piece:
+                    yield before.decompress(bytes([byte]))
+            return
 
 
 def count(path: str) -> int:
@@ -237,7 +305,7 @@ def count(path: str) -> int:
             length = struct.unpack("<Q", header)[0] if len(header) == 8 else end
             offset += 8 + 4 + length + 4
             if offset > end:
-                raise UserError(f"{path} ends within record {total} (from 0); make the file again")
+                raise UserError(f"{path} ends within record {total} (from 0); {MEND}")
             total += 1
     return total
 

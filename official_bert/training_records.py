@@ -186,6 +186,14 @@ def _check_first_records(paths: list[str], schema: records.Schema, damaged_are_k
                 continue
             raise
         problem = "it holds no record" if record is None else records.mismatch(record, schema)
+        unmasked = records.unmasked_schema(*schema["input_ids"].shape)
+        if problem and record and "masked_lm_ids" in schema and not records.mismatch(record, unmasked):
+            held = tf.train.Example.FromString(record).features.feature
+            if not any(name.startswith("masked_lm_") for name in held):
+                raise UserError(
+                    f"{path} was written without masks (--masking=dynamic), which its manifest tells; that must lie "
+                    f"beside it: copy the *.manifest.json of its run to {os.path.dirname(path) or '.'}"
+                )
         if problem:
             raise UserError(
                 f"{path}: {problem}; --max_seq_length, --max_predictions_per_seq and --bert_config_file must be those "

@@ -1,3 +1,4 @@
+import gzip
 import hashlib
 import json
 import pathlib
@@ -8,7 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from official_bert import text_pairs
+from official_bert import progress, text_pairs
 from data_gen import masking, pipeline
 from data_gen.instances import Law, instances_of_document
 from official_bert.errors import UserError
@@ -277,6 +278,10 @@ def test_script_says_what_is_wrong_and_writes_nothing(corpus: list[str], vocab_f
     ({"vocab_file": "none.txt"}, "there is no file none.txt"),
     ({"max_seq_length": 4}, "--max_seq_length is 4"),
     ({"dupe_factor": 0}, "--dupe_factor is 0"),
+    ({"max_seq_length": 100_000}, "--max_seq_length is 100,000; expected at most 65,535"),
+    ({"max_predictions_per_seq": 100_000}, "--max_predictions_per_seq is 100,000"),
+    ({"shard_size_mb": -1}, "--shard_size_mb is -1"),
+    ({"input_file": ["/proc"]}, r"--input_file: /proc is a folder; for all files in it give /proc/\*"),
     ({"masked_lm_prob": 1.5}, "--masked_lm_prob is 1.5"),
     ({"short_seq_prob": -1.0}, "--short_seq_prob is -1.0"),
     ({"output_file": ["/proc/none/x"]}, "cannot make the folder /proc/none"),
@@ -298,6 +303,34 @@ def test_empty_text_is_refused(vocab_file: str, tmp_path: pathlib.Path):
 def test_an_input_is_never_overwritten(corpus: list[str], vocab_file: str, tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="which is an input"):
         pipeline.create_pretraining_data(options_for(corpus, vocab_file, tmp_path, output_file=[corpus[0]]))
+
+
+def test_the_vocabulary_is_never_overwritten(corpus: list[str], vocab_file: str, tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match="--output_file names .*vocab.txt, which is an input"):
+        pipeline.create_pretraining_data(options_for(corpus, vocab_file, tmp_path, output_file=[vocab_file]))
+
+
+def test_the_reference_algorithm_names_the_other_one_for_compressed_text(vocab_file: str, tmp_path: pathlib.Path):
+    path = tmp_path / "text.txt.gz"
+    path.write_bytes(gzip.compress(b"the cat sat\n"))
+    with pytest.raises(UserError, match="text.txt.gz is compressed, .* or take --algorithm=fast"):
+        pipeline.create_pretraining_data(options_for([str(path)], vocab_file, tmp_path))
+
+
+def test_text_is_used_ten_times_but_once_where_masks_are_made_while_training():
+    def used(**flags: object) -> int:
+        return pipeline.Options(["text"], ["records"], "vocab", **flags).dupe_factor  # type: ignore[arg-type]
+
+    assert [used(), used(masking="dynamic"), used(masking="dynamic", dupe_factor=3)] == [10, 1, 3]
+
+
+def test_progress_tells_small_amounts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("official_bert.progress._SECONDS_BETWEEN_LINES", -1.0)
+    progress.Progress("tokenizing", 0.84, "MB").update(0.0521)
+    progress.Progress("making instances", 12_345, "blocks").update(7)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("tokenizing: 0.052 of 0.84 MB (6 %), ")
+    assert lines[1].startswith("making instances: 7 of 12,345 blocks (0 %), ")
 
 
 def test_bytes_that_are_not_utf8_are_named_or_dropped(vocab_file: str, tmp_path: pathlib.Path):

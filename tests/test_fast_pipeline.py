@@ -1,12 +1,16 @@
 """The fast algorithm: the same laws as the original's, and the same bytes whatever happens on the way."""
 
+import contextlib
+import errno
 import itertools
 import json
 import math
+import os
 import pathlib
 import random
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +20,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert import records, text_pairs
-from data_gen import pipeline, python_docs, token_store, vectorized, writer
+from data_gen import fast_pipeline, pipeline, python_docs, token_store, vectorized, writer
 from data_gen.instances import Law, instances_of_document
 from data_gen.masking import MaskingVocabulary
 from official_bert.errors import UserError
@@ -107,13 +111,15 @@ def test_bytes_are_the_same_after_kills_at_random_moments(corpus: tuple[list[str
     rng = random.Random(time.time_ns())
     found = []
     for _ in range(5):
-        process = subprocess.Popen(command_for(options), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command_for(options), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         before = len(list(work.glob("*"))) if work.exists() else 0
         # Not before it has begun to do something new, and then at any moment.
         while process.poll() is None and (not work.exists() or len(list(work.glob("*"))) <= before):
             time.sleep(0.005)
         time.sleep(rng.uniform(0, 0.6))
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # the workers too
         process.wait()
         found.append(len(list(work.glob("*.json"))) if work.exists() else None)
         if found[-1] is None:
@@ -140,6 +146,58 @@ def test_full_disk_is_told_and_the_same_command_goes_on(corpus: tuple[list[str],
     assert done.returncode == 0, done.stderr
     assert "going on with the unfinished work" in done.stdout
     assert contents(tmp_path / "full") == contents(tmp_path / "straight")
+
+
+def test_what_a_kill_left_beside_the_records_is_removed(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    left = [tmp_path / "out-00001-of-00003.tfrecord.writing-0123456789ab", tmp_path / "mine.tfrecord.writing-0"]
+    for path in left:
+        path.write_text("half")
+    pipeline.create_pretraining_data(options_for(corpus, tmp_path))
+    assert [path.exists() for path in left] == [False, True]
+
+
+def test_other_errors_of_the_system_are_not_told_as_a_full_disk():
+    full = pytest.raises(UserError, match="cannot write in out.work: .* make room and run the same command")
+    with full, fast_pipeline._failed_writes_told("out"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    other = pytest.raises(UserError, match="cannot work in out.work: .*Permission denied.* mend that and run")
+    with other, fast_pipeline._failed_writes_told("out"):
+        raise OSError(errno.EACCES, "Permission denied")
+
+
+@pytest.mark.parametrize(("code", "words"), [
+    ("import os; os.kill(os.getpid(), 9)", "was killed at .* fewer --num_workers goes on .* remove out.work and"),
+    ("raise SystemExit(3)", "ended with code 3 at .* run the same command again"),
+])  # fmt: skip
+def test_the_end_of_a_worker_is_told(code: str, words: str):
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process.wait()
+    with pytest.raises(UserError, match=words):
+        fast_pipeline._ask(process, {"block": [0, 0]}, "out.work")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.close()
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+
+
+def test_workers_find_what_this_process_finds(
+    corpus: tuple[list[str], str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert pipeline.create_pretraining_data(options_for(corpus, tmp_path)).instances
+
+
+def test_the_flag_that_an_error_of_the_text_advises_helps(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    path = tmp_path / "latin1.txt"
+    path.write_bytes(b"return the value\nthe \xe9 object\n")
+    inputs = ([*corpus[0], str(path)], corpus[1])
+    with pytest.raises(UserError, match="latin1.txt, line 2: .* pass --drop_invalid_utf8"):
+        pipeline.create_pretraining_data(options_for(inputs, tmp_path / "out", input_format="sentences"))
+    assert not list((tmp_path / "out").iterdir())
+    options = options_for(inputs, tmp_path / "out", input_format="sentences", drop_invalid_utf8=True)
+    assert pipeline.create_pretraining_data(options).instances
 
 
 def test_shards_of_another_run_are_not_mixed_with_these(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
@@ -179,6 +237,8 @@ def test_manifest_describes_what_was_made(corpus: tuple[list[str], str], tmp_pat
         content = (tmp_path / shard["file"]).read_bytes()
         assert len(content) == shard["bytes"]
         assert records.count(str(tmp_path / shard["file"])) == shard["records"]
+    told = pipeline.where(options_for(corpus, tmp_path)).splitlines()
+    assert told == [f"records: {tmp_path}/out-*-of-00003.tfrecord", f"manifest: {tmp_path}/out.manifest.json"]
     batch = parsed(sorted(tmp_path.glob("*.tfrecord")))
     assert int(batch["input_mask"].sum()) == summary.tokens
     assert int(batch["masked_lm_weights"].sum()) == summary.predictions
@@ -228,6 +288,57 @@ def test_every_record_fits_the_schema(corpus: tuple[list[str], str], tmp_path: p
                 batch["segment_ids"][row],
                 [0] * (seps[0] + 1) + [1] * (seps[1] - seps[0]) + [0] * (LENGTH - length[row]),
             )
+
+
+def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
+    ids = batch["input_ids"].copy()
+    row, slot = np.nonzero(batch["masked_lm_weights"])
+    ids[row, batch["masked_lm_positions"][row, slot]] = batch["masked_lm_ids"][row, slot]
+    return ids
+
+
+def test_records_stand_in_a_random_order_and_random_segments_come_from_all_of_the_corpus(tmp_path: pathlib.Path):
+    count, special = 200, len(SPECIAL_TOKENS)
+    # Each document repeats a word of its own, which tells where a segment comes from.
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *(f"w{number}" for number in range(count))]) + "\n")
+    sentences = [" ".join([f"w{number}"] * 6) + "\n" for number in range(count)]
+    (tmp_path / "text.txt").write_text("\n".join(sentence * 20 for sentence in sentences))
+    options = options_for(
+        ([str(tmp_path / "text.txt")], str(tmp_path / "vocab.txt")), tmp_path / "out", block_tokens=2000, dupe_factor=3,
+        input_format="sentences",
+    )  # fmt: skip
+    pipeline.create_pretraining_data(options)
+    batch = parsed(sorted((tmp_path / "out").glob("*.tfrecord")))
+    ids = unmasked(batch)
+    first = ids[:, 1] - special
+    second = ids[np.arange(len(ids)), batch["input_mask"].sum(axis=1) - 2] - special
+    blocks = count * 6 * 20 / 2000
+    assert blocks == 12
+
+    def correlation(one: np.ndarray, two: np.ndarray) -> float:
+        return abs(np.corrcoef(one, two)[0, 1]) * math.sqrt(len(one))
+
+    # Documents stand in order in the text: ranks are the numbers themselves. Five deviations.
+    assert correlation(np.arange(len(first)), first) < 5
+    assert correlation(first[1:], first[:-1]) < 5
+    is_random = batch["next_sentence_labels"][:, 0] == 1
+    assert (first[~is_random] == second[~is_random]).all()
+    first, second = first[is_random], second[is_random]
+    assert len(first) > 500
+    assert (first != second).all()
+    # Any but the own document is as likely, so that there is a slight tendency away from it.
+    assert correlation(first, second) < 5
+    assert_alike(histogram(second // 20, 9), histogram(np.arange(count) // 20, 9), "documents of random segments")
+
+
+def test_each_pass_cuts_and_masks_anew(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    pipeline.create_pretraining_data(options_for(corpus, tmp_path, short_seq_prob=0.0))
+    batch = parsed(sorted(tmp_path.glob("*.tfrecord")))
+    # Were the two passes alike, each record would be there twice.
+    cuts = len(np.unique(unmasked(batch), axis=0)) / len(batch["input_ids"])
+    masks = len(np.unique(np.hstack([batch["masked_lm_positions"], unmasked(batch)]), axis=0)) / len(batch["input_ids"])
+    assert cuts > 0.7
+    assert masks > 0.9
 
 
 def histogram(values: np.ndarray, top: int) -> np.ndarray:

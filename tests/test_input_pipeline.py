@@ -9,7 +9,10 @@ import tensorflow as tf
 
 from official_bert import input_pipeline, records
 from data_gen import writer
+from official_bert.config import BertConfig
 from official_bert.dynamic_masking import DynamicMasking, record_keys
+from official_bert.errors import UserError
+from official_bert.training_records import RecordFiles
 from tests.conftest import WORDS
 
 VOCAB = {word: number for number, word in enumerate(WORDS)}
@@ -191,3 +194,13 @@ def test_evaluation_hides_the_same_tokens_each_time(tmp_path: pathlib.Path):
             np.testing.assert_array_equal(one[name], other[name])
     assert first[2]["masked_lm_weights"][2:].sum() == 0  # the batch's padding
     assert set(first[0]) == set(records.pretraining_schema(LENGTH, LIMIT))
+
+
+def test_records_without_masks_and_without_their_manifest_are_told_to_be_that(
+    tmp_path: pathlib.Path, tiny_config: BertConfig
+):
+    (path,) = write_records(tmp_path, [3])
+    with pytest.raises(UserError, match=r"0.tfrecord was written without masks .* copy the \*.manifest.json of its"):
+        RecordFiles.checked([path], "input_file", LENGTH, LIMIT, tiny_config, None)
+    with pytest.raises(UserError, match=f"input_ids has {LENGTH} values; expected 8"):
+        RecordFiles.checked([path], "input_file", 8, LIMIT, tiny_config, None)

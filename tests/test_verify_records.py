@@ -3,12 +3,15 @@
 import dataclasses
 import gzip
 import hashlib
+import itertools
 import json
 import pathlib
 import random
+import re
 import struct
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -196,6 +199,17 @@ def test_a_flipped_byte_of_a_compressed_file_is_found(vocab_file: str, tmp_path:
         path.write_bytes(changed)
         (told,) = problems(input_file=[str(path)])
         assert str(path) in told
+    whole = gzip.decompress(content)
+    for offset in (len(content) // 3, len(content) // 2, 9 * len(content) // 10):
+        changed = bytearray(content)
+        changed[offset] ^= 1
+        path.write_bytes(changed)
+        before, after = (len(zlib.decompressobj(31).decompress(content[:end])) for end in (offset, offset + 1))
+        (told,) = problems(input_file=[str(path)])
+        number = int(re.search(r"record (\d+) \(from 0\) is damaged", told)[1])
+        assert frame_of(whole, before) <= number <= frame_of(whole, after) + 1
+        read = [writer.framed(record) for record in itertools.islice(records.read_file(str(path)), number)]
+        assert whole.startswith(b"".join(read))
     path.write_bytes(gzip.compress(gzip.decompress(content)[:-1]))
     assert "record 299 (from 0)" in problems(input_file=[str(path)])[0]
 
@@ -216,6 +230,34 @@ def test_of_two_bad_records_the_first_is_named(
     path.write_bytes(content)
     (told,) = problems(input_file=[str(path)], vocab_file=vocab_file)
     assert words in told
+
+
+def test_a_damaged_file_is_made_again_once_it_is_removed(shards: list[str], tmp_path: pathlib.Path):
+    content = bytearray(pathlib.Path(shards[1]).read_bytes())
+    content[-20] ^= 1
+    pathlib.Path(shards[1]).write_bytes(content)
+    path = str(tmp_path / "out.manifest.json")
+    source = manifest.Manifest.read(path).source
+    (told,) = problems(manifest=path)
+    assert told.endswith("remove it and run the command that made it again, or restore it from a copy")
+    assert manifest.completed(source, path) is not None
+    pathlib.Path(shards[1]).unlink()
+    assert manifest.completed(source, path) is None
+
+
+@pytest.mark.parametrize("name", ["plain", "[ab]*?"])
+def test_manifests_are_found_however_the_files_are_spelled(
+    name: str, vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / name
+    folder.mkdir()
+    write(folder / "a.tfrecord", [good()])
+    described(folder, ["a.tfrecord"], vocab_file, 1)
+    monkeypatch.chdir(tmp_path)
+    spelled = [f"{name}//a.tfrecord", f"./{name}/a.tfrecord", f"{folder}/../{name}/a.tfrecord"]
+    assert list(manifest.of_files(spelled)) == spelled
+    for path in spelled:
+        assert any("sha256 as in" in told for told in verify(Options(input_file=[path])).checked)
 
 
 def test_each_bad_file_is_told(shards: list[str], tmp_path: pathlib.Path):

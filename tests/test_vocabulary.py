@@ -183,6 +183,20 @@ def test_flags_out_of_range_are_refused(changes: dict[str, object], message: str
         learn(tmp_path, **changes)
 
 
+def test_what_is_read_is_never_overwritten(tmp_path: pathlib.Path):
+    text, other, link = (tmp_path / name for name in ("text.txt", "other.txt", "link.txt"))
+    other.write_text(TEXT)
+    link.symlink_to(other)
+    for changes in (
+        {"vocab_file": str(tmp_path / "." / "text.txt")},
+        {"vocab_file": str(other), "heldout_file": [str(other)]},
+        {"vocab_file": str(link), "compare_with": str(other)},
+    ):
+        with pytest.raises(UserError, match="--vocab_file names .*, which is an input; writing would destroy it"):
+            learn(tmp_path, **changes)
+    assert text.read_text() == other.read_text() == TEXT
+
+
 def test_coverage_takes_the_fewest_letters_that_reach_it():
     frequencies = collections.Counter({"a": 50, "c": 20, "b": 20, "d": 9, "e": 1})
     assert commonest(frequencies, 0.5) == {"a"}
