@@ -62,6 +62,7 @@ class Options:
     new_token_rows: str = option("append", "New rows for them, or those of [unused...] tokens.", sizes.ROWS)
     max_position_embeddings: int | None = option(None, "A longest sequence beyond the model's.")
     position_init: str = option("tiled", "How the further positions start.", sizes.POSITION_INITS)
+    list_tensors: bool = option(False, "Whether to list every tensor that was loaded or left behind.")
 
 
 def find_format(path: str) -> str:
@@ -125,7 +126,8 @@ def convert(options: Options) -> list[str]:
     """
     given = Given(options.bert_config_file, options.vocab_file, options.do_lower_case, options.optimizer)
     source_format, source = read(options.from_, given)
-    lines = [f"read {TITLES[source_format]} checkpoint {options.from_}: {_summary(source)}", *_notes(source.notes)]
+    lines = [f"read {TITLES[source_format]} checkpoint {options.from_}: {_summary(source)}"]
+    lines += [*_tensors(source, options.list_tensors), *_notes(source.notes)]
     changed, changes = _changed(source, options)
     lines += changes
     if options.optimizer and options.to_format not in (OFFICIAL_BERT, TF1):
@@ -157,11 +159,13 @@ def _changed(checkpoint: Checkpoint, options: Options) -> tuple[Checkpoint, list
         tokens = [token.strip() for token in tokens if token.strip()]
         if not tokens:
             raise UserError(f"{options.new_tokens_file} holds no token; write one on each line")
+        unknown = sizes.without_pieces(checkpoint, tokens)
         checkpoint = sizes.add_tokens(checkpoint, tokens, options.new_token_rows)
         where = "new rows" if options.new_token_rows == "append" else "the rows of [unused...] tokens"
-        lines.append(
-            f"changed: {len(tokens)} tokens in {where}, each the mean of the pieces that it was cut into so far"
-        )
+        starts = "each the mean of the pieces that it was cut into so far"
+        if unknown:
+            starts += f"; of all rows where that was [UNK]: {', '.join(unknown)}"
+        lines.append(f"changed: {len(tokens)} tokens in {where}, {starts}")
     if options.max_position_embeddings is not None:
         before = checkpoint.config.max_position_embeddings
         how = f"{options.position_init}, from {before} to {options.max_position_embeddings}"
@@ -186,15 +190,33 @@ def _summary(checkpoint: Checkpoint) -> str:
     return "; ".join(texts)
 
 
+def _tensors(checkpoint: Checkpoint, each: bool) -> list[str]:
+    """What became of the file's tensors; with `each`, a line for every one."""
+    inventory = checkpoint.inventory
+    if inventory is None:
+        return []
+    behind = [f"{len(names)} {kind}" for kind, names in inventory.left_behind.items()]
+    loaded = f"{len(inventory.loaded)} loaded, none missing, none unexpected"
+    lines = [f"tensors: {loaded}; left behind: {', '.join(behind) or 'none'}"]
+    if each:
+        lines += [f"loaded: {theirs} as {ours}" for theirs, ours in sorted(inventory.loaded.items())]
+        lines += [f"left behind: {name}" for names in inventory.left_behind.values() for name in names]
+    return lines
+
+
 def _notes(notes: tuple[str, ...]) -> list[str]:
     return [f"note: {note}" for note in notes]
 
 
 def _round_trip(written: Checkpoint, again: Checkpoint, to_format: str) -> str:
     """Compares what was written with what is read back, to the bit."""
-    for field in ("config", "vocab", "do_lower_case"):
-        # Without a vocabulary its casing has no place either.
-        if getattr(written, field) != getattr(again, field) and (field != "do_lower_case" or written.vocab is not None):
+    fields = ["config", "vocab", "labels"]
+    if written.vocab is not None:  # without it, its casing has no place either
+        fields.append("do_lower_case")
+    if written.slots:
+        fields.append("step")
+    for field in fields:
+        if getattr(written, field) != getattr(again, field):
             raise UserError(
                 f"the {TITLES[to_format]} format cannot hold the model's {field}: written {getattr(written, field)!r}, "
                 f"read back {getattr(again, field)!r}"

@@ -1,24 +1,25 @@
-"""Checkpoints for the tests of their formats: tiny ones with random weights, and model garden's made by hand."""
+"""Checkpoints for the tests of their formats: tiny ones with random weights, and such as model garden's code wrote."""
 
 import dataclasses
 import json
 import pathlib
 
 import numpy as np
-import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from official_bert.checkpoint_formats import model_garden
+from official_bert.checkpoint_formats import bundle
 from official_bert.checkpoint_formats.checkpoint import (
     PARTS,
     PRETRAINING,
     SLOTS,
     Checkpoint,
-    numbered,
     shapes_of,
-    with_head_axis,
 )
 from official_bert.config import BertConfig
-from tests.conftest import WORDS
+from tests.conftest import ROOT, WORDS
+
+# What its library, of the version told there, saved of its models, and what they computed.
+MODEL_GARDEN = json.loads((ROOT / "tests" / "golden" / "model_garden.json").read_text())
 
 
 def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int = 3, seed: int = 0) -> Checkpoint:
@@ -57,19 +58,28 @@ def assert_equal(a: Checkpoint, b: Checkpoint) -> None:
         assert a.step == b.step
 
 
-def write_model_garden(checkpoint: Checkpoint, folder: pathlib.Path) -> None:
-    """An object checkpoint whose variables have the names that model garden's have; its converter made the like."""
+def write_model_garden(model: str, folder: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Writes a checkpoint with the keys, variables' names and shapes that one of model garden's models gave its own.
+
+    Returns:
+        The values, random, by the variables' names; and what model garden's code computes with them from
+        `parity.fixed_input`, by the names of `parity.our_outputs`. It makes a vocabulary of twelve tokens.
+    """
+    entry = MODEL_GARDEN["models"][model]
+    config = BertConfig(**MODEL_GARDEN["config"], num_hidden_layers=entry["num_hidden_layers"])
+    rng = np.random.default_rng(0)
+    tensors, values = {}, {}
+    graph = trackable_object_graph_pb2.TrackableObjectGraph()
+    for path, name, shape, *kind in entry["tensors"]:
+        key = f"{path}/.ATTRIBUTES/VARIABLE_VALUE"
+        mean = 1.0 if name.endswith("gamma") else 0.0
+        tensors[key] = np.zeros(shape, *kind) if kind else rng.normal(mean, 0.3, shape).astype(np.float32)
+        graph.nodes.add().attributes.add(name="VARIABLE_VALUE", full_name=name, checkpoint_key=key)
+        values[name] = tensors[key]
+    tensors["_CHECKPOINTABLE_OBJECT_GRAPH"] = np.array(graph.SerializeToString(), object)
     folder.mkdir(exist_ok=True)
-    names = numbered(model_garden.NAMES, checkpoint.config)
-    rule = with_head_axis(checkpoint.config)
-    variables = {
-        f"layer_with_weights-{number}": tf.Variable(
-            rule(name, value.shape).theirs(value),
-            name=("bert/" if names[name].startswith("cls/") else "") + names[name],
-        )
-        for number, (name, value) in enumerate(checkpoint.weights.items())
-    }
-    tf.train.Checkpoint(encoder=variables).write(str(folder / "bert_model.ckpt"))
-    (folder / "bert_config.json").write_text(checkpoint.config.to_json())
-    (folder / "vocab.txt").write_text(checkpoint.vocab)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": checkpoint.do_lower_case}))
+    bundle.write_bundle(str(folder / "bert_model.ckpt"), tensors)
+    (folder / "bert_config.json").write_text(config.to_json())
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS[: config.vocab_size]))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
+    return values, {name: np.array(output) for name, output in entry["outputs"].items()}

@@ -20,6 +20,7 @@ from official_bert.config import BertConfig
 from official_bert.errors import UserError
 from official_bert.models import build_pretraining_model
 from official_bert.tokenization import FullTokenizer
+from tests import checkpoint_samples
 from tests.checkpoint_samples import assert_equal, sample, with_optimizer, write_model_garden
 from tests.conftest import ROOT, WORDS
 from tests.reference import Reference
@@ -99,12 +100,131 @@ def test_names_of_classes_come_along(format_name: str, tiny_config: BertConfig, 
     assert conversion.read(str(tmp_path))[1].labels == checkpoint.labels
 
 
-def test_model_garden_is_read(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, MASKED_LM}))
-    write_model_garden(checkpoint, tmp_path)
-    found, again = conversion.read(str(tmp_path))
+def test_names_of_classes_that_do_not_come_along_are_told(
+    tiny_config: BertConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=2)
+    tf1.write(dataclasses.replace(checkpoint, labels=("yes", "no")), str(tmp_path / "google"))
+    lines = conversion.convert(options(tmp_path / "google", tmp_path / "preset", to_format="keras_hub"))
+    assert (
+        "note: left out, since a preset has no place for them: the classes' names, in the order of the logits yes, no"
+        in lines
+    )
+    true_write = tf1.write
+
+    def forgetful_write(checkpoint, folder):
+        true_write(dataclasses.replace(checkpoint, labels=None), folder)
+        return checkpoint
+
+    monkeypatch.setitem(conversion.WRITERS, "tf1", forgetful_write)
+    with pytest.raises(UserError, match="cannot hold the model's labels: written .'yes', 'no'., read back None"):
+        conversion.convert(options(tmp_path / "google", tmp_path / "again", to_format="tf1"))
+
+
+def test_numbers_of_classes_are_no_names(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=2)
+    tf1.write(dataclasses.replace(checkpoint, labels=("LABEL_0", "LABEL_1")), str(tmp_path / "google"))
+    conversion.convert(options(tmp_path / "google", tmp_path / "hf", to_format="hugging_face"))
+    assert conversion.read(str(tmp_path / "hf"))[1].labels is None
+    (tmp_path / "google" / "checksums.json").unlink()
+    (tmp_path / "google" / "labels.json").write_text('["yes", "no", "perhaps"]')
+    with pytest.raises(UserError, match="names 3 classes, but the classifier beside it has 2"):
+        conversion.read(str(tmp_path / "google"))
+
+
+def test_a_step_that_is_not_written_is_seen(
+    tiny_config: BertConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    tf1.write(with_optimizer(sample(tiny_config), step=7), str(tmp_path / "google"))
+    true_write = tf1.write
+
+    def forgetful_write(checkpoint, folder):
+        true_write(dataclasses.replace(checkpoint, step=0), folder)
+        return checkpoint
+
+    monkeypatch.setitem(conversion.WRITERS, "tf1", forgetful_write)
+    with pytest.raises(UserError, match="cannot hold the model's step: written 7, read back 0"):
+        conversion.convert(options(tmp_path / "google", tmp_path / "again", to_format="tf1", optimizer=True))
+
+
+def inventory_of(folder: pathlib.Path, **given) -> tuple[int, dict[str, int]]:
+    """How many tensors were loaded, and left behind of each kind (by the first words of what they are)."""
+    inventory = conversion.read(str(folder), Given(**given))[1].inventory
+    kinds = {kind.split(" (")[0]: len(names) for kind, names in inventory.left_behind.items()}
+    return len(inventory.loaded), kinds
+
+
+def test_every_tensor_of_a_file_is_loaded_or_said_to_be_left_behind(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = with_optimizer(sample(tiny_config))  # 46 weights
+    tf1.write(checkpoint, str(tmp_path / "tf1"))
+    assert inventory_of(tmp_path / "tf1") == (46, {"of the optimizer's averages and step": 93})
+    assert inventory_of(tmp_path / "tf1", optimizer=True) == (139, {})
+    conversion.WRITERS["official_bert"](checkpoint, str(tmp_path / "ours"))
+    others = {"of the place in the data": 1, "of TensorFlow's own": 2}
+    assert inventory_of(tmp_path / "ours") == (46, {"of the optimizer's averages and step": 93, **others})
+    assert inventory_of(tmp_path / "ours", optimizer=True) == (139, others)
+    hugging_face.write(checkpoint, str(tmp_path / "hf"))
+    assert inventory_of(tmp_path / "hf") == (46, {})
+    keras_hub.write(checkpoint, str(tmp_path / "preset"))
+    assert inventory_of(tmp_path / "preset") == (44, {"of the optimizer's state": 2})
+    write_model_garden("trained", tmp_path / "garden")
+    assert inventory_of(tmp_path / "garden") == (
+        30,
+        {
+            "of the optimizer's averages and step": 70,
+            "of TensorFlow's own": 2,
+            "of the encoder's pooler, in whose place the head has its own": 2,
+        },
+    )
+
+
+def test_tensors_are_listed_on_request(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    tf1.write(with_optimizer(sample(tiny_config)), str(tmp_path / "google"))
+    lines = conversion.convert(options(tmp_path / "google", tmp_path / "short"))
+    assert lines[1] == (
+        "tensors: 46 loaded, none missing, none unexpected; left behind: 93 of the optimizer's averages and step "
+        "(--optimizer takes them)"
+    )
+    assert not [line for line in lines if line.startswith(("loaded:", "left behind:"))]
+    lines = conversion.convert(options(tmp_path / "google", tmp_path / "long", list_tensors=True))
+    assert "loaded: bert/pooler/dense/kernel as pooler/kernel" in lines
+    assert "left behind: global_step" in lines
+    assert sum(line.startswith("loaded:") for line in lines) == 46
+    assert sum(line.startswith("left behind:") for line in lines) == 93
+
+
+@pytest.mark.parametrize(("model", "parts"), [
+    ("encoder", {ENCODER, POOLER}),
+    ("encoder_v2", {ENCODER, POOLER}),
+    ("pretrainer", {ENCODER, POOLER, MASKED_LM}),
+    ("pretrainer_v1", PRETRAINING),
+    ("trained", PRETRAINING),
+    ("classifier", {ENCODER, POOLER, HEADS["sequence"]}),
+    ("classifier_pooler", {ENCODER, POOLER, HEADS["sequence"]}),
+])  # fmt: skip
+def test_models_of_model_garden_compute_the_same_here(model: str, parts: set[str], tmp_path: pathlib.Path):
+    values, expected = write_model_garden(model, tmp_path)
+    found, checkpoint = conversion.read(str(tmp_path))
     assert found == "model_garden"
-    assert_equal(checkpoint, again)
+    assert set(checkpoint.parts) == set(parts)
+    stored = {value.tobytes() for value in values.values()}
+    assert all(value.tobytes() in stored for value in checkpoint.weights.values())
+    outputs = parity.our_outputs(checkpoint)
+    for name, value in expected.items():
+        np.testing.assert_allclose(outputs[name], value, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["token_classifier", "span_labeler"])
+def test_heads_of_model_garden_that_share_a_name_are_refused(
+    model: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    models = checkpoint_samples.MODEL_GARDEN["models"]
+    classes = {"token_classifier": 3, "span_labeler": 2}[model]
+    head = [["model/head/kernel", "predictions/transform/logits/kernel", [4, classes]]]
+    monkeypatch.setitem(models, model, {**models["encoder"], "tensors": models["encoder"]["tensors"] + head})
+    write_model_garden(model, tmp_path)
+    with pytest.raises(UserError, match="0 missing; 1 unexpected: predictions/transform/logits/kernel"):
+        conversion.read(str(tmp_path))
 
 
 def test_a_chain_through_all_formats_ends_where_it_began(tiny_config: BertConfig, tmp_path: pathlib.Path):
@@ -428,9 +548,10 @@ def test_keras_hub_loads_our_preset_and_computes_the_same(tiny_config: BertConfi
     hub = pytest.importorskip("keras_hub")
     written = keras_hub.write(sample(tiny_config), str(tmp_path))
     assert set(written.parts) == {ENCODER, POOLER, MASKED_LM}
-    assert "no place for it: next-sentence head" in written.notes[-1]
+    assert "no place for it: next-sentence head" in written.notes[0]
+    assert "masked-LM head computes with the exact GELU" in written.notes[1]
     framework, difference = parity.forward_difference(written, "keras_hub", str(tmp_path))
-    assert framework == "keras-hub"
+    assert framework == "keras-hub's backbone"
     assert difference is not None
     assert difference <= 1e-5
     tokenizer = hub.models.BertTokenizer.from_preset(str(tmp_path))
@@ -499,6 +620,22 @@ def _mean(table: np.ndarray, word: str) -> np.ndarray:
     return table[[WORDS.index(piece) for piece in pieces]].mean(axis=0)
 
 
+def test_new_tokens_that_were_unknown_start_as_the_mean_of_all_rows(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    before = sample(tiny_config)
+    tf1.write(before, str(tmp_path / "google"))
+    (tmp_path / "new.txt").write_text("dogs\n日\n", encoding="utf-8")
+    lines = conversion.convert(
+        options(tmp_path / "google", tmp_path / "out", new_tokens_file=str(tmp_path / "new.txt"))
+    )
+    assert (
+        "changed: 2 tokens in new rows, each the mean of the pieces that it was cut into so far; "
+        "of all rows where that was [UNK]: 日"
+    ) in lines
+    _, after = conversion.read(str(tmp_path / "out"))
+    table, grown = (one.weights["word_embeddings/embeddings"] for one in (before, after))
+    np.testing.assert_allclose(grown[79], table.mean(axis=0), rtol=1e-5)
+
+
 def test_unused_tokens_give_their_rows(tiny_config: BertConfig):
     words = [*WORDS[:70], "[unused0]", "[unused1]", *WORDS[72:]]
     before = dataclasses.replace(sample(tiny_config), vocab="".join(f"{word}\n" for word in words))
@@ -552,13 +689,14 @@ def test_the_command_says_what_it_read_and_proves_what_it_wrote(tiny_config: Ber
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"read Google TF1 checkpoint {tmp_path}/google: encoder, pooler, masked-LM head")
     assert "46 tensors, 2,368 parameters" in lines[0]
-    assert lines[1:4] == [
+    assert lines[1:5] == [
+        "tensors: 46 loaded, none missing, none unexpected; left behind: none",
         "changed: 2 tokens in new rows, each the mean of the pieces that it was cut into so far",
         "changed: position embeddings tiled, from 32 to 48",
         "round trip: 46 tensors read back, largest difference 0",
     ]
-    assert lines[4].startswith(f"written official_bert checkpoint {tmp_path}/out")
-    assert "vocabulary of 80, uncased; up to 48 positions" in lines[4]
+    assert lines[5].startswith(f"written official_bert checkpoint {tmp_path}/out")
+    assert "vocabulary of 80, uncased; up to 48 positions" in lines[5]
     model, config, _ = checkpoints.load_pretraining_model(str(tmp_path / "out"))
     assert config.vocab_size == 80
     assert model.count_params() > 0

@@ -9,7 +9,7 @@ import pytest
 
 from official_bert import conversion
 from official_bert.checkpoint_formats import checksums
-from official_bert.checkpoint_formats.checkpoint import ENCODER, MASKED_LM, POOLER, Checkpoint, Given
+from official_bert.checkpoint_formats.checkpoint import ENCODER, POOLER, Checkpoint, Given
 from official_bert.config import BertConfig
 from official_bert.errors import UserError
 from tests.checkpoint_samples import assert_equal, sample, with_optimizer, write_model_garden
@@ -27,10 +27,9 @@ def write(format_name: str, folder: pathlib.Path) -> Checkpoint:
     if format_name in ("tf1", "official_bert"):
         checkpoint = with_optimizer(checkpoint)
     if format_name == "model_garden":
-        checkpoint = sample(CONFIG, frozenset({ENCODER, POOLER, MASKED_LM}))
-        write_model_garden(checkpoint, folder)
+        write_model_garden("trained", folder)
         checksums.write(str(folder), ["bert_config.json", "vocab.txt", "tokenizer_config.json"], {})
-        return checkpoint
+        return conversion.read(str(folder))[1]
     return conversion.WRITERS[format_name](checkpoint, str(folder))
 
 
@@ -218,6 +217,18 @@ def test_a_head_that_the_configuration_promises_must_be_there(tmp_path: pathlib.
     path.write_text(path.read_text().replace("BertModel", "BertForMaskedLM"))
     with pytest.raises(UserError, match="describes a BertForMaskedLM, but .*model.safetensors has no masked-LM head"):
         conversion.read(str(folder))
+
+
+@pytest.mark.parametrize("format_name", ["tf1", "official_bert", "model_garden"])
+def test_an_index_without_its_data_says_which_file_is_missing(format_name: str, tmp_path: pathlib.Path):
+    write(format_name, tmp_path)
+    (path,) = tmp_path.glob("*.data-*")
+    path.rename(tmp_path / "kept")
+    with pytest.raises(UserError, match=f"index is there, but not {path.name} beside it; copy the checkpoint's every"):
+        conversion.read(str(tmp_path))
+    (tmp_path / "kept").rename(tmp_path / path.name.replace("00000-of-00001", "00001-of-00002"))
+    with pytest.raises(UserError, match="index is there, but not .*.data-00000-of-00002 beside it"):
+        conversion.read(str(tmp_path))
 
 
 def test_pickled_weights_are_not_opened(tmp_path: pathlib.Path):

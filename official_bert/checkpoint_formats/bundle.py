@@ -66,6 +66,12 @@ def open_bundle(prefix: str) -> Source:
             f"{prefix}.index is missing or damaged: {_first_line(error)}; give a folder, or a path without .index"
         ) from error
 
+    missing = _missing_data_files(prefix)
+    if missing:
+        raise UserError(
+            f"{prefix}.index is there, but not {', '.join(missing)} beside it; copy the checkpoint's every file"
+        )
+
     def read(name: str) -> Array:
         try:
             value: Array = reader.get_tensor(name)
@@ -81,6 +87,20 @@ def open_bundle(prefix: str) -> Source:
 def data_files(prefix: str) -> str:
     """Returns the names of a checkpoint's data files, for a message."""
     return ", ".join(sorted(tf.io.gfile.glob(f"{prefix}.data-*"))) or f"{prefix}.data-*"
+
+
+def _missing_data_files(prefix: str) -> list[str]:
+    """The data files that should stand beside an index and do not; the name of each tells how many there are."""
+    folder, base = os.path.split(prefix)
+    beside = tf.io.gfile.listdir(folder or ".")
+    counts = {
+        match.group(1) for name in beside if (match := re.fullmatch(rf"{re.escape(base)}\.data-\d+-of-(\d+)", name))
+    }
+    if len(counts) > 1:  # files of several checkpoints; reading will tell
+        return []
+    count = counts.pop() if counts else "00001"
+    names = [f"{base}.data-{number:05}-of-{count}" for number in range(int(count))]
+    return [name for name in names if name not in beside]
 
 
 def _first_line(error: Exception) -> str:

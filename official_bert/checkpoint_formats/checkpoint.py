@@ -69,10 +69,25 @@ PARTS = {
 }
 PRETRAINING = frozenset({ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE})
 SLOTS = ("adam_m", "adam_v")
+# Where a classifier's classes can be counted.
+CLASSIFIER_BIASES = ("sequence_classifier/bias", "token_classifier/bias")
 
 _MOST_NAMES_SHOWN = 10
 _EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
 _PADDED_TO = (8, 64, 128)  # what some enlarge the word table to, for the speed of their devices
+
+
+@dataclasses.dataclass(frozen=True)
+class Inventory:
+    """What became of the tensors in a file.
+
+    Attributes:
+        loaded: our name of each that was taken, by the format's.
+        left_behind: the format's names of the others, by what they are.
+    """
+
+    loaded: Mapping[str, str]
+    left_behind: Mapping[str, list[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +103,7 @@ class Checkpoint:
         step: the number of steps trained, where it is known.
         labels: the classes' names, where they are known.
         notes: what the user should know of how it was read.
+        inventory: what became of the tensors in the file that it was read from.
     """
 
     config: BertConfig
@@ -98,6 +114,7 @@ class Checkpoint:
     step: int | None = None
     labels: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    inventory: Inventory | None = None
 
     @property
     def parts(self) -> list[str]:
@@ -202,7 +219,7 @@ def shapes_of(part: str, config: BertConfig, classes: int = 0) -> dict[str, tupl
 
 
 def collect(
-    source: Source, config: BertConfig, table: Mapping[str, str], layout: LayoutRule, ignored: str = r"$^"
+    source: Source, config: BertConfig, table: Mapping[str, str], layout: LayoutRule, ignored: Mapping[str, str]
 ) -> dict[str, Array]:
     """Returns the weights that a file holds, by our names, after checking that it holds them wholly and nothing else.
 
@@ -211,7 +228,7 @@ def collect(
         config: the sizes that the tensors must have.
         table: the format's names, by ours.
         layout: how the format stores them.
-        ignored: a regular expression of names that are not weights.
+        ignored: regular expressions of names that are not weights, by what they are.
 
     Raises:
         UserError: a tensor is missing, unexpected, of another shape or damaged.
@@ -225,7 +242,7 @@ def collect(
             shapes |= {name: shape for name, shape in expected.items() if name in names}
     missing = [names[name] for name in shapes if names[name] not in source.shapes]
     wanted = {names[name] for name in shapes}
-    unexpected = [name for name in source.shapes if name not in wanted and not re.fullmatch(ignored, name)]
+    unexpected = [name for name in source.shapes if name not in wanted and _kind(name, ignored) is None]
     layouts = {name: layout(name, shape) for name, shape in shapes.items()}
     misshapen = [
         f"{names[name]} has shape {list(source.shapes[names[name]])}; expected {list(layouts[name].shape)}"
@@ -242,6 +259,19 @@ def collect(
         name: layouts[name].ours(checked(source.read(names[name]), names[name], source.path), shape)
         for name, shape in shapes.items()
     }
+
+
+def take_inventory(source: Source, loaded: Mapping[str, str], ignored: Mapping[str, str]) -> Inventory:
+    """Returns what became of a file's tensors: `loaded` as in `Inventory`, `ignored` as for `collect`."""
+    left_behind: dict[str, list[str]] = {}
+    for name in sorted(set(source.shapes) - set(loaded)):
+        left_behind.setdefault(_kind(name, ignored) or "others", []).append(name)
+    return Inventory(loaded, left_behind)
+
+
+def _kind(name: str, kinds: Mapping[str, str]) -> str | None:
+    """The first kind whose regular expression the name matches."""
+    return next((kind for kind, pattern in kinds.items() if re.fullmatch(pattern, name)), None)
 
 
 def checked(value: Array, name: str, path: str) -> Array:

@@ -11,6 +11,7 @@ import os
 from official_bert import files
 from official_bert.checkpoint_formats import checksums
 from official_bert.checkpoint_formats.checkpoint import (
+    CLASSIFIER_BIASES,
     CONFIG_FILE,
     LABELS_FILE,
     TOKENIZER_FILE,
@@ -36,10 +37,19 @@ class SmallFiles:
     notes: tuple[str, ...]
 
     def checkpoint(self, weights: dict[str, Array]) -> Checkpoint:
-        """Returns the checkpoint that they make with these weights."""
-        return Checkpoint(
-            self.config, weights, self.vocab, self.do_lower_case, labels=self.labels, notes=self.notes
-        )  # fmt: skip
+        """Returns the checkpoint that they make with these weights.
+
+        Raises:
+            UserError: the classifier has another number of classes than are named.
+        """
+        classifier = next((name for name in CLASSIFIER_BIASES if name in weights), None)
+        if self.labels is not None and classifier and len(self.labels) != len(weights[classifier]):
+            raise UserError(
+                f"{LABELS_FILE} names {len(self.labels)} classes, but the classifier beside it has "
+                f"{len(weights[classifier])}; give the file the names of all classes, or remove it"
+            )
+        labels = self.labels if classifier else None
+        return Checkpoint(self.config, weights, self.vocab, self.do_lower_case, labels=labels, notes=self.notes)
 
 
 def read_small_files(folder: str, given: Given) -> SmallFiles:

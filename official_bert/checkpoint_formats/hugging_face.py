@@ -3,6 +3,7 @@
 Read and written without PyTorch. Pickled weights are never opened: they can run any code.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -27,6 +28,8 @@ from official_bert.checkpoint_formats.checkpoint import (
     Source,
     as_theirs,
     collect,
+    numbered,
+    take_inventory,
 )
 from official_bert.checkpoint_formats.hugging_face_tokenizer import read_tokenizer, tokenizer_files
 from official_bert.config import BertConfig
@@ -101,8 +104,11 @@ CLASSES = {
 }
 # The heads that a class must have; without its pooler or in another class a model is still whole.
 _HEADS = {name_of_class: parts - {ENCODER, POOLER} for parts, name_of_class in CLASSES.items()}
-# Buffers of old versions, and the output layer's copies of the word embeddings and its bias.
-_IGNORED = r"bert\.embeddings\.(position_ids|token_type_ids)|cls\.predictions\.decoder\.(weight|bias)"
+# What is no weight, or no other one.
+_IGNORED = {
+    "of numbers that old versions kept": r"bert\.embeddings\.(position_ids|token_type_ids)",
+    "of the output layer's copies (of the word embeddings, of its bias)": r"cls\.predictions\.decoder\.(weight|bias)",
+}
 _TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -186,6 +192,8 @@ def read(path: str, given: Given) -> Checkpoint:
         other_classifiers -= set(PARTS[SEQUENCE_CLASSIFIER])
     names = {ours: theirs for ours, theirs in NAMES.items() if ours not in other_classifiers}
     weights = collect(source, config, names, layout, _IGNORED)
+    theirs = numbered(names, config)
+    inventory = take_inventory(source, {theirs[name]: name for name in weights}, _IGNORED)
     for name_of_class in classes:
         for part in _HEADS.get(name_of_class, ()):
             if next(iter(PARTS[part])) not in weights:
@@ -195,7 +203,7 @@ def read(path: str, given: Given) -> Checkpoint:
     rate = values.get("classifier_dropout")
     if kernel is not None and rate not in (None, config.hidden_dropout_prob):
         notes += (f"the classifier's own dropout rate, {rate}, has no place in our configuration and was not kept",)
-    return Checkpoint(config, weights, vocab, do_lower_case, labels=labels, notes=notes)
+    return Checkpoint(config, weights, vocab, do_lower_case, labels=labels, notes=notes, inventory=inventory)
 
 
 def read_config(values: dict[str, Any], path: str) -> BertConfig:
@@ -287,6 +295,8 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     if name_of_class is None:
         raise UserError(f"no model of transformers has {', '.join(checkpoint.parts)} together")
     tensors = as_theirs(checkpoint.weights, checkpoint.config, NAMES, layout, NAME)
+    if checkpoint.labels == tuple(_numbered_labels(len(checkpoint.labels or ())).values()):  # stands there for no names
+        checkpoint = dataclasses.replace(checkpoint, labels=None)
     if name_of_class == "BertModel":
         tensors = {name.removeprefix("bert."): value for name, value in tensors.items()}
     contents = {CONFIG_FILE: _config_json(checkpoint, name_of_class), **tokenizer_files(checkpoint)}

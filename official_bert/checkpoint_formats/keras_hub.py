@@ -27,7 +27,9 @@ from official_bert.checkpoint_formats.checkpoint import (
     check_vocabulary,
     collect,
     is_uncased,
+    numbered,
     only,
+    take_inventory,
     with_head_axis,
 )
 from official_bert.config import LAYER_NORM_EPSILON, BertConfig
@@ -83,7 +85,7 @@ _TASK_OPTIMIZER: dict[str, Array] = {
     "optimizer/vars/0": np.array(0, np.int64),
     "optimizer/vars/1": np.array(5e-5, np.float32),
 }
-_IGNORED = r"(model|task)\.weights\.h5/optimizer/vars/\d+"
+_IGNORED = {"of the optimizer's state": r"(model|task)\.weights\.h5/optimizer/vars/\d+"}
 
 # Keys of a backbone's configuration, by ours.
 _KEYS = {
@@ -104,6 +106,7 @@ _MASKED_LM_NOTE = (
     "keras-hub's masked-LM head computes with the exact GELU and an epsilon of 1e-5, BERT's with the encoder's: its "
     "weights come across to the bit, its logits there and here differ slightly"
 )
+_LABELS_NOTE = "left out, since a preset has no place for them: the classes' names, in the order of the logits {}"
 
 
 def is_format(folder: str) -> bool:
@@ -132,7 +135,9 @@ def read(path: str, given: Given) -> Checkpoint:
     _check_head(folder, weights)
     if "masked_lm_output/bias" in weights:
         notes += (_MASKED_LM_NOTE,)
-    return Checkpoint(config, weights, vocab, do_lower_case, notes=notes)
+    theirs = numbered(NAMES, config)
+    inventory = take_inventory(source, {theirs[name]: name for name in weights}, _IGNORED)
+    return Checkpoint(config, weights, vocab, do_lower_case, notes=notes, inventory=inventory)
 
 
 def _read_config(path: str) -> BertConfig:
@@ -234,7 +239,7 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     """Writes a preset: the backbone, the tokenizer if there is a vocabulary, and a task with the head if there is one.
 
     Returns:
-        What was written: the next-sentence head is left out, for which keras-hub has no place.
+        What was written: without a next-sentence head and names of classes, for which keras-hub has no place.
 
     Raises:
         UserError: keras-hub's BERT would compute something else, or lacks a weight.
@@ -261,6 +266,11 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
         config = dataclasses.replace(config, initializer_range=_INITIALIZER_RANGE)
         note = f"keras-hub's initializer_range is always {_INITIALIZER_RANGE}; the model's was not kept"
         kept = dataclasses.replace(kept, config=config, notes=(*kept.notes, note))
+    if MASKED_LM in kept.parts and _MASKED_LM_NOTE not in kept.notes:
+        kept = dataclasses.replace(kept, notes=(*kept.notes, _MASKED_LM_NOTE))
+    if kept.labels is not None:
+        note = _LABELS_NOTE.format(", ".join(kept.labels))
+        kept = dataclasses.replace(kept, labels=None, notes=(*kept.notes, note))
     tensors = as_theirs(kept.weights, config, NAMES, with_head_axis(config), NAME)
     contents = _descriptions(kept)
     for name, content in contents.items():

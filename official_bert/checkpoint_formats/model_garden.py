@@ -1,9 +1,13 @@
-"""TensorFlow model garden's object checkpoints: of a BertEncoder, or of a BertPretrainerV2 with the masked-LM head.
+"""TensorFlow model garden's object checkpoints: of its encoders, its pretrainers, and its classifier of sentences.
 
 They are read only. Their keys are paths among Python objects, layer_with_weights-4 and so on, and change with the code;
 the graph of objects in the file also tells each variable's own name, which is what is looked for here.
+
+A head there may have a pooler of its own, which is the one that was trained: it is read as the pooler, and the
+encoder's, which then stands in the file with its initial values, is left behind.
 """
 
+import dataclasses
 import os
 import re
 
@@ -11,7 +15,15 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official_bert.checkpoint_formats import bundle
-from official_bert.checkpoint_formats.checkpoint import Checkpoint, Given, Source, collect, with_head_axis
+from official_bert.checkpoint_formats.checkpoint import (
+    Checkpoint,
+    Given,
+    Source,
+    collect,
+    numbered,
+    take_inventory,
+    with_head_axis,
+)
 from official_bert.checkpoint_formats.google_files import read_small_files
 from official_bert.errors import UserError
 
@@ -47,10 +59,29 @@ NAMES = {
     "masked_lm_layer_norm/gamma": "cls/predictions/transform/LayerNorm/gamma",
     "masked_lm_layer_norm/beta": "cls/predictions/transform/LayerNorm/beta",
     "masked_lm_output/bias": "cls/predictions/output_bias/bias",
+    "next_sentence/kernel": "next_sentence/logits/kernel",
+    "next_sentence/bias": "next_sentence/logits/bias",
+    "sequence_classifier/kernel": "sentence_prediction/logits/kernel",
+    "sequence_classifier/bias": "sentence_prediction/logits/bias",
 }
+# The name of a model may stand before these, as in bert/cls/predictions/output_bias/bias.
+_NAME_OF_MODEL = re.compile(
+    r"^.*?(?=\b(word_embeddings|type_embeddings|position_embedding|embeddings/layer_norm|transformer/layer_\d+|"
+    r"pooler_transform|cls/predictions|next_sentence|sentence_prediction|predictions/transform/logits)/)"
+)
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-# Keys of what is no weight: the graph, the number of saves, an optimizer and its averages.
-_IGNORED_KEYS = re.compile(rf"{_GRAPH}|save_counter/.*|(.*/)?global_step/.*|(.*/)?optimizer/.*|.*/\.OPTIMIZER_SLOT/.*")
+_POOLER, _SPARE_POOLER = "pooler_transform/", "the encoder's pooler_transform/"
+_POOLERS_OF_HEADS = ("next_sentence/pooler_dense/", "sentence_prediction/pooler_dense/")
+# BertPretrainer's next-sentence head, before there was BertPretrainerV2. Its classifier of tokens and its model of
+# spans use the name too, and cannot be told apart, but have no masked-LM head.
+_OLD_NEXT_SENTENCE, _NEXT_SENTENCE = "predictions/transform/logits/", "next_sentence/logits/"
+
+# What is no weight, or one that nothing is computed from.
+_IGNORED = {
+    "of the optimizer's averages and step": r"(.*/)?(global_step|optimizer|\.OPTIMIZER_SLOT)/.*",
+    "of TensorFlow's own (number of saves, graph of objects)": rf"save_counter/.*|{_GRAPH}",
+    "of the encoder's pooler, in whose place the head has its own": rf"{_SPARE_POOLER}(kernel|bias)",
+}
 
 
 def is_format(source: Source) -> bool:
@@ -69,24 +100,40 @@ def read(path: str, given: Given) -> Checkpoint:
     prefix = bundle.prefix_of(path)
     small = read_small_files(os.path.dirname(prefix), given)
     source = _by_variable_name(bundle.open_bundle(prefix))
-    return small.checkpoint(collect(source, small.config, NAMES, with_head_axis(small.config)))
+    weights = collect(source, small.config, NAMES, with_head_axis(small.config), _IGNORED)
+    names = numbered(NAMES, small.config)
+    inventory = take_inventory(source, {names[name]: name for name in weights}, _IGNORED)
+    return dataclasses.replace(small.checkpoint(weights), inventory=inventory)
 
 
 def _by_variable_name(source: Source) -> Source:
-    """The source under the variables' own names."""
+    """The source under the variables' own names; what has none of its own, or is no weight, under its key."""
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     try:
         graph.ParseFromString(bytes(source.read(_GRAPH)))
     except (tf.errors.OpError, ValueError, TypeError, RuntimeError) as error:
         raise UserError(f"{_GRAPH} in {source.path} is damaged: {error}; restore the file from a copy") from error
-    keys: dict[str, str] = {}
+    keys = {key: key for key in source.shapes}
     for node in graph.nodes:
         for attribute in node.attributes:
-            if attribute.checkpoint_key in source.shapes and not _IGNORED_KEYS.fullmatch(attribute.checkpoint_key):
-                # A pretrainer's name stands before those of its head.
-                keys[re.sub(r"^.*/(?=cls/predictions/)", "", attribute.full_name)] = attribute.checkpoint_key
-    named = set(keys.values())
+            key, name = attribute.checkpoint_key, _NAME_OF_MODEL.sub("", attribute.full_name)
+            is_weight = key in keys and not any(re.fullmatch(pattern, key) for pattern in _IGNORED.values())
+            if is_weight and name not in keys:
+                keys[name] = keys.pop(key)
+    _rename_head(keys)
     shapes = {name: source.shapes[key] for name, key in keys.items()}
-    # What the graph does not name is left over, under its key.
-    left = {key: shape for key, shape in source.shapes.items() if key not in named and not _IGNORED_KEYS.fullmatch(key)}
-    return Source(source.path, {**shapes, **left}, lambda name: source.read(keys[name]))
+    return Source(source.path, shapes, lambda name: source.read(keys[name]))
+
+
+def _rename_head(keys: dict[str, str]) -> None:
+    """Gives the old next-sentence head the name of the new one, and the pooler of a head that of the encoder's."""
+    replaced = []
+    if NAMES["masked_lm_output/bias"] in keys:
+        replaced.append((_OLD_NEXT_SENTENCE, _NEXT_SENTENCE))
+    for pooler in _POOLERS_OF_HEADS:
+        if f"{pooler}kernel" in keys:
+            replaced += [(_POOLER, _SPARE_POOLER), (pooler, _POOLER)]
+    for before, after in replaced:
+        for variable in ("kernel", "bias"):
+            if before + variable in keys and after + variable not in keys:
+                keys[after + variable] = keys.pop(before + variable)

@@ -22,6 +22,8 @@ from official_bert.checkpoint_formats.checkpoint import (
     as_theirs,
     checked,
     collect,
+    numbered,
+    take_inventory,
 )
 from official_bert.checkpoint_formats.google_files import read_small_files, write_small_files
 from official_bert.errors import UserError
@@ -32,9 +34,14 @@ NAME = "official_bert"
 
 # A variable's name in the file, by its path in the model.
 NAMES = {name: checkpoints.stored_name(name) for shapes in PARTS.values() for name in shapes}
-# What is no weight: the optimizer's averages and the step, float16's scale of the loss, the place in the data, the loss
-# of the best weights, the number of saves, the graph of objects.
-_IGNORED = r"(optimizer|loss_scale|place|best|save_counter)/.*|_CHECKPOINTABLE_OBJECT_GRAPH"
+# What is no weight.
+_IGNORED = {
+    "of the optimizer's averages and step (--optimizer takes them)": r"optimizer/.*",
+    "of float16's scale of the loss": r"loss_scale/.*",
+    "of the place in the data": r"place/.*",
+    "of the best weights' loss": r"best/.*",
+    "of TensorFlow's own (number of saves, graph of objects)": r"save_counter/.*|_CHECKPOINTABLE_OBJECT_GRAPH",
+}
 _STEP = "optimizer/bert_adam_w.Siteration/.ATTRIBUTES/VARIABLE_VALUE"
 
 
@@ -59,8 +66,11 @@ def read(path: str, given: Given) -> Checkpoint:
     weights = collect(source, small.config, NAMES, as_it_is, _IGNORED)
     number = re.search(r"ckpt-(\d+)$", prefix)
     step = int(number.group(1)) if number else None
+    names = numbered(NAMES, small.config)
+    loaded = {names[name]: name for name in weights}
     if not given.optimizer:
-        return dataclasses.replace(small.checkpoint(weights), step=step)
+        inventory = take_inventory(source, loaded, _IGNORED)
+        return dataclasses.replace(small.checkpoint(weights), step=step, inventory=inventory)
     wanted = {f"{name}/{slot}": _slot_name(name, slot) for name in weights for slot in SLOTS}
     missing = [theirs for theirs in [*wanted.values(), _STEP] if theirs not in source.shapes]
     if missing:
@@ -69,7 +79,10 @@ def read(path: str, given: Given) -> Checkpoint:
             "--optimizer"
         )
     slots = {name: _slot(source, theirs, weights[os.path.dirname(name)].shape) for name, theirs in wanted.items()}
-    return dataclasses.replace(small.checkpoint(weights), slots=slots, step=int(source.read(_STEP)))
+    loaded |= {theirs: name for name, theirs in wanted.items()} | {_STEP: "step"}
+    inventory = take_inventory(source, loaded, _IGNORED)
+    step = int(source.read(_STEP))
+    return dataclasses.replace(small.checkpoint(weights), slots=slots, step=step, inventory=inventory)
 
 
 def _slot(source: Source, name: str, shape: tuple[int, ...]) -> Array:

@@ -77,12 +77,14 @@ def our_outputs(checkpoint: Checkpoint) -> dict[str, Array]:
 def forward_difference(checkpoint: Checkpoint, format_name: str, folder: str) -> tuple[str, float | None]:
     """Compares our forward pass with that of the framework that the folder's format is from.
 
+    Of keras-hub that is the backbone's: its masked-LM head is another one.
+
     Returns:
         The framework, and the largest difference over all outputs that it has; None where it is not installed.
     """
     frameworks = {
         "hugging_face": ("transformers", ("transformers", "torch"), _transformers_outputs),
-        "keras_hub": ("keras-hub", ("keras_hub",), _keras_hub_outputs),
+        "keras_hub": ("keras-hub's backbone", ("keras_hub",), _keras_hub_outputs),
     }
     name, packages, compute = frameworks[format_name]
     if any(importlib.util.find_spec(package) is None for package in packages):

@@ -69,6 +69,13 @@ def add_tokens(checkpoint: Checkpoint, tokens: Sequence[str], rows: str = "appen
     )
 
 
+def without_pieces(checkpoint: Checkpoint, tokens: Sequence[str]) -> list[str]:
+    """Returns those of new tokens that the vocabulary so far cuts into [UNK] alone."""
+    numbers = {token: number for number, token in enumerate(lines_of(checkpoint.vocab or ""))}
+    basic = BasicTokenizer(checkpoint.do_lower_case)
+    return [token for token in tokens if not _numbers_of_pieces(token, numbers, basic)]
+
+
 def _numbers_of_pieces(token: str, numbers: dict[str, int], basic: BasicTokenizer) -> list[int]:
     """The pieces that a word was cut into so far, without [UNK]."""
     cutter = WordpieceTokenizer(numbers)

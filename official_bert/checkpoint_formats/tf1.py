@@ -18,6 +18,7 @@ from official_bert.checkpoint_formats.checkpoint import (
     checked,
     collect,
     numbered,
+    take_inventory,
 )
 from official_bert.checkpoint_formats.google_files import read_small_files, write_small_files
 from official_bert.config import LAYER_NORM_EPSILON, BertConfig
@@ -66,8 +67,8 @@ NAMES = {
 }
 # Stored as [classes, H]; ours are [H, classes].
 TRANSPOSED = frozenset({"next_sentence/kernel", "sequence_classifier/kernel", "question_answering/kernel"})
-# What is no weight: the optimizer's averages and the step.
-_IGNORED = rf".*/({'|'.join(SLOTS)})|{STEP}"
+# What is no weight.
+_IGNORED = {"of the optimizer's averages and step (--optimizer takes them)": rf".*/({'|'.join(SLOTS)})|{STEP}"}
 
 
 def layout(name: str, shape: tuple[int, ...]) -> Layout:
@@ -101,8 +102,14 @@ def read(path: str, given: Given) -> Checkpoint:
     small = read_small_files(os.path.dirname(prefix), given)
     source = bundle.open_bundle(prefix)
     weights = collect(source, small.config, NAMES, layout, _IGNORED)
-    slots, step = read_optimizer(source, small.config, weights) if given.optimizer else ({}, None)
-    return dataclasses.replace(small.checkpoint(weights), slots=slots, step=step)
+    names = numbered(NAMES, small.config)
+    loaded = {names[name]: name for name in weights}
+    if not given.optimizer:
+        return dataclasses.replace(small.checkpoint(weights), inventory=take_inventory(source, loaded, _IGNORED))
+    slots, step = read_optimizer(source, small.config, weights)
+    loaded |= {f"{names[name]}/{slot}": f"{name}/{slot}" for name in weights for slot in SLOTS} | {STEP: "step"}
+    inventory = take_inventory(source, loaded, _IGNORED)
+    return dataclasses.replace(small.checkpoint(weights), slots=slots, step=step, inventory=inventory)
 
 
 def read_optimizer(source: Source, config: BertConfig, weights: dict[str, Array]) -> tuple[dict[str, Array], int]:
