@@ -47,7 +47,7 @@ def main(_: list[str]) -> None:
         options.max_seq_length,
         options.batch_size,
     )
-    progress = Progress("extracting", files.size(options.input_file) / 1e6, "MB")
+    progress = Progress("extracting", files.size(options.input_file) / 1e3, "kB")
     count = truncated = done = 0
     with feature_files.writer(options.output_file, format, extractor, options.pooling) as add:
         for features in extractor.extract(_lines(options.input_file)):
@@ -57,7 +57,7 @@ def main(_: list[str]) -> None:
                 truncated + features.is_truncated,
                 done + len(features.text.encode()) + 1,
             )
-            progress.update(done / 1e6)
+            progress.update(done / 1e3)
     print(f"{count:,} texts in {options.output_file}; {truncated:,} were cut to {options.max_seq_length} tokens")
 
 
