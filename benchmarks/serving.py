@@ -111,7 +111,7 @@ def hugging_face_pipeline(folder: str) -> Callable[[str], list[dict[str, float]]
         return None
     transformers.logging.set_verbosity_error()
     classify = transformers.pipeline("text-classification", model=folder, device="cpu", top_k=None)
-    return lambda text: classify(text, truncation=True, max_length=128)
+    return lambda text: classify([text], truncation=True, max_length=128)[0]
 
 
 def forever(texts: list[str]) -> Iterator[str]:
