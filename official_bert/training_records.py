@@ -1,6 +1,7 @@
 """The record files of a run: found, checked against manifest, vocabulary and model, and turned into batches."""
 
 import dataclasses
+import itertools
 import json
 import os
 import zlib
@@ -15,7 +16,8 @@ from official_bert.errors import UserError
 from official_bert.input_pipeline import evaluation_batches, places, training_batches
 from official_bert.tokenization import load_vocab
 
-_FILES_CHECKED = 16  # by their first record, before the first step; every other record is checked when it is read
+# Before the first step; every other record is checked when it is read.
+_FILES_CHECKED, _RECORDS_CHECKED = 16, 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,25 +179,33 @@ def _masking(manifests: list[manifest.Manifest], limit: int, vocab_file: str | N
     return DynamicMasking(load_vocab(vocab_file), limit, *next(iter(laws)))
 
 
-def _check_first_records(paths: list[str], schema: records.Schema, damaged_are_known: bool) -> None:
+def _check_first_records(paths: list[str], schema: records.Schema, damaged_are_left_out: bool) -> None:
     for path in paths[:_FILES_CHECKED]:
         try:
-            record = next(records.read_file(path), None)
-        except UserError:
-            if damaged_are_known:
+            sample = list(itertools.islice(records.read_file(path), _RECORDS_CHECKED))
+        except UserError as error:
+            if damaged_are_left_out:
                 continue
-            raise
-        problem = "it holds no record" if record is None else records.mismatch(record, schema)
-        unmasked = records.unmasked_schema(*schema["input_ids"].shape)
-        if problem and record and "masked_lm_ids" in schema and not records.mismatch(record, unmasked):
-            held = tf.train.Example.FromString(record).features.feature
-            if not any(name.startswith("masked_lm_") for name in held):
-                raise UserError(
-                    f"{path} was written without masks (--masking=dynamic), which its manifest tells; that must lie "
-                    f"beside it: copy the *.manifest.json of its run to {os.path.dirname(path) or '.'}"
-                )
-        if problem:
+            raise UserError(f"{error}; --on_corrupt_record=skip leaves damaged records out") from error
+        if not sample:
+            raise UserError(f"{path} holds no record; make it again with data_gen.create_pretraining_data")
+        problems = {number: records.mismatch(record, schema) for number, record in enumerate(sample)}
+        wrong = {number: problem for number, problem in problems.items() if problem}
+        if not wrong or (damaged_are_left_out and len(wrong) < len(sample)):
+            continue
+        number, problem = next(iter(wrong.items()))
+        if "masked_lm_ids" in schema and _is_unmasked(sample[number], schema):
             raise UserError(
-                f"{path}: {problem}; --max_seq_length, --max_predictions_per_seq and --bert_config_file must be those "
-                "that the records were made with"
+                f"{path} was written without masks (--masking=dynamic), which its manifest tells; that must lie beside "
+                f"it: copy the *.manifest.json of its run to {os.path.dirname(path) or '.'}"
             )
+        raise UserError(
+            f"{path}: record {number} (from 0): {problem}; --max_seq_length, --max_predictions_per_seq and "
+            "--bert_config_file must be those that the records were made with"
+        )
+
+
+def _is_unmasked(record: bytes, schema: records.Schema) -> bool:
+    if records.mismatch(record, records.unmasked_schema(*schema["input_ids"].shape)):
+        return False
+    return not any(name.startswith("masked_lm_") for name in tf.train.Example.FromString(record).features.feature)
