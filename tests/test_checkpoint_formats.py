@@ -6,6 +6,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -509,36 +510,66 @@ def test_transformers_loads_ours_wholly_and_computes_the_same(
     assert difference <= 1e-4
 
 
-@pytest.mark.parametrize(("vocab_name", "do_lower_case"), [
-    ("bert-base-uncased", True), ("bert-base-chinese", True), ("bert-base-multilingual-cased", False)
-])  # fmt: skip
-def test_their_tokenizers_give_our_ids_on_real_text(
-    vocab_name: str, do_lower_case: bool, test_data: pathlib.Path, tmp_path: pathlib.Path
-):
+def all_tokenizers(vocab_file: pathlib.Path, do_lower_case: bool, folder: pathlib.Path):
+    """Ours, and their fast and slow one from a folder that we wrote: each a function from text to ids."""
     transformers = transformers_models()
     from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-    vocab_file = test_data / "vocab" / f"{vocab_name}-vocab.txt"
-    config = BertConfig(len(lines_of(vocab_file.read_text())), 4, 1, 2, 8, max_position_embeddings=10**6)
-    checkpoint = dataclasses.replace(
-        sample(config, frozenset({ENCODER})), vocab=vocab_file.read_text(), do_lower_case=do_lower_case
-    )
-    hugging_face.write(checkpoint, str(tmp_path))
-    fast = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    slow = BertTokenizerLegacy.from_pretrained(tmp_path)
+    vocab = vocab_file.read_text(encoding="utf-8")
+    config = BertConfig(len(lines_of(vocab)), 4, 1, 2, 8, max_position_embeddings=10**6)
+    checkpoint = sample(config, frozenset({ENCODER}))
+    hugging_face.write(dataclasses.replace(checkpoint, vocab=vocab, do_lower_case=do_lower_case), str(folder))
     ours = FullTokenizer(str(vocab_file), do_lower_case)
+    fast, slow = transformers.AutoTokenizer.from_pretrained(folder), BertTokenizerLegacy.from_pretrained(folder)
+    return (
+        lambda text: ours.convert_tokens_to_ids(ours.tokenize(text)),
+        lambda text: fast.encode(text, add_special_tokens=False),
+        lambda text: slow.encode(text, add_special_tokens=False),
+    )
+
+
+@pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("vocab_name", "do_lower_case"), [
+    ("bert-base-uncased", True),
+    ("bert-base-cased", False),
+    ("bert-base-chinese", True),
+    ("bert-base-multilingual-uncased", True),
+    ("bert-base-multilingual-cased", False),
+])  # fmt: skip
+def test_their_tokenizers_give_our_ids_on_real_text(
+    vocab_name: str, do_lower_case: bool, every: int, test_data: pathlib.Path, tmp_path: pathlib.Path
+):
+    vocab_file = test_data / "vocab" / f"{vocab_name}-vocab.txt"
+    ours, fast, slow = all_tokenizers(vocab_file, do_lower_case, tmp_path)
     texts = [path.read_text(encoding="utf-8") for path in sorted((test_data / "text").glob("*.txt"))]
-    lines = "\n".join(texts).split("\n")[::7]
+    lines = "\n".join(texts).split("\n")[::every]
     assert len(lines) > 300
     for line in lines:
-        ids = ours.convert_tokens_to_ids(ours.tokenize(line))
-        assert fast.encode(line, add_special_tokens=False) == ids
-        # Their slow tokenizer brings cased text into Unicode's form NFC first; BERT's rules do not.
-        if do_lower_case:
-            assert slow.encode(line, add_special_tokens=False) == ids
-    pair = fast("all work", "no play")
-    joined = ours.convert_tokens_to_ids(["[CLS]", *ours.tokenize("all work"), "[SEP]", *ours.tokenize("no play")])
-    assert pair["input_ids"] == [*joined, ours.vocab["[SEP]"]]
+        ids = ours(line)
+        assert fast(line) == ids
+        # Their slow tokenizer brings text into Unicode's form NFC first, which changes cased text; BERT's rules do not.
+        assert slow(line) == (ids if do_lower_case else ours(unicodedata.normalize("NFC", line)))
+
+
+def test_their_tokenizers_differ_from_ours_where_readme_says(vocab_file: str, tmp_path: pathlib.Path):
+    ours, fast, slow = all_tokenizers(pathlib.Path(vocab_file), True, tmp_path / "hf")
+    unknown, mask, a, b = (WORDS.index(word) for word in ("[UNK]", "[MASK]", "a", "b"))
+    assert fast("a [MASK] b") == slow("a [MASK] b") == [a, mask, b]
+    assert ours("a [MASK] b") == [a, unknown, WORDS.index("m"), *(WORDS.index(f"##{c}") for c in "ask"), unknown, b]
+    assert fast("a" * 101) == slow("a" * 101) == [unknown]
+    assert ours("a" * 101) == [a, *[WORDS.index("##a")] * 100]
+    assert ours("a\u061db") == slow("a\u061db") == [a, unknown, b]  # a question mark of Arabic, new in Unicode 14
+    assert fast("a\u061db") == [unknown]
+
+
+def test_their_tokenizer_joins_pairs_as_ours_does(vocab_file: str, tmp_path: pathlib.Path):
+    transformers = transformers_models()
+    hugging_face.write(sample(BertConfig(len(WORDS), 4, 1, 2, 8)), str(tmp_path / "hf"))
+    ours = FullTokenizer(vocab_file)
+    pair = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("the cat", "no play")
+    joined = ["[CLS]", *ours.tokenize("the cat"), "[SEP]", *ours.tokenize("no play"), "[SEP]"]
+    assert pair["input_ids"] == ours.convert_tokens_to_ids(joined)
+    assert pair["token_type_ids"] == [0] * 4 + [1] * (len(joined) - 4)
 
 
 # keras-hub presets
