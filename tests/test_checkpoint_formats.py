@@ -131,6 +131,8 @@ def test_numbers_of_classes_are_no_names(tiny_config: BertConfig, tmp_path: path
     (tmp_path / "google" / "labels.json").write_text('["yes", "no", "perhaps"]')
     with pytest.raises(UserError, match="names 3 classes, but the classifier beside it has 2"):
         conversion.read(str(tmp_path / "google"))
+    tf1.write(dataclasses.replace(sample(tiny_config), labels=("yes", "no")), str(tmp_path / "headless"))
+    assert "names classes, but there is no classifier" in conversion.read(str(tmp_path / "headless"))[1].notes[-1]
 
 
 def test_a_step_that_is_not_written_is_seen(
