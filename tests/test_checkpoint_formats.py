@@ -131,6 +131,8 @@ def test_numbers_of_classes_are_no_names(tiny_config: BertConfig, tmp_path: path
     (tmp_path / "google" / "labels.json").write_text('["yes", "no", "perhaps"]')
     with pytest.raises(UserError, match="names 3 classes, but the classifier beside it has 2"):
         conversion.read(str(tmp_path / "google"))
+    tf1.write(dataclasses.replace(sample(tiny_config), labels=("yes", "no")), str(tmp_path / "headless"))
+    assert "names classes, but there is no classifier" in conversion.read(str(tmp_path / "headless"))[1].notes[-1]
 
 
 def test_a_step_that_is_not_written_is_seen(
@@ -455,7 +457,9 @@ def transformers_models():
 @pytest.mark.parametrize(
     "name", ["BertForPreTraining", "BertForSequenceClassification", "BertModel", "BertForMaskedLM"]
 )
-def test_models_of_transformers_compute_the_same_here(name: str, size: tuple[int, ...], tmp_path: pathlib.Path):
+def test_models_of_transformers_compute_the_same_here_and_back_there(
+    name: str, size: tuple[int, ...], tmp_path: pathlib.Path
+):
     transformers = transformers_models()
     import torch
 
@@ -472,14 +476,19 @@ def test_models_of_transformers_compute_the_same_here(name: str, size: tuple[int
         layer_norm_eps=1e-7,
         num_labels=3,
     )
-    getattr(transformers, name)(config).save_pretrained(tmp_path)
-    checkpoint = hugging_face.read(str(tmp_path), Given())
+    getattr(transformers, name)(config).save_pretrained(tmp_path / "theirs")
+    checkpoint = hugging_face.read(str(tmp_path / "theirs"), Given())
     assert checkpoint.config.hidden_act == "gelu_exact"
     assert checkpoint.config.layer_norm_eps == 1e-7
-    framework, difference = parity.forward_difference(checkpoint, "hugging_face", str(tmp_path))
-    assert framework == "transformers"
-    assert difference is not None
-    assert difference <= 1e-4
+    hugging_face.write(checkpoint, str(tmp_path / "ours"))
+    _, info = getattr(transformers, name).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    for folder in ("theirs", "ours"):
+        framework, difference = parity.forward_difference(checkpoint, "hugging_face", str(tmp_path / folder))
+        assert framework == "transformers"
+        assert difference is not None
+        assert difference <= 1e-4
 
 
 @pytest.mark.parametrize(("parts", "outputs"), [

@@ -48,8 +48,10 @@ class SmallFiles:
                 f"{LABELS_FILE} names {len(self.labels)} classes, but the classifier beside it has "
                 f"{len(weights[classifier])}; give the file the names of all classes, or remove it"
             )
-        labels = self.labels if classifier else None
-        return Checkpoint(self.config, weights, self.vocab, self.do_lower_case, labels=labels, notes=self.notes)
+        labels, notes = self.labels, self.notes
+        if labels is not None and not classifier:
+            labels, notes = None, (*notes, f"{LABELS_FILE} names classes, but there is no classifier: it was not taken")
+        return Checkpoint(self.config, weights, self.vocab, self.do_lower_case, labels=labels, notes=notes)
 
 
 def read_small_files(folder: str, given: Given) -> SmallFiles:
