@@ -130,6 +130,11 @@ def counter(name: str, value: int = 0) -> keras.Variable:
     return keras.Variable(value, dtype="int64", trainable=False, name=name)
 
 
+def place_in_data() -> list[keras.Variable]:
+    """Returns what a run keeps of its place: the phase, how many of its records were used, and its files' fingerprint."""
+    return [counter(name) for name in ("phase", "position", "data")]
+
+
 def step_of(path: str) -> int:
     """Returns the step in the name of a checkpoint of ours, ckpt-<step>."""
     return int(path.rsplit("-", 1)[1])

@@ -122,9 +122,8 @@ class _Run:
             options.on_nonfinite == "skip",
         )
         self.facts["parameters"] = self.pretrainer.model.count_params()
-        # The place in the data: how many records of which phase were used, and the fingerprint of its files.
-        self.phase, self.position, self.data = (checkpoints.counter(name) for name in ("phase", "position", "data"))
-        held = {**self.pretrainer.variables, "place": [self.phase, self.position, self.data]}
+        self.place = checkpoints.place_in_data()
+        held = {**self.pretrainer.variables, "place": self.place}
         self.saved = checkpoints.RunCheckpoints(self.folder, held, options.keep_checkpoint_max)
         self.matmul_rate = math.inf
         self.seconds_per_step: float | None = None
@@ -274,8 +273,9 @@ class _Run:
     def _train_phase(self, phase: Phase, found: RecordFiles, stop: StopRequest) -> int | None:
         options, pretrainer = self.options, self.pretrainer
         step, position = pretrainer.step, 0
-        if (int(self.phase.numpy()), int(self.data.numpy())) == (phase.number, found.fingerprint):
-            position = int(self.position.numpy())
+        saved_phase, saved_position, saved_data = (int(variable.numpy()) for variable in self.place)
+        if (saved_phase, saved_data) == (phase.number, found.fingerprint):
+            position = saved_position
         print(
             f"training {self.facts['parameters']:,} parameters from step {step:,} to {phase.last_step:,}, "
             f"batches of {phase.train_batch_size} x {phase.max_seq_length} on {', '.join(self.facts['devices'])}",
@@ -331,7 +331,7 @@ class _Run:
     def _save(self, step: int, phase: Phase, position: int, found: RecordFiles) -> None:
         if not self.is_chief:
             return
-        for variable, value in ((self.phase, phase.number), (self.position, position), (self.data, found.fingerprint)):
+        for variable, value in zip(self.place, (phase.number, position, found.fingerprint), strict=True):
             variable.assign(value)
         print(f"saved {self.saved.save(step)}", flush=True)
         if self.changed:

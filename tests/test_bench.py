@@ -7,6 +7,7 @@ import pytest
 from tests.conftest import WORDS
 
 
+@pytest.mark.slow
 # Libraries that the other benchmarks compare with warn when they are imported.
 @pytest.mark.filterwarnings("ignore")
 def test_the_benchmark_of_records_makes_the_same_records_with_any_number_of_workers(

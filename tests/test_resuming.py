@@ -82,7 +82,7 @@ def forget_after(folder: pathlib.Path, step: int) -> None:
             path.unlink()
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("lamb", marks=pytest.mark.slow)])
 def test_micro_batches_make_the_same_step(
     tiny_config: BertConfig,
     record_files: list[str],  # noqa: F811

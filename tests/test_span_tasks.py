@@ -76,8 +76,8 @@ def tagging_data(folder: pathlib.Path) -> None:
 @pytest.mark.parametrize(("name", "make_data", "score", "most"), [
     ("squad", squad_data, "f1", 100.0),
     pytest.param("squad_v2", squad_v2_data, "f1", 100.0, marks=pytest.mark.slow),
-    ("codah", codah_data, "accuracy", 1.0),
-    ("tagging", tagging_data, "f1", 1.0),
+    pytest.param("codah", codah_data, "accuracy", 1.0, marks=pytest.mark.slow),
+    pytest.param("tagging", tagging_data, "f1", 1.0, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_eight_examples_are_learnt_by_heart_saved_and_predicted_again(
     name: str, make_data, score: str, most: float, tmp_path: pathlib.Path, vocab_file: str

@@ -92,7 +92,9 @@ def test_a_head_learns_eight_examples_by_heart_and_answers_the_same_when_loaded(
     model.fit(data, steps_per_epoch=1, shuffle=False, verbose=0)
     for old, variable in zip(before, model.variables, strict=True):
         pooler_is_unused = kind in ("tagging", "question_answering") and variable.path.startswith("pooler")
-        assert pooler_is_unused or not np.array_equal(old, variable.numpy()), variable.path
+        # Added to the logits of all choices alike, it has no gradient but rounding.
+        cancels = variable.path == "multiple_choice/bias"
+        assert pooler_is_unused or cancels or not np.array_equal(old, variable.numpy()), variable.path
     for _ in range(6):
         model.fit(data, steps_per_epoch=60, shuffle=False, verbose=0)
         output = keras.tree.map_structure(np.asarray, model(inputs, training=False))

@@ -128,7 +128,7 @@ def _write_run(checkpoint: Checkpoint, folder: str) -> None:
     values[_STEP] = np.array(checkpoint.step or 0, np.int64)
     for variable in optimizer.variables:
         variable.assign(values[f"optimizer/{variable.path.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"])
-    held = {"model": model.variables, "optimizer": optimizer.variables}
+    held = {"model": model.variables, "optimizer": optimizer.variables, "place": checkpoints.place_in_data()}
     checkpoints.RunCheckpoints(folder, held, keep=1).save(checkpoint.step or 0)
 
 
