@@ -131,7 +131,7 @@ def counter(name: str, value: int = 0) -> keras.Variable:
 
 
 def place_in_data() -> list[keras.Variable]:
-    """Returns what a run keeps of its place: the phase, how many of its records were used, and its files' fingerprint."""
+    """Returns what a run keeps of its place: its phase, how many records of it were used, its files' fingerprint."""
     return [counter(name) for name in ("phase", "position", "data")]
 
 
