@@ -61,7 +61,8 @@ def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[Server, Cl
         task = asyncio.create_task(server.run(ready))
         await asyncio.wait([task, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
         server.loop = asyncio.get_running_loop()
-        started.set()
+        if not task.done():  # else its failure is to be noted first
+            started.set()
         await task
 
     def thread() -> None:

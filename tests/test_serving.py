@@ -447,6 +447,7 @@ def test_folders_without_a_model_are_refused(tmp_path: pathlib.Path):
             pass
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_refused(exports: pathlib.Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -166,13 +166,13 @@ def test_every_file_of_the_readme_is_there_and_every_file_is_in_the_readme():
     ("run_pretraining", "official_bert/training_options.py"),
     pytest.param("run_finetuning", "official_bert/finetuning_options.py", marks=pytest.mark.slow),
     pytest.param("convert_checkpoint", "official_bert/conversion.py", marks=pytest.mark.slow),
-    ("fill_mask", "fill_mask.py"),
+    pytest.param("fill_mask", "fill_mask.py", marks=pytest.mark.slow),
     pytest.param("export_saved_model", "official_bert/export.py", marks=pytest.mark.slow),
     pytest.param("batch_predict", "official_bert/batch_prediction.py", marks=pytest.mark.slow),
     pytest.param("export_portable", "official_bert/portable_export.py", marks=pytest.mark.slow),
     pytest.param("extract_features", "extract_features.py", marks=pytest.mark.slow),
     pytest.param("serve", "official_bert/serving/options.py", marks=pytest.mark.slow),
-    ("data_gen.create_pretraining_data", "data_gen/pipeline.py"),
+    pytest.param("data_gen.create_pretraining_data", "data_gen/pipeline.py", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_scripts_list_their_flags(script: str, owner: str):
     done = subprocess.run(

@@ -76,8 +76,8 @@ def description(kind: str) -> dict:
     }
 
 
-# Two heads are the classifier's but for the loss; they take their time, as each builds a graph of its own.
-SLOW = ("multi_label", "regression")
+# They take their time, as each builds a graph of its own.
+SLOW = ("multi_label", "regression", "tagging", "multiple_choice")
 
 
 @pytest.mark.parametrize(
