@@ -34,7 +34,7 @@ quickstart: .venv/runtime
 	$(BIN)/python -m data_gen.create_pretraining_data --input_file=$Q/heldout.txt --output_file=$Q/heldout.tfrecord \
 		--vocab_file=$Q/vocab.txt $(RECORDS)
 	$(BIN)/python -m run_pretraining --flagfile=configs/quickstart.flagfile --do_train --input_file='$Q/train-*.tfrecord' \
-		--vocab_file=$Q/vocab.txt --output_dir=$Q/model
+		--vocab_file=$Q/vocab.txt --output_dir=$Q/model --compare_with=configs/curves/tiny.json
 	$(BIN)/python -m run_pretraining --flagfile=configs/quickstart.flagfile --do_eval --input_file=$Q/heldout.tfrecord \
 		--vocab_file=$Q/vocab.txt --output_dir=$Q/model
 	$(BIN)/python -m fill_mask --model_dir=$Q/model \

@@ -534,16 +534,16 @@ def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(
     targets = [0, *sorted(rng.sample(range(20, 780), 10))]
     went_on = 0
     for target in targets:
-        output = (tmp_path / f"{target}.txt").open("w+")
-        process = subprocess.Popen(command("killed"), cwd=ROOT, stdout=output, stderr=subprocess.DEVNULL)
+        output = tmp_path / f"{target}.txt"
+        with output.open("w") as writer:
+            process = subprocess.Popen(command("killed"), cwd=ROOT, stdout=writer, stderr=subprocess.DEVNULL)
         while target and process.poll() is None and _last_step(killed) < target:
             time.sleep(0.005)
         time.sleep(rng.uniform(0, 0.1) if target else rng.uniform(0, 5))
         assert process.poll() is None, "it ended before it could be killed"
         process.kill()
         process.wait()
-        output.seek(0)
-        went_on += "going on from" in output.read()
+        went_on += "going on from" in output.read_text()
     done = subprocess.run(command("killed"), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert went_on >= 9

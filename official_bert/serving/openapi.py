@@ -105,7 +105,12 @@ def _value(spec: tf.TensorSpec, dimension: int, options: Options) -> Schema:
         least = (sizes[0] or 0) if dimension else 1
         return _list(_value(spec, dimension + 1, options), least, most)
     if spec.dtype == tf.string:
-        return {"type": "string", "maxLength": options.max_text_bytes // 4}  # of at most 4 bytes each, in UTF-8
+        # In bytes of UTF-8, which JSON Schema cannot count: of ASCII exactly, of other text less characters.
+        return {
+            "type": "string",
+            "maxLength": options.max_text_bytes,
+            "description": f"At most {options.max_text_bytes:,} bytes in UTF-8.",
+        }
     if spec.dtype == tf.bool:
         return {"type": "boolean"}
     if spec.dtype.is_integer:
