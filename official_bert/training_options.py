@@ -5,35 +5,22 @@ import re
 
 from official_bert import distribution
 from official_bert.command_line import option
+from official_bert.curves import DECISIVE_SETTINGS
 from official_bert.errors import UserError
 from official_bert.optimization import OPTIMIZERS
 
 DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 # The options that decide the weights a run ends with: between a stop and the next start they may not change unasked.
-DECISIVE = frozenset(
-    {
-        "max_seq_length",
-        "max_predictions_per_seq",
-        "train_batch_size",
-        "learning_rate",
-        "num_train_steps",
-        "num_warmup_steps",
-        "warmup_jump",
-        "decay_power",
-        "end_learning_rate",
-        "optimizer",
-        "freeze",
-        "dtype",
-        "random_seed",
-        "phase2_max_seq_length",
-        "phase2_max_predictions_per_seq",
-        "phase2_train_batch_size",
-        "phase2_learning_rate",
-        "phase2_num_train_steps",
-        "phase2_num_warmup_steps",
-    }
-)
+DECISIVE = frozenset(DECISIVE_SETTINGS) | {
+    "random_seed",
+    "phase2_max_seq_length",
+    "phase2_max_predictions_per_seq",
+    "phase2_train_batch_size",
+    "phase2_learning_rate",
+    "phase2_num_train_steps",
+    "phase2_num_warmup_steps",
+}
 DATA = "data"  # what --allow_changes calls the records themselves
 
 
