@@ -1,5 +1,6 @@
 """Pre-training that is stopped, changed, damaged or cut into parts, and what comes of it."""
 
+import os
 import pathlib
 import random
 import resource
@@ -536,7 +537,10 @@ def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(
     for target in targets:
         output = tmp_path / f"{target}.txt"
         with output.open("w") as writer:
-            process = subprocess.Popen(command("killed"), cwd=ROOT, stdout=writer, stderr=subprocess.DEVNULL)
+            unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}  # or a kill takes what was printed with it
+            process = subprocess.Popen(
+                command("killed"), cwd=ROOT, stdout=writer, stderr=subprocess.DEVNULL, env=unbuffered
+            )
         while target and process.poll() is None and _last_step(killed) < target:
             time.sleep(0.005)
         time.sleep(rng.uniform(0, 0.1) if target else rng.uniform(0, 5))
