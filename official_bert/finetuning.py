@@ -14,6 +14,7 @@ from official_bert.fast_tokenization import FastTokenizer
 from official_bert.finetuning_options import DTYPES, TFDS, Options
 from official_bert.finetuning_report import write_report
 from official_bert.progress import Progress
+from official_bert.stop_request import StopRequest
 from official_bert.tasks.all_tasks import find_task
 from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.distillation import DistillationLoss, with_teacher
@@ -44,7 +45,7 @@ class _Data:
         if self.options.source == TFDS:
             if self.task.read_tfds is None:
                 raise UserError(f"--source=tfds has no {self.task.name}; give its files as --data_dir")
-            return self.task.read_tfds(self.options.data_dir, split)
+            return self.task.read_tfds(self.options.data_dir, split, self.bad_rows)
         return self.task.read(self.options.data_dir or "", split, self.bad_rows)
 
     def features(self, examples: list[Any]) -> Features:
@@ -60,6 +61,7 @@ def run(options: Options) -> Scores:
 
     Raises:
         UserError: an option, a file or a row is wrong, or the folder holds another run.
+        SystemExit: SIGTERM or Ctrl-C came in training, which is saved; the code is 128 and the signal's number.
     """
     options.check()
     task = find_task(options)
@@ -104,20 +106,18 @@ def _train(data: _Data, start: Start) -> None:
         loss_function = DistillationLoss(task.kind, options.temperature, options.teacher_weight)
     if not features.targets:
         raise UserError(f"the examples to train {task.name} on have no labels")
-    evaluations = {split: data.read(split) for split in task.eval_splits}
-    evaluated = {split: (each, data.features(each)) for split, each in evaluations.items()}
+    held_out = {split: data.read(split) for split in task.eval_splits}
     plan = _plan(data, len(features))
     settings = {**options.decisive(), "data": digest(task, examples, data.tokenizer, data.max_seq_length)}
     _check_same_run(options.output_dir, settings)
     trainer = Trainer(task, start, plan, _head_of(start, task), loss_function)
-    held = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
-    state = checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), held, keep=1)
+    variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
+    state = checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), variables, keep=1)
     step = 0
     if restored := state.restore_latest():
         step = checkpoints.step_of(restored)
         print(f"resuming at step {step:,}")
-    log = TrainingLog(options.output_dir, step)
-    scores = [line[_deciding(task)] for line in read_log(options.output_dir, EVAL)] if evaluated else []
+    training = _Training(data, start, trainer, plan, held_out, TrainingLog(options.output_dir, step))
     print(
         f"fine-tuning {task.name}: {len(examples):,} examples, {plan.num_steps:,} steps of "
         f"{plan.train_batch_size} rows of up to {data.max_seq_length} tokens, rate {plan.learning_rate:g}, "
@@ -125,43 +125,70 @@ def _train(data: _Data, start: Start) -> None:
     )
     resumed_at, rows = step, plan.train_batch_size
     progress = Progress(f"fine-tuning {task.name}", (plan.num_steps - step) * rows, "rows")
+    with StopRequest() as stop:
 
-    def on_step(done: int) -> None:
-        progress.update((done - resumed_at) * rows)
+        def on_step(done: int) -> bool:
+            progress.update((done - resumed_at) * rows)
+            return stop.signal is not None
 
-    while step < plan.num_steps and not _is_over(scores, options.early_stopping):
-        last = min(step - step % plan.eval_steps + plan.eval_steps, plan.num_steps)
-        loss = trainer.train(features, step, last, on_step, weights)
-        if not np.isfinite(loss):
-            raise UserError(
-                f"the loss is not finite by step {last:,}; lower --learning_rate (now {plan.learning_rate:g})"
-            )
-        step = last
-        log.write(TRAIN, step, {"loss": loss, "learning_rate": trainer.learning_rate()})
+        while step < plan.num_steps and not training.is_over():
+            last = min(step - step % plan.eval_steps + plan.eval_steps, plan.num_steps)
+            step, loss = trainer.train(features, step, last, on_step, weights)
+            if not np.isfinite(loss):
+                raise UserError(
+                    f"the loss is not finite by step {step:,}; lower --learning_rate (now {plan.learning_rate:g})"
+                )
+            if step == last:
+                training.evaluate(step, loss)
+            state.save(step)
+            if stop.signal is not None and step < plan.num_steps:
+                print(f"stopped at step {step:,}; the same command goes on from there")
+                raise SystemExit(128 + stop.signal)
+    if step < plan.num_steps:
+        print(f"stopped early: {options.early_stopping} evaluations without a better {_deciding(task)}")
+
+
+class _Training:
+    """A model in training, its evaluations, and the best of it so far."""
+
+    def __init__(
+        self, data: _Data, start: Start, trainer: Trainer, plan: Plan, held_out: dict[str, list[Any]], log: TrainingLog
+    ) -> None:
+        self._data, self._start, self._trainer, self._plan, self._log = data, start, trainer, plan, log
+        self._held_out = {split: (examples, data.features(examples)) for split, examples in held_out.items()}
+        lines = read_log(data.options.output_dir, EVAL) if held_out else []
+        self._scores = [line[_deciding(data.task)] for line in lines]
+
+    def is_over(self) -> bool:
+        """Whether training is to stop, since its evaluations get no better."""
+        patience, scores = self._data.options.early_stopping, self._scores
+        return bool(patience and scores) and len(scores) - 1 - int(np.argmax(scores)) >= patience
+
+    def evaluate(self, step: int, loss: float) -> None:
+        """Logs and prints loss and scores, and writes the model if it is the best so far (or nothing can tell)."""
+        task, trainer, plan = self._data.task, self._trainer, self._plan
+        self._log.write(TRAIN, step, {"loss": loss, "learning_rate": trainer.learning_rate()})
         line = f"step {step:,} of {plan.num_steps:,} (epoch {step / plan.steps_per_epoch:.2f}): loss {loss:.4f}"
-        if evaluated:
-            found = {
-                f"{split}/{name}": value
-                for split, (held_out, held_features) in evaluated.items()
-                for name, value in _score(task, trainer, held_features, held_out, options.eval_batch_size).items()
-            }
-            log.write(EVAL, step, found)
-            scores.append(found[_deciding(task)])
+        if self._held_out:
+            found: dict[str, float] = {}
+            for split, (examples, features) in self._held_out.items():
+                outputs = trainer.predict(features, self._data.options.eval_batch_size)
+                scores = task.metrics(task.decode(outputs, features, examples), examples)
+                found |= {f"{split}/{name}": value for name, value in scores.items()}
+            self._log.write(EVAL, step, found)
+            self._scores.append(found[_deciding(task)])
             line += "".join(f", {name} {value:.4f}" for name, value in found.items())
-        if not scores or scores[-1] > max(scores[:-1], default=-np.inf):
+        if not self._scores or self._scores[-1] > max(self._scores[:-1], default=-np.inf):
             finetuned.save(
-                options.output_dir,
+                self._data.options.output_dir,
                 trainer.model,
-                task.description(data.max_seq_length),
-                start.config,
-                start.vocab,
-                start.do_lower_case,
+                task.description(self._data.max_seq_length),
+                self._start.config,
+                self._start.vocab,
+                self._start.do_lower_case,
             )
             line += "; saved"
         print(line, flush=True)
-        state.save(step)
-    if step < plan.num_steps:
-        print(f"stopped early: {options.early_stopping} evaluations without a better {_deciding(task)}")
 
 
 def _plan(data: _Data, rows: int) -> Plan:
@@ -188,10 +215,6 @@ def _plan(data: _Data, rows: int) -> Plan:
 def _deciding(task: Task) -> str:
     """The score that says which model is best, as the log has it."""
     return f"{task.eval_splits[0]}/{task.best_metric}"
-
-
-def _is_over(scores: list[float], patience: int) -> bool:
-    return bool(patience) and len(scores) - 1 - (int(np.argmax(scores)) if scores else 0) >= patience
 
 
 def _check_same_run(folder: str, settings: dict[str, Any]) -> None:
@@ -242,10 +265,6 @@ def _row_weights(class_weights: list[str], task: Task, features: Features) -> Ar
                 f"each of {', '.join(task.labels or ())}"
             )
     return np.asarray(weights[labels], np.float32)
-
-
-def _score(task: Task, trainer: Trainer, features: Features, examples: list[Any], batch_size: int) -> dict[str, float]:
-    return task.metrics(task.decode(trainer.predict(features, batch_size), features, examples), examples)
 
 
 def _evaluate_and_predict(data: _Data, start: Start) -> Scores:

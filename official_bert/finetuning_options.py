@@ -30,8 +30,11 @@ class Options:
         "weights.",
     )
     output_dir: str = option(dataclasses.MISSING, "Folder of the run. Given again, resumes.")
-    data_dir: str | None = option(None, "Folder of the task's files.")
+    data_dir: str | None = option(None, "Folder of the task's files; of TensorFlow Datasets, where it keeps its own.")
     source: str = option(FILES, "Where examples come from: files, or TensorFlow Datasets.", SOURCES)
+    tfds_name: str | None = option(
+        None, "Of --source=tfds with --task=table or tagging: the data set there, such as imdb_reviews or conll2003."
+    )
     do_train: bool = option(False, "Whether to train.")
     do_eval: bool = option(False, "Whether to score the best model on the task's evaluation data.")
     do_predict: bool = option(False, "Whether to predict the task's test data, and write what its leaderboard takes.")
@@ -75,10 +78,15 @@ class Options:
         0.0, "Of --task=squad_v2: there is no answer if that scores by more than this above the best answer."
     )
     # Of the task "tagging".
-    tag_column: str = option("", "Of --task=tagging: the tag's column, from 0, or -1 (the default); or upos, xpos.")
+    tag_column: str = option(
+        "", "Of --task=tagging: the tag's column, from 0, or -1 (the default); or upos, xpos, ner."
+    )
     word_column: int = option(0, "Of --task=tagging: the word's column, from 0; in CoNLL-U it is known.")
     # Of the task "table": your own data.
-    train_file: str | None = option(None, "Of --task=table: a CSV, TSV or JSON lines file to train on.")
+    train_file: str | None = option(
+        None,
+        "Of --task=table: a CSV, TSV or JSON lines file to train on; of TensorFlow Datasets, a part, such as train.",
+    )
     eval_file: str | None = option(None, "Of --task=table: one to evaluate on.")
     predict_file: str | None = option(None, "Of --task=table: one to predict.")
     text_column: str = option("text", "Of --task=table: the column of the text, or of a pair's first one.")

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -100,6 +101,33 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
 
     with pytest.raises(UserError, match=r"holds another run \(learning_rate was 0.005, now 0.02\)"):
         finetuning.run(dataclasses.replace(options, learning_rate=0.02))
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(options, tmp_path, monkeypatch, capsys):
+    options = dataclasses.replace(options, num_train_epochs=2.0, do_eval=False, do_predict=False)
+    finetuning.run(options)
+    other = dataclasses.replace(options, output_dir=str(tmp_path / "other"))
+    train = trainer.Trainer.train
+
+    def terminated(self, features, first, last, on_step, *rest):
+        def told(done: int) -> bool:
+            if done == 8:
+                signal.raise_signal(signal.SIGTERM)
+            return on_step(done)
+
+        return train(self, features, first, last, told, *rest)
+
+    monkeypatch.setattr(trainer.Trainer, "train", terminated)
+    with pytest.raises(SystemExit) as stopped:
+        finetuning.run(other)
+    assert stopped.value.code == 143
+    assert "stopped at step 8; the same command goes on from there" in capsys.readouterr().out
+    monkeypatch.setattr(trainer.Trainer, "train", train)
+    finetuning.run(other)
+    assert "resuming at step 8" in capsys.readouterr().out
+    weights = [finetuned.load(each.output_dir).model.get_weights() for each in (options, other)]
+    for expected, found in zip(*weights, strict=True):
+        np.testing.assert_array_equal(expected, found)
 
 
 @pytest.mark.slow

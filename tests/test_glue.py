@@ -195,7 +195,7 @@ def test_tensorflow_datasets_have_the_same_examples(name, split, tmp_path):
     tfds = pytest.importorskip("tensorflow_datasets")
     task = glue.TASKS[name]
     with tfds.testing.mock_data(num_examples=6):
-        examples = task.read_tfds(str(tmp_path), split)
+        examples = task.read_tfds(str(tmp_path), split, BadRows())
     assert len(examples) == 6
     assert all((example.text_b is not None) == task.pair for example in examples)
     assert all(0 <= example.label < len(task.labels or range(100)) for example in examples)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from official_bert.errors import UserError
 from official_bert.tasks import squad, squad_answers, windows
+from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.squad import Answer, Limits, Question, Window
 from official_bert.tokenization import FullTokenizer
 from tests.bad_rows import KeptRows
@@ -305,9 +306,9 @@ def test_questions_come_from_tensorflow_datasets(version_2: bool, tmp_path: path
 
     with tfds.testing.mock_data(as_dataset_fn=data, data_dir=str(tmp_path)):
         for split in ("train", "dev"):
-            first, second = squad.read_tfds(None, split, version_2)
+            first, second = squad.read_tfds(None, split, version_2, BadRows())
             assert first == Question("1", "who?", context, (Answer("cat", 4), Answer("The cat", 0)))
             assert second.answers == (() if version_2 else (Answer("sat", 8),))
         rows[0][3][0] = 5
         with pytest.raises(UserError, match=r"squad/v\d.*, question 1: the context has 'at ' at character 5"):
-            squad.read_tfds(None, "train", version_2)
+            squad.read_tfds(None, "train", version_2, BadRows())

@@ -2,6 +2,8 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
 
 from official_bert.errors import UserError
 from official_bert.finetuning_options import Options
@@ -106,3 +108,28 @@ def test_labels_that_training_does_not_have_and_missing_ones_are_named(tmp_path)
 def test_a_broken_file_is_named(text, name, message, tmp_path):
     with pytest.raises(UserError, match=message):
         read(written(tmp_path, text, name))
+
+
+def test_a_table_from_tensorflow_datasets(tmp_path):
+    rows = [("good", 1), ("bad", 0), ("fair", 1)]
+
+    def data(builder: tfds.core.DatasetBuilder, **_: object) -> tf.data.Dataset:
+        texts, labels = zip(*rows, strict=True)
+        return tf.data.Dataset.from_tensor_slices({"text": list(texts), "label": np.array(labels, np.int64)})
+
+    given = options("train", source="tfds", tfds_name="imdb_reviews", data_dir=str(tmp_path))
+    with tfds.testing.mock_data(as_dataset_fn=data, data_dir=str(tmp_path)):
+        task = tabular.make_task(given)
+        assert task.labels == ("neg", "pos")
+        assert task.read_tfds(str(tmp_path), "train", BadRows()) == [
+            TextExample("0", "good", None, 1), TextExample("1", "bad", None, 0), TextExample("2", "fair", None, 1)
+        ]  # fmt: skip
+        rows[1] = ("", 0)
+        with pytest.raises(UserError, match="row 2: an empty text in text"):
+            task.read_tfds(str(tmp_path), "train", BadRows())
+        with pytest.raises(UserError, match="no column words among"):
+            read("train", source="tfds", tfds_name="imdb_reviews", data_dir=str(tmp_path), text_column="words")
+    with pytest.raises(UserError, match="cannot get no_such_set from TensorFlow Datasets"):
+        tabular.make_task(options("train", source="tfds", tfds_name="no_such_set"))
+    with pytest.raises(UserError, match="needs --tfds_name"):
+        tabular.make_task(options("train", source="tfds"))

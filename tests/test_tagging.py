@@ -3,11 +3,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
 from hypothesis import given
 from hypothesis import strategies as st
 
 from official_bert.errors import UserError
-from official_bert.tasks import entity_scores, tagging
+from official_bert.tasks import entity_scores, tagging, tagging_task
+from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.tagging import Sentence
 from official_bert.tasks.task import NO_LABEL
 from official_bert.tokenization import FullTokenizer
@@ -215,3 +218,23 @@ def test_real_sentences_are_windowed_whole(test_data: pathlib.Path):
     cut = tagging.cut_into_windows([sentence.words for sentence in sentences], tokenizer, 32)
     tagged = sorted((window.sentence, word) for window in cut for word in window.words)
     assert tagged == [(number, word) for number, each in enumerate(sentences) for word in range(len(each.words))]
+
+
+def test_tags_come_from_tensorflow_datasets(tmp_path):
+    words, tags = ["EU", "rejects", "it"], [3, 0, 0]
+
+    def data(builder: tfds.core.DatasetBuilder, **_: object) -> tf.data.Dataset:
+        row = {"tokens": [words], "ner": np.array([tags], np.int64), "pos": np.array([[21, 41, 27]], np.int64)}
+        return tf.data.Dataset.from_tensor_slices(row)
+
+    with tfds.testing.mock_data(as_dataset_fn=data, data_dir=str(tmp_path)):
+        task = tagging_task.task(None, tfds_name="conll2003")
+        assert task.labels == ("B-ORG", "O")
+        assert task.eval_splits == ("dev", "test")
+        assert task.read_tfds(None, "dev", BadRows()) == [Sentence(tuple(words), ("B-ORG", "O", "O"), 1)]
+        assert tagging_task.task(None, tag_column="pos", tfds_name="conll2003").labels == ("NN", "POS", "VBP")
+        with pytest.raises(UserError, match=r"conll2003\S* has no lemma among .*ner"):
+            tagging_task.task(None, tag_column="lemma", tfds_name="conll2003")
+        tags[2] = 5
+        with pytest.raises(UserError, match="row 1: unknown tag B-LOC; expected one of B-ORG, O"):
+            task.read_tfds(None, "dev", BadRows())

@@ -16,6 +16,7 @@ from official_bert.tasks import scores, sequences
 from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.sequences import TextExample
 from official_bert.tasks.task import DEV, TEST, TRAIN, Array, Task
+from official_bert.tasks.tfds_data import DataSet
 
 _BINARY = ("0", "1")
 _ENTAILS = ("entailment", "not_entailment")
@@ -122,26 +123,17 @@ def _label(text: str, labels: tuple[str, ...] | None) -> tuple[Any, str]:
     return None, f"score {text!r}; expected a number from 0 to {_LONGEST_SCORE:g}"
 
 
-def _tfds_reader(source: _Source) -> Callable[[str | None, str], list[TextExample]]:
-    def read_tfds(data_dir: str | None, split: str) -> list[TextExample]:
-        import tensorflow_datasets as tfds
-
-        name = f"glue/{source.tfds_name}"
-        try:
-            builder = tfds.builder(name, data_dir=data_dir)
-            builder.download_and_prepare()
-        except Exception as error:  # of many classes: no connection, no disk, no such version
-            raise UserError(f"cannot get {name} from TensorFlow Datasets: {error}") from error
-        feature = builder.info.features["label"]
+def _tfds_reader(source: _Source) -> Callable[[str | None, str, BadRows], list[TextExample]]:
+    def read_tfds(data_dir: str | None, split: str, bad_rows: BadRows) -> list[TextExample]:
+        data = DataSet(f"glue/{source.tfds_name}", data_dir)
         examples = []
-        for row in tfds.as_numpy(builder.as_dataset(split=split.replace(DEV, "validation"), shuffle_files=False)):
-            texts = [row[name].decode() for name in source.tfds_text]
-            label = None
+        for row in data.rows(split.replace(f"{DEV}_", "validation_")):
+            texts = [row[name] for name in source.tfds_text]
+            label = row["label"]
             if source.labels is None:
-                label = float(row["label"]) if row["label"] >= 0 else None
-            elif row["label"] >= 0:
-                theirs = feature.int2str(int(row["label"]))
-                label = source.labels.index(source.tfds_labels.get(theirs, theirs))
+                label = label if label >= 0 else None
+            elif label is not None:
+                label = source.labels.index(source.tfds_labels.get(label, label))
             examples.append(TextExample(str(row["idx"]), texts[0], texts[1] if len(texts) > 1 else None, label))
         return sorted(examples, key=lambda example: int(example.id))
 

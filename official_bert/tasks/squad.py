@@ -25,6 +25,7 @@ from official_bert.errors import UserError
 from official_bert.progress import Progress
 from official_bert.tasks import windows
 from official_bert.tasks.bad_rows import BadRows
+from official_bert.tasks.tfds_data import DataSet
 from official_bert.tokenization import CLS, SEP, BasicTokenizer, FullTokenizer
 
 
@@ -151,32 +152,26 @@ def read(path: str, version_2: bool, for_training: bool, bad_rows: BadRows) -> l
     return questions
 
 
-def read_tfds(data_dir: str | None, split: str, version_2: bool) -> list[Question]:
-    """Reads the set from tensorflow-datasets, which has the parts train and dev.
+def read_tfds(data_dir: str | None, split: str, version_2: bool, bad_rows: BadRows) -> list[Question]:
+    """Reads the set from TensorFlow Datasets, which has the parts train and dev.
 
     Args:
         data_dir: where that keeps its files; None for its default.
         split: train or dev.
         version_2: whether questions may have no answer.
-
-    Raises:
-        UserError: an answer to learn is not at its place.
+        bad_rows: is told of questions that cannot be learnt.
     """
-    import tensorflow_datasets as tfds
-
-    builder = tfds.builder("squad/v2.0" if version_2 else "squad/v1.1", data_dir=data_dir)
-    builder.download_and_prepare()
-    part = builder.as_dataset(split="train" if split == "train" else "validation", shuffle_files=False)
+    data = DataSet("squad/v2.0" if version_2 else "squad/v1.1", data_dir)
     questions = []
     words = BasicTokenizer()
-    for row in tfds.as_numpy(part):
+    for row in data.rows(split):
         texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
-        answers = tuple(Answer(text.decode(), int(start)) for text, start in zip(texts, starts, strict=True))
-        question = Question(row["id"].decode(), row["question"].decode(), row["context"].decode(), answers)
-        reason = _problem(question, words) if split == "train" else None
-        if reason:
-            raise UserError(f"{builder.info.full_name}, question {question.id}: {reason}")
-        questions.append(question)
+        answers = tuple(Answer(text, start) for text, start in zip(texts, starts, strict=True))
+        question = Question(row["id"], row["question"], row["context"], answers)
+        if reason := _problem(question, words) if split == "train" else None:
+            bad_rows.add(data.name, f"question {question.id}", reason)
+        else:
+            questions.append(question)
     return questions
 
 

@@ -134,7 +134,7 @@ def task(
         best_metric="best_f1" if version_2 else "f1",
         write_predictions=write,
         outcomes=outcomes,
-        read_tfds=lambda data_dir, split: squad.read_tfds(data_dir, split, version_2),
+        read_tfds=lambda data_dir, split, bad_rows: squad.read_tfds(data_dir, split, version_2, bad_rows),
         defaults=Defaults(max_seq_length=384),
         settings={
             "doc_stride": doc_stride,

@@ -1,4 +1,4 @@
-"""Your own data: texts or pairs with labels, in CSV, TSV or JSON lines with named columns."""
+"""Your own data: texts or pairs with labels in named columns, of CSV, TSV, JSON lines or TensorFlow Datasets."""
 
 import csv
 import io
@@ -11,11 +11,12 @@ import numpy as np
 
 from official_bert import files, finetuned, task_models
 from official_bert.errors import UserError
-from official_bert.finetuning_options import Options
+from official_bert.finetuning_options import TFDS, Options
 from official_bert.tasks import scores, sequences
 from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.sequences import TextExample
 from official_bert.tasks.task import DEV, TEST, TRAIN, Array, Task
+from official_bert.tasks.tfds_data import DataSet
 
 _MOST_LABELS_SHOWN = 10
 
@@ -67,6 +68,17 @@ def rows_of(path: str, bad_rows: BadRows) -> Iterator[tuple[int, dict[str, Any]]
         raise UserError(f"{path} is empty; expected a header with the columns' names")
 
 
+def _rows_in(options: Options, source: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
+    """As `rows_of`, for a file or a part of the data set of TensorFlow Datasets, as the options say."""
+    if options.source != TFDS:
+        yield from rows_of(source, bad_rows)
+        return
+    if not options.tfds_name:
+        raise UserError("--task=table --source=tfds needs --tfds_name, such as imdb_reviews")
+    for number, values in enumerate(DataSet(options.tfds_name, options.data_dir).rows(source), start=1):
+        yield f"row {number}", values
+
+
 def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -93,7 +105,7 @@ def _labels_in(options: Options) -> tuple[str, ...]:
         )
     found = set()
     # Bad rows are told of when the file is read for training.
-    for _, values in rows_of(options.train_file, BadRows("skip", silent=True)):
+    for _, values in _rows_in(options, options.train_file, BadRows("skip", silent=True)):
         if values.get(options.label_column) not in (None, ""):
             found |= set(_names(values[options.label_column], options))
     if not found:
@@ -125,7 +137,7 @@ class _Reader:
         self._options, self._labels = options, labels
         self._paths = {TRAIN: options.train_file, DEV: options.eval_file, TEST: options.predict_file}
 
-    def __call__(self, data_dir: str, split: str, bad_rows: BadRows) -> list[TextExample]:
+    def __call__(self, data_dir: str | None, split: str, bad_rows: BadRows) -> list[TextExample]:
         path = self._paths[split]
         if path is None:
             raise UserError(f"no file was given for {split}; see --train_file, --eval_file and --predict_file")
@@ -135,9 +147,9 @@ class _Reader:
         labelled = split == DEV or (split == TRAIN and not (options.teacher and options.teacher_weight == 1.0))
         required = [*wanted, *([options.label_column] if labelled else [])]
         examples = []
-        for number, (line, values) in enumerate(rows_of(path, bad_rows)):
+        for number, (line, values) in enumerate(_rows_in(options, path, bad_rows)):
             absent = [name for name in required if name not in values]
-            if absent and path.endswith((".csv", ".tsv")):
+            if absent and (options.source == TFDS or path.endswith((".csv", ".tsv"))):
                 raise UserError(
                     f"{path}, line 1: no column {', '.join(absent)} among {', '.join(values)}; see --text_column, "
                     "--text_pair_column and --label_column"
@@ -203,6 +215,7 @@ def make_task(options: Options) -> Task:
     """
     kind = options.label_kind
     labels = None if kind == task_models.REGRESSION else _labels_in(options)
+    read = _Reader(options, labels)
 
     def metrics(predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
         predicted = sequences.predicted_labels(kind, predictions)
@@ -236,7 +249,8 @@ def make_task(options: Options) -> Task:
         kind=kind,
         labels=labels,
         pair=options.text_pair_column is not None,
-        read=_Reader(options, labels),
+        read=read,
+        read_tfds=read,
         featurize=sequences.featurizer(kind, len(labels or ()), options.doc_stride),
         decode=sequences.decoder(kind),
         metrics=metrics,

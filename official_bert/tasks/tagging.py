@@ -10,7 +10,7 @@ where it has most context, in training as in prediction, so that each counts onc
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from official_bert.errors import UserError
 from official_bert.tasks import windows
 from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.task import NO_LABEL
+from official_bert.tasks.tfds_data import DataSet
 from official_bert.tokenization import CLS, SEP, UNK, FullTokenizer
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
@@ -28,7 +29,7 @@ _DOCUMENT_START = "-DOCSTART-"
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words and their tags (None if they are not known), and the number of its first line in its file, from 1."""
+    """Words, their tags (None if they are not known), and the number of its first line or its row, from 1."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
@@ -57,7 +58,7 @@ def read(
     bad_rows: BadRows,
     tag_column: str = "",
     word_column: int = 0,
-    known_tags: Iterable[str] | None = None,
+    known_tags: Collection[str] | None = None,
 ) -> list[Sentence]:
     """Reads a file of one word a line, with an empty line between sentences.
 
@@ -76,7 +77,6 @@ def read(
     """
     is_conllu = path.endswith(".conllu")
     word_at, tag_at = _columns(is_conllu, word_column, tag_column)
-    known = None if known_tags is None else set(known_tags)
     sentences = []
     for start, rows in _blocks(path, is_conllu):
         for line, row in rows:
@@ -86,8 +86,8 @@ def read(
                 problem = f"no word in column {word_at} of {len(row)}"
             elif tag == "" or (is_conllu and tag == "_"):
                 problem = f"no tag in column {tag_at} of {len(row)}"
-            elif tag is not None and known is not None and tag not in known:
-                problem = f"unknown tag {tag!r}; expected one of {', '.join(sorted(known))}"
+            elif tag is not None and known_tags is not None and tag not in known_tags:
+                problem = f"unknown tag {tag!r}; expected one of {', '.join(sorted(known_tags))}"
             if problem:
                 bad_rows.add(path, line, problem)
                 break
@@ -96,6 +96,50 @@ def read(
             sentences.append(Sentence(tuple(row[word_at] for _, row in rows), tags, start))
     if not sentences:
         raise UserError(f"{path} has no sentences; expected one word a line, and an empty line between sentences")
+    return sentences
+
+
+def read_tfds(
+    name: str,
+    data_dir: str | None,
+    split: str,
+    bad_rows: BadRows,
+    tag_column: str = "",
+    known_tags: Collection[str] | None = None,
+) -> list[Sentence]:
+    """Reads a part of a data set of TensorFlow Datasets, whose rows have `tokens` and columns of tags.
+
+    Args:
+        name: the data set, such as conll2003 or universal_dependencies/de_gsd.
+        data_dir: where TensorFlow Datasets keeps its files; None for its default.
+        split: train, dev or test.
+        bad_rows: is told of bad rows.
+        tag_column: its name; by default ner, or else upos. "none" for text without tags.
+        known_tags: the tags that there may be; None for any.
+
+    Raises:
+        UserError: there is no such data set, part or column, or the part has no good sentence.
+    """
+    data = DataSet(name, data_dir)
+    column = tag_column or next((column for column in ("ner", "upos") if column in data.columns), "ner")
+    absent = [each for each in ("tokens", column) if each not in (*data.columns, "none")]
+    if absent:
+        raise UserError(f"{data.name} has no {', '.join(absent)} among {', '.join(data.columns)}; see --tag_column")
+    sentences = []
+    for number, row in enumerate(data.rows(split), start=1):
+        words, tags = row["tokens"], None if column == "none" else row[column]
+        unknown = sorted({str(tag) for tag in tags or () if known_tags is not None and tag not in known_tags})
+        if not words or (tags is not None and len(tags) != len(words)):
+            bad_rows.add(
+                data.name, f"row {number}", f"{len(words)} words and {len(tags or ())} tags; expected a tag for each"
+            )
+        elif unknown:
+            problem = f"unknown tag {', '.join(unknown)}; expected one of {', '.join(known_tags or ())}"
+            bad_rows.add(data.name, f"row {number}", problem)
+        else:
+            sentences.append(Sentence(tuple(words), None if tags is None else tuple(tags), number))
+    if not sentences:
+        raise UserError(f"the part {split} of {data.name} has no sentences")
     return sentences
 
 

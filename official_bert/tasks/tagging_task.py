@@ -5,13 +5,14 @@ T tokens of all windows
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from official_bert import files, finetuned, task_models
+from official_bert.errors import UserError
 from official_bert.fast_tokenization import FastTokenizer
-from official_bert.finetuning_options import Options
+from official_bert.finetuning_options import TFDS, Options
 from official_bert.tasks import data_files, entity_scores, tagging
 from official_bert.tasks.bad_rows import SKIP, BadRows
 from official_bert.tasks.tagging import Sentence, Window
@@ -44,47 +45,62 @@ def make_task(options: Options) -> Task:
     """Returns the task of the folder that the options name.
 
     Its labels are those of the model, where a fine-tuned one is there to go on with, else the training data's.
+
+    Raises:
+        UserError: the labels are to come from training data, and there are none.
     """
     labels = None
     for folder in (options.output_dir, options.init):
         if labels is None and finetuned.is_finetuned(folder) and not options.do_train:
             labels = finetuned.load_description(folder)["labels"]
-    return task(options.data_dir or "", labels, options.tag_column, options.word_column, options.doc_stride)
+    if options.source == TFDS and not options.tfds_name:
+        raise UserError("--task=tagging --source=tfds needs --tfds_name, such as conll2003")
+    name = options.tfds_name if options.source == TFDS else None
+    return task(options.data_dir, labels, options.tag_column, options.word_column, options.doc_stride, name)
 
 
 def task(
-    data_dir: str,
+    data_dir: str | None,
     labels: Sequence[str] | None = None,
     tag_column: str = "",
     word_column: int = 0,
     doc_stride: int | None = None,
+    tfds_name: str | None = None,
 ) -> Task:
-    """Returns the task of a folder of CoNLL or CoNLL-U files.
+    """Returns the task of a folder of CoNLL or CoNLL-U files, or of a data set of TensorFlow Datasets.
 
     With tag_column "none" the test part is predicted, else it is scored where there is one. The score is the F1 of
     entities if the tags are those of entities (O, B-, I-, E-, S-), else the share of words with the right tag.
 
     Args:
-        data_dir: holds a file for each part, with train, dev (or valid) and test in their names.
+        data_dir: holds a file for each part, with train, dev (or valid) and test in their names; of TensorFlow
+            Datasets its folder, or None.
         labels: the tags, in the order of a model's logits; None for those of the training part, sorted.
-        tag_column: which column the tag is in (see `tagging.read`).
+        tag_column: which column the tag is in (see `tagging.read` and `tagging.read_tfds`).
         word_column: which one the word is in.
         doc_stride: tokens from one window of a long sentence to the next, about; None for half a window.
+        tfds_name: of a data set there, such as conll2003; None for files.
 
     Raises:
         UserError: the labels are to come from a training part, and there is none.
     """
     known = None if labels is None else list(labels)
-    if known is None:
-        path = data_files.find(data_dir, TRAIN, _PATTERNS[TRAIN])
-        known = tagging.tags_of(tagging.read(path, BadRows(SKIP, silent=True), tag_column, word_column))
-    number_of = {label: number for number, label in enumerate(known)}
-    is_untagged, has_test = tag_column == "none", data_files.has(data_dir, TEST, _PATTERNS[TEST])
-    of_entities = entity_scores.is_entity_scheme(known)
 
-    def read(folder: str, split: str, bad_rows: BadRows) -> list[Sentence]:
-        path = data_files.find(folder, split, _PATTERNS[split])
-        return tagging.read(path, bad_rows, tag_column, word_column, number_of)
+    def read(folder: str | None, split: str, bad_rows: BadRows, tags: Collection[str] | None = None) -> list[Sentence]:
+        if tfds_name:
+            return tagging.read_tfds(tfds_name, folder, split, bad_rows, tag_column, tags)
+        path = data_files.find(folder or "", split, _PATTERNS[split])
+        return tagging.read(path, bad_rows, tag_column, word_column, tags)
+
+    def read_known(folder: str | None, split: str, bad_rows: BadRows) -> list[Sentence]:
+        return read(folder, split, bad_rows, number_of)
+
+    if known is None:
+        known = tagging.tags_of(read(data_dir, TRAIN, BadRows(SKIP, silent=True)))
+    number_of = {label: number for number, label in enumerate(known)}
+    is_untagged = tag_column == "none"
+    has_test = bool(tfds_name) or data_files.has(data_dir or "", TEST, _PATTERNS[TEST])
+    of_entities = entity_scores.is_entity_scheme(known)
 
     def featurize(sentences: Sequence[Sentence], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
         words = [each.words for each in sentences]
@@ -107,7 +123,8 @@ def task(
         kind=task_models.TAGGING,
         labels=tuple(known),
         pair=False,
-        read=read,
+        read=read_known,
+        read_tfds=read_known,
         featurize=featurize,
         decode=decode,
         metrics=metrics,

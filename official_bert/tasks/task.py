@@ -95,7 +95,7 @@ class Task:
         write_predictions: (folder, split, predictions, examples) -> paths of what it has written for people and
             leaderboards.
         outcomes: (predictions, examples) -> an Outcome for each example; they must have labels.
-        read_tfds: (data_dir or None, split) -> examples, from tensorflow-datasets; None where it has no such set.
+        read_tfds: as `read`, from TensorFlow Datasets, with its folder (or None) as data_dir; None where it has no set.
         train_split: what `read` calls it.
         eval_splits: the first one's best_metric decides.
         test_splits: splits without labels to predict.
@@ -115,7 +115,7 @@ class Task:
     best_metric: str
     write_predictions: Callable[[str, str, Any, Sequence[Any]], list[str]]
     outcomes: Callable[[Any, Sequence[Any]], list[Outcome]]
-    read_tfds: Callable[[str | None, str], list[Any]] | None = None
+    read_tfds: Callable[[str | None, str, BadRows], list[Any]] | None = None
     train_split: str = TRAIN
     eval_splits: tuple[str, ...] = (DEV,)
     test_splits: tuple[str, ...] = (TEST,)

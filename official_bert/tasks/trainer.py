@@ -110,17 +110,20 @@ class Trainer:
         features: Features,
         first: int,
         last: int,
-        on_step: Callable[[int], None],
+        on_step: Callable[[int], bool],
         row_weights: Array | None = None,
-    ) -> float:
-        """Does steps `first` up to, not including, `last`, and returns their mean loss.
+    ) -> tuple[int, float]:
+        """Does steps `first` up to, not including, `last`.
 
         Args:
             features: the rows to learn from.
             first: counted from the run's beginning, as is `last`.
             last: a step.
-            on_step: told how many steps of the run are done, after each.
+            on_step: told how many steps of the run are done, after each; returns whether to stop before `last`.
             row_weights: float32 [R], how much each row weighs in the loss; None for 1.
+
+        Returns:
+            How many steps of the run are done, and the mean loss of those that this call did.
         """
         per_epoch = self._plan.steps_per_epoch
         lengths = batches.row_lengths(features)
@@ -131,9 +134,16 @@ class Trainer:
         begin = first % per_epoch
         plan = np.concatenate(plans)[begin : begin + last - first]
         data = batches.training_data(features, plan, self._plan.max_seq_length, row_weights)
-        line = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: on_step(first + batch + 1))
-        history = self.model.fit(data, verbose=0, shuffle=False, callbacks=[line])
-        return float(history.history["loss"][0])
+        done = first
+
+        def on_batch_end(batch: int, logs: Any) -> None:
+            nonlocal done
+            done = first + batch + 1
+            self.model.stop_training = on_step(done)
+
+        told = keras.callbacks.LambdaCallback(on_train_batch_end=on_batch_end)
+        history = self.model.fit(data, verbose=0, shuffle=False, callbacks=[told])
+        return done, float(history.history["loss"][0])
 
     def predict(self, features: Features, batch_size: int) -> Outputs:
         """Returns the model's outputs for all rows, in order and without padding, on one device."""
