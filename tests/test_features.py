@@ -157,7 +157,13 @@ def test_formats_go_by_the_ending():
         feature_files.format_of("b.txt")
 
 
-def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path):
+@pytest.mark.parametrize("script", [
+    ["run_finetuning", "--task=features"],
+    pytest.param(["extract_features"], marks=pytest.mark.slow),
+])  # fmt: skip
+def test_the_command_extracts_from_a_checkpoint(
+    script: list[str], tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path
+):
     model = build_pretraining_model(tiny_config, seed=0)
     folder = str(tmp_path / "run")
     checkpoints.save_description(folder, checkpoints.description(tiny_config, vocab_file, do_lower_case=True))
@@ -165,7 +171,7 @@ def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_f
     text = tmp_path / "a.txt"
     text.write_text("\r\n".join(TEXTS) + "\n")
     command = [
-        sys.executable, "-m", "extract_features", f"--init={folder}", f"--input_file={text}", "--layers=-1,1",
+        sys.executable, "-m", *script, f"--init={folder}", f"--input_file={text}", "--layers=-1,1",
         f"--output_file={tmp_path / 'a.npy'}", "--pooling=mean", "--max_seq_length=16",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

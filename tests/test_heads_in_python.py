@@ -7,13 +7,15 @@ import pytest
 from official_bert import checkpoints
 from official_bert.config import BertConfig
 from official_bert.models import build_pretraining_model
-from tests.conftest import WORDS
+from tests.conftest import ROOT, WORDS
 
-EXAMPLES = pathlib.Path(__file__).parent / "heads_in_python.md"
+_SECTION = re.compile(r"^### In Python\n(.*?)^## ", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.slow
-def test_the_examples_of_every_head_run(vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_readme_s_example_of_every_head_runs(
+    vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
     config = BertConfig(
         vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
         max_position_embeddings=128,
@@ -24,7 +26,9 @@ def test_the_examples_of_every_head_run(vocab_file: str, tmp_path: pathlib.Path,
     checkpoints.RunCheckpoints(folder, {"model": model.variables}, keep=1).save(0)
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    blocks = re.findall(r"```python\n(.*?)```", EXAMPLES.read_text(encoding="utf-8"), re.DOTALL)
+    section = _SECTION.search((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert section
+    blocks = re.findall(r"```python\n(.*?)```", section[1], re.DOTALL)
     assert len(blocks) == 6
     for block in blocks:
         exec(block, names)

@@ -44,7 +44,7 @@ LAYERS = (
     ),
     ("encoder", "summary", "graph_answers", "warmup", "batch_prediction"),
     ("models", "model_card", "report", "task_models"),
-    ("tasks.bad_rows", "tasks.data_files", "tasks.entity_scores", "tasks.windows"),
+    ("tasks.bad_rows", "tasks.data_files", "tasks.entity_scores", "tasks.tfds_data", "tasks.windows"),
     ("tasks.task", "text_models"),
     ("tasks.batches", "tasks.feature_cache", "tasks.scores", "tasks.sequences"),
     ("tasks.glue", "tasks.multiple_choice", "tasks.squad", "tasks.tagging"),

@@ -24,7 +24,7 @@ def find_task(options: Options) -> Task:
         UserError: there is none of that name, or its own options are wrong.
     """
     if options.task == "features":
-        raise UserError("vectors of texts are no task to learn; see python -m extract_features --help")
+        raise UserError("vectors of texts take other flags; see python -m run_finetuning --task=features --help")
     if options.task in MADE:
         return MADE[options.task](options)
     if options.task in TASKS:
