@@ -33,7 +33,7 @@ class Options:
     data_dir: str | None = option(None, "Folder of the task's files; of TensorFlow Datasets, where it keeps its own.")
     source: str = option(FILES, "Where examples come from: files, or TensorFlow Datasets.", SOURCES)
     tfds_name: str | None = option(
-        None, "Of --source=tfds with --task=table or tagging: the data set there, such as imdb_reviews or conll2003."
+        None, "Of --source=tfds with --task=table: the data set there, such as imdb_reviews or conll2003."
     )
     do_train: bool = option(False, "Whether to train.")
     do_eval: bool = option(False, "Whether to score the best model on the task's evaluation data.")
@@ -78,9 +78,7 @@ class Options:
         0.0, "Of --task=squad_v2: there is no answer if that scores by more than this above the best answer."
     )
     # Of the task "tagging".
-    tag_column: str = option(
-        "", "Of --task=tagging: the tag's column, from 0, or -1 (the default); or upos, xpos, ner."
-    )
+    tag_column: str = option("", "Of --task=tagging: the tag's column, from 0, or -1 (the default); or upos, xpos.")
     word_column: int = option(0, "Of --task=tagging: the word's column, from 0; in CoNLL-U it is known.")
     # Of the task "table": your own data.
     train_file: str | None = option(
@@ -93,7 +91,9 @@ class Options:
     text_pair_column: str | None = option(None, "Of --task=table: the column of a pair's second text.")
     label_column: str = option("label", "Of --task=table: the column of the label.")
     label_kind: str = option(
-        "classification", "Of --task=table: what a label is.", ("classification", "multi_label", "regression")
+        "classification",
+        "Of --task=table: what a label is.",
+        ("classification", "multi_label", "regression", "tagging"),
     )
     label_separator: str = option(";", "Of --task=table: what stands between the labels of multi_label.")
     label_min: float | None = option(None, "Of --task=table: the least value that regression takes for right.")

@@ -1,3 +1,4 @@
+import json
 import pathlib
 from typing import Any
 
@@ -9,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from official_bert.errors import UserError
-from official_bert.tasks import entity_scores, tagging, tagging_task
+from official_bert.finetuning_options import Options
+from official_bert.tasks import all_tasks, entity_scores, tabular, tagging
 from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.tagging import Sentence
-from official_bert.tasks.task import NO_LABEL
+from official_bert.tasks.task import NO_LABEL, Task
 from official_bert.tokenization import FullTokenizer
 from tests.bad_rows import KeptRows
 
@@ -220,21 +222,48 @@ def test_real_sentences_are_windowed_whole(test_data: pathlib.Path):
     assert tagged == [(number, word) for number, each in enumerate(sentences) for word in range(len(each.words))]
 
 
-def test_tags_come_from_tensorflow_datasets(tmp_path):
-    words, tags = ["EU", "rejects", "it"], [3, 0, 0]
+def table_task(**more: Any) -> Task:
+    return all_tasks.find_task(Options(task="table", init="i", output_dir="o", label_kind="tagging", **more))
 
+
+def test_tags_come_from_a_table(tmp_path: pathlib.Path):
+    csv, jsonl = tmp_path / "a.csv", tmp_path / "b.jsonl"
+    csv.write_text('text,label\n"a cat, sat",DET NOUN VERB\na dog,DET NOUN\n')
+    jsonl.write_text(json.dumps({"words": ["a", "hot dog"], "tags": ["DET", "NOUN"]}) + "\n")
+    task = table_task(train_file=str(csv), eval_file=str(csv), predict_file=str(csv))
+    assert task.labels == ("DET", "NOUN", "VERB")
+    assert (task.eval_splits, task.test_splits) == (("dev",), ("test",))
+    sentences = task.read("", "dev", BadRows())
+    assert sentences[1] == Sentence(("a", "dog"), ("DET", "NOUN"), 3)
+    assert [each.tags for each in task.read("", "test", BadRows())] == [None, None]
+    task = table_task(train_file=str(jsonl), text_column="words", label_column="tags")
+    assert task.read("", "train", BadRows()) == [Sentence(("a", "hot dog"), ("DET", "NOUN"), 1)]
+    csv.write_text("text,label\na cat,DET NOUN\na dog,DET\nthe dog,DET X\n")
+    task = table_task(train_file=str(jsonl), text_column="words", label_column="tags", eval_file=str(csv))
+    with pytest.raises(UserError, match=r"a\.csv, line 2: no words, tags among text, label"):
+        task.read("", "dev", BadRows())
+    task = table_task(train_file=str(csv))
+    bad_rows = KeptRows()
+    tagging.from_rows(tabular.rows_of(str(csv), bad_rows), "a.csv", bad_rows, "text", "label", ["DET", "NOUN"])
+    assert bad_rows.problems == [
+        "a.csv, line 3: 2 words and 1 tags; expected a tag for each word",
+        "a.csv, line 4: unknown tag X; expected one of DET, NOUN",
+    ]
+
+
+def test_tags_come_from_tensorflow_datasets(tmp_path: pathlib.Path):
     def data(builder: tfds.core.DatasetBuilder, **_: object) -> tf.data.Dataset:
-        row = {"tokens": [words], "ner": np.array([tags], np.int64), "pos": np.array([[21, 41, 27]], np.int64)}
+        row = {
+            "tokens": [["EU", "rejects"]],
+            "ner": np.array([[3, 0]], np.int64),
+            "pos": np.array([[21, 41]], np.int64),
+        }
         return tf.data.Dataset.from_tensor_slices(row)
 
     with tfds.testing.mock_data(as_dataset_fn=data, data_dir=str(tmp_path)):
-        task = tagging_task.task(None, tfds_name="conll2003")
+        task = table_task(
+            source="tfds", tfds_name="conll2003", train_file="train", text_column="tokens", label_column="ner"
+        )
         assert task.labels == ("B-ORG", "O")
-        assert task.eval_splits == ("dev", "test")
-        assert task.read_tfds(None, "dev", BadRows()) == [Sentence(tuple(words), ("B-ORG", "O", "O"), 1)]
-        assert tagging_task.task(None, tag_column="pos", tfds_name="conll2003").labels == ("NN", "POS", "VBP")
-        with pytest.raises(UserError, match=r"conll2003\S* has no lemma among .*ner"):
-            tagging_task.task(None, tag_column="lemma", tfds_name="conll2003")
-        tags[2] = 5
-        with pytest.raises(UserError, match="row 1: unknown tag B-LOC; expected one of B-ORG, O"):
-            task.read_tfds(None, "dev", BadRows())
+        assert task.read_tfds
+        assert task.read_tfds(None, "train", BadRows()) == [Sentence(("EU", "rejects"), ("B-ORG", "O"), 1)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from official_bert import task_models
 from official_bert.errors import UserError
 from official_bert.finetuning_options import Options
 from official_bert.tasks import glue, multiple_choice_task, squad_task, tabular, tagging_task
@@ -25,6 +26,8 @@ def find_task(options: Options) -> Task:
     """
     if options.task == "features":
         raise UserError("vectors of texts take other flags; see python -m run_finetuning --task=features --help")
+    if options.task == "table" and options.label_kind == task_models.TAGGING:
+        return tagging_task.make_table_task(options)
     if options.task in MADE:
         return MADE[options.task](options)
     if options.task in TASKS:

@@ -68,7 +68,19 @@ def rows_of(path: str, bad_rows: BadRows) -> Iterator[tuple[int, dict[str, Any]]
         raise UserError(f"{path} is empty; expected a header with the columns' names")
 
 
-def _rows_in(options: Options, source: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
+def part_of(options: Options, split: str) -> str:
+    """Returns the file (of TensorFlow Datasets, the part) that the options name for train, dev or test.
+
+    Raises:
+        UserError: they name none.
+    """
+    path = {TRAIN: options.train_file, DEV: options.eval_file, TEST: options.predict_file}[split]
+    if path is None:
+        raise UserError(f"no file was given for {split}; see --train_file, --eval_file and --predict_file")
+    return path
+
+
+def rows_in(options: Options, source: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
     """As `rows_of`, for a file or a part of the data set of TensorFlow Datasets, as the options say."""
     if options.source != TFDS:
         yield from rows_of(source, bad_rows)
@@ -105,7 +117,7 @@ def _labels_in(options: Options) -> tuple[str, ...]:
         )
     found = set()
     # Bad rows are told of when the file is read for training.
-    for _, values in _rows_in(options, options.train_file, BadRows("skip", silent=True)):
+    for _, values in rows_in(options, options.train_file, BadRows("skip", silent=True)):
         if values.get(options.label_column) not in (None, ""):
             found |= set(_names(values[options.label_column], options))
     if not found:
@@ -135,19 +147,16 @@ class _Reader:
 
     def __init__(self, options: Options, labels: tuple[str, ...] | None) -> None:
         self._options, self._labels = options, labels
-        self._paths = {TRAIN: options.train_file, DEV: options.eval_file, TEST: options.predict_file}
 
     def __call__(self, data_dir: str | None, split: str, bad_rows: BadRows) -> list[TextExample]:
-        path = self._paths[split]
-        if path is None:
-            raise UserError(f"no file was given for {split}; see --train_file, --eval_file and --predict_file")
         options = self._options
+        path = part_of(options, split)
         wanted = [options.text_column, *([options.text_pair_column] if options.text_pair_column else [])]
         # Where all is learned from a teacher, texts to train on need no labels.
         labelled = split == DEV or (split == TRAIN and not (options.teacher and options.teacher_weight == 1.0))
         required = [*wanted, *([options.label_column] if labelled else [])]
         examples = []
-        for number, (line, values) in enumerate(_rows_in(options, path, bad_rows)):
+        for number, (line, values) in enumerate(rows_in(options, path, bad_rows)):
             absent = [name for name in required if name not in values]
             if absent and (options.source == TFDS or path.endswith((".csv", ".tsv"))):
                 raise UserError(

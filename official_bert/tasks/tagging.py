@@ -11,6 +11,7 @@ where it has most context, in training as in prediction, so that each counts onc
 import dataclasses
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,6 @@ from official_bert.errors import UserError
 from official_bert.tasks import windows
 from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.task import NO_LABEL
-from official_bert.tasks.tfds_data import DataSet
 from official_bert.tokenization import CLS, SEP, UNK, FullTokenizer
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
@@ -99,48 +99,50 @@ def read(
     return sentences
 
 
-def read_tfds(
-    name: str,
-    data_dir: str | None,
-    split: str,
+def from_rows(
+    rows: Iterable[tuple[int | str, dict[str, Any]]],
+    path: str,
     bad_rows: BadRows,
-    tag_column: str = "",
+    word_column: str,
+    tag_column: str | None,
     known_tags: Collection[str] | None = None,
 ) -> list[Sentence]:
-    """Reads a part of a data set of TensorFlow Datasets, whose rows have `tokens` and columns of tags.
+    """Reads sentences that are rows of a table: words and tags are lists, or texts with spaces between.
 
     Args:
-        name: the data set, such as conll2003 or universal_dependencies/de_gsd.
-        data_dir: where TensorFlow Datasets keeps its files; None for its default.
-        split: train, dev or test.
+        rows: where each row stands, and its values by column.
+        path: the table, for errors.
         bad_rows: is told of bad rows.
-        tag_column: its name; by default ner, or else upos. "none" for text without tags.
+        word_column: the column of the words.
+        tag_column: of the tags; None for text without tags.
         known_tags: the tags that there may be; None for any.
 
     Raises:
-        UserError: there is no such data set, part or column, or the part has no good sentence.
+        UserError: there is no good sentence.
     """
-    data = DataSet(name, data_dir)
-    column = tag_column or next((column for column in ("ner", "upos") if column in data.columns), "ner")
-    absent = [each for each in ("tokens", column) if each not in (*data.columns, "none")]
-    if absent:
-        raise UserError(f"{data.name} has no {', '.join(absent)} among {', '.join(data.columns)}; see --tag_column")
     sentences = []
-    for number, row in enumerate(data.rows(split), start=1):
-        words, tags = row["tokens"], None if column == "none" else row[column]
-        unknown = sorted({str(tag) for tag in tags or () if known_tags is not None and tag not in known_tags})
+    for number, (place, row) in enumerate(rows, start=1):
+        absent = [name for name in (word_column, tag_column) if name is not None and name not in row]
+        if absent:
+            bad_rows.add(path, place, f"no {', '.join(absent)} among {', '.join(row)}")
+            continue
+        words = _several(row[word_column])
+        tags = None if tag_column is None else _several(row[tag_column])
+        unknown = sorted({tag for tag in tags or () if known_tags is not None and tag not in known_tags})
         if not words or (tags is not None and len(tags) != len(words)):
-            bad_rows.add(
-                data.name, f"row {number}", f"{len(words)} words and {len(tags or ())} tags; expected a tag for each"
-            )
+            bad_rows.add(path, place, f"{len(words)} words and {len(tags or ())} tags; expected a tag for each word")
         elif unknown:
             problem = f"unknown tag {', '.join(unknown)}; expected one of {', '.join(known_tags or ())}"
-            bad_rows.add(data.name, f"row {number}", problem)
+            bad_rows.add(path, place, problem)
         else:
-            sentences.append(Sentence(tuple(words), None if tags is None else tuple(tags), number))
+            sentences.append(Sentence(words, tags, place if isinstance(place, int) else number))
     if not sentences:
-        raise UserError(f"the part {split} of {data.name} has no sentences")
+        raise UserError(f"{path} has no sentences")
     return sentences
+
+
+def _several(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())
 
 
 def _columns(is_conllu: bool, word_column: int, tag_column: str) -> tuple[int, int | None]:

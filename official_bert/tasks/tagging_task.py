@@ -5,15 +5,14 @@ T tokens of all windows
 
 import itertools
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
 from official_bert import files, finetuned, task_models
-from official_bert.errors import UserError
 from official_bert.fast_tokenization import FastTokenizer
-from official_bert.finetuning_options import TFDS, Options
-from official_bert.tasks import data_files, entity_scores, tagging
+from official_bert.finetuning_options import Options
+from official_bert.tasks import data_files, entity_scores, tabular, tagging
 from official_bert.tasks.bad_rows import SKIP, BadRows
 from official_bert.tasks.tagging import Sentence, Window
 from official_bert.tasks.task import (
@@ -45,62 +44,95 @@ def make_task(options: Options) -> Task:
     """Returns the task of the folder that the options name.
 
     Its labels are those of the model, where a fine-tuned one is there to go on with, else the training data's.
+    """
+    return task(options.data_dir or "", _labels(options), options.tag_column, options.word_column, options.doc_stride)
+
+
+def make_table_task(options: Options) -> Task:
+    """Returns the task of the table that the options describe, with labels as those of `make_task`.
 
     Raises:
-        UserError: the labels are to come from training data, and there are none.
+        UserError: the labels are to come from a training file, and there is none.
     """
-    labels = None
-    for folder in (options.output_dir, options.init):
-        if labels is None and finetuned.is_finetuned(folder) and not options.do_train:
-            labels = finetuned.load_description(folder)["labels"]
-    if options.source == TFDS and not options.tfds_name:
-        raise UserError("--task=tagging --source=tfds needs --tfds_name, such as conll2003")
-    name = options.tfds_name if options.source == TFDS else None
-    return task(options.data_dir, labels, options.tag_column, options.word_column, options.doc_stride, name)
+
+    def read(folder: str | None, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
+        path = tabular.part_of(options, split)
+        rows = tabular.rows_in(options, path, bad_rows)
+        column = None if split == TEST else options.label_column
+        return tagging.from_rows(rows, path, bad_rows, options.text_column, column, tags)
+
+    return _task(
+        read,
+        options.data_dir,
+        _labels(options),
+        options.doc_stride,
+        eval_splits=(DEV,) if options.eval_file else (),
+        test_splits=(TEST,) if options.predict_file else (),
+    )
 
 
 def task(
-    data_dir: str | None,
+    data_dir: str,
     labels: Sequence[str] | None = None,
     tag_column: str = "",
     word_column: int = 0,
     doc_stride: int | None = None,
-    tfds_name: str | None = None,
 ) -> Task:
-    """Returns the task of a folder of CoNLL or CoNLL-U files, or of a data set of TensorFlow Datasets.
+    """Returns the task of a folder of CoNLL or CoNLL-U files.
 
     With tag_column "none" the test part is predicted, else it is scored where there is one. The score is the F1 of
     entities if the tags are those of entities (O, B-, I-, E-, S-), else the share of words with the right tag.
 
     Args:
-        data_dir: holds a file for each part, with train, dev (or valid) and test in their names; of TensorFlow
-            Datasets its folder, or None.
+        data_dir: holds a file for each part, with train, dev (or valid) and test in their names.
         labels: the tags, in the order of a model's logits; None for those of the training part, sorted.
-        tag_column: which column the tag is in (see `tagging.read` and `tagging.read_tfds`).
+        tag_column: which column the tag is in (see `tagging.read`).
         word_column: which one the word is in.
         doc_stride: tokens from one window of a long sentence to the next, about; None for half a window.
-        tfds_name: of a data set there, such as conll2003; None for files.
 
     Raises:
         UserError: the labels are to come from a training part, and there is none.
     """
-    known = None if labels is None else list(labels)
 
-    def read(folder: str | None, split: str, bad_rows: BadRows, tags: Collection[str] | None = None) -> list[Sentence]:
-        if tfds_name:
-            return tagging.read_tfds(tfds_name, folder, split, bad_rows, tag_column, tags)
+    def read(folder: str | None, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
         path = data_files.find(folder or "", split, _PATTERNS[split])
         return tagging.read(path, bad_rows, tag_column, word_column, tags)
 
+    is_untagged, has_test = tag_column == "none", data_files.has(data_dir, TEST, _PATTERNS[TEST])
+    return _task(
+        read,
+        data_dir,
+        labels,
+        doc_stride,
+        eval_splits=() if is_untagged else (DEV, TEST) if has_test else (DEV,),
+        test_splits=(TEST,) if is_untagged else (),
+    )
+
+
+def _labels(options: Options) -> list[str] | None:
+    """The tags of the model to go on with, if there is one; else the training data tell them."""
+    for folder in (options.output_dir, options.init):
+        if finetuned.is_finetuned(folder) and not options.do_train:
+            return list(finetuned.load_description(folder)["labels"])
+    return None
+
+
+def _task(
+    read: Callable[[str | None, str, BadRows, Collection[str] | None], list[Sentence]],
+    data_dir: str | None,
+    labels: Sequence[str] | None,
+    doc_stride: int | None,
+    eval_splits: tuple[str, ...],
+    test_splits: tuple[str, ...],
+) -> Task:
+    """The task of what `read` reads, given a folder, a part, whom to tell of bad rows, and the tags that may be."""
+    # Bad rows are told of when the file is read for training.
+    known = labels or tagging.tags_of(read(data_dir, TRAIN, BadRows(SKIP, silent=True), None))
+    number_of = {label: number for number, label in enumerate(known)}
+    of_entities = entity_scores.is_entity_scheme(known)
+
     def read_known(folder: str | None, split: str, bad_rows: BadRows) -> list[Sentence]:
         return read(folder, split, bad_rows, number_of)
-
-    if known is None:
-        known = tagging.tags_of(read(data_dir, TRAIN, BadRows(SKIP, silent=True)))
-    number_of = {label: number for number, label in enumerate(known)}
-    is_untagged = tag_column == "none"
-    has_test = bool(tfds_name) or data_files.has(data_dir or "", TEST, _PATTERNS[TEST])
-    of_entities = entity_scores.is_entity_scheme(known)
 
     def featurize(sentences: Sequence[Sentence], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
         words = [each.words for each in sentences]
@@ -131,8 +163,8 @@ def task(
         best_metric="f1" if of_entities else "accuracy",
         write_predictions=write_predictions,
         outcomes=outcomes,
-        eval_splits=() if is_untagged else (DEV, TEST) if has_test else (DEV,),
-        test_splits=(TEST,) if is_untagged else (),
+        eval_splits=eval_splits,
+        test_splits=test_splits,
         settings={"doc_stride": doc_stride} if doc_stride else {},
     )
 
