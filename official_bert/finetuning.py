@@ -127,18 +127,21 @@ def _train(data: _Data, start: Start) -> None:
     progress = Progress(f"fine-tuning {task.name}", (plan.num_steps - step) * rows, "rows")
     with StopRequest() as stop:
 
-        def on_step(done: int) -> bool:
+        def on_step(done: int, loss: float) -> bool:
             progress.update((done - resumed_at) * rows)
+            if done % options.log_steps == 0:
+                training.log_loss(first, done, loss)
             return stop.signal is not None
 
         while step < plan.num_steps and not training.is_over():
-            last = min(step - step % plan.eval_steps + plan.eval_steps, plan.num_steps)
-            step, loss = trainer.train(features, step, last, on_step, weights)
+            first, last = step, min(step - step % plan.eval_steps + plan.eval_steps, plan.num_steps)
+            step, loss = trainer.train(features, first, last, on_step, weights)
             if not np.isfinite(loss):
                 raise UserError(
                     f"the loss is not finite by step {step:,}; lower --learning_rate (now {plan.learning_rate:g})"
                 )
             if step == last:
+                training.log_loss(first, step, loss)
                 training.evaluate(step, loss)
             state.save(step)
             if stop.signal is not None and step < plan.num_steps:
@@ -158,6 +161,16 @@ class _Training:
         self._held_out = {split: (examples, data.features(examples)) for split, examples in held_out.items()}
         lines = read_log(data.options.output_dir, EVAL) if held_out else []
         self._scores = [line[_deciding(data.task)] for line in lines]
+        self._logged = (0, 0.0)  # the last step in the log, and the sum of losses then
+
+    def log_loss(self, first: int, done: int, mean: float) -> None:
+        """Logs the mean loss since the line before, given that of the steps from `first` up to `done`."""
+        total = mean * (done - first)
+        step, before = self._logged if self._logged[0] > first else (first, 0.0)
+        if done > step:
+            values = {"loss": (total - before) / (done - step), "learning_rate": self._trainer.learning_rate()}
+            self._log.write(TRAIN, done, values)
+        self._logged = (done, total)
 
     def is_over(self) -> bool:
         """Whether training is to stop, since its evaluations get no better."""
@@ -165,9 +178,8 @@ class _Training:
         return bool(patience and scores) and len(scores) - 1 - int(np.argmax(scores)) >= patience
 
     def evaluate(self, step: int, loss: float) -> None:
-        """Logs and prints loss and scores, and writes the model if it is the best so far (or nothing can tell)."""
+        """Logs the scores, prints them and the loss of late, and writes the model if it is the best so far."""
         task, trainer, plan = self._data.task, self._trainer, self._plan
-        self._log.write(TRAIN, step, {"loss": loss, "learning_rate": trainer.learning_rate()})
         line = f"step {step:,} of {plan.num_steps:,} (epoch {step / plan.steps_per_epoch:.2f}): loss {loss:.4f}"
         if self._held_out:
             found: dict[str, float] = {}

@@ -14,6 +14,7 @@ SOURCES = FILES, TFDS = ("files", "tfds")
 _FREE = frozenset(
     {
         "output_dir", "do_train", "do_eval", "do_predict", "eval_batch_size", "cache_dir", "distribution_strategy",
+        "log_steps",
         "data_dir", "predict_file", "train_file", "vocab_file",
     }
 )  # fmt: skip
@@ -52,6 +53,7 @@ class Options:
     eval_steps: int | None = option(
         None, "Steps between two evaluations, each of which saves; None for one at the end of every epoch."
     )
+    log_steps: int = option(50, "Steps between two losses in the log (train.jsonl, TensorBoard).")
     early_stopping: int = option(0, "Stop after so many evaluations without a better score; 0 never does.")
     class_weights: list[str] = option(
         [], "How much each class weighs, in the order of the labels; or balanced: by how rare it is."
@@ -103,7 +105,7 @@ class Options:
         """Raises a UserError for values that cannot be."""
         if not (self.do_train or self.do_eval or self.do_predict):
             raise UserError("nothing to do: pass --do_train, --do_eval or --do_predict")
-        positive = "max_seq_length doc_stride train_batch_size eval_batch_size eval_steps max_query_length"
+        positive = "max_seq_length doc_stride train_batch_size eval_batch_size eval_steps log_steps max_query_length"
         for name in (*positive.split(), "max_answer_length", "n_best_size"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -16,6 +16,7 @@ JSON_FILE, PAGE_FILE = "report.json", "report.html"
 
 _MOST_CLASSES = 30  # of a table of confusions
 _MOST_ERRORS = 30
+_MOST_MARKERS = 50  # of a curve's points
 _MOST_CHARACTERS = 400  # of an error's text
 
 
@@ -127,7 +128,8 @@ def _curves(curves: Mapping[str, list[dict[str, Any]]], names: Sequence[str]) ->
     figure = Figure(figsize=(5 * len(panels), 3.4), layout="constrained")
     for axes, (kind, name) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
         lines = [line for line in curves[kind] if name in line]
-        axes.plot([line["step"] for line in lines], [line[name] for line in lines], marker="o", markersize=4)
+        marker = "o" if len(lines) <= _MOST_MARKERS else ""
+        axes.plot([line["step"] for line in lines], [line[name] for line in lines], marker=marker, markersize=4)
         axes.set_title(name)
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)

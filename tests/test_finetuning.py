@@ -56,6 +56,7 @@ def options(tmp_path, vocab_file) -> Options:
         num_train_epochs=6.0,
         train_batch_size=16,
         max_seq_length=16,
+        log_steps=4,
         cache_dir=str(tmp_path / "cache"),
     )
 
@@ -73,6 +74,8 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
     assert len(predictions) == 11
     logged = [json.loads(line) for line in (tmp_path / "run" / "eval.jsonl").read_text().splitlines()]
     assert [line["step"] for line in logged] == [6, 12, 18, 24, 30, 36]
+    losses = [json.loads(line) for line in (tmp_path / "run" / "train.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in losses[:8]] == [4, 6, 8, 12, 16, 18, 20, 24]
     assert max(line["dev/accuracy"] for line in logged) == pytest.approx(scores["dev"]["accuracy"])
     whole = finetuned.load(str(tmp_path / "run"))
     assert whole.description["labels"] == ["bad", "good"]
@@ -110,10 +113,10 @@ def test_sigterm_saves_and_the_same_command_goes_on(options, tmp_path, monkeypat
     train = trainer.Trainer.train
 
     def terminated(self, features, first, last, on_step, *rest):
-        def told(done: int) -> bool:
+        def told(done: int, loss: float) -> bool:
             if done == 8:
                 signal.raise_signal(signal.SIGTERM)
-            return on_step(done)
+            return on_step(done, loss)
 
         return train(self, features, first, last, told, *rest)
 

@@ -110,7 +110,7 @@ class Trainer:
         features: Features,
         first: int,
         last: int,
-        on_step: Callable[[int], bool],
+        on_step: Callable[[int, float], bool],
         row_weights: Array | None = None,
     ) -> tuple[int, float]:
         """Does steps `first` up to, not including, `last`.
@@ -119,7 +119,8 @@ class Trainer:
             features: the rows to learn from.
             first: counted from the run's beginning, as is `last`.
             last: a step.
-            on_step: told how many steps of the run are done, after each; returns whether to stop before `last`.
+            on_step: told after each step how many of the run are done, and the mean loss of those that this call did;
+                returns whether to stop before `last`.
             row_weights: float32 [R], how much each row weighs in the loss; None for 1.
 
         Returns:
@@ -136,10 +137,10 @@ class Trainer:
         data = batches.training_data(features, plan, self._plan.max_seq_length, row_weights)
         done = first
 
-        def on_batch_end(batch: int, logs: Any) -> None:
+        def on_batch_end(batch: int, logs: dict[str, float]) -> None:
             nonlocal done
             done = first + batch + 1
-            self.model.stop_training = on_step(done)
+            self.model.stop_training = on_step(done, float(logs["loss"]))
 
         told = keras.callbacks.LambdaCallback(on_train_batch_end=on_batch_end)
         history = self.model.fit(data, verbose=0, shuffle=False, callbacks=[told])
