@@ -121,11 +121,28 @@ class SumThenClip:
     """
 
     clip_norm: float | None
+    _compiled: Any = None
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Sums over replicas, clips and applies: what Keras' fit calls."""
+        if self._compiled is not None:
+            # Dense already here: a sparse gradient has a row for each token, so that XLA would compile each length.
+            self._compiled([None if grad is None else tf.convert_to_tensor(grad) for grad in grads])
+            return
         summed, _ = self.sum_and_clip(grads)
         self.apply_summed(summed, trainable_variables)
+
+    def compile_apply(self) -> None:
+        """Has XLA compile `apply`, to pass over the weights once: for one device, after the optimizer is built.
+
+        The rest of a step is not compiled, as it would be anew for each length of a batch; this is the same for all.
+        """
+
+        def apply(grads: Sequence[Any]) -> None:
+            summed, _ = self.sum_and_clip(grads)
+            self.apply_summed(summed)
+
+        self._compiled = tf.function(apply, jit_compile=True, autograph=False)
 
     def sum_and_clip(self, grads: Sequence[Any]) -> tuple[list[Any], Any]:
         """Returns the dense gradients summed over replicas and clipped, and their global norm before clipping.

@@ -68,12 +68,17 @@ def test_polynomial_decay_goes_from_the_peak_to_the_end_rate_and_stays():
     assert rates(WarmupPolynomialDecay(1.0, 10, 2, power=0.5), 12) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("name", "compiled"), [*((name, False) for name in OPTIMIZERS), ("adamw", True)])
 @pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the norm that is clipped
-def test_updates_equal_the_published_rule_over_several_steps(tiny_config: BertConfig, scale: float, name: str):
+def test_updates_equal_the_published_rule_over_several_steps(
+    tiny_config: BertConfig, scale: float, name: str, compiled: bool
+):
     model = build_pretraining_model(dataclasses.replace(tiny_config, num_hidden_layers=1), seed=0)
     variables = model.trainable_variables
     optimizer = get_optimizer(name, WarmupPolynomialDecay(1e-2, 8, 3))
+    optimizer.build(variables)
+    if compiled:
+        optimizer.compile_apply()
     reference = REFERENCES[name](1e-2, 8, 3)
     weights = {variable.path: np.asarray(variable, np.float64) for variable in variables}
     rng = np.random.default_rng(0)

@@ -100,6 +100,8 @@ class Trainer:
             self.optimizer = LayerwiseAdamW(schedule, factors=factors) if factors else BertAdamW(schedule)
             self.model.compile(self.optimizer, loss or loss_of(task.kind), loss_weights_of(task.kind))
             self.optimizer.build(self.model.trainable_variables)
+        if strategy.num_replicas_in_sync == 1:
+            self.optimizer.compile_apply()
         self.schedule = schedule
         self._forward = tf.function(
             lambda inputs: self.model(inputs, training=False), reduce_retracing=True, autograph=False
