@@ -29,14 +29,13 @@ from official_bert.checkpoint_formats.checkpoint import Checkpoint
 from official_bert.command_line import option
 from official_bert.config import BertConfig
 from official_bert.encoder import build_encoder
+from official_bert.errors import UserError
 from official_bert.progress import Progress
 
 ROOT = pathlib.Path(__file__).parent.parent
 SIZES = {"tiny": "uncased_L-2_H-128_A-2", "base": "uncased_L-12_H-768_A-12"}
 NAMES = {"tiny": "BERT-Tiny", "base": "BERT-Base"}
 CLIENTS = 32
-ROUNDS = 5
-SECONDS = 3.0  # of each candidate in each round
 CLOSE = 1e-4
 
 
@@ -45,6 +44,8 @@ class Options:
     """What benchmarks.serving is told."""
 
     sizes: list[str] = option(["tiny", "base"], "Which models: tiny, base.")
+    rounds: int = option(5, "How often each is measured; a first round warms up.")
+    seconds: float = option(3.0, "How long each is measured in a round.")
 
 
 def make_models(size: str, texts: list[str], vocab: str, folder: str) -> tuple[str, str]:
@@ -64,11 +65,11 @@ def make_models(size: str, texts: list[str], vocab: str, folder: str) -> tuple[s
     return exported, theirs
 
 
-def one_at_a_time(answer: Callable[[str], object], texts: Iterator[str]) -> list[float]:
-    """Returns the seconds that each text took, for a while."""
-    seconds = []
-    end = time.perf_counter() + SECONDS
-    while (start := time.perf_counter()) < end:
+def one_at_a_time(answer: Callable[[str], object], texts: Iterator[str], lasting: float) -> list[float]:
+    """Returns the seconds that each text took, for as long as is said; one text at least."""
+    seconds: list[float] = []
+    end = time.perf_counter() + lasting
+    while (start := time.perf_counter()) < end or not seconds:
         answer(next(texts))
         seconds.append(time.perf_counter() - start)
     return seconds
@@ -78,7 +79,9 @@ async def _client(address: str, texts: Iterator[str], end: float, seconds: list[
     """Asks over one connection, one request after the other; a client as light as can be."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    while time.perf_counter() < end:
+    is_first = True
+    while time.perf_counter() < end or is_first:
+        is_first = False
         body = json.dumps({"instances": [next(texts)]}).encode()
         start = time.perf_counter()
         writer.write(b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -91,12 +94,12 @@ async def _client(address: str, texts: Iterator[str], end: float, seconds: list[
     writer.close()
 
 
-def over_http(address: str, texts: Iterator[str], clients: int) -> list[float]:
-    """Returns the seconds that each request took, of some clients at the same time, for a while."""
+def over_http(address: str, texts: Iterator[str], clients: int, lasting: float) -> list[float]:
+    """Returns the seconds that each request took, of some clients at the same time, for as long as is said."""
     seconds: list[float] = []
 
     async def run() -> None:
-        end = time.perf_counter() + SECONDS
+        end = time.perf_counter() + lasting
         await asyncio.gather(*(_client(address, texts, end, seconds) for _ in range(clients)))
 
     asyncio.run(run())
@@ -120,7 +123,7 @@ def forever(texts: list[str]) -> Iterator[str]:
         yield from texts
 
 
-def measure(size: str, texts: list[str], vocab: str, folder: str) -> None:
+def measure(size: str, texts: list[str], vocab: str, folder: str, options: Options) -> None:
     """Prints the table of one size."""
     exported, theirs = make_models(size, texts, vocab, folder)
     serve = tf.saved_model.load(f"{exported}/1").signatures["serving_default"]
@@ -134,21 +137,21 @@ def measure(size: str, texts: list[str], vocab: str, folder: str) -> None:
     with contextlib.ExitStack() as servers:
         batching = servers.enter_context(start_server({"m": exported}))
         alone = servers.enter_context(start_server({"m": exported}, "--max_batch_size=1"))
-        source = forever(texts)
+        source, lasting = forever(texts), options.seconds
         call = lambda text: serve(text=tf.constant([text]))["probabilities"].numpy()  # noqa: E731
         candidates: dict[str, tuple[int, Callable[[], list[float]]]] = {
-            "the SavedModel called in Python": (1, lambda: one_at_a_time(call, source)),
-            "serve, 1 client": (1, lambda: over_http(batching, source, 1)),
-            "serve without batches, 32 clients": (CLIENTS, lambda: over_http(alone, source, CLIENTS)),
-            "serve, 32 clients": (CLIENTS, lambda: over_http(batching, source, CLIENTS)),
+            "the SavedModel called in Python": (1, lambda: one_at_a_time(call, source, lasting)),
+            "serve, 1 client": (1, lambda: over_http(batching, source, 1, lasting)),
+            "serve without batches, 32 clients": (CLIENTS, lambda: over_http(alone, source, CLIENTS, lasting)),
+            "serve, 32 clients": (CLIENTS, lambda: over_http(batching, source, CLIENTS, lasting)),
         }
         if pipeline:
-            candidates = {"Hugging Face pipeline": (1, lambda: one_at_a_time(pipeline, source)), **candidates}
+            candidates = {"Hugging Face pipeline": (1, lambda: one_at_a_time(pipeline, source, lasting)), **candidates}
         else:
             print("transformers or torch is not installed: no comparison with Hugging Face", file=sys.stderr)
         seconds: dict[str, list[list[float]]] = {name: [] for name in candidates}
-        progress = Progress(NAMES[size], ROUNDS + 1, "rounds")
-        for number in range(ROUNDS + 1):
+        progress = Progress(NAMES[size], options.rounds + 1, "rounds")
+        for number in range(options.rounds + 1):
             for name, (_, run) in candidates.items():
                 measured = run()
                 if number:  # the first round warms up
@@ -172,6 +175,11 @@ def table(title: str, measured: dict[str, tuple[int, list[list[float]]]]) -> Non
 
 def main(_: list[str]) -> None:
     options = command_line.read(Options)
+    unknown = set(options.sizes) - SIZES.keys()
+    if unknown or options.rounds < 1:
+        raise UserError(
+            f"--sizes={','.join(options.sizes)} --rounds={options.rounds}; give tiny, base or both, and 1 or more"
+        )
     with tempfile.TemporaryDirectory() as folder:
         documents, _ = python_docs.gather()
         text_file = pathlib.Path(folder) / "text.txt"
@@ -183,7 +191,7 @@ def main(_: list[str]) -> None:
         sentences = [sentence for document in documents for sentence in document]
         texts = sentences[:: max(1, len(sentences) // 2000)]
         for size in options.sizes:
-            measure(size, texts, vocab, folder)
+            measure(size, texts, vocab, folder, options)
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def main(_: list[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "m"
         if options.export_dir:
-            newest = max(each for each in os.listdir(options.export_dir) if each.isdecimal())
+            newest = max((each for each in os.listdir(options.export_dir) if each.isdecimal()), key=int)
             shutil.copytree(pathlib.Path(options.export_dir) / newest, folder / "1")
         else:
             served_models.classifier(folder, 1)

@@ -67,14 +67,16 @@ def define(options: type) -> None:
             kind for kind in (typing.get_args(hints[field.name]) or (hints[field.name],)) if kind is not type(None)
         ]
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        default = None if field.default is dataclasses.MISSING else field.default
+        default: Any = None if field.default is dataclasses.MISSING else field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
         text = field.metadata["help"]
         # Under the script's name, so that --help lists the flag.
         owner: Any = {"module_name": sys.argv[0]}
         if field.metadata["repeated"]:
-            flags.DEFINE_multi_string(_flag(field), None if required else [], text, **owner)
+            flags.DEFINE_multi_string(_flag(field), default, text, **owner)
         elif typing.get_origin(hints[field.name]) is list:
-            flags.DEFINE_list(_flag(field), None if required else [], text, **owner)
+            flags.DEFINE_list(_flag(field), default, text, **owner)
         elif field.metadata["choices"]:
             flags.DEFINE_enum(_flag(field), default, field.metadata["choices"], text, **owner)
         else:

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 import official_bert
-from official_bert import conversion, files, finetuned, hub_export, loading
+from official_bert import conversion, files, finetuned, hub_export, loading, warmup
 from official_bert.checkpoint_formats.checkpoint import MASKED_LM, VOCAB_FILE, Checkpoint
 from official_bert.command_line import option
 from official_bert.config import BertConfig
@@ -24,9 +24,8 @@ from official_bert.errors import UserError
 from official_bert.models import build_pretraining_model
 from official_bert.text_models import ENCODER, FILL_MASK, TextModel
 from official_bert.tokenization import FullTokenizer
-from official_bert.warmup import warmup_requests
 
-EXTRA_FOLDER, DESCRIPTION_FILE, WARMUP_FILE = "assets.extra", "official_bert.json", "tf_serving_warmup_requests"
+DESCRIPTION_FILE = os.path.join("assets.extra", "official_bert.json")
 
 _LEAST_LENGTH = 8
 
@@ -170,12 +169,11 @@ def write(source: Source, folder: str) -> None:
         files.write_text(vocab_file, source.vocab)
         module.vocabulary = tf.saved_model.Asset(vocab_file)
         tf.saved_model.save(module, folder, signatures=signatures)
-    extra = os.path.join(folder, EXTRA_FOLDER)
     description = describe(source, list(text_model.inputs))
     files.write_text(
-        os.path.join(extra, DESCRIPTION_FILE), json.dumps(description, indent=1, ensure_ascii=False) + "\n"
+        os.path.join(folder, DESCRIPTION_FILE), json.dumps(description, indent=1, ensure_ascii=False) + "\n"
     )
-    files.write_bytes(os.path.join(extra, WARMUP_FILE), warmup_requests(text_model.inputs))
+    files.write_bytes(os.path.join(folder, warmup.FILE), warmup.warmup_requests(text_model.inputs))
 
 
 def describe(source: Source, inputs: list[str]) -> dict[str, Any]:

@@ -68,8 +68,7 @@ def export(options: Options) -> str:
         before = metric(
             source.kind, _outputs(lambda given: np.asarray(source.model(given, training=False)), features), labels
         )
-        run = (_litert_runner if options.format == LITERT else _onnx_runner)(path)
-        after = metric(source.kind, _outputs(run, features), labels)
+        after = metric(source.kind, _outputs(RUNNERS[options.format](path), features), labels)
         if before - after > options.max_loss:
             raise UserError(
                 f"the {options.quantization} {options.format} model loses {before - after:.4f} (from {before:.4f} to "
@@ -176,6 +175,10 @@ def _onnx_runner(path: str) -> Callable[[dict[str, Array]], Array]:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return lambda given: np.asarray(session.run(["logits"], given)[0])
+
+
+# From a model's file to a function of one example's features, int32 [1, S], that returns the model's output, [1, ...].
+RUNNERS = {LITERT: _litert_runner, ONNX: _onnx_runner}
 
 
 def _outputs(run: Callable[[dict[str, Array]], Array], features: list[dict[str, Array]]) -> Array:

@@ -1,23 +1,33 @@
 """The requests by which TensorFlow Serving warms up a model: a TFRecord file of PredictionLog messages.
 
-The messages are put together here field by field, since the package with their definitions (tensorflow-serving-api) is
-for clients; the tests read them with it.
+The messages are put together and read here field by field, since the package with their definitions
+(tensorflow-serving-api) is for clients; the tests read and write them with it.
 """
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import tensor_pb2
 
 from official_bert import files
+from official_bert.errors import UserError
 from official_bert.tokenization import MASK
+
+FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")  # within a SavedModel's folder
+
+_DEFAULT_SIGNATURE = "serving_default"
 
 # Field numbers of tensorflow_serving/apis: prediction_log.proto, predict.proto, model.proto.
 _PREDICT_LOG, _REQUEST, _MODEL_SPEC, _INPUTS, _SIGNATURE_NAME = 6, 1, 1, 2, 3
 _MAP_KEY, _MAP_VALUE = 1, 2
-_LENGTH_DELIMITED = 2
+# How a field is written. Of the others, which the reader passes over, those of a fixed length have that many bytes.
+_VARINT, _LENGTH_DELIMITED = 0, 2
+_FIXED_LENGTHS = {1: 8, 5: 4}
 
 # A short text and one that is not, so that both are known before the first request comes.
 EXAMPLES = (f"the {MASK} is here .", f"there are many words in this one, and it has a {MASK} too . " * 8)
@@ -34,7 +44,7 @@ def warmup_requests(inputs: Mapping[str, Any]) -> bytes:
         with tf.io.TFRecordWriter(path) as writer:
             for text in EXAMPLES:
                 values = {name: tf.fill([1, *spec.shape[1:]], text) for name, spec in inputs.items()}
-                writer.write(_field(_PREDICT_LOG, _field(_REQUEST, predict_request("serving_default", values))))
+                writer.write(_field(_PREDICT_LOG, _field(_REQUEST, predict_request(_DEFAULT_SIGNATURE, values))))
         return files.read_bytes(path)
 
 
@@ -60,3 +70,64 @@ def _field(number: int, content: bytes) -> bytes:
 def _varint(number: int) -> bytes:
     low, rest = number & 0x7F, number >> 7
     return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
+
+
+def read_requests(path: str) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Yields the signature and the inputs of each PredictRequest in a warm-up file; other logs are left out.
+
+    Args:
+        path: the TFRecord file.
+
+    Raises:
+        UserError: the file is cut short or damaged.
+    """
+    try:
+        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            for log in _fields(record, _PREDICT_LOG):
+                for request in _fields(log, _REQUEST):
+                    yield _read_request(request)
+    except (tf.errors.OpError, DecodeError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as requests to warm up by: {error}") from error
+
+
+def _read_request(request: bytes) -> tuple[str, dict[str, np.ndarray]]:
+    names = [name.decode() for spec in _fields(request, _MODEL_SPEC) for name in _fields(spec, _SIGNATURE_NAME)]
+    inputs = {}
+    for entry in _fields(request, _INPUTS):
+        key, value = b"".join(_fields(entry, _MAP_KEY)), b"".join(_fields(entry, _MAP_VALUE))
+        inputs[key.decode()] = tf.make_ndarray(tensor_pb2.TensorProto.FromString(value))
+    return names[-1] if names and names[-1] else _DEFAULT_SIGNATURE, inputs
+
+
+def _fields(message: bytes, wanted: int) -> list[bytes]:
+    """The fields of bytes with this number."""
+    found, place = [], 0
+    while place < len(message):
+        key, place = _read_varint(message, place)
+        number, kind = key >> 3, key & 7
+        if kind == _VARINT:
+            _, place = _read_varint(message, place)
+            continue
+        if kind == _LENGTH_DELIMITED:
+            length, place = _read_varint(message, place)
+        elif kind in _FIXED_LENGTHS:
+            length = _FIXED_LENGTHS[kind]
+        else:
+            raise ValueError(f"field {number} is written in the unknown way {kind}")
+        if place + length > len(message):
+            raise ValueError(f"field {number} is cut short")
+        if kind == _LENGTH_DELIMITED and number == wanted:
+            found.append(message[place : place + length])
+        place += length
+    return found
+
+
+def _read_varint(message: bytes, place: int) -> tuple[int, int]:
+    """The number that begins at this place, and the place behind it."""
+    number = shift = 0
+    while place < len(message):
+        byte = message[place]
+        number, shift, place = number | (byte & 0x7F) << shift, shift + 7, place + 1
+        if byte < 0x80:
+            return number, place
+    raise ValueError("a number is cut short")

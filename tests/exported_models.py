@@ -44,12 +44,12 @@ def scattered(model: keras.Model) -> keras.Model:
     return model
 
 
-def model_of(kind: str) -> keras.Model:
-    return scattered(task_models.build(kind, build_encoder(CONFIG, seed=1), len(LABELS), CHOICES, seed=2))
+def model_of(kind: str, config: BertConfig = CONFIG) -> keras.Model:
+    return scattered(task_models.build(kind, build_encoder(config, seed=1), len(LABELS), CHOICES, seed=2))
 
 
-def pretraining_model() -> keras.Model:
-    return scattered(build_pretraining_model(CONFIG, seed=1))
+def pretraining_model(config: BertConfig = CONFIG) -> keras.Model:
+    return scattered(build_pretraining_model(config, seed=1))
 
 
 def description_of(kind: str, **changes: Any) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def versioned(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
 
 
 def tagger(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
-    """Tags words between single spaces by whether they start with a capital."""
+    """Tags words between single spaces: NAME if they start with a capital, I-NAME (a name goes on) if with a digit."""
 
     @taking(TEXT)
     def serving_default(text):
@@ -89,15 +89,16 @@ def tagger(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
         real = tf.sequence_mask(ragged.row_lengths(), tf.shape(starts)[1])
         words = ragged.to_tensor("")
         name = tf.strings.regex_full_match(words, r"\p{Lu}.*")
+        goes_on = tf.strings.regex_full_match(words, r"\d.*")
         return {
             "words": words,
-            "tags": tf.where(real, tf.where(name, "NAME", "O"), ""),
+            "tags": tf.where(real, tf.where(name, "NAME", tf.where(goes_on, "I-NAME", "O")), ""),
             "starts": tf.where(real, starts, -1),
             "ends": tf.where(real, starts + lengths.to_tensor(0), -1),
             "probabilities": tf.where(real, 0.75, 0.0),
         }
 
-    return write(folder, version, "tagging", ["text"], ["O", "NAME"], {"serving_default": serving_default})
+    return write(folder, version, "tagging", ["text"], ["O", "NAME", "I-NAME"], {"serving_default": serving_default})
 
 
 def fill_mask(folder: pathlib.Path, version: int = 1) -> pathlib.Path:

@@ -1,7 +1,10 @@
+import ast
+import concurrent.futures
 import dataclasses
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert import checkpoints, export, finetuned
+from official_bert import checkpoints, export, finetuned, warmup
 from official_bert.errors import UserError
 from official_bert.export import Options, read_source
 from official_bert.models import encoder_of
@@ -21,6 +24,7 @@ from official_bert.tokenization import FullTokenizer
 from official_bert.warmup import EXAMPLES
 from tests.conftest import ROOT, WORDS
 from tests.exported_models import CONFIG, TEXTS, description_of, model_of, pretraining_model
+from tests.serving_client import running
 
 VOCAB = "\n".join(WORDS) + "\n"
 
@@ -123,6 +127,94 @@ def test_serving_reads_the_warm_up_file_and_answers_fit_its_messages(exported: p
             response.outputs[name].CopyFrom(tf.make_tensor_proto(value))
         again = predict_pb2.PredictResponse.FromString(response.SerializeToString())
         assert tf.make_ndarray(again.outputs["probabilities"]).shape == (1, 3)
+
+
+def blocks_of_the_readme(word: str) -> list[str]:
+    """The README's blocks of Python in which a word stands."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return [block for block in blocks if word in block]
+
+
+@pytest.fixture(scope="module")
+def sst2(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The export of which the README speaks: a classifier of one text."""
+    folder = tmp_path_factory.mktemp("readme")
+    model_dir = save_finetuned(folder / "sst2", CLASSIFICATION)
+    export.export(Options(model_dir=model_dir, export_dir=str(folder / "exports" / "sst2")))
+    return folder
+
+
+def test_the_call_over_grpc_in_the_readme_is_answered(sst2: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("tensorflow_serving", reason="requirements-dev.txt has it")
+    import grpc
+    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+    serve = tf.saved_model.load(str(sst2 / "exports" / "sst2" / "1")).signatures["serving_default"]
+
+    class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
+        """TensorFlow Serving's, with its messages over its protocol."""
+
+        def Predict(self, request: Any, context: Any) -> Any:  # noqa: N802
+            assert request.model_spec.name == "sst2"
+            inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
+            response = predict_pb2.PredictResponse()
+            for name, value in serve(**inputs).items():
+                response.outputs[name].CopyFrom(tf.make_tensor_proto(value))
+            return response
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    (client,) = blocks_of_the_readme("grpc")
+    exec(client.replace("localhost:8500", f"127.0.0.1:{port}"), {})
+    server.stop(None).wait()
+    expected = serve(text=tf.constant(["the film was good"]))["label"].numpy()
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_the_clients_in_python_in_the_readme_are_answered(
+    sst2: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(sst2)
+    (load,) = blocks_of_the_readme("tf.saved_model.load")
+    found: dict[str, Any] = {}
+    exec(load.replace('model.signatures["', 'found = model.signatures["'), found)
+    (client,) = blocks_of_the_readme("urllib")
+    with running({"sst2": sst2 / "exports" / "sst2"}) as (server, _):
+        exec(client.replace("http://localhost:8501", server.url), {})
+    (answer,) = ast.literal_eval(capsys.readouterr().out)
+    assert answer["label"] == found["found"]["label"].numpy()[0].decode()
+    np.testing.assert_allclose(answer["probabilities"], found["found"]["probabilities"][0], rtol=1e-5)
+
+
+def test_requests_of_others_to_warm_up_by_are_read(tmp_path: pathlib.Path):
+    pytest.importorskip("tensorflow_serving", reason="requirements-dev.txt has it")
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    log = prediction_log_pb2.PredictionLog()
+    log.log_metadata.sampling_config.sampling_rate = 0.5  # a number of fixed length, and messages that are not wanted
+    request = log.predict_log.request
+    request.model_spec.name, request.model_spec.version.value = "m", 300
+    request.model_spec.signature_name = "serving_ids"
+    request.output_filter.append("logits")
+    inputs = {"input_ids": np.arange(300, dtype=np.int32)[None], "texts": np.array([b"a", b"\xff"], object)}
+    for name, value in inputs.items():
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+    plain = prediction_log_pb2.PredictionLog()
+    plain.predict_log.request.model_spec.name = "m"
+    other = prediction_log_pb2.PredictionLog()
+    other.classify_log.request.model_spec.name = "m"
+    path = str(tmp_path / "requests")
+    with tf.io.TFRecordWriter(path) as writer:
+        for each in (log, other, plain):
+            writer.write(each.SerializeToString())
+    first, second = warmup.read_requests(path)
+    assert first[0] == "serving_ids"
+    assert first[1].keys() == inputs.keys()
+    for name, value in inputs.items():
+        np.testing.assert_array_equal(first[1][name], value)
+    assert second == ("serving_default", {})
 
 
 def test_next_version_is_one_more_and_none_is_overwritten(tmp_path: pathlib.Path):

@@ -1,13 +1,18 @@
+import dataclasses
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from official_bert import portable_export
 from official_bert.errors import UserError
+from official_bert.export import read_source
 from official_bert.portable_export import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, Options, metric
 from official_bert.task_models import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from official_bert.text_models import TextModel
 from tests.exported_models import LABELS, TEXTS
 from tests.test_export import save_finetuned
 
@@ -44,13 +49,26 @@ def test_converted_models_answer_nearly_as_before(format_name: str, quantization
 
 
 def test_a_model_that_loses_too_much_is_not_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(portable_export, "convert", lambda source, name, quantized, path: None)
-    monkeypatch.setattr(portable_export, "_litert_runner", lambda path: lambda given: -np.eye(3)[:1])
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
-    options = Options(model_dir, str(tmp_path / "portable"), write_examples(tmp_path, ["no"] * 5), max_loss=-1.5)
-    with pytest.raises(UserError, match="the float32 litert model loses .* nothing is written"):
+    source = read_source(model_dir)
+    text_model = TextModel(source.model, source.tokenizer, source.kind, source.description)
+    right = [label.decode() for label in text_model.answer(text=tf.constant(TEXTS))["label"].numpy()]
+    # A converted model that is wrong on one of the five examples.
+    logits = np.eye(len(LABELS))[[LABELS.index(label) for label in right]]
+    logits[2] = 1 - logits[2]
+    monkeypatch.setattr(portable_export, "convert", lambda source, name, quantized, path: pathlib.Path(path).touch())
+
+    def runner(path: str) -> Any:
+        rows = iter(logits)
+        return lambda given: next(rows)[None]
+
+    monkeypatch.setitem(portable_export.RUNNERS, LITERT, runner)
+    options = Options(model_dir, str(tmp_path / "portable"), write_examples(tmp_path, right), max_loss=0.19)
+    with pytest.raises(UserError, match=r"loses 0.2000 \(from 1.0000 to 0.8000\) .* nothing is written"):
         portable_export.export(options)
     assert not (tmp_path / "portable").exists()
+    told = portable_export.export(dataclasses.replace(options, max_loss=0.21))
+    assert told.endswith("accuracy 1.0000 before, 0.8000 after, on 5 examples")
 
 
 def test_what_cannot_be_measured_is_refused(tmp_path: pathlib.Path):

@@ -12,12 +12,18 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 
 import pytest
+import tensorflow as tf
 
 from official_bert.errors import UserError
+from official_bert.serving.models import PARALLEL_BATCHES
 from official_bert.serving.options import TOKEN_VARIABLE, Options
+from official_bert.serving.saved_model import SavedModel
+from official_bert.warmup import EXAMPLES, warmup_requests
 from tests import served_models
 from tests.conftest import ROOT
 from tests.serving_client import Client, eventually, running
@@ -309,6 +315,66 @@ def test_an_instance_that_the_model_refuses_harms_no_other_of_its_batch(exports:
     assert answers == [400 if text == "!" else 200 for text in texts]
 
 
+# More than the model can do.
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch):
+    """Models compute while it is set; it is, to begin with."""
+    opened = threading.Event()
+    opened.set()
+    run = SavedModel.run
+
+    def waits(self, *given):
+        assert opened.wait(60)
+        return run(self, *given)
+
+    monkeypatch.setattr(SavedModel, "run", waits)
+    yield opened
+    opened.set()
+
+
+def waiting(client: Client) -> float:
+    text = client.get("/metrics").body.decode()
+    return float(text.split('official_bert_waiting{model="size"} ')[1].split()[0])
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_back(exports: pathlib.Path, gate: threading.Event):
+    limits = {"max_batch_size": 1, "max_queue": 4, "max_instances": 4}
+    serving = running({"size": exports / "size"}, **limits)
+    with serving as (_, client), concurrent.futures.ThreadPoolExecutor(6) as threads:
+        assert value(client) == 1002
+        gate.clear()
+        # As many as are computed at a time, and then as many as may wait.
+        asked = [threads.submit(value, client) for _ in range(PARALLEL_BATCHES + limits["max_queue"])]
+        assert eventually(lambda: waiting(client) == limits["max_queue"])
+        refused = client.predict("size", {"instances": ["ab"]})
+        assert (refused.status, refused.error) == (429, "4 instances wait for size already; try again later")
+        assert 1 <= int(refused.headers["Retry-After"]) <= 60
+        assert client.get("/readyz").status == 200
+        gate.set()
+        assert [each.result() for each in asked] == [1002] * len(asked)
+        assert value(client) == 1002
+
+
+def test_an_answer_that_takes_too_long_is_given_up(exports: pathlib.Path, gate: threading.Event):
+    with running({"size": exports / "size"}, timeout_seconds=0.3, max_batch_size=1) as (_, client):
+        gate.clear()
+        for _ in range(PARALLEL_BATCHES + 1):  # the last one while it waits for its turn
+            answer = client.predict("size", {"instances": ["ab"]})
+            assert (answer.status, answer.error) == (504, "no answer within 0.3 seconds; send less at once")
+        gate.set()
+        assert eventually(lambda: waiting(client) == 0)
+        assert value(client) == 1002
+
+
+def test_a_model_that_is_not_loaded_yet_asks_to_come_back(exports: pathlib.Path):
+    with running({"size": exports / "size"}, reload_seconds=1000.0) as (server, client):
+        server.models["size"].versions.clear()
+        for answer in (client.predict("size", {"instances": ["ab"]}), client.get("/readyz")):
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+
+
 # Versions.
 
 
@@ -368,6 +434,41 @@ def test_a_damaged_version_is_passed_over_until_it_is_whole(tmp_path: pathlib.Pa
         assert "cannot be loaded" in status["status"]["error_message"]
         assert value(client) == 1002
         shutil.copytree(whole / "variables", tmp_path / "2" / "variables")
+        assert eventually(lambda: value(client) == 2002)
+
+
+def write_warmup_file(version: pathlib.Path, content: bytes) -> None:
+    (version / "assets.extra" / "tf_serving_warmup_requests").write_bytes(content)
+
+
+def test_a_version_is_warmed_up_by_its_own_requests(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    asked = []
+    run = SavedModel.run
+    monkeypatch.setattr(SavedModel, "run", lambda self, *given: asked.append(given) or run(self, *given))
+    content = warmup_requests({"text": tf.TensorSpec([None], tf.string)})
+    write_warmup_file(served_models.versioned(tmp_path, 1), content)
+    with running({"size": tmp_path}):
+        pass
+    assert [signature for signature, _ in asked] == ["serving_default"] * len(EXAMPLES)
+    assert [inputs["text"].tolist() for _, inputs in asked] == [[text.encode()] for text in EXAMPLES]
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (lambda whole: whole[:-1], "cannot be read as requests to warm up by"),
+    (lambda whole: warmup_requests({"words": tf.TensorSpec([None], tf.string)}), "cannot answer request 1 of its"),
+])  # fmt: skip
+def test_a_version_that_cannot_be_warmed_up_is_passed_over_until_it_can(
+    content: Callable[[bytes], bytes], message: str, tmp_path: pathlib.Path
+):
+    whole = warmup_requests({"text": tf.TensorSpec([None], tf.string)})
+    served_models.versioned(tmp_path, 1)
+    version = served_models.versioned(tmp_path / "elsewhere", 2)
+    write_warmup_file(version, content(whole))
+    with running({"size": tmp_path}) as (_, client):
+        version = version.rename(tmp_path / "2")
+        assert eventually(lambda: message in client.get("/v1/models/size").body.decode())
+        assert value(client) == 1002
+        write_warmup_file(version, whole)
         assert eventually(lambda: value(client) == 2002)
 
 

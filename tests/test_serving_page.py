@@ -105,6 +105,13 @@ def test_tags_are_coloured_and_named(page):
     assert page.locator(".tag").first.evaluate(colour) != page.locator("body").evaluate(colour)
 
 
+def test_words_of_one_entity_are_one_span(page):
+    assert answered(page, "names", text="2 Louis 14 met Anna Bob").startswith("5 of 6 words tagged (")
+    assert page.locator(".tag").all_inner_texts() == ["2NAME", "Louis 14NAME", "AnnaNAME", "BobNAME"]
+    page.get_by_text("Word by word").click()
+    assert page.locator("td:nth-child(2)").all_inner_texts() == ["I-NAME", "NAME", "I-NAME", "O", "NAME", "NAME"]
+
+
 def test_choices_labels_on_pairs_and_numbers_are_tables(page):
     assert answered(page, "endings", prompt="p", endings="a\nbb\n\ncccc\nd").startswith("cccc (")
     assert page.locator("tr.best th").inner_text() == "cccc"
@@ -134,6 +141,7 @@ def test_the_command_shown_asks_the_same(page):
 
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
         assert json.loads(done.stdout) == json.loads(page.locator("#json").text_content())
+    assert '"labels": [ "short", "long" ]' in page.locator("#json").text_content()
 
 
 def test_a_refusal_is_shown(page):

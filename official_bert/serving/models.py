@@ -246,7 +246,10 @@ def versions_in(folder: str) -> dict[int, Any]:
         path = os.path.join(folder, number)
         graph = os.path.join(path, "saved_model.pb")
         if number.isdecimal() and files.exists(graph):
-            parts = [graph, *files.glob(os.path.join(path, "variables", "*"))]
+            parts = [
+                graph,
+                *(part for inner in ("variables", "assets*") for part in files.glob(os.path.join(path, inner, "*"))),
+            ]
             found[int(number)] = tuple((part, files.size(part)) for part in parts)
     return found
 

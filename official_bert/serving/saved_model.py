@@ -13,7 +13,7 @@ import tensorflow_text  # noqa: F401  (its operations are in exported models)
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from official_bert import files
+from official_bert import files, warmup
 from official_bert.errors import UserError
 
 Tensors = dict[str, np.ndarray]
@@ -109,7 +109,29 @@ class SavedModel:
         }
 
     def warm_up(self, max_batch_size: int) -> None:
-        """Runs a few texts, so that the first request is not slow; models that do not take texts are left cold."""
+        """Runs a few requests, so that the first one to come is not slow.
+
+        They are those of the export's own warm-up file; without one some texts are made up, and a model that does not
+        take texts is left cold.
+
+        Raises:
+            UserError: the file cannot be read, or the model cannot answer what stands there: as TensorFlow Serving, the
+                server does not take up such a version.
+        """
+        path = os.path.join(self.folder, warmup.FILE)
+        if files.exists(path):
+            for number, (signature, inputs) in enumerate(warmup.read_requests(path), start=1):
+                try:
+                    self.run(signature, inputs)
+                except Exception as error:  # TensorFlow raises many kinds
+                    raise UserError(
+                        f"{self.folder} cannot answer request {number} of its {warmup.FILE}, to {signature}: "
+                        f"{type(error).__name__} {error}"
+                    ) from error
+        else:
+            self._warm_up_by_texts(max_batch_size)
+
+    def _warm_up_by_texts(self, max_batch_size: int) -> None:
         signature = self.signatures.get(DEFAULT_SIGNATURE)
         if not (signature and signature.takes_rows and signature.takes_texts_alone):
             return

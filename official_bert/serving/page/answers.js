@@ -90,26 +90,35 @@ function questionAnswering(answer, asked) {
   ];
 }
 
+// What a tag names: B-PER and I-PER, the beginning and the inside of an entity, are both PER.
+const named = (tag) => tag.replace(/^[BI]-(?=.)/, "");
+
 function tagging(answer, asked, model) {
   const characters = Array.from(asked.text);
-  const labels = model.labels || [...new Set(answer.tags)];
-  const passage = element("p", { className: "passage" });
+  const part = (from, to) => characters.slice(from, to).join("");
+  const names = [...new Set((model.labels || answer.tags).filter((tag) => tag && tag !== "O").map(named))];
+  const spans = []; // words that are one entity are one span
   const rows = [];
-  let done = 0;
   answer.words.forEach((word, i) => {
     const [start, end, tag] = [answer.starts[i], answer.ends[i], answer.tags[i]];
     if (start < 0) return; // padding
-    passage.append(characters.slice(done, start).join(""));
-    const text = characters.slice(start, end).join("");
-    if (tag === "O") passage.append(text);
-    else {
-      const colour = `tag tag${Math.max(0, labels.indexOf(tag)) % 8}`;
-      passage.append(element("span", { className: colour }, text, element("small", { textContent: tag })));
-    }
-    rows.push([text, tag, percent(answer.probabilities[i])]);
-    done = end;
+    const before = spans.at(-1);
+    if (tag.startsWith("I-") && before?.word === rows.length - 1 && before.name === named(tag)) {
+      Object.assign(before, { end, word: rows.length });
+    } else if (tag !== "O") spans.push({ start, end, name: named(tag), word: rows.length });
+    rows.push([part(start, end), tag, percent(answer.probabilities[i])]);
   });
-  passage.append(characters.slice(done).join(""));
+  const passage = element("p", { className: "passage" });
+  let done = 0;
+  for (const { start, end, name } of spans) {
+    const number = Math.max(0, names.indexOf(name));
+    const span = element("span", { className: number % 2 ? "tag odd" : "tag" }, part(start, end));
+    span.style.setProperty("--hue", Math.round((360 * number) / names.length)); // every name has its own colour
+    span.append(element("small", { textContent: name }));
+    passage.append(part(done, start), span);
+    done = end;
+  }
+  passage.append(part(done));
   const marked = rows.filter((row) => row[1] !== "O").length;
   const words = element("details", {}, element("summary", { textContent: "Word by word" }));
   words.append(table("All words", ["word", "tag", "probability"], rows));
@@ -143,6 +152,6 @@ const KINDS = {
 
 // Returns a line that sums the answer up, and the nodes that show it.
 export function show(model, asked, prediction) {
-  const named = prediction !== null && typeof prediction === "object" && !Array.isArray(prediction);
-  return (KINDS[model.kind] || other)(named ? prediction : { value: prediction }, asked, model);
+  const several = prediction !== null && typeof prediction === "object" && !Array.isArray(prediction);
+  return (KINDS[model.kind] || other)(several ? prediction : { value: prediction }, asked, model);
 }

@@ -114,7 +114,9 @@ async function ask() {
   const [summary, nodes] = show(chosen, asked, content.predictions[0]);
   $("result").replaceChildren(...nodes);
   $("curl").textContent = curl(address, body);
-  $("json").textContent = JSON.stringify(content, null, 2);
+  // A list of numbers or words on one line: between the brackets nothing but the layout breaks lines.
+  const onOneLine = (list) => list.replace(/\s*\n\s*/g, " ");
+  $("json").textContent = JSON.stringify(content, null, 2).replace(/\[\n[^[\]{}]*\]/g, onOneLine);
   $("copy").textContent = "Copy";
   $("answer").hidden = false;
   const time = milliseconds < 10 ? milliseconds.toFixed(1) : Math.round(milliseconds);
