@@ -65,9 +65,8 @@ def export(options: Options) -> str:
     with files.folder_written_whole(options.output_dir) as folder:
         path = os.path.join(folder, name)
         convert(source, options.format, options.quantization == DYNAMIC_INT8, path)
-        before = metric(
-            source.kind, _outputs(lambda given: np.asarray(source.model(given, training=False)), features), labels
-        )
+        call = _traced(source, batch=1)
+        before = metric(source.kind, _outputs(lambda given: call(**given)["logits"].numpy(), features), labels)
         after = metric(source.kind, _outputs(RUNNERS[options.format](path), features), labels)
         if before - after > options.max_loss:
             raise UserError(
@@ -117,14 +116,7 @@ def convert(source: Source, format_name: str, quantized: bool, path: str) -> Non
     Raises:
         UserError: the package of the format is missing.
     """
-    batch = 1 if format_name == LITERT else None
-    specs = [tf.TensorSpec([batch, None], tf.int32, name=name) for name in _INPUTS]
-
-    def call(input_ids: Any, input_mask: Any, segment_ids: Any) -> dict[str, Any]:
-        features = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
-        return {"logits": source.model(features, training=False)}
-
-    function = tf.function(call, input_signature=specs)
+    function = _traced(source, batch=1 if format_name == LITERT else None)
     if format_name == LITERT:
         module = tf.Module()
         module.model_variables = [variable.value for variable in source.model.variables]
@@ -137,7 +129,7 @@ def convert(source: Source, format_name: str, quantized: bool, path: str) -> Non
         import tf2onnx
     except ImportError as error:
         raise UserError("ONNX needs tf2onnx: pip install -r requirements-portable.txt") from error
-    tf2onnx.convert.from_function(function, specs, opset=_ONNX_OPSET, output_path=path)
+    tf2onnx.convert.from_function(function, function.input_signature, opset=_ONNX_OPSET, output_path=path)
     if quantized:
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -145,6 +137,16 @@ def convert(source: Source, format_name: str, quantized: bool, path: str) -> Non
             smaller = os.path.join(folder, "model.onnx")
             quantize_dynamic(path, smaller, weight_type=QuantType.QInt8)
             files.copy(smaller, path)
+
+
+def _traced(source: Source, batch: int | None) -> Any:
+    """The part that is converted, as a function of TensorFlow: int32 [batch, S] to logits."""
+
+    def call(input_ids: Any, input_mask: Any, segment_ids: Any) -> dict[str, Any]:
+        features = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
+        return {"logits": source.model(features, training=False)}
+
+    return tf.function(call, input_signature=[tf.TensorSpec([batch, None], tf.int32, name=name) for name in _INPUTS])
 
 
 def _litert_runner(path: str) -> Callable[[dict[str, Array]], Array]:

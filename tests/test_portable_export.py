@@ -46,6 +46,16 @@ def test_converted_models_answer_nearly_as_before(format_name: str, quantization
     assert report["bytes"] == (output_dir / portable_export.MODEL_FILES[format_name]).stat().st_size
     if quantization == FLOAT32:
         assert report["before"] == report["after"]
+    # Texts of any length, and each logit rather than the metric alone.
+    source = read_source(model_dir)
+    run = portable_export.RUNNERS[format_name](str(output_dir / portable_export.MODEL_FILES[format_name]))
+    rng = np.random.default_rng(0)
+    closeness = {"atol": 1e-4} if quantization == FLOAT32 else {"atol": 0.5}
+    for length in (2, 7, 64, 3):
+        ids = rng.integers(5, 50, [1, length]).astype(np.int32)
+        given = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+        expected = source.model(given, training=False)
+        np.testing.assert_allclose(run(given), expected, **closeness)
 
 
 def test_a_model_that_loses_too_much_is_not_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
