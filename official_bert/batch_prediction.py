@@ -126,8 +126,6 @@ def read_rows(path: str, inputs: list[str]) -> Iterator[dict[str, Any]]:
     reader = _json_rows if path.endswith((".jsonl", ".json")) else _table_rows
     for line, row in reader(path):
         values = {name: row.get(name) for name in inputs}
-        if isinstance(values.get("label"), int | float):  # asked for with evaluation files
-            values["label"] = str(values["label"])
         for name, value in values.items():
             is_texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
             if not (is_texts if name == "endings" else isinstance(value, str)):

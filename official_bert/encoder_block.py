@@ -37,8 +37,8 @@ class AttentionProbabilities(keras.layers.Layer):
         query, key = split_heads(query, self.num_heads), split_heads(key, self.num_heads)  # [B, N, S, D]
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, T]
         scores = ops.cast(scores, "float32") * (1.0 / math.sqrt(query.shape[-1]))
-        masked = (1.0 - ops.cast(input_mask, "float32")) * MASKED_SCORE  # [B, T]
-        return ops.cast(ops.softmax(scores + masked[:, None, None, :], axis=-1), self.compute_dtype)
+        masked = ops.expand_dims((1.0 - ops.cast(input_mask, "float32")) * MASKED_SCORE, (1, 2))  # [B, 1, 1, T]
+        return ops.cast(ops.softmax(scores + masked, axis=-1), self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_heads": self.num_heads}

@@ -1,9 +1,9 @@
 """A fine-tuned model for other runtimes: LiteRT (phones) and ONNX, with a report of what the conversion costs.
 
-Only the part from ids to logits is converted: the runtimes have no tokenizer. No file is written without the metric
-before and after, on an evaluation file, and none that loses more than it may.
+Only the part from ids to logits is converted: the runtimes have no tokenizer. No file is written without the task's
+score before and after, on an evaluation file, and none that loses more than it may.
 
-B batch, S sequence, C classes
+B batch, N choices, S sequence
 """
 
 import dataclasses
@@ -13,27 +13,29 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from official_bert import files
-from official_bert.batch_prediction import read_rows
+from official_bert import files, task_models
 from official_bert.command_line import option
 from official_bert.errors import UserError
 from official_bert.export import Source, read_source
-from official_bert.progress import Progress
-from official_bert.task_models import CLASSIFICATION, REGRESSION
-from official_bert.text_models import TextModel
+from official_bert.fast_tokenization import FastTokenizer
+from official_bert.finetuning_options import Options as FineTuningOptions
+from official_bert.tasks import all_tasks, multiple_choice, multiple_choice_task, squad, squad_task
+from official_bert.tasks.bad_rows import BadRows
+from official_bert.tasks.task import DEV, Task
+from official_bert.tasks.trainer import predict
 
 Array = npt.NDArray[Any]
+Run = Callable[[dict[str, Array]], dict[str, Array]]
 
 LITERT, ONNX = "litert", "onnx"
 FLOAT32, DYNAMIC_INT8 = "float32", "dynamic_int8"
 MODEL_FILES = {LITERT: "model.tflite", ONNX: "model.onnx"}
 REPORT_FILE = "report.json"
 
-_INPUTS = ("input_ids", "input_mask", "segment_ids")
+_INPUTS, _LOGITS = ("input_ids", "input_mask", "segment_ids"), "logits"
 _ONNX_OPSET = 18
 
 
@@ -41,77 +43,92 @@ _ONNX_OPSET = 18
 class Options:
     """What export_portable is told."""
 
-    model_dir: str = option(dataclasses.MISSING, "The folder of a model fine-tuned for classification or regression.")
+    model_dir: str = option(dataclasses.MISSING, "The folder of a fine-tuned model.")
     output_dir: str = option(dataclasses.MISSING, "The folder to write; it must be new or empty.")
     eval_file: str = option(
-        dataclasses.MISSING, "Examples to measure on: *.jsonl, *.csv or *.tsv with the model's inputs and a label."
+        dataclasses.MISSING,
+        "Labelled examples to measure on: *.jsonl, *.csv or *.tsv with the columns text (and text_pair) and label; for "
+        "question answering SQuAD's JSON, for multiple choice a file of SWAG or CODAH.",
     )
     format: str = option(LITERT, "The format to write.", (LITERT, ONNX))
     quantization: str = option(FLOAT32, "Matrices as they are, or as integers of 8 bits.", (FLOAT32, DYNAMIC_INT8))
-    max_loss: float = option(0.01, "How much of the metric may be lost (accuracy or correlation, 0 to 1).")
+    max_loss: float = option(0.01, "How much of the task's score may be lost, of 1.")
 
 
 def export(options: Options) -> str:
-    """Converts as the options say; returns a line with the metric before and after.
+    """Converts as the options say; returns a line with the score before and after.
 
     Raises:
-        UserError: the model is of another kind, a package is missing, or more is lost than may be.
+        UserError: the model is not fine-tuned, a package is missing, or more is lost than may be.
     """
     source = read_source(options.model_dir)
-    if source.kind not in (CLASSIFICATION, REGRESSION):
-        raise UserError(f"{options.model_dir} is a {source.kind} model; expected classification or regression")
-    features, labels = _examples(options.eval_file, source)
+    if source.kind not in task_models.KINDS:
+        raise UserError(f"{options.model_dir} is a {source.kind} model; expected a fine-tuned one")
+    task, examples = _examples(options, source)
+    length = source.description["max_seq_length"]
+    features = task.featurize(examples, FastTokenizer.of(source.tokenizer), length)
+
+    def score(run: Run) -> float:
+        def forward(inputs: dict[str, tf.Tensor]) -> Any:
+            outputs = run({name: each.numpy() for name, each in inputs.items()})
+            return outputs.get(_LOGITS, outputs)
+
+        outputs = predict(forward, features, 1, length)
+        return task.metrics(task.decode(outputs, features, examples), examples)[task.best_metric]
+
     name = MODEL_FILES[options.format]
     with files.folder_written_whole(options.output_dir) as folder:
         path = os.path.join(folder, name)
         convert(source, options.format, options.quantization == DYNAMIC_INT8, path)
         call = _traced(source, batch=1)
-        before = metric(source.kind, _outputs(lambda given: call(**given)["logits"].numpy(), features), labels)
-        after = metric(source.kind, _outputs(RUNNERS[options.format](path), features), labels)
+        before = score(lambda given: call(**given))
+        after = score(RUNNERS[options.format](path))
         if before - after > options.max_loss:
             raise UserError(
                 f"the {options.quantization} {options.format} model loses {before - after:.4f} (from {before:.4f} to "
                 f"{after:.4f}) on {options.eval_file}, more than --max_loss={options.max_loss}; nothing is written"
             )
+        shape = str([1 if options.format == LITERT else "B", *_inner_shape(source), "S"]).replace("'", "")
         report = {
-            "metric": "accuracy" if source.kind == CLASSIFICATION else "correlation",
+            "metric": task.best_metric,
             "before": before,
             "after": after,
-            "examples": len(labels),
+            "examples": len(examples),
             "bytes": files.size(path),
             "quantization": options.quantization,
-            "inputs": dict.fromkeys(_INPUTS, "int32 [1, S]" if options.format == LITERT else "int32 [B, S]"),
-            "max_seq_length": source.description["max_seq_length"],
+            "inputs": dict.fromkeys(_INPUTS, f"int32 {shape}"),
+            "max_seq_length": length,
             "labels": source.description["labels"],
         }
         files.write_text(os.path.join(folder, REPORT_FILE), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-        line = f"{report['metric']} {before:.4f} before, {after:.4f} after, on {len(labels)} examples"
+        line = f"{task.best_metric} {before:.4f} before, {after:.4f} after, on {len(examples)} examples"
     return f"written {os.path.join(options.output_dir, name)}: {line}"
 
 
-def _examples(path: str, source: Source) -> tuple[list[dict[str, Array]], Array]:
-    """Returns each example's inputs, int32 [1, S], and the labels."""
-    text_model = TextModel(source.model, source.tokenizer, source.kind, source.description)
-    names = list(text_model.inputs)
-    rows = list(read_rows(path, [*names, "label"]))
-    if not rows:
-        raise UserError(f"{path} has no examples")
-    known = source.description["labels"]
-    values = [row["label"] for row in rows]
-    try:
-        labels = [float(value) if known is None else known.index(value) for value in values]
-    except ValueError as error:
-        raise UserError(f"{path} has a label that is none of {known or 'numbers'}: {error}") from error
-    tokenize = tf.function(text_model.tokenize)
-    features = []
-    for row in rows:
-        given = tokenize(**{name: tf.constant([row[name]]) for name in names})
-        features.append({name: given[name].numpy() for name in _INPUTS})
-    return features, np.array(labels)
+def _examples(options: Options, source: Source) -> tuple[Task, list[Any]]:
+    """The task of the model, and the examples to measure it on."""
+    told = source.description
+    if source.kind == task_models.QUESTION_ANSWERING:
+        settings = "version_2 doc_stride max_query_length n_best_size max_answer_length null_score_diff_threshold"
+        task = squad_task.task(**{name: told[name] for name in settings.split()})
+        return task, squad.read(options.eval_file, told["version_2"], for_training=False, bad_rows=BadRows())
+    if source.kind == task_models.MULTIPLE_CHOICE:
+        return multiple_choice_task.TASKS["codah"], multiple_choice.read(options.eval_file, BadRows())
+    given = FineTuningOptions(
+        task="table",
+        init=options.model_dir,
+        output_dir=options.model_dir,
+        eval_file=options.eval_file,
+        label_kind=source.kind,
+        text_pair_column="text_pair" if told["pair"] else None,
+        doc_stride=told.get("doc_stride"),
+    )
+    task = all_tasks.find_task(given)
+    return task, task.read("", DEV, BadRows())
 
 
 def convert(source: Source, format_name: str, quantized: bool, path: str) -> None:
-    """Writes the model, from input_ids, input_mask and segment_ids to logits, as one file.
+    """Writes the model, from input_ids, input_mask and segment_ids to logits by name, as one file.
 
     Raises:
         UserError: the package of the format is missing.
@@ -139,61 +156,39 @@ def convert(source: Source, format_name: str, quantized: bool, path: str) -> Non
             files.copy(smaller, path)
 
 
+def _inner_shape(source: Source) -> list[int]:
+    """What an input has between B and S."""
+    return [source.description["num_choices"]] if source.kind == task_models.MULTIPLE_CHOICE else []
+
+
 def _traced(source: Source, batch: int | None) -> Any:
-    """The part that is converted, as a function of TensorFlow: int32 [batch, S] to logits."""
+    """The part that is converted, as a function of TensorFlow: int32 [batch, S], [batch, N, S] to logits."""
 
     def call(input_ids: Any, input_mask: Any, segment_ids: Any) -> dict[str, Any]:
         features = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
-        return {"logits": source.model(features, training=False)}
+        outputs = source.model(features, training=False)
+        return outputs if isinstance(outputs, dict) else {_LOGITS: outputs}
 
-    return tf.function(call, input_signature=[tf.TensorSpec([batch, None], tf.int32, name=name) for name in _INPUTS])
+    shape = [batch, *_inner_shape(source), None]
+    return tf.function(call, input_signature=[tf.TensorSpec(shape, tf.int32, name=name) for name in _INPUTS])
 
 
-def _litert_runner(path: str) -> Callable[[dict[str, Array]], Array]:
+def _litert_runner(path: str) -> Run:
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
         raise UserError("LiteRT needs ai-edge-litert: pip install -r requirements-portable.txt") from error
-    interpreter = Interpreter(model_path=path)
-    inputs = {
-        name: next(detail["index"] for detail in interpreter.get_input_details() if name in detail["name"])
-        for name in _INPUTS
-    }
-
-    def run(given: dict[str, Array]) -> Array:
-        for name, index in inputs.items():
-            interpreter.resize_tensor_input(index, given[name].shape)
-        interpreter.allocate_tensors()
-        for name, index in inputs.items():
-            interpreter.set_tensor(index, given[name])
-        interpreter.invoke()
-        return np.array(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
-
-    return run
+    runner = Interpreter(model_path=path).get_signature_runner()
+    return lambda given: runner(**given)
 
 
-def _onnx_runner(path: str) -> Callable[[dict[str, Array]], Array]:
+def _onnx_runner(path: str) -> Run:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return lambda given: np.asarray(session.run(["logits"], given)[0])
+    names = [output.name for output in session.get_outputs()]
+    return lambda given: dict(zip(names, session.run(names, given), strict=True))
 
 
-# From a model's file to a function of one example's features, int32 [1, S], that returns the model's output, [1, ...].
-RUNNERS = {LITERT: _litert_runner, ONNX: _onnx_runner}
-
-
-def _outputs(run: Callable[[dict[str, Array]], Array], features: list[dict[str, Array]]) -> Array:
-    progress = Progress("evaluating", len(features), "examples")
-    found = []
-    for number, given in enumerate(features, start=1):
-        found.append(run(given)[0])
-        progress.update(number)
-    return np.stack(found)
-
-
-def metric(kind: str, outputs: Array, labels: Array) -> float:
-    """Returns the accuracy of classification's logits [B, C], or the correlation of regression's values [B]."""
-    if kind == CLASSIFICATION:
-        return float(np.mean(np.argmax(outputs, axis=-1) == labels))
-    return float(np.corrcoef(outputs, labels)[0, 1])
+# From a model's file to a function of one row's features, int32 [1, S] or [1, N, S], that returns its logits by name.
+RUNNERS: dict[str, Callable[[str], Run]] = {LITERT: _litert_runner, ONNX: _onnx_runner}

@@ -18,7 +18,7 @@ from official_bert.task_models import (
 )
 from tests.conftest import WORDS
 
-CHOICES = 3
+CHOICES = 4
 LABELS = ["no", "perhaps", "yes"]
 CONFIG = BertConfig(
     vocab_size=len(WORDS),

@@ -178,7 +178,7 @@ def predict(forward: Any, features: Features, batch_size: int, max_seq_length: i
         for name, values in (outputs if structured else {"": outputs}).items():
             made = found.setdefault(name, [None] * len(features))
             # Only the outputs of tokens have as many columns as the inputs, and at least as many dimensions.
-            of_tokens = structured or values.shape.rank == 3
+            of_tokens = structured or len(values.shape) == 3
             for row, value in zip(rows, np.asarray(values, np.float32), strict=True):
                 if row >= 0:
                     made[row] = value[: lengths[row]] if of_tokens and length else value
