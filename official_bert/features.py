@@ -116,7 +116,9 @@ class FeatureExtractor:
                 yield found.pop(number)
 
     def _prepare(self, text: str) -> _Prepared:
-        first, separator, second = text.partition(PAIR_SEPARATOR)
+        first, separator, second = text.rpartition(PAIR_SEPARATOR)  # the last one, as the original
+        if not separator:
+            first, second = second, first
         a = self._pieces(first, 0)
         b = self._pieces(second, len(first) + len(separator)) if separator else None
         room = self._max_seq_length - (3 if separator else 2)

@@ -40,8 +40,14 @@ class _Data:
     tokenizer: FastTokenizer
     max_seq_length: int
     bad_rows: BadRows
+    _examples: dict[str, list[Any]] = dataclasses.field(default_factory=dict)  # by split
 
     def read(self, split: str) -> list[Any]:
+        if split not in self._examples:
+            self._examples[split] = self._read(split)
+        return self._examples[split]
+
+    def _read(self, split: str) -> list[Any]:
         if self.options.source == TFDS:
             if self.task.read_tfds is None:
                 raise UserError(f"--source=tfds has no {self.task.name}; give its files as --data_dir")
@@ -64,18 +70,16 @@ def run(options: Options) -> Scores:
         SystemExit: SIGTERM or Ctrl-C came in training, which is saved; the code is 128 and the signal's number.
     """
     options.check()
-    task = find_task(options)
     trained = finetuned.is_finetuned(options.output_dir)
-    start = read_start(
-        options.init if options.do_train or not trained else options.output_dir,
-        options.vocab_file,
-        options.do_lower_case,
-    )
+    init = options.init if options.do_train or not trained else options.output_dir
+    if not options.do_train and finetuned.is_finetuned(init):
+        options = _as_trained(options, finetuned.load_description(init))
+    task = find_task(options)
+    _check_parts(options, task)
+    start = read_start(init, options.vocab_file, options.do_lower_case)
     for note in start.notes:
         print(f"note: {note}")
     max_seq_length = options.max_seq_length or task.defaults.max_seq_length
-    if start.description and not options.max_seq_length and not options.do_train:
-        max_seq_length = start.description["max_seq_length"]
     if max_seq_length > start.config.max_position_embeddings:
         raise UserError(
             f"max_seq_length is {max_seq_length}; the model reads {start.config.max_position_embeddings} tokens at most"
@@ -90,6 +94,28 @@ def run(options: Options) -> Scores:
     for line in data.bad_rows.summary():
         print(line)
     return results
+
+
+def _as_trained(options: Options, description: dict[str, Any]) -> Options:
+    """The options with what task.json says of lengths and windows, where they have but defaults."""
+    fields = {field.name: field.default for field in dataclasses.fields(options)}
+    told = {
+        name: value
+        for name, value in description.items()
+        if name in fields and name != "task" and getattr(options, name) == fields[name]
+    }
+    return dataclasses.replace(options, **told)
+
+
+def _check_parts(options: Options, task: Task) -> None:
+    """Raises a UserError if something is asked for that the task has no data for."""
+    if options.do_eval and not (task.eval_splits or options.do_train):
+        raise UserError(f"--do_eval: {task.name} has nothing to evaluate on; a table needs --eval_file")
+    if options.do_predict and not task.test_splits:
+        raise UserError(
+            f"--do_predict: {task.name} has nothing to predict; a table needs --predict_file, and labelled test parts "
+            "are scored by --do_eval"
+        )
 
 
 def _train(data: _Data, start: Start) -> None:
@@ -108,11 +134,11 @@ def _train(data: _Data, start: Start) -> None:
         raise UserError(f"the examples to train {task.name} on have no labels")
     held_out = {split: data.read(split) for split in task.eval_splits}
     plan = _plan(data, len(features))
-    settings = {**options.decisive(), "data": digest(task, examples, data.tokenizer, data.max_seq_length)}
-    _check_same_run(options.output_dir, settings)
     trainer = Trainer(task, start, plan, _head_of(start, task), loss_function)
     variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
     state = checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), variables, keep=1)
+    settings = {**options.decisive(), "data": digest(task, examples, data.tokenizer, data.max_seq_length)}
+    _check_same_run(options.output_dir, settings)
     step = 0
     if restored := state.restore_latest():
         step = checkpoints.step_of(restored)
@@ -144,7 +170,7 @@ def _train(data: _Data, start: Start) -> None:
                 training.log_loss(first, step, loss)
                 training.evaluate(step, loss)
             state.save(step)
-            if stop.signal is not None and step < plan.num_steps:
+            if stop.signal is not None:
                 print(f"stopped at step {step:,}; the same command goes on from there")
                 raise SystemExit(128 + stop.signal)
     if step < plan.num_steps:
@@ -230,17 +256,17 @@ def _deciding(task: Task) -> str:
 
 
 def _check_same_run(folder: str, settings: dict[str, Any]) -> None:
-    """Raises a UserError if the folder was used with other settings; else notes them there."""
+    """Raises a UserError if the folder holds something that was learnt with other settings; else notes them there."""
     path = os.path.join(folder, OPTIONS_FILE)
-    if files.exists(path):
+    if finetuned.is_finetuned(folder) or checkpoints.newest_step(os.path.join(folder, _STATE_FOLDER)):
+        if not files.exists(path):
+            raise UserError(f"{folder} holds a fine-tuned model of another origin; give another --output_dir")
         before = files.read_json_object(path)
         changed = [name for name in settings if before.get(name) != settings[name]]
         if changed:
             shown = "; ".join(f"{name} was {before.get(name)!r}, now {settings[name]!r}" for name in changed)
             raise UserError(f"{folder} holds another run ({shown}); give the same, or another --output_dir")
     else:
-        if finetuned.is_finetuned(folder):
-            raise UserError(f"{folder} holds a fine-tuned model of another origin; give another --output_dir")
         files.write_text(path, json.dumps(settings, indent=1) + "\n")
 
 

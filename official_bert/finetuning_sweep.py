@@ -108,12 +108,15 @@ def _name(setting: dict[str, Any]) -> str:
 
 def _table(rows: list[dict[str, Any]]) -> str:
     """Markdown: means, and after ± the standard deviation of the sample; none for one seed."""
-    names = list(rows[0]["scores"])
+    names = list(dict.fromkeys(name for row in rows for name in row["scores"]))
     lines = [f"| setting | seeds | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
     for row in rows:
         cells = []
         for name in names:
-            values = row["scores"][name]
+            values = row["scores"].get(name, [])
+            if len(values) < len(row["seeds"]):  # the score of something that not every run found
+                cells.append("-")
+                continue
             deviation = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
             cells.append(f"{statistics.fmean(values):.4f}{deviation}")
         lines.append(f"| {_name(row['setting'])} | {len(row['seeds'])} | {' | '.join(cells)} |")

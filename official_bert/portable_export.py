@@ -22,7 +22,7 @@ from official_bert.errors import UserError
 from official_bert.export import Source, read_source
 from official_bert.fast_tokenization import FastTokenizer
 from official_bert.finetuning_options import Options as FineTuningOptions
-from official_bert.tasks import all_tasks, multiple_choice, multiple_choice_task, squad, squad_task
+from official_bert.tasks import all_tasks, glue, multiple_choice, multiple_choice_task, squad, squad_task
 from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.task import DEV, Task
 from official_bert.tasks.trainer import predict
@@ -52,7 +52,7 @@ class Options:
     )
     format: str = option(LITERT, "The format to write.", (LITERT, ONNX))
     quantization: str = option(FLOAT32, "Matrices as they are, or as integers of 8 bits.", (FLOAT32, DYNAMIC_INT8))
-    max_loss: float = option(0.01, "How much of the task's score may be lost, of 1.")
+    max_loss: float = option(0.01, "How much of the task's score may be lost, as a share of a perfect one.")
 
 
 def export(options: Options) -> str:
@@ -83,7 +83,7 @@ def export(options: Options) -> str:
         call = _traced(source, batch=1)
         before = score(lambda given: call(**given))
         after = score(RUNNERS[options.format](path))
-        if before - after > options.max_loss:
+        if (before - after) / task.perfect > options.max_loss:
             raise UserError(
                 f"the {options.quantization} {options.format} model loses {before - after:.4f} (from {before:.4f} to "
                 f"{after:.4f}) on {options.eval_file}, more than --max_loss={options.max_loss}; nothing is written"
@@ -124,6 +124,9 @@ def _examples(options: Options, source: Source) -> tuple[Task, list[Any]]:
         doc_stride=told.get("doc_stride"),
     )
     task = all_tasks.find_task(given)
+    if told["task"] in glue.TASKS:
+        theirs = glue.TASKS[told["task"]]
+        task = dataclasses.replace(task, metrics=theirs.metrics, best_metric=theirs.best_metric)
     return task, task.read("", DEV, BadRows())
 
 

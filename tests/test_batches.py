@@ -2,7 +2,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from official_bert import task_models
 from official_bert.fast_tokenization import FastTokenizer
 from official_bert.tasks import batches, feature_cache, glue, task
 from official_bert.tasks.sequences import TextExample
@@ -102,3 +104,34 @@ def test_features_are_kept_and_made_anew_when_anything_changes(vocab_file, tmp_p
         path.write_bytes(path.read_bytes()[:100])
     get(examples)
     assert len(made) == 5
+
+
+@pytest.mark.parametrize("kind", task_models.KINDS)
+def test_rows_that_fill_a_batch_are_not_learnt(kind):
+    """The loss of three rows in a batch of eight has no gradient where the other five are."""
+    rng = np.random.default_rng(0)
+    if kind == task_models.TAGGING:
+        labels = np.where(np.arange(8)[:, None] < 3, rng.integers(0, 2, (8, 5)), task.NO_LABEL).astype(np.int32)
+        logits = rng.normal(size=(8, 5, 2))
+    elif kind == task_models.MULTI_LABEL:
+        labels, logits = rng.integers(0, 2, (8, 4)).astype(np.float32), rng.normal(size=(8, 4))
+    elif kind == task_models.REGRESSION:
+        labels, logits = rng.normal(size=8).astype(np.float32), rng.normal(size=8)
+    else:
+        labels, logits = rng.integers(0, 4, 8).astype(np.int32), rng.normal(size=(8, 4))
+    weights = None if kind == task_models.TAGGING else (np.arange(8) < 3).astype(np.float32)
+    losses = task.loss_of(kind)
+    outputs = tf.Variable(logits, dtype=tf.float32)
+    with tf.GradientTape() as tape:
+        loss = (losses["start_logits"] if isinstance(losses, dict) else losses)(labels, outputs, weights)
+    gradient = tape.gradient(loss, outputs).numpy()
+    assert np.abs(gradient[:3]).min(axis=tuple(range(1, gradient.ndim))).all()
+    assert not gradient[3:].any()
+
+
+def test_the_loss_of_tags_is_the_mean_of_those_that_there_are():
+    labels = np.array([[0, 1, task.NO_LABEL], [task.NO_LABEL, 1, task.NO_LABEL]])
+    logits = np.random.default_rng(0).normal(size=(2, 3, 2)).astype(np.float32)
+    losses = -np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
+    expected = (losses[0, 0, 0] + losses[0, 1, 1] + losses[1, 1, 1]) / 3
+    assert float(task.TaggingLoss()(labels, logits)) == pytest.approx(expected, rel=1e-5)

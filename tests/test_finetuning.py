@@ -158,6 +158,27 @@ def test_a_run_stops_early_and_weighs_decays_and_freezes(options, tmp_path, caps
     assert any(changed)
 
 
+def test_a_run_that_failed_at_its_start_may_be_given_again_mended(options):
+    short = dataclasses.replace(options, num_train_epochs=1.0, do_eval=False, do_predict=False)
+    with pytest.raises(UserError, match="no layer's whole name matches"):
+        finetuning.run(dataclasses.replace(short, freeze=["typo"]))
+    finetuning.run(dataclasses.replace(short, on_bad_row="skip"))
+
+
+def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(options, tmp_path, capsys):
+    with open(options.eval_file, "a") as file:
+        file.write(",good\n")
+    given = dataclasses.replace(options, num_train_epochs=1.0, do_predict=False, doc_stride=6, on_bad_row="skip")
+    scores = finetuning.run(given)
+    assert f"1 bad rows of {options.eval_file} were skipped" in capsys.readouterr().out
+    later = dataclasses.replace(
+        given, do_train=False, train_file=None, max_seq_length=None, doc_stride=None, init=str(tmp_path / "config.json")
+    )
+    assert finetuning.run(later) == scores
+    with pytest.raises(UserError, match="--do_predict: table has nothing to predict; a table needs --predict_file"):
+        finetuning.run(dataclasses.replace(later, do_predict=True, predict_file=None))
+
+
 @pytest.mark.parametrize(("changes", "message"), [
     ({"task": "colla"}, "unknown task 'colla'; expected one of cola, "),
     ({"do_train": False, "do_eval": False, "do_predict": False}, "nothing to do"),
@@ -189,7 +210,22 @@ def test_a_notebook_trains_with_keras_alone(options):
 
 
 @pytest.mark.slow
-def test_two_devices_end_with_the_weights_of_one(options, tmp_path):
+def test_mirrored_on_one_device_is_that_device(options):
+    short = dataclasses.replace(options, num_train_epochs=1.0, do_predict=False)
+    one = finetuning.run(short)
+    other = dataclasses.replace(short, output_dir=f"{options.output_dir}-mirrored", distribution_strategy="mirrored")
+    assert finetuning.run(other) == one
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label_kind", ["classification", "tagging"])
+def test_two_devices_end_with_the_weights_of_one(label_kind, options, tmp_path):
+    if label_kind == "tagging":  # of each word, whether it is a good one
+        for path in (options.train_file, options.eval_file):
+            texts = [line.rsplit(",", 1)[0] for line in pathlib.Path(path).read_text().splitlines()[1:]]
+            rows = [f"{text},{' '.join('good' if word in GOOD else 'bad' for word in text.split())}" for text in texts]
+            pathlib.Path(path).write_text("\n".join(["text,label", *rows]) + "\n")
+        options = dataclasses.replace(options, label_kind="tagging", predict_file=None)
     config = json.loads((tmp_path / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -202,6 +238,7 @@ from official_bert import finetuning, task_models
 from official_bert.finetuning_options import Options
 task_models.DROPOUT_RATE = 0.0
 task_models.classifier.__defaults__ = (0.0, None)
+task_models.token_tagger.__defaults__ = (0.0, None)
 finetuning.run(Options(**json.loads(sys.argv[1])))
 """
     weights = []

@@ -199,3 +199,11 @@ def test_tensorflow_datasets_have_the_same_examples(name, split, tmp_path):
     assert len(examples) == 6
     assert all((example.text_b is not None) == task.pair for example in examples)
     assert all(0 <= example.label < len(task.labels or range(100)) for example in examples)
+
+
+def test_evaluation_data_need_labels_and_empty_test_rows_are_predicted(tmp_path):
+    (tmp_path / "dev.tsv").write_text("sentence\na film\n")
+    (tmp_path / "test.tsv").write_text("index\tsentence\n0\ta film\n1\t \n")
+    with pytest.raises(UserError, match=r"dev\.tsv, line 1: no column label among sentence"):
+        glue.TASKS["sst-2"].read(str(tmp_path), "dev", BadRows())
+    assert [each.id for each in glue.TASKS["sst-2"].read(str(tmp_path), "test", BadRows())] == ["0", "1"]

@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from official_bert.finetuning_options import Options
 from official_bert.tasks import tabular
 from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.sequences import TextExample
+from tests.bad_rows import KeptRows
 
 
 def options(path, **more) -> Options:
@@ -28,13 +30,13 @@ def read(path, bad_rows=None, split="train", **more):
 
 def test_quotes_commas_line_ends_and_a_byte_order_mark_in_csv(tmp_path):
     path = written(tmp_path, '\ufefftext,label\r\n"a, ""b""\nc",x\r\n\r\nd,y\r\n')
-    assert read(path) == [TextExample("0", 'a, "b"\nc', None, 0), TextExample("1", "d", None, 1)]
+    assert read(path) == [TextExample("2", 'a, "b"\nc', None, 0), TextExample("5", "d", None, 1)]
 
 
 def test_tsv_knows_no_quotes_and_jsonl_has_named_values(tmp_path):
     path = written(tmp_path, 'first\tsecond\tclass\n"a\tb"\tx\nc\td\ty\n', "train.tsv")
     columns = {"text_column": "first", "text_pair_column": "second", "label_column": "class"}
-    assert read(path, **columns) == [TextExample("0", '"a', 'b"', 0), TextExample("1", "c", "d", 1)]
+    assert read(path, **columns) == [TextExample("2", '"a', 'b"', 0), TextExample("3", "c", "d", 1)]
     rows = [{"text": "a\nb", "label": 3}, {"text": "ü", "label": 10}, {"text": "c", "label": 3}]
     path = written(tmp_path, "\n".join(map(json.dumps, rows)) + "\n", "train.jsonl")
     task = tabular.make_task(options(path))
@@ -91,7 +93,7 @@ def test_labels_that_training_does_not_have_and_missing_ones_are_named(tmp_path)
     with pytest.raises(UserError, match="eval.jsonl, line 1: no key label"):
         read(path, split="dev", eval_file=other)
     other = str(written(tmp_path, "text\na\n", "predict.csv"))  # what is to be predicted needs no label
-    assert read(path, split="test", predict_file=other) == [TextExample("0", "a", None, None)]
+    assert read(path, split="test", predict_file=other) == [TextExample("2", "a", None, None)]
 
 
 @pytest.mark.parametrize(("text", "name", "message"), [
@@ -122,10 +124,10 @@ def test_a_table_from_tensorflow_datasets(tmp_path):
         task = tabular.make_task(given)
         assert task.labels == ("neg", "pos")
         assert task.read_tfds(str(tmp_path), "train", BadRows()) == [
-            TextExample("0", "good", None, 1), TextExample("1", "bad", None, 0), TextExample("2", "fair", None, 1)
+            TextExample("1", "good", None, 1), TextExample("2", "bad", None, 0), TextExample("3", "fair", None, 1)
         ]  # fmt: skip
         rows[1] = ("", 0)
-        with pytest.raises(UserError, match="row 2: an empty text in text"):
+        with pytest.raises(UserError, match="imdb_reviews, part train, row 2: an empty text in text"):
             task.read_tfds(str(tmp_path), "train", BadRows())
         with pytest.raises(UserError, match="no column words among"):
             read("train", source="tfds", tfds_name="imdb_reviews", data_dir=str(tmp_path), text_column="words")
@@ -133,3 +135,25 @@ def test_a_table_from_tensorflow_datasets(tmp_path):
         tabular.make_task(options("train", source="tfds", tfds_name="no_such_set"))
     with pytest.raises(UserError, match="needs --tfds_name"):
         tabular.make_task(options("train", source="tfds"))
+
+
+def test_one_bad_quote_loses_one_row_and_long_documents_are_read(tmp_path):
+    long = "word " * 40_000
+    path = written(tmp_path, f'text,label\n"a" b,x\nc,x\nd,y\n{long},y\n')
+    bad_rows = KeptRows()
+    examples = read(path, bad_rows)
+    assert [example.id for example in examples] == ["3", "4", "5"]
+    assert examples[-1].text_a == long
+    (problem,) = bad_rows.problems
+    assert re.search("train.csv, line 2: .* a quote within a quoted text is written twice$", problem)
+    bad_rows = KeptRows()
+    read(written(tmp_path, 'text,label\na,x\nb,y\n"c,x\nd,y\n'), bad_rows)
+    assert "line 4: " in bad_rows.problems[0]
+    assert bad_rows.problems[0].endswith("; all up to line 5 was read as one text")
+
+
+def test_texts_for_a_teacher_may_have_empty_labels(tmp_path):
+    path = written(tmp_path, "text,label\na,\nb,\n")
+    given = {"teacher": "t", "teacher_weight": 1.0}
+    reader = tabular._Reader(options(path, **given), ("x", "y"))
+    assert [example.label for example in reader("", "train", BadRows())] == [None, None]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from official_bert.errors import UserError
 from official_bert.finetuning_options import Options
-from official_bert.tasks import all_tasks, entity_scores, tabular, tagging
+from official_bert.tasks import all_tasks, entity_scores, tabular, tagging, tagging_task
 from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.tagging import Sentence
 from official_bert.tasks.task import NO_LABEL, Task
@@ -240,7 +240,7 @@ def test_tags_come_from_a_table(tmp_path: pathlib.Path):
     assert task.read("", "train", BadRows()) == [Sentence(("a", "hot dog"), ("DET", "NOUN"), 1)]
     csv.write_text("text,label\na cat,DET NOUN\na dog,DET\nthe dog,DET X\n")
     task = table_task(train_file=str(jsonl), text_column="words", label_column="tags", eval_file=str(csv))
-    with pytest.raises(UserError, match=r"a\.csv, line 2: no words, tags among text, label"):
+    with pytest.raises(UserError, match=r"a\.csv, line 2: no column words, tags among text, label"):
         task.read("", "dev", BadRows())
     task = table_task(train_file=str(csv))
     bad_rows = KeptRows()
@@ -267,3 +267,20 @@ def test_tags_come_from_tensorflow_datasets(tmp_path: pathlib.Path):
         assert task.labels == ("B-ORG", "O")
         assert task.read_tfds
         assert task.read_tfds(None, "train", BadRows()) == [Sentence(("EU", "rejects"), ("B-ORG", "O"), 1)]
+
+
+def test_a_tag_that_training_lacks_counts_as_wrong(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "x-ud-train.conllu").write_text("1\ta\ta\tDET\n2\tcat\tcat\tNOUN\n")
+    (tmp_path / "x-ud-train.txt").write_text("a cat")
+    (tmp_path / "x-ud-dev.conllu").write_text("1\ta\ta\tDET\n2\tran\tran\tVERB\n")
+    task = tagging_task.task(str(tmp_path))
+    sentences = task.read(str(tmp_path), "dev", BadRows())
+    assert "1 words of the dev part have tags that the model does not know (VERB)" in capsys.readouterr().out
+    assert task.metrics([(["DET", "NOUN"], [1.0, 1.0])], sentences) == {"accuracy": 0.5}
+
+
+def test_a_word_or_tag_that_is_not_known_is_told(tmp_path: pathlib.Path):
+    bad_rows = KeptRows()
+    rows = [(1, {"words": ["a", None], "tags": ["X", "Y"]}), (2, {"words": ["a"], "tags": ["X"]})]
+    assert len(tagging.from_rows(rows, "a.jsonl", bad_rows, "words", "tags")) == 1
+    assert bad_rows.problems == ["a.jsonl, line 1: 0 words and 2 tags; expected a tag for each word"]

@@ -66,7 +66,8 @@ def _reader(source: _Source) -> Callable[[str, str, BadRows], list[TextExample]]
         if columns is None:
             columns, first = tuple(lines[0].rstrip("\r").split("\t")), 2
         wanted = [source.text_a, *([source.text_b] if source.text_b else [])]
-        absent = [name for name in wanted if name not in columns]
+        is_scored = split.startswith(DEV)
+        absent = [name for name in (*wanted, *([source.label] if is_scored else [])) if name not in columns]
         if absent:
             raise UserError(f"{path}, line 1: no column {', '.join(absent)} among {', '.join(columns)}")
         examples = []
@@ -82,7 +83,8 @@ def _reader(source: _Source) -> Callable[[str, str, BadRows], list[TextExample]]
                 if problem:
                     bad_rows.add(path, number, problem)
                     continue
-            if not all(values[name].strip() for name in wanted):
+            # Every row of a test part is predicted: leaderboards want all of them.
+            if not split.startswith(TEST) and not all(values[name].strip() for name in wanted):
                 bad_rows.add(path, number, f"an empty text in {' or '.join(wanted)}; expected a sentence")
                 continue
             text_b = values[source.text_b] if source.text_b else None

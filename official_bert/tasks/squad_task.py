@@ -132,6 +132,7 @@ def task(
         decode=decode,
         metrics=metrics,
         best_metric="best_f1" if version_2 else "f1",
+        perfect=100.0,
         write_predictions=write,
         outcomes=outcomes,
         read_tfds=lambda data_dir, split, bad_rows: squad.read_tfds(data_dir, split, version_2, bad_rows),

@@ -19,6 +19,7 @@ from official_bert.tasks.task import DEV, TEST, TRAIN, Array, Task
 from official_bert.tasks.tfds_data import DataSet
 
 _MOST_LABELS_SHOWN = 10
+csv.field_size_limit(2**31 - 1)  # of characters; Python's own limit is shorter than some documents
 
 
 def rows_of(path: str, bad_rows: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -46,15 +47,19 @@ def rows_of(path: str, bad_rows: BadRows) -> Iterator[tuple[int, dict[str, Any]]
     columns: list[str] | None = None
     before = 0
     while True:
+        line = before + 1
         try:
             values = next(reader)
         except StopIteration:
             break
         except csv.Error as error:
-            # What follows a quote that is not closed cannot be told apart any more.
-            bad_rows.add(path, before + 1, f"{error}; a quote within a quoted text is written twice")
-            break
-        line, before = before + 1, reader.line_num
+            problem = f"{error}; a quote within a quoted text is written twice"
+            if reader.line_num > line:
+                problem += f"; all up to line {reader.line_num} was read as one text"
+            bad_rows.add(path, line, problem)
+            before = reader.line_num
+            continue
+        before = reader.line_num
         if columns is None:
             columns = values
             twice = sorted({name for name in columns if columns.count(name) > 1})
@@ -78,6 +83,11 @@ def part_of(options: Options, split: str) -> str:
     if path is None:
         raise UserError(f"no file was given for {split}; see --train_file, --eval_file and --predict_file")
     return path
+
+
+def source_name(options: Options, part: str) -> str:
+    """Returns what errors call a file, or a part of a data set of TensorFlow Datasets."""
+    return f"{options.tfds_name}, part {part}" if options.source == TFDS else part
 
 
 def rows_in(options: Options, source: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
@@ -108,9 +118,10 @@ def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int, d
 
 def _labels_in(options: Options) -> tuple[str, ...]:
     """The classes' names in the training data, sorted: numbers by value, else by the alphabet."""
-    known = options.teacher or (None if options.train_file else options.init)
-    if known and finetuned.is_finetuned(known):
-        return tuple(files.read_json_object(os.path.join(known, finetuned.TASK_FILE))["labels"] or ())
+    known = [options.teacher] if options.teacher else [] if options.train_file else [options.output_dir, options.init]
+    for folder in known:
+        if finetuned.is_finetuned(folder):
+            return tuple(finetuned.load_description(folder)["labels"] or ())
     if options.train_file is None:
         raise UserError(
             "--task=table needs --train_file, which gives the classes too, or a fine-tuned model as --init or --teacher"
@@ -156,28 +167,28 @@ class _Reader:
         labelled = split == DEV or (split == TRAIN and not (options.teacher and options.teacher_weight == 1.0))
         required = [*wanted, *([options.label_column] if labelled else [])]
         examples = []
-        for number, (line, values) in enumerate(rows_in(options, path, bad_rows)):
+        source = source_name(options, path)
+        for line, values in rows_in(options, path, bad_rows):
             absent = [name for name in required if name not in values]
             if absent and (options.source == TFDS or path.endswith((".csv", ".tsv"))):
+                place = source if options.source == TFDS else f"{source}, line 1"
                 raise UserError(
-                    f"{path}, line 1: no column {', '.join(absent)} among {', '.join(values)}; see --text_column, "
+                    f"{place}: no column {', '.join(absent)} among {', '.join(values)}; see --text_column, "
                     "--text_pair_column and --label_column"
                 )
             problem = f"no key {', '.join(absent)}" if absent else self._text_problem(values, wanted)
             label = None
-            if (
-                not problem
-                and values.get(options.label_column) is not None
-                and (split != TEST or self._is_given(values))
-            ):
+            if not problem and values.get(options.label_column) is not None and (labelled or self._is_given(values)):
                 label, problem = self._label(values[options.label_column])
             elif not problem and labelled:
                 problem = f"no label in {options.label_column}"
             if problem:
-                bad_rows.add(path, line, problem)
+                bad_rows.add(source, line, problem)
                 continue
             texts = [values[name] for name in wanted]
-            examples.append(TextExample(str(number), texts[0], texts[1] if len(texts) > 1 else None, label))
+            examples.append(
+                TextExample(str(line).removeprefix("row "), texts[0], texts[1] if len(texts) > 1 else None, label)
+            )
         if not examples:
             raise UserError(f"{path} has no examples")
         if not labelled and any(example.label is None for example in examples):

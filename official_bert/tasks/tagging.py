@@ -118,14 +118,16 @@ def from_rows(
         known_tags: the tags that there may be; None for any.
 
     Raises:
-        UserError: there is no good sentence.
+        UserError: there is no good sentence, or no such column.
     """
     sentences = []
     for number, (place, row) in enumerate(rows, start=1):
         absent = [name for name in (word_column, tag_column) if name is not None and name not in row]
         if absent:
-            bad_rows.add(path, place, f"no {', '.join(absent)} among {', '.join(row)}")
-            continue
+            raise UserError(
+                f"{path}, {f'line {place}' if isinstance(place, int) else place}: no column {', '.join(absent)} among "
+                f"{', '.join(row)}; see --text_column and --label_column"
+            )
         words = _several(row[word_column])
         tags = None if tag_column is None else _several(row[tag_column])
         unknown = sorted({tag for tag in tags or () if known_tags is not None and tag not in known_tags})
@@ -142,7 +144,9 @@ def from_rows(
 
 
 def _several(value: Any) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())
+    """The words or tags of a cell; none where one of them is not known."""
+    values = value if isinstance(value, list) else str("" if value is None else value).split()
+    return () if None in values else tuple(map(str, values))
 
 
 def _columns(is_conllu: bool, word_column: int, tag_column: str) -> tuple[int, int | None]:
@@ -250,10 +254,10 @@ def _spans(starts: list[int], room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def label_ids(window: Window, sentence: Sentence, number_of: dict[str, int]) -> list[int]:
-    """Returns the label of each position of a window, NO_LABEL where it has none."""
+    """Returns the label of each position of a window, NO_LABEL where it has none, or a tag without a number."""
     result = [NO_LABEL] * len(window.input_ids)
     for word, position in zip(window.words, window.positions, strict=True):
-        result[position] = number_of[(sentence.tags or ())[word]]
+        result[position] = number_of.get((sentence.tags or ())[word], NO_LABEL)
     return result
 
 

@@ -3,6 +3,7 @@
 T tokens of all windows
 """
 
+import collections
 import itertools
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -31,9 +32,9 @@ from official_bert.tasks.task import (
 
 # What the files of each part are called: ours, CoNLL-2003's, and those of Universal Dependencies.
 _PATTERNS = {
-    TRAIN: ("train.*", "*.train", "*train*"),
-    DEV: ("dev.*", "valid.*", "*.testa", "*dev*", "*valid*"),
-    TEST: ("test.*", "*.testb", "*test*"),
+    TRAIN: ("train.*", "*.train", "*train*.conllu", "*train*"),
+    DEV: ("dev.*", "valid.*", "*.testa", "*dev*.conllu", "*dev*", "*valid*"),
+    TEST: ("test.*", "*.testb", "*test*.conllu", "*test*"),
 }
 _WORD = "word"  # in Features.details, [T]: the number of the word that is tagged at this token, or -1
 
@@ -59,7 +60,8 @@ def make_table_task(options: Options) -> Task:
         path = tabular.part_of(options, split)
         rows = tabular.rows_in(options, path, bad_rows)
         column = None if split == TEST else options.label_column
-        return tagging.from_rows(rows, path, bad_rows, options.text_column, column, tags)
+        source = tabular.source_name(options, path)
+        return tagging.from_rows(rows, source, bad_rows, options.text_column, column, tags)
 
     return _task(
         read,
@@ -132,7 +134,16 @@ def _task(
     of_entities = entity_scores.is_entity_scheme(known)
 
     def read_known(folder: str | None, split: str, bad_rows: BadRows) -> list[Sentence]:
-        return read(folder, split, bad_rows, number_of)
+        if split == TRAIN:
+            return read(folder, split, bad_rows, number_of)
+        sentences = read(folder, split, bad_rows, None)
+        unknown = collections.Counter(tag for each in sentences for tag in each.tags or () if tag not in number_of)
+        if unknown:
+            print(
+                f"note: {unknown.total():,} words of the {split} part have tags that the model does not know "
+                f"({', '.join(sorted(unknown))}); they count as wrong"
+            )
+        return sentences
 
     def featurize(sentences: Sequence[Sentence], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
         words = [each.words for each in sentences]

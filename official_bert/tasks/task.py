@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
 from official_bert import task_models
 from official_bert.errors import UserError
@@ -92,6 +93,7 @@ class Task:
         decode: (outputs, features, examples) -> predictions, one for each example, of any type.
         metrics: (predictions, examples) -> scores by name, as the official script computes them.
         best_metric: which of the scores says which checkpoint is best; the greater the better.
+        perfect: what that is at the best: 1, or 100 where scores are in percent.
         write_predictions: (folder, split, predictions, examples) -> paths of what it has written for people and
             leaderboards.
         outcomes: (predictions, examples) -> an Outcome for each example; they must have labels.
@@ -120,6 +122,7 @@ class Task:
     eval_splits: tuple[str, ...] = (DEV,)
     test_splits: tuple[str, ...] = (TEST,)
     num_choices: int | None = None
+    perfect: float = 1.0
     defaults: Defaults = Defaults()
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -142,13 +145,28 @@ class Task:
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TaggingLoss(keras.losses.Loss):
-    """The mean cross-entropy of the tokens that have a tag: [B, S] int32, NO_LABEL for none, and logits [B, S, C]."""
+    """The mean cross-entropy of the tokens that have a tag: [B, S] int32, NO_LABEL for none, and logits [B, S, C].
+
+    `call` returns each token's share, [B, S], whose mean that is; over several replicas, whose mean of means that is.
+    """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         has_tag = keras.ops.cast(keras.ops.not_equal(y_true, NO_LABEL), "float32")
         tags = keras.ops.maximum(keras.ops.cast(y_true, "int32"), 0)
         losses = keras.losses.sparse_categorical_crossentropy(tags, y_pred, from_logits=True)  # [B, S]
-        return keras.ops.sum(losses * has_tag) / keras.ops.maximum(keras.ops.sum(has_tag), 1.0)
+        share = keras.ops.mean(has_tag)
+        context = tf.distribute.get_replica_context()
+        if context is not None and context.num_replicas_in_sync > 1:
+            share = context.all_reduce(tf.distribute.ReduceOp.MEAN, share)
+        return losses * has_tag / keras.ops.maximum(share, 1e-9)
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class SquaredError(keras.losses.Loss):
+    """The squared errors of values, [B]; Keras' own loss takes their mean before it weighs the rows."""
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.square(y_pred - keras.ops.cast(y_true, y_pred.dtype))
 
 
 def loss_of(kind: str) -> Any:
@@ -162,7 +180,7 @@ def loss_of(kind: str) -> Any:
     if kind == task_models.MULTI_LABEL:
         return keras.losses.BinaryCrossentropy(from_logits=True)
     if kind == task_models.REGRESSION:
-        return keras.losses.MeanSquaredError()
+        return SquaredError()
     if kind == task_models.TAGGING:
         return TaggingLoss()
     return {"start_logits": choice(), "end_logits": choice()}
