@@ -158,6 +158,7 @@ def test_eight_devices_with_micro_batches_take_the_same_steps_as_one(
         np.testing.assert_allclose(weights_of_eight[path], value, atol=2e-5, err_msg=path)
 
 
+@pytest.mark.slow
 def test_two_phases_go_on_at_and_around_their_boundary(
     record_files: list[str],  # noqa: F811
     longer_files: list[str],
@@ -215,6 +216,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
         training.run(options_for(record_files, config_file, cut))
 
 
+@pytest.mark.slow
 def test_changes_between_runs_are_refused_unless_asked_for(
     record_files: list[str],  # noqa: F811
     config_file: str,  # noqa: F811
@@ -255,6 +257,7 @@ def test_changes_between_runs_are_refused_unless_asked_for(
     assert "global_step = 30" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_of_a_changed_optimizer_that_was_killed_at_once_begins_the_change_again(
     record_files: list[str],  # noqa: F811
     config_file: str,  # noqa: F811
@@ -465,6 +468,7 @@ def test_evaluation_on_the_way_keeps_the_best_weights(
     assert read_log(options.output_dir, "eval")[0]["loss"] == pytest.approx(best["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_records_without_masks_are_recognised_by_their_manifest(
     vocab_file: str,
     config_file: str,  # noqa: F811

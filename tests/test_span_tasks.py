@@ -89,7 +89,8 @@ def test_eight_examples_are_learnt_by_heart_saved_and_predicted_again(
         task=name, init=config_file(tmp_path), vocab_file=vocab_file, data_dir=str(data), do_train=True,
         output_dir=str(tmp_path / "run"), do_eval=True, max_seq_length=18,
         doc_stride=8 if "squad" in name else None, max_query_length=4,
-        train_batch_size=8, learning_rate=5e-3, num_train_epochs=180 if "squad" in name else 60, eval_steps=1000,
+        train_batch_size=8, learning_rate=2e-3 if "squad" in name else 5e-3,
+        num_train_epochs=250 if "squad" in name else 60, eval_steps=1000,
         random_seed=1,
     )  # fmt: skip
     results = finetuning.run(options)

@@ -175,6 +175,7 @@ def test_twenty_steps_reproduce_the_stored_losses(tiny_config: BertConfig, recor
     assert trace[-1] < trace[0]
 
 
+@pytest.mark.slow
 def test_many_steps_in_one_call_and_compiled_steps_equal_single_steps(tiny_config: BertConfig, record_files: list[str]):
     results = []
     for calls, jit_compile in (([1] * 6, False), ([2, 4], False), ([6], True)):
@@ -206,6 +207,7 @@ def test_two_devices_equal_one():
     assert "2 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_two_workers_equal_one(
     tiny_config: BertConfig, record_files: list[str], tmp_path: pathlib.Path, vocab_file: str
 ):
@@ -584,6 +586,7 @@ def test_evaluation_without_a_checkpoint_is_refused(record_files: list[str], con
         training.run(options_for(record_files, config_file, tmp_path / "run", do_train=False, do_eval=True))
 
 
+@pytest.mark.slow
 def test_evaluation_leaves_the_training_log_alone(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
     folder = tmp_path / "run"
     training.run(options_for(record_files, config_file, folder))
