@@ -45,14 +45,16 @@ class Options:
 def main(_: list[str]) -> None:
     options = command_line.read(Options)
     start = read_start(options.init, options.vocab_file)
-    train, dev = (_TASK.read(options.data_dir, split, BadRows()) for split in ("train", "dev"))
+    train = _TASK.read(options.data_dir, "train", BadRows())
     with start.tokenizer() as tokenizer:
         began = time.perf_counter()
         features = _TASK.featurize(train, tokenizer, _LENGTH)
         print(f"features: {len(train) / (time.perf_counter() - began):,.0f} examples/s")
+        _compare_speed(options, start, features)
+        if not options.epochs:
+            return
+        dev = _TASK.read(options.data_dir, "dev", BadRows())
         some, held_out = (_TASK.featurize(each, tokenizer, _LENGTH) for each in (train[: options.rows], dev))
-    _compare_speed(options, start, features)
-    if options.epochs:
         for name in (_PADDED, _LIKE):
             found = [_accuracy(options, name, start, some, held_out, dev, seed) for seed in range(options.seeds)]
             shown = ", ".join(f"{100 * each:.1f}" for each in found)
@@ -65,7 +67,8 @@ def _compare_speed(options: Options, start: Start, features: Features) -> None:
     multiples = {_PADDED: _LENGTH, _LIKE: batches.MULTIPLE}
     rates: dict[str, list[float]] = {name: [] for name in multiples}
     for number in range(-1, options.rounds):  # the first round, which builds the graph, does not count
-        rows = plan[: options.steps] if number < 0 else plan[number * options.steps : (number + 1) * options.steps]
+        first = max(number, 0) * options.steps
+        rows = plan[first : first + options.steps]
         for name, multiple in multiples.items():
             data = batches.training_data(features, rows, _LENGTH, multiple=multiple)
             began = time.perf_counter()

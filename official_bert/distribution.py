@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 
-STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")
+STRATEGIES = ONE_DEVICE, *_ = ("one_device", "mirrored", "multi_worker", "tpu")
 
 
 def get_strategy(

@@ -20,7 +20,7 @@ from official_bert.tokenization import MASK
 
 FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")  # within a SavedModel's folder
 
-_DEFAULT_SIGNATURE = "serving_default"
+DEFAULT_SIGNATURE = "serving_default"
 
 # Field numbers of tensorflow_serving/apis: prediction_log.proto, predict.proto, model.proto.
 _PREDICT_LOG, _REQUEST, _MODEL_SPEC, _INPUTS, _SIGNATURE_NAME = 6, 1, 1, 2, 3
@@ -44,7 +44,7 @@ def warmup_requests(inputs: Mapping[str, Any]) -> bytes:
         with tf.io.TFRecordWriter(path) as writer:
             for text in EXAMPLES:
                 values = {name: tf.fill([1, *spec.shape[1:]], text) for name, spec in inputs.items()}
-                writer.write(_field(_PREDICT_LOG, _field(_REQUEST, predict_request(_DEFAULT_SIGNATURE, values))))
+                writer.write(_field(_PREDICT_LOG, _field(_REQUEST, predict_request(DEFAULT_SIGNATURE, values))))
         return files.read_bytes(path)
 
 
@@ -96,7 +96,7 @@ def _read_request(request: bytes) -> tuple[str, dict[str, np.ndarray]]:
     for entry in _fields(request, _INPUTS):
         key, value = b"".join(_fields(entry, _MAP_KEY)), b"".join(_fields(entry, _MAP_VALUE))
         inputs[key.decode()] = tf.make_ndarray(tensor_pb2.TensorProto.FromString(value))
-    return names[-1] if names and names[-1] else _DEFAULT_SIGNATURE, inputs
+    return names[-1] if names and names[-1] else DEFAULT_SIGNATURE, inputs
 
 
 def _fields(message: bytes, wanted: int) -> list[bytes]:

@@ -18,7 +18,7 @@ from official_bert.errors import UserError
 
 Tensors = dict[str, np.ndarray]
 
-DEFAULT_SIGNATURE = "serving_default"
+DEFAULT_SIGNATURE = warmup.DEFAULT_SIGNATURE
 # The output, [B, W, ...], that says how much of a row is an answer; the rest, "" or 0, fills up to the longest row.
 _WIDTH_OF = {"tagging": "words", "fill_mask": "tokens", "encoder": "input_mask"}
 _WARM_UP_TEXT = "a text to warm up with , "

@@ -18,7 +18,6 @@ class DataSet:
 
     Attributes:
         name: with the version.
-        columns: the names of a row's values.
 
     Raises:
         UserError: there is none of that name, or it cannot be had.
@@ -33,7 +32,6 @@ class DataSet:
         except Exception as error:  # of many classes: no connection, no disk, no such version
             raise UserError(f"cannot get {name} from TensorFlow Datasets: {error}") from error
         self.name = str(self._builder.info.full_name)
-        self.columns = tuple(self._builder.info.features)
 
     def rows(self, split: str) -> Iterator[dict[str, Any]]:
         """Yields the rows of a part, in the stored order.

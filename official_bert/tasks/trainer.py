@@ -100,7 +100,7 @@ class Trainer:
             self.optimizer = LayerwiseAdamW(schedule, factors=factors) if factors else BertAdamW(schedule)
             self.model.compile(self.optimizer, loss or loss_of(task.kind), loss_weights_of(task.kind))
             self.optimizer.build(self.model.trainable_variables)
-        if plan.strategy == distribution.STRATEGIES[0]:
+        if plan.strategy == distribution.ONE_DEVICE:
             self.optimizer.compile_apply()
         self.schedule = schedule
         self._forward = tf.function(
