@@ -1,16 +1,6 @@
 """Converts checkpoints between formats: `python -m convert_checkpoint --help`."""
 
-from official_bert import command_line
-
-# isort: split
-from official_bert import conversion
-
-
-def main(_: list[str]) -> None:
-    for line in conversion.convert(command_line.read(conversion.Options)):
-        print(line)
-
+from official_bert.main import run_command
 
 if __name__ == "__main__":
-    command_line.define(conversion.Options)
-    command_line.run(main)
+    run_command("convert")

@@ -1,15 +1,15 @@
-"""Text to TFRecords for pre-training: `python -m data_gen.create_pretraining_data --help`."""
+"""Text to TFRecords for pre-training: `python -m data_gen.create_pretraining_data --help`.
 
-from official_bert import command_line
-from data_gen import pipeline
+As the original's script it may also be run as a file: `python data_gen/create_pretraining_data.py`.
+"""
 
-
-def main(_: list[str]) -> None:
-    options = command_line.read(pipeline.Options)
-    print(pipeline.create_pretraining_data(options))
-    print(pipeline.where(options))
-
+import os
+import sys
 
 if __name__ == "__main__":
-    command_line.define(pipeline.Options)
-    command_line.run(main)
+    if not __package__:  # run as a file, whose own folder Python searches for modules
+        sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+    from official_bert.main import run_command
+
+    run_command("make-records")

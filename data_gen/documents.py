@@ -3,10 +3,10 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from official_bert import files
-from data_gen import text_formats
+from data_gen import text_lines
 from official_bert.errors import UserError
-from official_bert.progress import Progress
+from official_bert.utils import files
+from official_bert.utils.progress import Progress
 
 Sentence = list[int]
 Document = list[Sentence]
@@ -26,9 +26,9 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool = False) -> Iterator[st
     progress = Progress("reading", sum(map(files.size, paths)) / 1e6, "MB")
     read = 0
     for path in paths:
-        with files.open_bytes(path) as reader:
+        with files.read_errors_explained(path), files.open_bytes(path) as reader:
             for number, line in enumerate(reader, start=1):
-                if number == 1 and text_formats.is_compressed(line):
+                if number == 1 and text_lines.is_compressed(line):
                     raise UserError(
                         f"{path} is compressed, which --algorithm=reference does not read; decompress it, or take "
                         "--algorithm=fast"

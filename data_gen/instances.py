@@ -4,9 +4,9 @@ import dataclasses
 import random
 from collections.abc import Iterator
 
-from official_bert import text_pairs
 from data_gen import masking
 from data_gen.documents import Document
+from official_bert.tokenization import pairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Instance:
     is_random_next: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class Law:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InstanceConfig:
     """The settings that instances are made by: the flags of the same names, and the vocabulary.
 
-    No predictions at the most, 0, leave the tokens as they are.
+    With a max_predictions_per_seq of 0 nothing is masked.
     """
 
     max_seq_length: int
@@ -45,21 +45,24 @@ class Law:
     vocabulary: masking.MaskingVocabulary
 
 
-def instances_of_document(documents: list[Document], index: int, law: Law, rng: random.Random) -> Iterator[Instance]:
+def instances_of_document(
+    documents: list[Document], index: int, config: InstanceConfig, rng: random.Random
+) -> Iterator[Instance]:
     """Yields the instances of one document.
 
-    A chunk of sentences is gathered until it fills the target length, which is drawn once for the document: the full
-    length, or with `short_seq_prob` a random shorter one. Its first sentences, up to a random cut, are segment a. Half
-    the time the rest follows as b (label 0). Otherwise b comes from a random place of another document (label 1), and
-    the rest is put back, to begin the next chunk. A chunk of one sentence has no rest, so that its b is always random:
-    where documents are short or sentences long, more than half of the labels are 1.
+    Sentences are gathered into a chunk until it has the target length, which is drawn once for the document: the full
+    length, or with probability `short_seq_prob` a random shorter one. The chunk's first sentences, up to a random cut,
+    are segment a. Half the time the rest of the chunk is segment b (label 0). Otherwise b begins at a random sentence
+    of another document (label 1), and the rest of the chunk is put back: the next chunk begins with it.
 
-    After ten unlucky draws, and always where there is one document alone, the "other" document is the same one.
+    A chunk of one sentence has no rest, so its b is always random. Therefore more than half of the labels are 1 where
+    documents are short or sentences long. The "other" document is the same one if it was drawn ten times in a row, and
+    always if there is only one document.
     """
     document = documents[index]
-    max_tokens = law.max_seq_length - 3  # [CLS], [SEP], [SEP]
+    max_tokens = config.max_seq_length - 3  # [CLS], [SEP], [SEP]
     target = max_tokens
-    if rng.random() < law.short_seq_prob:
+    if rng.random() < config.short_seq_prob:
         target = rng.randint(2, max_tokens)
 
     chunk: list[list[int]] = []
@@ -77,7 +80,7 @@ def instances_of_document(documents: list[Document], index: int, law: Law, rng: 
                 position -= len(chunk) - cut
             else:
                 b = [token for sentence in chunk[cut:] for token in sentence]
-            yield _finish(a, b, is_random_next, max_tokens, law, rng)
+            yield _finish(a, b, is_random_next, max_tokens, config, rng)
             chunk = []
             chunk_tokens = 0
         position += 1
@@ -98,10 +101,10 @@ def _random_segment(documents: list[Document], index: int, tokens: int, rng: ran
 
 
 def _finish(
-    a: list[int], b: list[int], is_random_next: bool, max_tokens: int, law: Law, rng: random.Random
+    a: list[int], b: list[int], is_random_next: bool, max_tokens: int, config: InstanceConfig, rng: random.Random
 ) -> Instance:
-    text_pairs.truncate_at_random_ends(a, b, max_tokens, rng)
-    ids, segment_ids = text_pairs.join(law.cls, law.sep, a, b)
-    budget = masking.number_to_predict(len(ids), law.masked_lm_prob, law.max_predictions_per_seq)
-    masked, positions, labels = masking.mask(ids, budget, law.vocabulary, law.do_whole_word_mask, rng)
+    pairs.truncate_at_random_ends(a, b, max_tokens, rng)
+    ids, segment_ids = pairs.join(config.cls, config.sep, a, b)
+    budget = masking.number_to_predict(len(ids), config.masked_lm_prob, config.max_predictions_per_seq)
+    masked, positions, labels = masking.mask(ids, budget, config.vocabulary, config.do_whole_word_mask, rng)
     return Instance(masked, segment_ids, positions, labels, is_random_next)

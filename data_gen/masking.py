@@ -1,19 +1,24 @@
-"""Masked-LM predictions: which tokens are hidden, and what stands in their place (paper, section 3.1, task 1)."""
+"""Masked-LM predictions: which tokens are masked, and what replaces them (paper, section 3.1, task 1).
+
+vectorized.py and official_bert/data/dynamic_masking.py do the same with random numbers of their own;
+tests/data_gen/test_masking_parity.py compares them.
+"""
 
 import dataclasses
 import random
 
-from official_bert import tokenization
+from official_bert.data.masking_rates import BERT_RATES
+from official_bert.tokenization import exact
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskingVocabulary:
-    """What masking must know of a vocabulary.
+    """The parts of a vocabulary that masking needs.
 
     Attributes:
         words: the ids that a random replacement is drawn from, in the vocabulary's order: all, the special ones too.
         continuations: the ids of pieces within a word ("##").
-        unmaskable: the ids that are never hidden, [CLS] and [SEP].
+        unmaskable: the ids that are never masked, [CLS] and [SEP].
         mask: the id of [MASK].
     """
 
@@ -27,9 +32,9 @@ class MaskingVocabulary:
         """Builds it from token -> id."""
         return cls(
             words=list(vocab.values()),
-            continuations=frozenset(i for token, i in vocab.items() if token.startswith(tokenization.CONTINUATION)),
-            unmaskable=frozenset((vocab[tokenization.CLS], vocab[tokenization.SEP])),
-            mask=vocab[tokenization.MASK],
+            continuations=frozenset(i for token, i in vocab.items() if token.startswith(exact.CONTINUATION)),
+            unmaskable=frozenset((vocab[exact.CLS], vocab[exact.SEP])),
+            mask=vocab[exact.MASK],
         )
 
 
@@ -51,24 +56,24 @@ def mask(
     whole_words: bool,
     rng: random.Random,
 ) -> tuple[list[int], list[int], list[int]]:
-    """Hides tokens of an instance.
+    """Masks tokens of an instance.
 
-    Of the chosen tokens 80 % become [MASK], 10 % stay, 10 % become a random one: decided token by token, within a whole
-    word too. With `whole_words` the pieces of a word are chosen together or not at all; a word that would exceed the
-    budget is passed over.
+    Of the chosen tokens 80 % become [MASK], 10 % stay, 10 % become a random token (see `MaskingRates`). This is decided
+    for each token, also within a whole word. With `whole_words` the pieces of a word are chosen together or not at all,
+    and a word that would exceed the budget is skipped.
 
-    A quirk of the original is kept: a piece that begins with "##" joins whatever word came before, across [SEP] as
-    well, where truncation cut the front of the second segment within a word.
+    A quirk of the original is kept. A piece that begins with "##" joins the word before it, even across [SEP]. That
+    happens where truncation has cut the second segment within a word.
 
     Args:
         ids: the instance, [CLS] and [SEP] included, without padding.
         budget: the most tokens to choose.
         vocabulary: what the ids mean.
         whole_words: whether words are masked as a whole.
-        rng: the source of chance; the order of draws is the original's.
+        rng: the random numbers; the order of draws is the original's.
 
     Returns:
-        The ids after masking, the chosen positions in ascending order, and the ids that stood there.
+        The ids after masking, the chosen positions in ascending order, and their original ids.
     """
     candidates: list[list[int]] = []
     for position, token in enumerate(ids):
@@ -88,9 +93,9 @@ def mask(
         if len(chosen) + len(word) > budget:
             continue
         for position in word:
-            if rng.random() < 0.8:
+            if rng.random() < BERT_RATES.mask_probability:
                 masked[position] = vocabulary.mask
-            elif rng.random() >= 0.5:
+            elif rng.random() >= BERT_RATES.same_probability_of_rest:
                 masked[position] = vocabulary.words[rng.randint(0, len(vocabulary.words) - 1)]
             chosen.append(position)
     chosen.sort()

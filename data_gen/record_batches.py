@@ -1,4 +1,4 @@
-"""Record files as batches of arrays, in order, where a bad record is named; what records are inspected and verified by.
+"""Record files as batches of arrays, in order, for inspection and verification; errors name the bad record.
 
 B batch, L sequence length, P predictions
 """
@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from official_bert import files, records
+from official_bert.data import record_codec, record_damage, record_reader, record_schema
 from official_bert.errors import UserError
-from official_bert.progress import Progress
+from official_bert.utils import files
+from official_bert.utils.progress import Progress
 
 Batch = dict[str, np.ndarray]
 
@@ -25,10 +26,10 @@ def schema_of(
     vocab_size: int | None = None,
     max_seq_length: int | None = None,
     max_predictions_per_seq: int | None = None,
-) -> records.Schema:
+) -> record_schema.Schema:
     """Returns the schema of pre-training records: with predictions, or without where masking happens during training.
 
-    Which of them, and the lengths that are not given, are those of the first record that can be read.
+    Which of the two, and the lengths that are None, follow from the first record that can be read.
 
     Args:
         paths: TFRecord files.
@@ -39,15 +40,15 @@ def schema_of(
     Raises:
         UserError: there is no record, or none that can be read.
     """
-    found = _lengths(_first_record(paths))
-    length = max_seq_length or max(1, found.get("input_ids", 0))
-    if not any(name.startswith("masked_lm_") for name in found):
-        return records.unmasked_schema(length, vocab_size or _ANY_ID, type_vocab_size=2)
-    predictions = max_predictions_per_seq or max(1, found.get("masked_lm_positions", 0))
-    return records.pretraining_schema(length, predictions, vocab_size or _ANY_ID, type_vocab_size=2)
+    lengths = _lengths(_first_record(paths))
+    length = max_seq_length or max(1, lengths.get("input_ids", 0))
+    if not any(name.startswith("masked_lm_") for name in lengths):
+        return record_schema.unmasked_schema(length, vocab_size or _ANY_ID, type_vocab_size=2)
+    predictions = max_predictions_per_seq or max(1, lengths.get("masked_lm_positions", 0))
+    return record_schema.pretraining_schema(length, predictions, vocab_size or _ANY_ID, type_vocab_size=2)
 
 
-def has_predictions(schema: records.Schema) -> bool:
+def has_predictions(schema: record_schema.Schema) -> bool:
     """Whether the records are masked already."""
     return "masked_lm_positions" in schema
 
@@ -56,7 +57,7 @@ def _first_record(paths: Sequence[str]) -> bytes:
     damage: UserError | None = None
     for path in paths:
         try:
-            for record in records.read_file(path):
+            for record in record_reader.read_file(path):
                 return record
         except UserError as error:
             damage = damage or error
@@ -72,19 +73,19 @@ def _lengths(record: bytes) -> dict[str, int]:
     return {name: len(value.int64_list.value) for name, value in features.items()}
 
 
-def batches(path: str, schema: records.Schema, advance: Callable[[int], None]) -> Iterator[Batch]:
+def batches(path: str, schema: record_schema.Schema, advance: Callable[[int], None]) -> Iterator[Batch]:
     """Yields a file's records in order, features by name as [B, *shape].
 
     Args:
         path: a TFRecord file.
         schema: of the records.
-        advance: told how many of the file's bytes were read since the last call.
+        advance: called with the number of the file's bytes that were read since the last call.
 
     Raises:
         UserError: a record is damaged or differs from the schema, once all records before it have been yielded; it
             names the record.
     """
-    data = tf.data.TFRecordDataset(path, records.compression([path])).batch(_RECORDS_AT_ONCE).prefetch(1)
+    data = tf.data.TFRecordDataset(path, record_reader.compression([path])).batch(_RECORDS_AT_ONCE).prefetch(1)
     done, unread = 0, files.size(path)
     try:
         for serialized in data.as_numpy_iterator():
@@ -96,10 +97,10 @@ def batches(path: str, schema: records.Schema, advance: Callable[[int], None]) -
         advance(unread)
         return
     except tf.errors.OpError:
-        pass  # In one of the next records; looked at one by one, they tell which.
-    for number, record in enumerate(records.read_file(path)):
+        pass  # One of the next records is bad: they are read one by one below, to name it.
+    for number, record in enumerate(record_reader.read_file(path)):
         if number >= done:
-            problem = records.mismatch(record, schema)
+            problem = record_damage.describe_mismatch(record, schema)
             if problem:
                 raise UserError(
                     f"{path}: record {number} (from 0): {problem}; was it made with another vocabulary or other flags?"
@@ -107,8 +108,8 @@ def batches(path: str, schema: records.Schema, advance: Callable[[int], None]) -
             yield _parsed([record], schema)
 
 
-def _parsed(serialized: Sequence[bytes], schema: records.Schema) -> Batch:
-    return {name: value.numpy() for name, value in records.parse(tf.constant(serialized), schema).items()}
+def _parsed(serialized: Sequence[bytes], schema: record_schema.Schema) -> Batch:
+    return {name: value.numpy() for name, value in record_codec.parse(tf.constant(serialized), schema).items()}
 
 
 class ReadingProgress:
@@ -124,7 +125,7 @@ class ReadingProgress:
         self._read = 0
 
     def advance(self, size: int) -> None:
-        """Says that so many more bytes were read."""
+        """Adds the number of bytes that were read."""
         self._read += size
         self._progress.update(self._read / 1e6)
 
@@ -139,11 +140,11 @@ def first_lengths(batch: Batch) -> np.ndarray:
     return ((batch["input_mask"] == 1) & (batch["segment_ids"] == 0)).sum(axis=1)
 
 
-def places_of_text(batch: Batch) -> np.ndarray:
-    """Where the tokens of a and of b stand: neither [CLS], nor [SEP], nor padding, [B, L]."""
-    place = np.arange(batch["input_ids"].shape[1])
+def is_text(batch: Batch) -> np.ndarray:
+    """Which positions hold a token of a or b, neither [CLS], nor [SEP], nor padding: [B, L] bool."""
+    position = np.arange(batch["input_ids"].shape[1])
     length, first = text_lengths(batch)[:, None], first_lengths(batch)[:, None]
-    return (place > 0) & (place < length - 1) & (place != first - 1)
+    return (position > 0) & (position < length - 1) & (position != first - 1)
 
 
 def unmasked_ids(batch: Batch) -> np.ndarray:
@@ -155,6 +156,6 @@ def unmasked_ids(batch: Batch) -> np.ndarray:
     return ids
 
 
-def named(tokens: Mapping[int, str], number: int) -> str:
+def token_name(tokens: Mapping[int, str], number: int) -> str:
     """Returns the token of an id, from id to token; a line of the vocabulary that a later one repeats has none."""
     return tokens.get(int(number), f"<id {number}>")

@@ -19,7 +19,7 @@ table { border-collapse: collapse; }
 th, td { text-align: left; vertical-align: top; padding: 0.1rem 1rem 0.1rem 0; font-weight: normal;
   white-space: pre-wrap; }
 th { white-space: pre; }
-th, .facts { color: #555; }
+th, .properties { color: #555; }
 td.count { text-align: right; font-variant-numeric: tabular-nums; }
 svg { max-width: 100%; height: auto; }
 .segment { border-left: 3px solid #1f77b4; padding-left: 0.6rem; line-height: 2; }
@@ -78,11 +78,11 @@ def page(title: str, samples: list[Sample], statistics: Statistics, most_predict
 
 
 def _sample(sample: Sample) -> str:
-    facts = "<br>\n".join(map(html.escape, [sample.name, *sample.facts]))
+    properties = "<br>\n".join(map(html.escape, [sample.name, *sample.properties]))
     segments = "\n".join(
         f'<p class="segment" dir="auto">{" ".join(map(_token, tokens))}</p>' for _, tokens in sample.segments
     )
-    return f'<p class="facts">{facts}</p>\n{segments}'
+    return f'<p class="properties">{properties}</p>\n{segments}'
 
 
 def _token(token: Token) -> str:

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from official_bert import tokenization
 from data_gen import record_batches
-from data_gen.record_batches import Batch, named
+from data_gen.record_batches import Batch, token_name
+from official_bert.tokenization import exact
 
-# As it stands in the record, and, where it is to be predicted, what stood there before masking.
+# The token in the record, and the original token if it is to be predicted.
 Token = tuple[str, str | None]
 
 _LABELS = ("b follows a in the text", "b comes from elsewhere")
@@ -21,12 +21,12 @@ class Sample:
 
     Attributes:
         name: which record it is.
-        facts: what it is like.
+        properties: the label, the length and the predictions, a line each.
         segments: the tokens of "a" and of "b", [CLS] and [SEP] included.
     """
 
     name: str
-    facts: list[str]
+    properties: list[str]
     segments: list[tuple[str, list[Token]]]
 
 
@@ -49,18 +49,19 @@ def sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str) -> Sampl
         originals = dict(zip(positions.tolist(), labels.tolist(), strict=True))
     ids = one["input_ids"][0]
     text: list[Token] = [
-        (named(tokens, ids[at]), named(tokens, originals[at]) if at in originals else None) for at in range(length)
+        (token_name(tokens, ids[position]), token_name(tokens, originals[position]) if position in originals else None)
+        for position in range(length)
     ]
     label = int(one["next_sentence_labels"][0, 0])
-    facts = [
+    properties = [
         f"next sentence: {_LABELS[label]} ({label})",
         f"{length} tokens, {len(ids) - length} positions of padding",
         _predictions(ids, originals, vocab) if "masked_lm_positions" in one else "not masked: that happens in training",
     ]
-    return Sample(name, facts, [("a", text[:first]), ("b", text[first:])])
+    return Sample(name, properties, [("a", text[:first]), ("b", text[first:])])
 
 
 def _predictions(ids: np.ndarray, originals: dict[int, int], vocab: Mapping[str, int]) -> str:
-    hidden = sum(ids[at] == vocab[tokenization.MASK] for at in originals)
-    kept = sum(ids[at] == original for at, original in originals.items())
+    hidden = sum(ids[position] == vocab[exact.MASK] for position in originals)
+    kept = sum(ids[position] == original for position, original in originals.items())
     return f"{len(originals)} to be predicted: {hidden} [MASK], {kept} kept, {len(originals) - hidden - kept} random"

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from official_bert import records, tokenization
 from data_gen import record_batches
 from data_gen.record_batches import Batch
+from official_bert.data import record_schema
+from official_bert.tokenization import exact
 
 _MOST_BINS = 16
 _WIDTH = 40  # of the longest bar, in characters
@@ -64,13 +65,13 @@ class Statistics:
         vocab: token to id.
     """
 
-    def __init__(self, schema: records.Schema, vocab: Mapping[str, int]) -> None:
+    def __init__(self, schema: record_schema.Schema, vocab: Mapping[str, int]) -> None:
         (self.max_seq_length,) = schema["input_ids"].shape
         self.masked = record_batches.has_predictions(schema)
         self._vocab = vocab
         self._tokens = {number: token for token, number in vocab.items()}
         self.records = self.random_next = self.text = self.unknown = 0
-        # Of the predictions: those whose token became [MASK], stayed, or became a random one.
+        # Numbers of predictions whose token became [MASK], stayed, or became a random one.
         self.hidden = self.kept = self.replaced = 0
         self._lengths = np.zeros(self.max_seq_length + 1, np.int64)  # records by their number of tokens
         self._a_lengths, self._b_lengths = np.zeros((2, self.max_seq_length + 1), np.int64)
@@ -82,11 +83,11 @@ class Statistics:
     def add(self, batch: Batch) -> None:
         """Counts a batch of records, whose values are within the schema's limits."""
         length, first = record_batches.text_lengths(batch), record_batches.first_lengths(batch)
-        text = record_batches.places_of_text(batch)
+        text = record_batches.is_text(batch)
         self.records += len(length)
         self.random_next += int(batch["next_sentence_labels"].sum())
         self.text += int(text.sum())
-        self.unknown += int((text & (record_batches.unmasked_ids(batch) == self._vocab[tokenization.UNK])).sum())
+        self.unknown += int((text & (record_batches.unmasked_ids(batch) == self._vocab[exact.UNK])).sum())
         self._lengths += np.bincount(length, minlength=len(self._lengths))
         self._a_lengths += np.bincount(np.maximum(first - 2, 0), minlength=len(self._lengths))
         self._b_lengths += np.bincount(np.maximum(length - first - 1, 0), minlength=len(self._lengths))
@@ -99,7 +100,7 @@ class Statistics:
         row, _ = np.nonzero(used)
         positions, labels = batch["masked_lm_positions"][used], batch["masked_lm_ids"][used]
         ids = batch["input_ids"][row, positions]
-        hidden, kept = ids == self._vocab[tokenization.MASK], ids == labels
+        hidden, kept = ids == self._vocab[exact.MASK], ids == labels
         self.hidden += int(hidden.sum())
         self.kept += int(kept.sum())
         self.replaced += int((~hidden & ~kept).sum())
@@ -138,24 +139,24 @@ class Statistics:
         """Returns the tokens that are to be predicted most often, with how often; ties in the vocabulary's order."""
         order = np.argsort(-self._predicted_ids, kind="stable")[:count]
         return [
-            (record_batches.named(self._tokens, number), int(self._predicted_ids[number]))
+            (record_batches.token_name(self._tokens, number), int(self._predicted_ids[number]))
             for number in order.tolist()
             if self._predicted_ids[number]
         ]
 
     def histograms(self) -> list[Histogram]:
         """Returns the distributions."""
-        found = [
+        histograms = [
             Histogram("Length", "number of tokens", self._lengths),
             Histogram("Length of a", "number of tokens", self._a_lengths),
             Histogram("Length of b", "number of tokens", self._b_lengths),
         ]
         if self.masked:
-            found += [
+            histograms += [
                 Histogram("Predictions of a record", "number", self._predictions),
                 Histogram("Tokens of text that are to be predicted", "position", self._predicted_at, self._text_at),
             ]
-        return found
+        return histograms
 
 
 def _percent(part: int, whole: int, decimals: int = 1) -> str:

@@ -1,8 +1,8 @@
 """A shuffle of all instances of a corpus in little memory.
 
-Each instance gets a random key of 64 bits. Blocks of instances are written to disk sorted by key, `spooled`; the keys'
-range is cut into buckets that fit into memory, and each bucket is then collected from all blocks, sorted, and written
-out. The order of the whole is that of the keys: a true shuffle, the same whoever makes which block when.
+Each instance gets a random key of 64 bits. Each block of instances is sorted by key and spooled to disk. The range of
+keys is divided into buckets that fit into memory; each bucket is collected from all blocks, sorted and written out. So
+the instances end up in the order of their keys, whichever process makes which block: a uniform shuffle.
 """
 
 import dataclasses
@@ -10,14 +10,15 @@ import os
 
 import numpy as np
 
-from official_bert import files, records
-from data_gen.instances import Law
+from data_gen.instances import InstanceConfig
 from data_gen.vectorized import Instances, Random
+from official_bert.data import record_schema
+from official_bert.utils import files
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How instances stand on disk.
+    """How instances are laid out on disk.
 
     Attributes:
         max_seq_length: L.
@@ -55,7 +56,7 @@ class Layout:
 
 
 def keyed(instances: Instances, random: Random) -> np.ndarray:
-    """Returns a block's instances as they stand on disk, sorted by random keys."""
+    """Returns a block's instances in the layout of the disk, sorted by random keys."""
     keys = random.raw(len(instances.length))
     order = np.argsort(keys, kind="stable")
     rows = rows_of(instances, order)
@@ -72,7 +73,7 @@ def spool(path: str, rows: np.ndarray, layout: Layout) -> None:
 
 
 def rows_of(instances: Instances, which: np.ndarray | slice) -> np.ndarray:
-    """Returns some of the instances as they stand on disk, with keys of 0."""
+    """Returns some of the instances in the layout of the disk, with keys of 0."""
     layout = Layout(instances.ids.shape[1], instances.labels.shape[1], instances.ids.dtype, 1)
     rows = np.zeros(len(instances.length[which]), layout.row)
     for name in layout.row.names or ():
@@ -97,22 +98,22 @@ def collect(paths: list[str], bucket: int, layout: Layout) -> np.ndarray:
     return rows[np.argsort(rows["key"], kind="stable")]
 
 
-def schema(law: Law) -> dict[str, records.Feature]:
+def schema(config: InstanceConfig) -> dict[str, record_schema.Feature]:
     """Returns what the records hold."""
-    if not law.max_predictions_per_seq:
-        return records.unmasked_schema(law.max_seq_length)
-    return records.pretraining_schema(law.max_seq_length, law.max_predictions_per_seq)
+    if not config.max_predictions_per_seq:
+        return record_schema.unmasked_schema(config.max_seq_length)
+    return record_schema.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq)
 
 
 def features(rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the records' features (see records.pretraining_schema); those of predictions may be empty."""
-    place = np.arange(rows["ids"].shape[1])[None, :]
-    mask = place < rows["length"][:, None]
+    """Returns the records' features (see record_schema.pretraining_schema); those of predictions may be empty."""
+    position = np.arange(rows["ids"].shape[1])[None, :]
+    mask = position < rows["length"][:, None]
     slots = np.arange(rows["labels"].shape[1])[None, :]
     return {
         "input_ids": rows["ids"],
         "input_mask": mask.astype(np.uint8),
-        "segment_ids": (mask & (place >= rows["first_length"][:, None])).astype(np.uint8),
+        "segment_ids": (mask & (position >= rows["first_length"][:, None])).astype(np.uint8),
         "masked_lm_positions": rows["positions"],
         "masked_lm_ids": rows["labels"],
         "masked_lm_weights": (slots < rows["predictions"][:, None]).astype(np.float32),
@@ -120,11 +121,11 @@ def features(rows: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def statistics(instances: Instances, law: Law) -> dict[str, int]:
+def statistics(instances: Instances, config: InstanceConfig) -> dict[str, int]:
     """Returns what Summary counts of instances."""
     return {
         "instances": len(instances.length),
-        "positions": len(instances.length) * law.max_seq_length,
+        "positions": len(instances.length) * config.max_seq_length,
         "tokens": int(instances.length.sum()),
         "maskable": int(instances.length.sum()) - 3 * len(instances.length),
         "predictions": int(instances.predictions.sum()),

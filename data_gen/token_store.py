@@ -1,17 +1,18 @@
-"""A tokenized corpus on disk, read at any place without holding it in memory.
+"""A tokenized corpus on disk, read at any position without holding it in memory.
 
 Three files of plain little-endian numbers: `ids` (uint16 or uint32, all tokens one after the other), `sentences`
 (int64, where each sentence begins among the tokens, and the end) and `documents` (int64, where each document begins
-among the sentences, and the end). A document's tokens stand together, so that a segment of it is a range of tokens.
+among the sentences, and the end). A document's tokens are adjacent, so a segment of it is a range of tokens.
 """
 
 import json
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from official_bert import files
+from official_bert.utils import files
 
 _SENTENCES_AT_ONCE = 8192
 
@@ -33,7 +34,7 @@ def write_part(folder: str, documents: Iterable[list[str]], encode: Encode, dtyp
     Args:
         folder: where to; nothing is done if it is there already.
         documents: lists of sentences.
-        encode: sentences to ids, one after the other, and where each sentence begins among them, and the end.
+        encode: takes sentences; returns all their ids, and where each sentence begins among the ids, and the end.
         dtype: of the ids in the file.
         unk_id: the id to count as unknown.
     """
@@ -41,7 +42,7 @@ def write_part(folder: str, documents: Iterable[list[str]], encode: Encode, dtyp
         return
     beside = f"{folder}.writing-{os.getpid()}"
     files.make_folder(beside)
-    # Arrays are written by Python's own files: NumPy's tofile can lose the end of a file on a full disk without a word.
+    # Python's own files write the arrays: on a full disk NumPy's tofile can lose the end of a file without an error.
     tokens = sentences = unknown = count = 0
     with (
         open(os.path.join(beside, IDS), "wb") as ids_file,
@@ -128,49 +129,47 @@ def _chunks(path: str, dtype: str) -> Iterator[np.ndarray]:
 
 
 class TokenStore:
-    """Reads a joined corpus.
+    """Reads a joined corpus. Its files are mapped into memory.
 
     Args:
         folder: of the corpus.
         dtype: of its ids.
+
+    Attributes:
+        ids: all tokens, one after the other.
+        sentences: where each sentence begins among the tokens, and the end.
+        documents: where each document begins among the sentences, and the end.
     """
 
     def __init__(self, folder: str, dtype: np.dtype) -> None:
-        self._dtype = dtype
-        # Read by position, not mapped into memory: random places would slowly map the whole file.
-        self._files = {name: os.open(os.path.join(folder, name), os.O_RDONLY) for name in (IDS, SENTENCES, DOCUMENTS)}
-        self.num_documents = os.path.getsize(os.path.join(folder, DOCUMENTS)) // 8 - 1
+        self._maps: list[mmap.mmap] = []
+        self.ids = self._mapped(os.path.join(folder, IDS), dtype)
+        self.sentences = self._mapped(os.path.join(folder, SENTENCES), np.dtype("<i8"))
+        self.documents = self._mapped(os.path.join(folder, DOCUMENTS), np.dtype("<i8"))
 
-    def documents(self, start: int, count: int) -> np.ndarray:
-        """Where documents begin among the sentences; one more than there are documents in all gives the end."""
-        return self._read(DOCUMENTS, np.dtype("<i8"), start, count)
+    def _mapped(self, path: str, dtype: np.dtype) -> np.ndarray:
+        with open(path, "rb") as reader:
+            self._maps.append(mmap.mmap(reader.fileno(), 0, access=mmap.ACCESS_READ))
+        return np.frombuffer(self._maps[-1], dtype)
 
-    def sentences(self, start: int, count: int) -> np.ndarray:
-        """Where sentences begin among the tokens."""
-        return self._read(SENTENCES, np.dtype("<i8"), start, count)
+    @property
+    def num_documents(self) -> int:
+        """How many documents there are."""
+        return len(self.documents) - 1
 
-    def ids(self, start: int, count: int) -> np.ndarray:
-        """Tokens."""
-        return self._read(IDS, self._dtype, start, count)
-
-    def _read(self, name: str, dtype: np.dtype, start: int, count: int) -> np.ndarray:
-        size = dtype.itemsize
-        return np.frombuffer(os.pread(self._files[name], count * size, start * size), dtype)
+    def release(self) -> None:
+        """Gives the memory back: random reads would gradually map the whole files."""
+        for each in self._maps:
+            each.madvise(mmap.MADV_DONTNEED)
 
     def blocks(self, tokens: int) -> list[tuple[int, int]]:
         """Cuts the corpus into ranges of documents of about so many tokens each, and at least one document."""
         ranges = []
         first = begin = 0
         for start in range(0, self.num_documents, 1 << 16):
-            firsts = self.documents(start, min(1 << 16, self.num_documents - start) + 1)
-            ends = [int(self.sentences(int(sentence), 1)[0]) for sentence in firsts[1:]]
-            for document, end in enumerate(ends, start=start + 1):
+            firsts = self.documents[start : start + (1 << 16) + 1]
+            for document, end in enumerate(self.sentences[firsts[1:]].tolist(), start=start + 1):
                 if end - begin >= tokens or document == self.num_documents:
                     ranges.append((first, document))
                     first, begin = document, end
         return ranges
-
-    def close(self) -> None:
-        """Closes the files."""
-        for number in self._files.values():
-            os.close(number)

@@ -1,44 +1,30 @@
-"""Whether record files are as they should be: by their manifest, vocabulary and model, and by the laws of a record."""
+"""Checks record files against their manifest, vocabulary and model, and each record against the rules of records."""
 
 import dataclasses
 import glob
 import os
 from collections.abc import Callable, Mapping
 
-from official_bert import files, manifest, records, tokenization
-from data_gen import record_batches, record_laws
-from official_bert.command_line import option
-from official_bert.config import BertConfig
+from data_gen import record_batches, record_validation
+from data_gen.options import VerificationOptions
+from official_bert.data import manifest, record_reader, record_schema
+from official_bert.data.manifest import Manifest, Shard
 from official_bert.errors import UserError
-from official_bert.manifest import Manifest, Shard
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """What verify_records is told."""
-
-    input_file: list[str] = option(
-        [], "Record files or glob patterns, separated by commas; manifests beside them are found."
-    )
-    manifest: str | None = option(None, "A manifest, whose files are to be checked; instead of --input_file.")
-    vocab_file: str | None = option(None, "The vocabulary that the records were made with.")
-    bert_config_file: str | None = option(None, "The configuration of the model that is to be trained.")
-
-    def __post_init__(self) -> None:
-        if bool(self.input_file) == bool(self.manifest):
-            raise UserError("give either --input_file, the record files, or --manifest, the file that names them")
+from official_bert.modeling.config import BertConfig
+from official_bert.tokenization import exact
+from official_bert.utils import files
 
 
 @dataclasses.dataclass
 class Findings:
-    """What was found.
+    """The result of a verification.
 
     Attributes:
         files: record files read.
         records: records in them, as far as they could be read.
         problems: what is wrong, each with the file it is in.
-        checked: what was compared with what, and found right but for the problems.
-        notes: what was not checked, and how it would be.
+        checked: what was compared with what; all of it is right, except for the problems.
+        notes: what was not checked, and what would be needed for it.
     """
 
     files: int = 0
@@ -50,15 +36,15 @@ class Findings:
 
 @dataclasses.dataclass(frozen=True)
 class _FileSet:
-    """Files that were made together: each with its entry in the manifest at `described_by`, or all without."""
+    """Files of one run: with their entries in the manifest at `manifest_file`, or files without a manifest."""
 
-    described_by: str | None
+    manifest_file: str | None
     source: Manifest | None
     entries: Mapping[str, Shard | None]
 
 
-def verify(options: Options) -> Findings:
-    """Reads all the files, and says what is wrong with the first bad record of each.
+def verify(options: VerificationOptions) -> Findings:
+    """Reads all the files and describes the first bad record of each.
 
     Raises:
         UserError: there is nothing to be checked, or a manifest, the vocabulary or the configuration cannot be read.
@@ -66,8 +52,8 @@ def verify(options: Options) -> Findings:
     findings = Findings()
     vocab, config = None, None
     if options.vocab_file:
-        vocab = tokenization.load_vocab(options.vocab_file)
-        tokenization.check_special_tokens(vocab, options.vocab_file)
+        vocab = exact.load_vocab(options.vocab_file)
+        exact.check_special_tokens(vocab, options.vocab_file)
     if options.bert_config_file:
         config = BertConfig.from_json_file(options.bert_config_file)
     if options.manifest:
@@ -83,8 +69,8 @@ def verify(options: Options) -> Findings:
 
 
 def _set_of_manifest(path: str, findings: Findings) -> _FileSet:
-    found = Manifest.read(path)
-    listed = {os.path.join(os.path.dirname(path), shard.file): shard for shard in found.shards}
+    contents = Manifest.read(path)
+    listed = {os.path.join(os.path.dirname(path), shard.file): shard for shard in contents.shards}
     for missing in (each for each in listed if not files.exists(each)):
         findings.problems.append(f"{missing} is missing; {path} names it")
     stem = glob.escape(path.removesuffix(manifest.manifest_path("")))
@@ -96,7 +82,7 @@ def _set_of_manifest(path: str, findings: Findings) -> _FileSet:
                     f"{left_over} is not named in {path}: left over from another run? Remove it, or a pattern may "
                     "match it too"
                 )
-    return _FileSet(path, found, {each: shard for each, shard in listed.items() if files.exists(each)})
+    return _FileSet(path, contents, {each: shard for each, shard in listed.items() if files.exists(each)})
 
 
 def _sets_of_files(paths: list[str], findings: Findings) -> list[_FileSet]:
@@ -122,32 +108,32 @@ def _sets_of_files(paths: list[str], findings: Findings) -> list[_FileSet]:
 
 
 def _described_sets(folder: str, unlisted: dict[str, None], findings: Findings) -> list[_FileSet]:
-    """The sets that the folder's manifests name, as far as they are given; these files are taken out of `unlisted`."""
+    """The sets that the folder's manifests name, as far as they are in `unlisted`; they are removed from it."""
     sets = []
-    for described_by in manifest.beside(folder):
-        found = Manifest.read(described_by)
-        listed = {os.path.join(folder, shard.file): shard for shard in found.shards}
-        given = {path: shard for path, shard in listed.items() if path in unlisted}
-        if not given:
+    for manifest_file in manifest.beside(folder):
+        contents = Manifest.read(manifest_file)
+        listed = {os.path.join(folder, shard.file): shard for shard in contents.shards}
+        requested = {path: shard for path, shard in listed.items() if path in unlisted}
+        if not requested:
             continue
-        sets.append(_FileSet(described_by, found, given))
-        for path in given:
+        sets.append(_FileSet(manifest_file, contents, requested))
+        for path in requested:
             del unlisted[path]
-        others = [path for path in listed if path not in given]
+        others = [path for path in listed if path not in requested]
         findings.problems.extend(
-            f"{path} is missing; {described_by} names it" for path in others if not files.exists(path)
+            f"{path} is missing; {manifest_file} names it" for path in others if not files.exists(path)
         )
         there = [path for path in others if files.exists(path)]
         if there:
             findings.notes.append(
-                f"not checked, since --input_file does not name them: {len(there)} more files of {described_by}, the "
+                f"not checked, since --input_file does not name them: {len(there)} more files of {manifest_file}, the "
                 f"first {there[0]}"
             )
     return sets
 
 
 def _check_model(
-    options: Options, vocab: Mapping[str, int] | None, config: BertConfig | None, findings: Findings
+    options: VerificationOptions, vocab: Mapping[str, int] | None, config: BertConfig | None, findings: Findings
 ) -> None:
     if vocab is None:
         findings.notes.append("[CLS], [SEP] and which ids there are were not checked; give --vocab_file")
@@ -172,7 +158,7 @@ def _ids(vocab: Mapping[str, int]) -> int:
 
 def _check_set(
     file_set: _FileSet,
-    options: Options,
+    options: VerificationOptions,
     vocab: Mapping[str, int] | None,
     config: BertConfig | None,
     advance: Callable[[int], None],
@@ -180,11 +166,11 @@ def _check_set(
 ) -> None:
     max_seq_length, max_predictions_per_seq = _lengths(file_set)
     if file_set.source and options.vocab_file:
-        made_with, given = file_set.source.source.get("vocabulary"), manifest.sha256(options.vocab_file)
-        if given != made_with:
+        expected, actual = file_set.source.source.get("vocabulary"), manifest.sha256(options.vocab_file)
+        if actual != expected:
             findings.problems.append(
-                f"{options.vocab_file} is not the vocabulary that the records were made with: its sha256 is {given}, "
-                f"{file_set.described_by} says {made_with}; the records were checked without it"
+                f"{options.vocab_file} is not the vocabulary that the records were made with: its sha256 is {actual}, "
+                f"{file_set.manifest_file} says {expected}; the records were checked without it"
             )
             vocab = None
     limits = [*([_ids(vocab)] if vocab else []), *([config.vocab_size] if config else [])]
@@ -211,7 +197,7 @@ def _check_set(
             findings.problems.append(problem)
     findings.files += len(file_set.entries)
     findings.records += read
-    findings.checked += _what_was_checked(file_set, schema, read, vocab, limits)
+    findings.checked += _describe_checks(file_set, schema, read, vocab, limits)
 
 
 def _lengths(file_set: _FileSet) -> tuple[int | None, int | None]:
@@ -223,7 +209,7 @@ def _lengths(file_set: _FileSet) -> tuple[int | None, int | None]:
         return int(flags["max_seq_length"]), int(flags["max_predictions_per_seq"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{file_set.described_by} does not tell the flags max_seq_length and max_predictions_per_seq; restore it "
+            f"{file_set.manifest_file} does not tell the flags max_seq_length and max_predictions_per_seq; restore it "
             "from a copy, or remove it to check the files without"
         ) from error
 
@@ -231,7 +217,7 @@ def _lengths(file_set: _FileSet) -> tuple[int | None, int | None]:
 def _check_file(
     path: str,
     shard: Shard | None,
-    schema: records.Schema,
+    schema: record_schema.Schema,
     vocab: Mapping[str, int] | None,
     advance: Callable[[int], None],
 ) -> tuple[int, str | None]:
@@ -251,18 +237,18 @@ def _check_file(
     if digest != shard.sha256:
         return count, (
             f"{path}: all records are good, but they are not those of the manifest: sha256 {digest}, expected "
-            f"{shard.sha256}; {records.MEND}"
+            f"{shard.sha256}; {record_reader.REPAIR_HINT}"
         )
     return count, None
 
 
 def _check_records(
-    path: str, schema: records.Schema, vocab: Mapping[str, int] | None, advance: Callable[[int], None]
+    path: str, schema: record_schema.Schema, vocab: Mapping[str, int] | None, advance: Callable[[int], None]
 ) -> tuple[int, str | None]:
     count = 0
     try:
         for batch in record_batches.batches(path, schema, advance):
-            violation = record_laws.first_violation(batch, vocab)
+            violation = record_validation.first_violation(batch, vocab)
             if violation:
                 row, words = violation
                 return count + row, f"{path}: record {count + row} (from 0): {words}"
@@ -272,23 +258,23 @@ def _check_records(
     return count, None
 
 
-def _what_was_checked(
-    file_set: _FileSet, schema: records.Schema, count: int, vocab: Mapping[str, int] | None, limits: list[int]
+def _describe_checks(
+    file_set: _FileSet, schema: record_schema.Schema, count: int, vocab: Mapping[str, int] | None, limits: list[int]
 ) -> list[str]:
     (length,) = schema["input_ids"].shape
     masked = record_batches.has_predictions(schema)
     about = "not masked: masking happens during training"
     if masked:
         about = f"up to {schema['masked_lm_positions'].shape[0]} predictions each"
-    laws = ["checksum, features and their sizes", "padding", "segments"]
+    rules = ["checksum, features and their sizes", "padding", "segments"]
     if masked:
-        laws.append("predictions")
+        rules.append("predictions")
     if vocab:
-        laws.append("[CLS] and [SEP]")
+        rules.append("[CLS] and [SEP]")
     if limits:
-        laws.append(f"ids below {min(limits):,}")
-    checked = [f"{count:,} records of {length} positions, {about}: {', '.join(laws)}"]
-    if file_set.described_by:
+        rules.append(f"ids below {min(limits):,}")
+    checked = [f"{count:,} records of {length} positions, {about}: {', '.join(rules)}"]
+    if file_set.manifest_file:
         hashes = "lengths, numbers of records and sha256" + (" and the vocabulary's" if vocab else "")
-        checked.append(f"{len(file_set.entries)} files: {hashes} as in {file_set.described_by}")
+        checked.append(f"{len(file_set.entries)} files: {hashes} as in {file_set.manifest_file}")
     return checked

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from official_bert.tokenization import UNK, WordpieceTokenizer
+from official_bert.tokenization.exact import UNK, WordpieceTokenizer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,8 @@ import collections
 import random
 from collections.abc import Iterable
 
-from official_bert.fast_tokenization import FastBasicTokenizer
-from official_bert.tokenization import MAX_CHARACTERS_PER_WORD
+from official_bert.tokenization.exact import MAX_CHARACTERS_PER_WORD
+from official_bert.tokenization.fast import FastBasicTokenizer
 
 # Sentences are counted together up to so many characters: few enough to stay in the processor's cache.
 _BATCH_CHARACTERS = 1 << 16

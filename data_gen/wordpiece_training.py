@@ -5,11 +5,9 @@ from collections.abc import Iterator
 
 import tokenizers
 
-from official_bert import tokenization
 from official_bert.errors import UserError
-from official_bert.progress import Progress
-
-LAYOUTS = ("compact", "release")
+from official_bert.tokenization import exact
+from official_bert.utils.progress import Progress
 
 # The numbers of the [unusedN] of Google's English vocabularies: those before [UNK], and those after [MASK].
 _UNUSED_UNCASED = (range(99), range(99, 994))
@@ -22,13 +20,13 @@ def special_pieces(layout: str, do_lower_case: bool) -> list[str]:
     """Returns the pieces that stand before the letters: special tokens and, in the releases' layout, unused places.
 
     Args:
-        layout: one of `LAYOUTS`: "compact" has [PAD], [UNK], [CLS], [SEP], [MASK] as 0 to 4; "release" has them as 0
-            and 100 to 103.
+        layout: one of `VOCABULARY_LAYOUTS`: "compact" has [PAD], [UNK], [CLS], [SEP], [MASK] as 0 to 4; "release" has
+            them as 0 and 100 to 103.
         do_lower_case: which release's unused places: 994 of the uncased, 101 of the cased one.
     """
     if layout == "compact":
-        return list(tokenization.SPECIAL_TOKENS)
-    pad, *others = tokenization.SPECIAL_TOKENS
+        return list(exact.SPECIAL_TOKENS)
+    pad, *others = exact.SPECIAL_TOKENS
     before, after = (
         [f"[unused{number}]" for number in numbers] for numbers in (_UNUSED_UNCASED if do_lower_case else _UNUSED_CASED)
     )
@@ -46,15 +44,15 @@ def letter_frequencies(counts: dict[str, int]) -> collections.Counter[str]:
 
 def commonest(frequencies: collections.Counter[str], coverage: float) -> set[str]:
     """Returns the fewest letters that make up at least this share of all; of equally frequent ones the first."""
-    found: set[str] = set()
+    letters: set[str] = set()
     wanted = coverage * frequencies.total()
     reached = 0
     for letter, frequency in sorted(frequencies.items(), key=lambda item: (-item[1], item[0])):
         if reached >= wanted:
             break
-        found.add(letter)
+        letters.add(letter)
         reached += frequency
-    return found
+    return letters
 
 
 def learn_pieces(counts: dict[str, int], special: list[str], vocab_size: int, min_frequency: int) -> list[str]:
@@ -73,26 +71,26 @@ def learn_pieces(counts: dict[str, int], special: list[str], vocab_size: int, mi
         UserError: the size is too small for the letters.
     """
     words = sorted(counts)
-    # Every letter is given in advance, as a word's first and as a later one: left to itself the trainer numbers the
-    # later ones in the order of a hash table, and breaks ties by these numbers, so that each run learns another
+    # Every letter is an initial piece, both as a word's first letter and as a later one. Otherwise the trainer numbers
+    # the later ones in the order of a hash table and breaks ties by these numbers: each run would learn another
     # vocabulary.
     letters = sorted({word[0] for word in words})
-    letters += sorted({tokenization.CONTINUATION + letter for word in words for letter in word[1:]})
-    given = [*special, *letters]
-    if len(given) > vocab_size:
+    letters += sorted({exact.CONTINUATION + letter for word in words for letter in word[1:]})
+    initial = [*special, *letters]
+    if len(initial) > vocab_size:
         raise UserError(
             f"--vocab_size is {vocab_size:,}, but the special tokens and the letters of the text alone are "
-            f"{len(given):,}: {len(special):,} and {len(letters):,}; give more, or leave rare letters out "
+            f"{len(initial):,}: {len(special):,} and {len(letters):,}; give more, or leave rare letters out "
             "(--character_coverage=0.9995)"
         )
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
-        special_tokens=given,
-        continuing_subword_prefix=tokenization.CONTINUATION,
+        special_tokens=initial,
+        continuing_subword_prefix=exact.CONTINUATION,
         show_progress=False,
     )
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=tokenization.UNK))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=exact.UNK))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.train_from_iterator(_repeated(words, counts), trainer)
     vocab = tokenizer.get_vocab()

@@ -1,131 +1,167 @@
-"""A process that makes blocks of instances and writes shards, as told; it needs no TensorFlow, and so little memory.
+"""A process that tokenizes text, makes blocks of instances and writes shards, without TensorFlow, in little memory.
 
-It reads a task a line from standard input and answers with a line: `{"block": [pass, number, first, last]}` or
-`{"shard": number}`; both leave a file that appears whole, and neither is done twice.
+It reads a task per line from standard input and answers each with a line. The tasks are `{"file": [number]}`, which
+looks at an input file, `{"part": [number of the file, number of the part]}`, `{"block": [pass, block]}` and
+`{"shard": [number]}`. The result is a file that appears whole; a task whose result exists is not done again.
 """
 
-import dataclasses
+import collections
+import contextlib
+import functools
 import json
 import os
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from official_bert import files, records
-from data_gen import shuffle, vectorized, writer
-from data_gen.instances import Law
+from data_gen import shuffle, text_formats, token_store, vectorized, writer
+from data_gen.instances import InstanceConfig
 from data_gen.masking import MaskingVocabulary
+from data_gen.run_plan import RunPlan, TextPlan
 from data_gen.token_store import TokenStore
+from official_bert.data import record_codec
+from official_bert.data.manifest import sha256
 from official_bert.errors import UserError
-from official_bert.manifest import sha256
-from official_bert.tokenization import load_vocab
+from official_bert.tokenization.caching import CachingTokenizer
+from official_bert.tokenization.exact import UNK, FullTokenizer, load_vocab
+from official_bert.utils import files
 
 _RECORDS_AT_ONCE = 2000
 
-CORPUS, RUN = "corpus", "run.json"
+# Text is tokenized in parts of about so many bytes, so that several processes share a large file.
+_PART_BYTES = 2 << 20
+
+CORPUS, VOCAB, TEXT, PLAN = "corpus", "vocab.txt", "text.json", "run.json"
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """What all tasks of a run share.
-
-    Attributes:
-        seed: of everything random.
-        law: the instances' settings, but for the vocabulary.
-        vocab_file: the vocabulary.
-        ids: type of the ids, such as "<u2".
-        blocks: documents of each block: first, and one after the last.
-        passes: how often the corpus is used.
-        outputs: the shards.
-        buckets_per_shard: how many buckets each shard is made of.
-        compress: whether the shards are compressed with gzip.
-    """
-
-    seed: int
-    law: dict[str, Any]
-    vocab_file: str
-    ids: str
-    blocks: list[list[int]]
-    passes: int
-    outputs: list[str]
-    buckets_per_shard: int
-    compress: bool
-
-
-class Maker:
-    """Makes a run's blocks and shards, wherever the instances are kept in between.
+class ShardMaker:
+    """Makes a run's blocks and shards; where the instances are kept in between is the caller's concern.
 
     Args:
-        run: the run's description.
+        plan: of the run.
 
     Attributes:
         layout: of the instances.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._law = Law(vocabulary=MaskingVocabulary.of(load_vocab(run.vocab_file)), **run.law)
-        buckets = run.buckets_per_shard * len(run.outputs)
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+        self._config = InstanceConfig(vocabulary=MaskingVocabulary.of(load_vocab(plan.vocab_file)), **plan.config)
+        buckets = plan.buckets_per_shard * len(plan.outputs)
         self.layout = shuffle.Layout(
-            self._law.max_seq_length, self._law.max_predictions_per_seq, np.dtype(run.ids), buckets
+            self._config.max_seq_length, self._config.max_predictions_per_seq, np.dtype(plan.ids), buckets
         )
 
     def block(self, store: TokenStore, number_of_pass: int, block: int) -> tuple[np.ndarray, dict[str, int]]:
         """Returns the rows of a block's instances, sorted by their keys, and their statistics."""
-        random = vectorized.Random(self._run.seed, number_of_pass, block)
-        first, last = self._run.blocks[block]
-        instances = vectorized.make_instances(store, first, last, self._law, random)
-        return shuffle.keyed(instances, random), shuffle.statistics(instances, self._law)
+        random = vectorized.Random(self._plan.seed, number_of_pass, block)
+        first, last = self._plan.blocks[block]
+        instances = vectorized.make_instances(store, first, last, self._config, random)
+        store.release()
+        return shuffle.keyed(instances, random), shuffle.statistics(instances, self._config)
 
     def buckets(self, shard: int) -> range:
         """Returns the numbers of the buckets that a shard is made of."""
-        return range(shard * self._run.buckets_per_shard, (shard + 1) * self._run.buckets_per_shard)
+        return range(shard * self._plan.buckets_per_shard, (shard + 1) * self._plan.buckets_per_shard)
 
     def shard(self, number: int, buckets: Iterable[np.ndarray]) -> dict[str, Any]:
-        """Writes a shard and returns what the manifest says of it.
+        """Writes a shard and returns its entry for the manifest.
 
         Args:
             number: of the shard.
             buckets: the rows of each of its buckets, in the order of their keys.
         """
-        path = self._run.outputs[number]
-        schema = shuffle.schema(self._law)
+        path = self._plan.outputs[number]
+        schema = shuffle.schema(self._config)
         count = 0
-        with writer.open_shard(path, self._run.compress) as shard:
+        with writer.open_shard(path, self._plan.compress) as shard:
             for rows in buckets:
                 for start in range(0, len(rows), _RECORDS_AT_ONCE):
                     batch = shuffle.features(rows[start : start + _RECORDS_AT_ONCE])
-                    encoded = records.encode(batch, schema)
+                    encoded = record_codec.encode(batch, schema)
                     count += len(encoded)
                     shard.write(b"".join(map(writer.framed, encoded)))
         return {"file": os.path.basename(path), "records": count, "bytes": files.size(path), "sha256": sha256(path)}
+
+
+class TextError(UserError):
+    """The text cannot be read as the flags say."""
 
 
 class Worker:
     """Does the tasks of a run, with files in its working folder.
 
     Args:
-        folder: the run's working folder, with the corpus and the run's description.
+        folder: the run's working folder, with the plans of the run.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._run = Run(**json.loads(files.read_text(os.path.join(folder, RUN))))
-        self._maker = Maker(self._run)
-        self._store = TokenStore(os.path.join(folder, CORPUS), np.dtype(self._run.ids))
 
     def do(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Does a task and returns its statistics; of one done before, those of then."""
+        """Does a task and returns its result; of a task done before, the stored result."""
         name, arguments = next(iter(task.items()))
         done = os.path.join(self._folder, f"{name}-{'-'.join(map(str, arguments))}.json")
         if os.path.exists(done):
             return dict(json.loads(files.read_text(done)))
-        result = self._block(*arguments) if name == "block" else self._shard(*arguments)
+        result = getattr(self, f"_{name}")(*arguments)
         files.write_text(done, json.dumps(result))
-        return result
+        return dict(result)
+
+    @functools.cached_property
+    def _text(self) -> TextPlan:
+        return TextPlan(**json.loads(files.read_text(os.path.join(self._folder, TEXT))))
+
+    @functools.cached_property
+    def _tokenizer(self) -> CachingTokenizer:
+        return CachingTokenizer(FullTokenizer(os.path.join(self._folder, VOCAB), self._text.do_lower_case))
+
+    @functools.cached_property
+    def _plan(self) -> RunPlan:
+        return RunPlan(**json.loads(files.read_text(os.path.join(self._folder, PLAN))))
+
+    @functools.cached_property
+    def _maker(self) -> ShardMaker:
+        return ShardMaker(self._plan)
+
+    @functools.cached_property
+    def _store(self) -> TokenStore:
+        return TokenStore(os.path.join(self._folder, CORPUS), np.dtype(self._plan.ids))
+
+    def _file(self, number: int) -> dict[str, Any]:
+        """Returns the format of an input file, and the ranges of bytes that it is read in."""
+        path = self._text.inputs[number]
+        with _text_errors():
+            format = self._text.input_format
+            if format == "auto":
+                format = text_formats.detect_format(path, self._text.language)
+            return {"format": format, "ranges": text_formats.find_ranges(path, format, _PART_BYTES)}
+
+    def _part(self, number: int, part: int) -> dict[str, Any]:
+        """Tokenizes a range of an input file."""
+        file = self.do({"file": [number]})
+        start, end = file["ranges"][part]
+        path, plan = self._text.inputs[number], self._text
+
+        def read(start: int) -> Iterator[list[str]]:
+            return text_formats.read_documents(
+                path, file["format"], plan.language, plan.json_field, plan.drop_invalid_utf8, start, end
+            )
+
+        folder = part_folder(self._folder, number, part)
+        with _text_errors():
+            try:
+                unk_id = self._tokenizer.exact.vocab[UNK]
+                token_store.write_part(folder, read(start), self._tokenizer.encode, np.dtype(plan.ids), unk_id)
+            except UserError:
+                # Read from the file's start, the same error has the number of the line in the file.
+                if start:
+                    collections.deque(read(0), maxlen=0)
+                raise
+        return {}
 
     def _spooled(self, number_of_pass: int, block: int) -> str:
         return os.path.join(self._folder, f"spooled-{number_of_pass}-{block}")
@@ -136,9 +172,23 @@ class Worker:
         return statistics
 
     def _shard(self, number: int) -> dict[str, Any]:
-        spooled = [self._spooled(p, b) for p in range(self._run.passes) for b in range(len(self._run.blocks))]
+        spooled = [self._spooled(p, b) for p in range(self._plan.passes) for b in range(len(self._plan.blocks))]
         buckets = self._maker.buckets(number)
         return self._maker.shard(number, (shuffle.collect(spooled, each, self._maker.layout) for each in buckets))
+
+
+@contextlib.contextmanager
+def _text_errors() -> Iterator[None]:
+    """Makes errors of the text TextErrors."""
+    try:
+        yield
+    except UserError as error:
+        raise TextError(str(error)) from error
+
+
+def part_folder(folder: str, number: int, part: int) -> str:
+    """Returns the folder of a tokenized part of an input file, in the working folder."""
+    return os.path.join(folder, f"part-{number:05}-{part:05}")
 
 
 def main() -> None:
@@ -146,8 +196,12 @@ def main() -> None:
     for line in sys.stdin:
         try:
             answer: dict[str, Any] = {"result": worker.do(json.loads(line))}
+        except TextError as error:
+            answer = {"text_error": str(error)}
         except UserError as error:
             answer = {"user_error": str(error)}
+        except OSError as error:
+            answer = {"os_error": [error.errno, error.strerror, error.filename]}
         except Exception:
             answer = {"defect": traceback.format_exc()}
         print(json.dumps(answer), flush=True)

@@ -10,9 +10,10 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from official_bert import files, records
 from data_gen.instances import Instance
-from official_bert.progress import Progress
+from official_bert.data import record_codec, record_schema
+from official_bert.utils import files
+from official_bert.utils.progress import Progress
 
 _RECORDS_AT_ONCE = 1000
 
@@ -47,7 +48,7 @@ def open_shard(path: str, compress: bool) -> Iterator[Any]:
 
 
 def features(instances: Sequence[Instance], max_seq_length: int, max_predictions_per_seq: int) -> dict[str, np.ndarray]:
-    """Returns the records' features, padded with zeros, [B, ...] (see records.pretraining_schema)."""
+    """Returns the records' features, padded with zeros, [B, ...] (see record_schema.pretraining_schema)."""
 
     def padded(rows: Iterable[Sequence[int]], length: int) -> np.ndarray:
         array = np.zeros((len(instances), length), np.int64)
@@ -72,12 +73,12 @@ def write(instances: Sequence[Instance], paths: list[str], max_seq_length: int, 
     Raises:
         UserError: a file cannot be written.
     """
-    schema = records.pretraining_schema(max_seq_length, max_predictions_per_seq)
+    schema = record_schema.pretraining_schema(max_seq_length, max_predictions_per_seq)
     progress = Progress("writing", len(instances), "instances")
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(open_shard(path, compress=False)) for path in paths]
         for start in range(0, len(instances), _RECORDS_AT_ONCE):
             batch = features(instances[start : start + _RECORDS_AT_ONCE], max_seq_length, max_predictions_per_seq)
-            for number, record in enumerate(records.encode(batch, schema), start=start):
+            for number, record in enumerate(record_codec.encode(batch, schema), start=start):
                 writers[number % len(writers)].write(framed(record))
             progress.update(start + _RECORDS_AT_ONCE)

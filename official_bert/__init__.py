@@ -1,33 +1,110 @@
-"""BERT (Devlin et al., arXiv:1810.04805) on TensorFlow 2 and Keras 3. Importing the package does nothing."""
+"""BERT (Devlin et al., arXiv:1810.04805) on TensorFlow 2 and Keras 3.
 
-import typing
+The names below are the public interface, documented in docs/python.md; all else is private by convention. Importing the
+package imports nothing else: each name is imported when it is first used.
+"""
 
-if typing.TYPE_CHECKING:
-    from official_bert.loading import Loaded
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from official_bert.utils.keras_registry import register_when_keras_is_imported
+from official_bert.version import __version__
+
+if TYPE_CHECKING:
+    from official_bert.checkpoints.loading import load, load_pretraining_model
+    from official_bert.errors import UserError
+    from official_bert.inference.features import FeatureExtractor
+    from official_bert.inference.fill_mask import fill_mask
+    from official_bert.keras_models.classification import TextClassifier, TextRegressor
+    from official_bert.keras_models.encoding import TextEncoder
+    from official_bert.keras_models.masked_lm import MaskedLM
+    from official_bert.keras_models.multiple_choice import MultipleChoice
+    from official_bert.keras_models.question_answering import QuestionAnswerer
+    from official_bert.keras_models.tagging import TokenTagger
+    from official_bert.modeling.config import BertConfig
+    from official_bert.modeling.encoder import build_encoder
+    from official_bert.modeling.pretraining_model import build_pretraining_model, encoder_of
+    from official_bert.modeling.task_models import (
+        build_classifier,
+        build_multiple_choice_model,
+        build_regressor,
+        build_span_predictor,
+        build_token_tagger,
+    )
+    from official_bert.optimization.optimizers import BertAdamW, Lamb
+    from official_bert.optimization.schedules import WarmupPolynomialDecay
+    from official_bert.tokenization.exact import FullTokenizer
+    from official_bert.tokenization.fast import FastTokenizer
+
+_MODULE_OF = {
+    "BertAdamW": "official_bert.optimization.optimizers",
+    "BertConfig": "official_bert.modeling.config",
+    "FastTokenizer": "official_bert.tokenization.fast",
+    "FeatureExtractor": "official_bert.inference.features",
+    "FullTokenizer": "official_bert.tokenization.exact",
+    "Lamb": "official_bert.optimization.optimizers",
+    "MaskedLM": "official_bert.keras_models.masked_lm",
+    "MultipleChoice": "official_bert.keras_models.multiple_choice",
+    "QuestionAnswerer": "official_bert.keras_models.question_answering",
+    "TextClassifier": "official_bert.keras_models.classification",
+    "TextEncoder": "official_bert.keras_models.encoding",
+    "TextRegressor": "official_bert.keras_models.classification",
+    "TokenTagger": "official_bert.keras_models.tagging",
+    "UserError": "official_bert.errors",
+    "WarmupPolynomialDecay": "official_bert.optimization.schedules",
+    "build_classifier": "official_bert.modeling.task_models",
+    "build_encoder": "official_bert.modeling.encoder",
+    "build_multiple_choice_model": "official_bert.modeling.task_models",
+    "build_pretraining_model": "official_bert.modeling.pretraining_model",
+    "build_regressor": "official_bert.modeling.task_models",
+    "build_span_predictor": "official_bert.modeling.task_models",
+    "build_token_tagger": "official_bert.modeling.task_models",
+    "encoder_of": "official_bert.modeling.pretraining_model",
+    "fill_mask": "official_bert.inference.fill_mask",
+    "load": "official_bert.checkpoints.loading",
+    "load_pretraining_model": "official_bert.checkpoints.loading",
+}
+
+__all__ = [
+    "BertAdamW",
+    "BertConfig",
+    "FastTokenizer",
+    "FeatureExtractor",
+    "FullTokenizer",
+    "Lamb",
+    "MaskedLM",
+    "MultipleChoice",
+    "QuestionAnswerer",
+    "TextClassifier",
+    "TextEncoder",
+    "TextRegressor",
+    "TokenTagger",
+    "UserError",
+    "WarmupPolynomialDecay",
+    "__version__",
+    "build_classifier",
+    "build_encoder",
+    "build_multiple_choice_model",
+    "build_pretraining_model",
+    "build_regressor",
+    "build_span_predictor",
+    "build_token_tagger",
+    "encoder_of",
+    "fill_mask",
+    "load",
+    "load_pretraining_model",
+]
+
+register_when_keras_is_imported()
 
 
-def load(
-    path: str, vocab_file: str | None = None, do_lower_case: bool | None = None, dtype: typing.Any = "float32"
-) -> "Loaded":
-    """Returns a trained encoder, its configuration and its tokenizer.
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'official_bert' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value  # so that the next use costs nothing
+    return value
 
-    Within a distribution strategy's scope the encoder is made for that strategy.
 
-    Args:
-        path: a folder or a file of a checkpoint: ours, Google's TF1, Hugging Face's, keras-hub's or model garden's.
-        vocab_file: a vocab.txt, where the folder has none or to take in its place.
-        do_lower_case: whether the vocabulary is uncased, where the folder does not say it.
-        dtype: a Keras dtype policy for the encoder's layers.
-
-    Returns:
-        A tuple with the names encoder (as of official_bert.encoder.build_encoder; without pooled_output where the
-        checkpoint has no pooler), config and tokenizer.
-
-    Raises:
-        official_bert.errors.UserError: something is missing, left over, damaged, or does not fit together.
-    """
-    from official_bert import loading
-
-    return loading.load(path, vocab_file, do_lower_case, dtype)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,5 +1,8 @@
 """The error that a person can mend."""
 
+import contextlib
+from collections.abc import Iterator
+
 
 class UserError(ValueError):
     """Something given to the program is wrong: a flag, a file, a record.
@@ -7,3 +10,27 @@ class UserError(ValueError):
     Its message says what was received, what was expected and how to mend it. Scripts print it without a traceback;
     any other exception is a defect of the program and keeps its traceback.
     """
+
+
+class CollectedErrors:
+    """Collects the UserErrors of several checks, so that all mistakes are named at once, in the order of the checks."""
+
+    def __init__(self) -> None:
+        self._messages: list[str] = []
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Keeps a UserError that is raised within this context, and goes on after it."""
+        try:
+            yield
+        except UserError as error:
+            if str(error) not in self._messages:
+                self._messages.append(str(error))
+
+    def raise_if_any(self) -> None:
+        """Raises a UserError with all that was collected; a single one as it was."""
+        if len(self._messages) == 1:
+            raise UserError(self._messages[0])
+        if self._messages:
+            lines = "".join(f"\n  {number}. {message}" for number, message in enumerate(self._messages, start=1))
+            raise UserError(f"{len(self._messages)} things are wrong:{lines}")

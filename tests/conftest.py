@@ -1,12 +1,17 @@
 import os
 import pathlib
+import random
+import time
+from typing import Any
 
 import pytest
 
-from official_bert.config import BertConfig
+from official_bert.modeling.config import BertConfig
 
 # To be set before TensorFlow is first imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Commands that tests run in this process leave its allocator as it is: hundreds of tests share its memory.
+os.environ.setdefault("OFFICIAL_BERT_TUNE_MALLOC", "0")
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -43,3 +48,72 @@ def tiny_config() -> BertConfig:
         intermediate_size=16,
         max_position_embeddings=32,
     )
+
+
+# Reasons for which a test may be skipped where everything is installed; each is a part of what pytest prints.
+ALLOWED_SKIPS = ("there is no Chromium on this machine",)
+_STARTED, _FIRST = pytest.StashKey[float](), pytest.StashKey[float]()
+_OUT_OF_TIME = "not reached within the {minutes} minutes of --minutes; other tests come first in the next run"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--minutes",
+        type=float,
+        help="begin no test later than this after the start; which tests come first changes from run to run",
+    )
+    parser.addoption("--first", type=float, help="with --minutes: where in the list to begin, from 0 to 1")
+    parser.addoption(
+        "--strict-skips", action="store_true", help="fail if a test is skipped for a reason that is not on the list"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # All processes of a run have one start and one order: workers take them from pytest-xdist's controller.
+    given = getattr(config, "workerinput", {})
+    config.stash[_STARTED] = given.get("started", time.time())
+    config.stash[_FIRST] = given.get("first", random.random() if config.option.first is None else config.option.first)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput |= {"started": node.config.stash[_STARTED], "first": node.config.stash[_FIRST]}
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if config.option.minutes is None:
+        return None
+    return f"tests begin within {config.option.minutes:g} minutes, --first={config.stash[_FIRST]:.3f}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.minutes is not None:
+        first = int(config.stash[_FIRST] * len(items))
+        items[:] = items[first:] + items[:first]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    minutes = item.config.option.minutes
+    if minutes is not None and time.time() > item.config.stash[_STARTED] + 60 * minutes:
+        pytest.skip(_OUT_OF_TIME.format(minutes=f"{minutes:g}"))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if not session.config.option.strict_skips or hasattr(session.config, "workerinput"):
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    refused = {reason for reason in map(_skip_reason, reporter.stats.get("skipped", [])) if not _is_allowed(reason)}
+    for reason in sorted(refused):
+        print(f"\nerror: a test was skipped for a reason that tests/conftest.py does not list: {reason}")
+    if refused and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _skip_reason(report: pytest.TestReport) -> str:
+    return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+
+
+def _is_allowed(reason: str) -> bool:
+    return any(each in reason for each in (*ALLOWED_SKIPS, _OUT_OF_TIME.split("{")[0]))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from official_bert.config import BertConfig
+from official_bert.modeling.config import BertConfig
 
 Array = np.ndarray
 

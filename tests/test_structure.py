@@ -1,75 +1,29 @@
 """What holds of the tree as a whole."""
 
 import ast
+import importlib
 import pathlib
 import re
-import subprocess
+import shlex
 import sys
 
 import pytest
 
+from official_bert import main, original_flags
 from tests.conftest import ROOT
 
-# From the foundations up: a module imports from its own row or those before it.
+# From the foundations up: a package imports from itself and from those of the rows before its own.
 LAYERS = (
-    ("errors",),
-    ("files", "progress", "command_line", "manifest"),
-    (
-        "config",
-        "tokenization",
-        "records",
-        "text_pairs",
-        "distribution",
-        "initialization",
-        "dropout",
-        "training_log",
-        "stop_request",
-        "html_page",
-    ),
-    (
-        "fast_tokenization",
-        "graph_tokenization",
-        "graph_inputs",
-        "dynamic_masking",
-        "input_pipeline",
-        "embeddings",
-        "encoder_block",
-        "heads",
-        "losses",
-        "metrics",
-        "loss_scale",
-        "optimization",
-        "curves",
-        "profiling",
-    ),
-    ("encoder", "summary", "graph_answers", "warmup", "batch_prediction"),
-    ("models", "model_card", "report", "task_models"),
-    ("tasks.bad_rows", "tasks.data_files", "tasks.entity_scores", "tasks.tfds_data", "tasks.windows"),
-    ("tasks.task", "text_models"),
-    ("tasks.batches", "tasks.feature_cache", "tasks.scores", "tasks.sequences"),
-    ("tasks.glue", "tasks.multiple_choice", "tasks.squad", "tasks.tagging"),
-    ("tasks.squad_answers", "tasks.squad_scores"),
-    ("checkpoint_formats.checkpoint",),
-    ("checkpoint_formats.bundle", "checkpoint_formats.checksums", "checkpoint_formats.sizes"),
-    ("checkpoint_formats.google_files", "checkpoint_formats.hugging_face_tokenizer"),
-    ("checkpoint_formats.tf1", "checkpoint_formats.model_garden"),
-    ("checkpoints", "cost", "fill_mask", "pretrainer", "rematerialization", "training_options", "training_records"),
-    ("training_checks", "training_evaluation", "training_facts"),
-    ("training", "checkpoint_formats.own", "checkpoint_formats.hugging_face", "checkpoint_formats.keras_hub"),
-    ("checkpoint_formats.parity",),
-    ("conversion", "finetuned"),
-    ("loading", "hub_export", "finetuning_options", "tasks.starting"),
-    ("features", "export", "tasks.tabular", "tasks.trainer"),
-    ("tasks.multiple_choice_task", "tasks.squad_task", "tasks.tagging_task"),
-    ("feature_files", "tasks.all_tasks", "tasks.distillation", "finetuning_report"),
-    ("finetuning", "portable_export"),
-    ("finetuning_sweep",),
-    ("serving.refused", "serving.options", "serving.metrics", "serving.logs", "serving.saved_model"),
-    ("serving.batching", "serving.protocol"),
-    ("serving.models",),
-    ("serving.openapi",),
-    ("serving.application",),
-    ("serving.server",),
+    ("errors", "original_flags", "version"),
+    ("utils",),
+    ("tokenization", "modeling", "optimization"),
+    ("data",),
+    ("checkpoints",),
+    ("tasks", "pretraining", "inference"),
+    ("finetuning",),
+    ("export",),
+    ("serving", "keras_models"),
+    ("commands", "main"),
 )
 # matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib", "fsspec"}
@@ -87,15 +41,30 @@ def imports_of(path: pathlib.Path) -> set[str]:
     return names
 
 
-MODULES = sorted(path for path in (ROOT / "official_bert").rglob("*.py") if path.name != "__init__.py")
+# Modules that only forward to where their contents are now.
+MOVED = {
+    "config",
+    "encoder",
+    "fast_tokenization",
+    "features",
+    "models",
+    "task_models",
+    "tasks.batches",
+    "tasks.trainer",
+}
 
 
 def name_of(path: pathlib.Path) -> str:
-    """A module's name within official_bert: files, checkpoint_formats.tf1."""
+    """A module's name within official_bert: files, checkpoints.formats.tf1."""
     return ".".join(path.relative_to(ROOT / "official_bert").with_suffix("").parts)
 
 
-NAMES = {name_of(path): path for path in MODULES}
+NAMES = {
+    name_of(path): path
+    for path in sorted((ROOT / "official_bert").rglob("*.py"))
+    if path.name != "__init__.py" and name_of(path) not in MOVED
+}
+MODULES = list(NAMES.values())
 
 
 def ours_among(names: set[str]) -> set[str]:
@@ -116,20 +85,27 @@ def reachable_from(module: str) -> set[str]:
     return reached
 
 
+def package_of(name: str) -> str:
+    """The package of a module: checkpoints, of checkpoints.formats.tf1."""
+    return name.split(".")[0]
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_dependencies_point_down_only(path: pathlib.Path):
-    level = next(number for number, names in enumerate(LAYERS) if name_of(path) in names)
-    below = {name for names in LAYERS[: level + 1] for name in names}
+    package = package_of(name_of(path))
+    level = next(number for number, packages in enumerate(LAYERS) if package in packages)
+    allowed = {package, *(each for packages in LAYERS[:level] for each in packages)}
     imported = imports_of(path)
     for name in imported:
         above = ("data_gen", "run_pretraining", "run_finetuning", "tests", "tpu_check")
-        assert name.split(".")[0] not in above, f"{path.stem} imports {name}"
-        assert not name.startswith("official_bert.") or ours_among({name}), f"{path.stem} imports {name}"
-    assert ours_among(imported) <= below, f"{path.stem} imports {ours_among(imported) - below}"
+        assert name.split(".")[0] not in above, f"{path} imports {name}"
+        assert not name.startswith("official_bert.") or ours_among({name}), f"{path} imports {name}"
+    for module in ours_among(imported):
+        assert package_of(module) in allowed, f"{path} imports official_bert.{module}"
 
 
 def test_pretraining_needs_tensorflow_keras_and_absl_alone():
-    needed = [NAMES[name] for name in reachable_from("training")]
+    needed = [NAMES[name] for name in reachable_from("pretraining.training")]
     assert len(needed) > 20
     for path in [*needed, ROOT / "run_pretraining.py"]:
         for name in imports_of(path):
@@ -138,49 +114,160 @@ def test_pretraining_needs_tensorflow_keras_and_absl_alone():
             assert known, f"{path.name} imports {name}"
 
 
-def test_importing_the_package_imports_nothing_else():
-    code = "import sys, official_bert, data_gen; print('tensorflow' in sys.modules, 'keras' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
-
-
 def test_flags_are_read_in_scripts_alone():
     for path in [*(ROOT / "official_bert").rglob("*.py"), *(ROOT / "data_gen").rglob("*.py")]:
         if path.name != "command_line.py":
             assert "FLAGS" not in path.read_text(encoding="utf-8"), path
 
 
-def test_every_file_of_the_readme_is_there_and_every_file_is_in_the_readme():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    tour = readme.split("## A tour")[1].split("\n## ")[0]
-    named = set(re.findall(r"`([\w./*-]+\.(?:py|json|flagfile))`", tour))
-    for name in named:
-        assert list(ROOT.glob(name)), f"the README's tour names {name}, which is not there"
-    folders = [ROOT / name for name in ("official_bert", "data_gen", "tpu_check")]
-    for path in [*ROOT.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))]:
-        name = str(path.relative_to(ROOT))
-        assert path.name == "__init__.py" or name in named, f"the README's tour lacks {name}"
+def test_the_inventory_names_every_file():
+    inventory = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("\n## Inventory\n")[1]
+    named = re.findall(r"^\| `([^`]+\.py)` \| \S", inventory, re.MULTILINE)
+    assert len(named) == len(set(named)), "docs/architecture.md names a file twice"
+    folders = [ROOT / name for name in ("official_bert", "data_gen", "tpu_check", "benchmarks")]
+    there = {*ROOT.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))}
+    forwards = {ROOT / "official_bert" / f"{name.replace('.', '/')}.py" for name in MOVED}
+    expected = {str(path.relative_to(ROOT)) for path in there - forwards if path.name != "__init__.py"}
+    lacking, gone = sorted(expected - set(named)), sorted(set(named) - expected)
+    assert not lacking, f"the inventory of docs/architecture.md lacks a line for {', '.join(lacking)}"
+    assert not gone, f"the inventory of docs/architecture.md names {', '.join(gone)}, which is not there"
 
 
-@pytest.mark.parametrize(("script", "owner"), [
-    ("run_pretraining", "official_bert/training_options.py"),
-    pytest.param("run_finetuning", "official_bert/finetuning_options.py", marks=pytest.mark.slow),
-    pytest.param("convert_checkpoint", "official_bert/conversion.py", marks=pytest.mark.slow),
-    pytest.param("fill_mask", "fill_mask.py", marks=pytest.mark.slow),
-    pytest.param("export_saved_model", "official_bert/export.py", marks=pytest.mark.slow),
-    pytest.param("batch_predict", "official_bert/batch_prediction.py", marks=pytest.mark.slow),
-    pytest.param("export_portable", "official_bert/portable_export.py", marks=pytest.mark.slow),
-    pytest.param("extract_features", "extract_features.py", marks=pytest.mark.slow),
-    pytest.param("serve", "official_bert/serving/options.py", marks=pytest.mark.slow),
-    pytest.param("data_gen.create_pretraining_data", "data_gen/pipeline.py", marks=pytest.mark.slow),
-])  # fmt: skip
-def test_scripts_list_their_flags(script: str, owner: str):
-    done = subprocess.run(
-        [sys.executable, "-m", script, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+def test_the_levels_of_the_architecture_page_are_those_that_are_tested():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \| (.+) \|$", page, re.MULTILINE)
+    assert [sorted(re.findall(r"`(\w+)`", row)) for row in rows] == [sorted(packages) for packages in LAYERS]
+
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
+
+
+def anchors_of(page: pathlib.Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_within_the_documents_lead_somewhere(page: pathlib.Path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if re.match(r"https?://", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{page.name} links to {target}, which is not there"
+        assert not anchor or anchor in anchors_of(file), f"{page.name} links to {target}; there is no such heading"
+
+
+def test_the_documents_name_files_that_are_there():
+    folders = "official_bert|data_gen|configs|tests|benchmarks|examples|tpu_check|docs"
+    for page in PAGES:
+        for name in re.findall(rf"`((?:{folders})/[\w./*-]+)`", page.read_text(encoding="utf-8")):
+            assert list(ROOT.glob(name.rstrip("/"))), f"{page.name} names {name}, which is not there"
+
+
+def test_the_documents_name_tests_that_are_there():
+    for page in PAGES:
+        for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
+            there = (ROOT / file).exists() and f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")
+            assert there, f"{page.name} names {file}::{name}, which is not there"
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8")) <= 12_000
+
+
+COMMANDS_BY_SCRIPT = {
+    command.script: command
+    for command in (getattr(importlib.import_module(module), name) for module, name in main.COMMANDS.values())
+}
+# What the documents run beside our commands.
+OTHERS = {"zipfile", "pip", "venv", "pytest"}
+
+
+def shell_commands(page: pathlib.Path) -> list[list[str]]:
+    """The script and arguments of each `python -m ...` or `official-bert ...` in a page's blocks of shell commands."""
+    found = []
+    for block in re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        plain = re.sub(
+            r"(^|\s)#.*$", "", block.replace("\\\n", " "), flags=re.MULTILINE
+        )  # shlex would eat the line's end
+        lexer = shlex.shlex(plain, posix=True, punctuation_chars="\n;|")
+        lexer.whitespace, lexer.whitespace_split = " \t", True
+        words: list[str] = []
+        for word in [*lexer, "\n"]:
+            if not set(word) <= set("\n;|"):
+                words.append(word)
+                continue
+            if "-m" in words[:2] and words[0].endswith("python"):
+                found.append(words[2:])
+            elif words[:1] == ["official-bert"] and words[1:] != ["--help"]:
+                assert words[1] in main.COMMANDS, f"{page.name}: official-bert has no command {words[1]}"
+                module, name = main.COMMANDS[words[1]]
+                found.append([getattr(importlib.import_module(module), name).script, *words[2:]])
+            words = []
+    return found
+
+
+def flags_in(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--(\w+)", text))
+
+
+def flags_taken_by(script: str, task: str | None = None) -> set[str]:
+    """The flags of a command, of all tasks unless one is named; a switch also with "no" before it."""
+    command = COMMANDS_BY_SCRIPT[script]
+    variants = [task] if task and command.variants else [None, *command.variants]
+    flags = [flag for variant in variants for flag in command.flags(variant)]
+    return {flag.name for flag in flags} | {f"no{flag.name}" for flag in flags if flag.kind is bool}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_in_the_documents_are_accepted(page: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)  # as their paths say
+    for script, *arguments in shell_commands(page):
+        if script in COMMANDS_BY_SCRIPT:
+            COMMANDS_BY_SCRIPT[script].parse(arguments)
+        elif script not in OTHERS:
+            folder = ROOT / script.split(".")[0]
+            source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+            for flag in flags_in(" ".join(arguments)):
+                assert f"    {flag}: " in source, f"{page.name}: {script} has no --{flag}"
+
+
+def test_flags_that_the_documents_name_exist():
+    known = {name for script in COMMANDS_BY_SCRIPT for name in flags_taken_by(script)} | {"flagfile", "help"}
+    for folder in ("tpu_check", "benchmarks"):
+        for path in (ROOT / folder).glob("*.py"):
+            names = re.findall(r"^    (\w+): .* = option\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+            known |= {*names, *(f"no{name}" for name in names)}
+    for page in PAGES:
+        if page.name not in ("migration.md", "CHANGELOG.md"):  # which name what there was
+            for code in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")):
+                unknown = set() if code.startswith(("pytest ", "pip ")) else flags_in(code) - known
+                assert not unknown, f"{page.name} names --{', --'.join(unknown)} in `{code}`; no command has it"
+
+
+def test_every_old_flag_of_the_migration_page_has_a_new_one_that_exists():
+    page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+    left = re.findall(r"^\| (.*?) \| ", page, re.MULTILINE)
+    for flags in [*original_flags.ALIASES.values(), *original_flags.REFUSED.values()]:
+        for flag in flags:
+            assert any(flag in flags_in(old) for old in left), f"docs/migration.md has no row for --{flag}"
+    for old in left:
+        if old.endswith("(taken)"):
+            assert flags_in(old) <= {name for flags in original_flags.ALIASES.values() for name in flags}, old
+    sections = re.findall(
+        r"^### [^\n]*`python -m ([\w.]+)(?: --task=(\w+))?`$(.*?)(?=^##|\Z)", page, re.DOTALL | re.MULTILINE
     )
-    assert done.returncode == 1  # absl's code for --help
-    names = re.findall(r"^    (\w+): .* = option\(", (ROOT / owner).read_text(encoding="utf-8"), re.MULTILINE)
-    assert names
-    for name in names:
-        flag = name.removesuffix("_")  # from_, since from is a word of Python's
-        assert f"--{flag}" in done.stdout or f"--[no]{flag}" in done.stdout, name
+    assert len(sections) > 8
+    for script, task, text in sections:
+        rows = re.findall(r"^\| (.*) \| (.*) \|$", text, re.MULTILINE)[1:]
+        assert rows, script
+        for old, new in rows:
+            same = flags_in(old) if new.startswith("the same") else set()
+            task_of_row = re.search(r"--task=([\w-]+)", new)
+            unknown = (flags_in(new) | same) - flags_taken_by(script, task_of_row[1] if task_of_row else task or None)
+            assert not unknown, (
+                f"docs/migration.md: {script} has no --{', --'.join(unknown)}, which stands beside {old}"
+            )

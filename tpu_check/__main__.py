@@ -1,18 +1,21 @@
-"""Compiles the pre-training step for a TPU that is not there: `make tpu-check CHECK='--helpshort'`."""
+"""Compiles the pre-training step for a TPU that is not there: `make tpu-check CHECK='--help'`."""
 
 import os
 
 # Before TensorFlow is imported: its TPU build would look for a TPU, and wait for a server that only TPU hosts have.
 os.environ["TPU_LIBRARY_PATH"] = os.devnull
 
-from official_bert import command_line
+from official_bert.utils.command_line import Command
 from tpu_check import command
 
-
-def main(_: list[str]) -> int:
-    return command.run(command_line.read(command.Options))
-
-
 if __name__ == "__main__":
-    command_line.define(command.Options)
-    command_line.run(main)
+    Command(
+        script="tpu_check",
+        summary="Compiles the pre-training step for a TPU that is not there.",
+        main=command.run,
+        options=(command.Options,),
+        examples=(
+            "--bert_config_file=configs/models/uncased_L-12_H-768_A-12.json --train_batch_size=512 --dtype=bfloat16",
+            "--bert_config_file=configs/models/uncased_L-24_H-1024_A-16.json --topology=v3:2x2 --nofind_largest_batch",
+        ),
+    ).run()

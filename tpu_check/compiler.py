@@ -50,15 +50,21 @@ def replicas_of(topology: str) -> int:
     return int(_ask(topology)["replicas"])
 
 
-def compile_step(step: LoweredStep, topology: str, quickly: bool) -> Compiled | Refused:
+class OutOfTimeError(Exception):
+    """The compiler was stopped, as its time was over."""
+
+
+def compile_step(step: LoweredStep, topology: str, quickly: bool, seconds: float | None = None) -> Compiled | Refused:
     """Compiles a step for every core of a topology, such as v5e:2x4.
 
     Args:
         step: of one replica.
         topology: kind and layout.
         quickly: whether to save the compiler's effort; it then may ask for a little more memory.
+        seconds: how long the compiler may take; None for as long as it wants.
 
     Raises:
+        OutOfTimeError: it took longer.
         UserError: there is no such topology, or the compiler crashes.
         RuntimeError: the compiler fails for another reason than memory, or ends without an answer.
     """
@@ -67,23 +73,27 @@ def compile_step(step: LoweredStep, topology: str, quickly: bool) -> Compiled | 
         with open(path, "wb") as writer:
             writer.write(step.hlo)
         places = f"--variables={step.variables.start},{step.variables.stop},{step.first_result}"
-        answer = _ask(topology, path, places, *(["--quickly"] if quickly else []))
+        answer = _ask(topology, path, places, *(["--quickly"] if quickly else []), seconds=seconds)
     if "refused" in answer:
         return Refused(**answer["refused"])
     answer["collectives"] = [tuple(entry) for entry in answer["collectives"]]
     return Compiled(**answer)
 
 
-def _ask(topology: str, *arguments: str) -> dict[str, Any]:
+def _ask(topology: str, *arguments: str, seconds: float | None = None) -> dict[str, Any]:
     environment = {**os.environ, **_ENVIRONMENT}
     environment.pop("TPU_LIBRARY_PATH", None)
-    done = subprocess.run(
-        [sys.executable, "-m", "tpu_check.compiler", topology, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tpu_check.compiler", topology, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OutOfTimeError from error
     lines = done.stdout.strip().splitlines()
     if done.returncode < 0:
         raise UserError(

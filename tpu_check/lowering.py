@@ -11,10 +11,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from official_bert.config import BertConfig
-from official_bert.optimization import WarmupPolynomialDecay
-from official_bert.pretrainer import Pretrainer
-from official_bert.records import FLOAT, Schema
+from official_bert.data.record_schema import FLOAT, Schema
+from official_bert.modeling.config import BertConfig
+from official_bert.optimization.schedules import WarmupPolynomialDecay
+from official_bert.pretraining.train_step import Pretrainer
 from tpu_check.compiler import LoweredStep
 from tpu_check.functional import without_variables
 
@@ -46,7 +46,8 @@ def build_pretrainer(config: BertConfig, **settings: Any) -> Pretrainer:
     """
     with tf.variable_creator_scope(_without_value):
         schedule = WarmupPolynomialDecay(1e-4, num_steps=1_000_000, warmup_steps=10_000)
-        return Pretrainer(config, tf.distribute.OneDeviceStrategy("CPU:0"), schedule, seed=0, **settings)
+        strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+        return Pretrainer(config=config, strategy=strategy, schedule=schedule, seed=0, **settings)
 
 
 def lower(pretrainer: Pretrainer, schema: Schema, batch: int, replicas: int) -> LoweredStep:

@@ -1,21 +1,25 @@
-"""The addresses of the server, and what is said there."""
+"""The server's addresses, their handlers, and the middleware that all requests pass."""
 
 import asyncio
-import hmac
+import contextlib
+import functools
 import importlib.resources
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
-from official_bert.serving import logs, openapi, protocol
+from official_bert.inference.exports import DEFAULT_SIGNATURE
+from official_bert.serving import json_answers, json_requests, logs, openapi
+from official_bert.serving.access import Access
+from official_bert.serving.connections import Connections
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
 from official_bert.serving.options import Options
-from official_bert.serving.refused import RefusedError
-from official_bert.serving.saved_model import DEFAULT_SIGNATURE
+from official_bert.serving.request_error import RequestError
+from official_bert.serving.saved_model import SavedModel
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -29,11 +33,13 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-# Handlers that answer without the token: they tell nothing about the models.
+# Handlers that answer everybody: they say nothing about the models.
 _PUBLIC = {"page", "healthz", "readyz"}
-# What a handler found out about a request, for the log: model, version, instances, refusal.
-_FACTS = web.RequestKey("facts", dict[str, Any])
-_CLIENT_HAS_GONE = 499  # nobody reads it; for the log and the metrics
+# What the log says of a request besides its address and status: model, version, instances, refusal.
+_LOG_FIELDS = web.RequestKey("log_fields", dict[str, Any])
+_CLIENT_HAS_GONE = 499  # no client gets it; for the log and the metrics
+# JSON of more bytes than this is read by a thread, since requests of others would wait for it.
+_SMALL_BODY = 1 << 16
 
 
 class Application:
@@ -41,23 +47,23 @@ class Application:
 
     Attributes:
         draining: set when the server is about to stop: it answers, but asks not to be sent more.
-        under_way: the requests that have begun to arrive and are not answered.
-        heard: the connections that have sent a request; the server takes out those that are closed.
+        in_flight: how many requests have begun to arrive and are not answered.
     """
 
-    def __init__(self, models: Models, options: Options, metrics: Metrics, token: str | None) -> None:
+    def __init__(
+        self, models: Models, options: Options, metrics: Metrics, access: Access, connections: Connections
+    ) -> None:
         self._models, self._options, self._metrics = models, options, metrics
-        self._token = token
-        self._limits = protocol.Limits(options.max_instances, options.max_text_bytes)
+        self._access, self._connections = access, connections
+        self._limits = json_requests.Limits(options.max_instances, options.max_text_bytes)
         self.draining = False
-        self.under_way = 0
-        self.heard: set[Any] = set()
+        self.in_flight = 0
+        self._in_flight_bytes = 0  # of the bodies of these requests
 
     def make(self) -> web.Application:
-        """Returns it as aiohttp wants it."""
+        """Returns aiohttp's application of these handlers."""
         application = web.Application(
             middlewares=[self._observed, self._refusals_as_json, self._guarded],
-            client_max_size=self._options.max_body_bytes,
         )
         model = "/v1/models/{model:[^/:]+}"
         routes = [web.get(path, self.page) for path in _PAGE]
@@ -78,35 +84,44 @@ class Application:
         application.add_routes(routes)
         return application
 
-    # What is asked of models.
+    # Handlers of models.
 
     async def predict(self, request: web.Request) -> web.Response:
-        self._named(request)  # to refuse before the body has been read
-        body = await self._body(request)
-        model, version = self._named(request)  # the newest may be another by now
-        with model.in_use(version) as (saved_model, batcher):
-            asked = protocol.parse(body, saved_model.signatures, self._limits, texts=bool(saved_model.description))
-            request[_FACTS]["instances"] = asked.instances
-            try:
-                async with asyncio.timeout(self._options.timeout_seconds):
-                    outputs = await batcher.predict(asked.signature, asked.inputs)
-            except TimeoutError as error:
-                seconds = self._options.timeout_seconds
-                raise RefusedError(504, f"no answer within {seconds:g} seconds; send less at once") from error
-        answer = protocol.render(outputs, asked)
+        self._find(request)  # to refuse before the body has been read
+        self._access.check_json(request)
+        async with self._read_body(request) as body:
+            model, version = self._find(request)  # the newest may be another by now
+            with model.in_use(version) as (saved_model, batcher):
+                predict_request = await self._parse(body, saved_model)
+                request[_LOG_FIELDS]["instances"] = predict_request.instances
+                try:
+                    async with asyncio.timeout(self._options.timeout_seconds):
+                        outputs = await batcher.predict(predict_request.signature, predict_request.inputs)
+                except TimeoutError as error:
+                    seconds = self._options.timeout_seconds
+                    raise RequestError(504, f"no answer within {seconds:g} seconds; send less at once") from error
+        answer = json_answers.render(outputs, predict_request)
         return web.Response(
             body=answer, content_type="application/json", headers={"X-Model-Version": str(version.number)}
         )
 
+    async def _parse(self, body: bytes, model: SavedModel) -> json_requests.PredictRequest:
+        parse = functools.partial(
+            json_requests.parse, body, model.signatures, self._limits, texts=bool(model.export_metadata)
+        )
+        if len(body) <= _SMALL_BODY:
+            return parse()
+        return await asyncio.get_running_loop().run_in_executor(self._models.pools.parsing, parse)
+
     async def other(self, request: web.Request) -> web.Response:
-        self._named(request)
-        raise RefusedError(400, f":{request.match_info['other']} is not offered; use :predict")
+        self._find(request)
+        raise RequestError(400, f":{request.match_info['other']} is not offered; use :predict")
 
     async def status(self, request: web.Request) -> web.Response:
         model = self._models[request.match_info["model"]]
-        request[_FACTS]["model"] = model.name
+        request[_LOG_FIELDS]["model"] = model.name
         if {"version", "label"} & request.match_info.keys():
-            versions = [self._named(request)[1]]
+            versions = [self._find(request)[1]]
         else:
             versions = [model.versions[number] for number in sorted(model.versions, reverse=True)]
         return _json({"model_version_status": [
@@ -119,7 +134,7 @@ class Application:
         ]})  # fmt: skip
 
     async def metadata(self, request: web.Request) -> web.Response:
-        model, version = self._named(request)
+        model, version = self._find(request)
         assert version.model
         return _json({
             "model_spec": {"name": model.name, "signature_name": "", "version": str(version.number)},
@@ -127,20 +142,24 @@ class Application:
         })  # fmt: skip
 
     async def models(self, _: web.Request) -> web.Response:
-        """All models, with what each is: not of TensorFlow Serving, but the page needs it."""
-        found = []
+        """All models, with what each is. TensorFlow Serving has no such address; the page needs it."""
+        models = []
         for model in self._models:
-            description: dict[str, Any] = {}
+            about_newest: dict[str, Any] = {}
             for newest in model.available[-1:]:
                 assert newest.model
                 default = newest.model.signatures.get(DEFAULT_SIGNATURE)
-                description = {"inputs": list(default.inputs) if default else []} | newest.model.description
-                description["kind"] = newest.model.kind
+                about_newest = {"inputs": list(default.inputs) if default else []} | newest.model.export_metadata
+                about_newest["kind"] = newest.model.kind
+                if default and "endings" in default.inputs:
+                    about_newest["num_choices"] = default.inputs["endings"].shape[1]
             versions = [str(each.number) for each in reversed(model.available)]
-            found.append({"name": model.name, "versions": versions, "labels_of_versions": model.labels, **description})
-        return _json({"models": found})
+            models.append({
+                "name": model.name, "versions": versions, "labels_of_versions": model.labels, **about_newest
+            })  # fmt: skip
+        return _json({"models": models})
 
-    # What is asked of the server.
+    # Handlers of the server.
 
     async def page(self, request: web.Request) -> web.Response:
         name, content_type = _PAGE[request.path]
@@ -152,9 +171,9 @@ class Application:
 
     async def readyz(self, _: web.Request) -> web.Response:
         if self.draining:
-            raise RefusedError(503, "the server is about to stop")
+            raise RequestError(503, "the server is about to stop")
         if not self._models.ready:
-            raise RefusedError(503, "models are being loaded; try again later", retry_after=1)
+            raise RequestError(503, "models are being loaded; try again later", retry_after=1)
         return _json({"status": "ready"})
 
     async def metrics(self, _: web.Request) -> web.Response:
@@ -163,18 +182,18 @@ class Application:
         )
 
     async def openapi(self, _: web.Request) -> web.Response:
-        return _json(openapi.describe(self._models, self._options, with_token=self._token is not None))
+        return _json(openapi.describe(self._models, self._options, with_token=self._access.needs_token))
 
-    # What all requests pass through.
+    # Middleware.
 
     @web.middleware
     async def _observed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         start = time.monotonic()
-        self.heard.add(request.protocol)
-        request[_FACTS] = {}
+        self._connections.begin_request(request)
+        request[_LOG_FIELDS] = {}
         action = request.match_info.handler.__name__ if not request.match_info.http_exception else "unknown"
-        self.under_way += 1
-        self._metrics.under_way.set(self.under_way)
+        self.in_flight += 1
+        self._metrics.in_flight.set(self.in_flight)
         status = _CLIENT_HAS_GONE
         try:
             response = await handler(request)
@@ -186,24 +205,25 @@ class Application:
             return response
         finally:
             seconds = time.monotonic() - start
-            self.under_way -= 1
-            self._metrics.under_way.set(self.under_way)
-            facts = request[_FACTS]
-            model = facts.pop("model", "")
+            self.in_flight -= 1
+            self._metrics.in_flight.set(self.in_flight)
+            self._connections.end_request(request)
+            fields = request[_LOG_FIELDS]
+            model = fields.pop("model", "")
             self._metrics.requests.labels(model, action, str(status)).inc()
             self._metrics.request_seconds.labels(model, action).observe(seconds)
             ms = round(1000 * seconds, 2)
             logs.info(
                 "request", method=request.method, path=request.path, status=status, ms=ms, client=request.remote,
-                model=model, **facts,
+                model=model, **fields,
             )  # fmt: skip
 
     @web.middleware
     async def _refusals_as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
-        except RefusedError as refusal:
-            request[_FACTS]["refusal"] = refusal.message
+        except RequestError as refusal:
+            request[_LOG_FIELDS]["refusal"] = refusal.message
             headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after else {}
             if refusal.status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
@@ -224,40 +244,52 @@ class Application:
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self._token is None or request.match_info.handler.__name__ in _PUBLIC:
-            return await handler(request)
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        # compare_digest takes as long for a wrong token as for the right one, so that it cannot be guessed by the clock
-        right = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token.encode())
-        if scheme.lower() != "bearer" or not right:
-            raise RefusedError(401, "the bearer token is missing or wrong; send the header Authorization: Bearer TOKEN")
+        if request.match_info.handler.__name__ not in _PUBLIC:
+            self._access.check(request)
         return await handler(request)
 
-    def _named(self, request: web.Request) -> tuple[Model, Version]:
-        """The model and version that a request means."""
-        asked = request.match_info
-        model = self._models[asked["model"]]
-        request[_FACTS]["model"] = model.name
-        version = model.find(asked.get("version"), asked.get("label"))
-        request[_FACTS]["version"] = version.number
+    def _find(self, request: web.Request) -> tuple[Model, Version]:
+        """The model and version that a request's address names."""
+        match = request.match_info
+        model = self._models[match["model"]]
+        request[_LOG_FIELDS]["model"] = model.name
+        version = model.find(match.get("version"), match.get("label"))
+        request[_LOG_FIELDS]["version"] = version.number
         return model, version
 
-    async def _body(self, request: web.Request) -> bytes:
-        most = self._options.max_body_bytes
-        too_large = f"the request is larger than {most} bytes; send less at once"
-        if (request.content_length or 0) > most:
-            raise RefusedError(413, too_large)
+    @contextlib.asynccontextmanager
+    async def _read_body(self, request: web.Request) -> AsyncIterator[bytes]:
+        """Yields the body; while the block runs, its bytes count among those in flight."""
+        body = bytearray()
         try:
             async with asyncio.timeout(self._options.timeout_seconds):
-                return await request.read()
+                await self._read_into(body, request)
         except TimeoutError as error:
-            raise RefusedError(
-                408, f"the request did not arrive within {self._options.timeout_seconds:g} seconds"
-            ) from error
-        except web.HTTPRequestEntityTooLarge as error:
-            raise RefusedError(413, too_large) from error
+            self._in_flight_bytes -= len(body)
+            seconds = self._options.timeout_seconds
+            raise RequestError(408, f"the request did not arrive within {seconds:g} seconds") from error
+        except BaseException:
+            self._in_flight_bytes -= len(body)
+            raise
+        try:
+            yield bytes(body)
+        finally:
+            self._in_flight_bytes -= len(body)
+
+    async def _read_into(self, body: bytearray, request: web.Request) -> None:
+        most, too_large = self._options.max_body_bytes, "the request is larger than {} bytes; send less at once"
+        if (request.content_length or 0) > most:
+            raise RequestError(413, too_large.format(most))
+        try:
+            async for chunk in request.content.iter_any():
+                body += chunk
+                self._in_flight_bytes += len(chunk)
+                if len(body) > most:
+                    raise RequestError(413, too_large.format(most))
+                if self._in_flight_bytes > self._options.max_in_flight_bytes:
+                    raise RequestError(503, "too many bytes are in flight; try again later", retry_after=1)
         except (web.RequestPayloadError, ValueError) as error:  # cut short, or not compressed as it says
-            raise RefusedError(400, f"the request's body cannot be read: {error}") from error
+            raise RequestError(400, f"the request's body cannot be read: {error}") from error
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

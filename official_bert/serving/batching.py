@@ -10,22 +10,21 @@ import dataclasses
 import math
 import time
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from official_bert.inference import exports
+from official_bert.inference.exports import DEFAULT_SIGNATURE
 from official_bert.serving import logs
 from official_bert.serving.metrics import Metrics
-from official_bert.serving.refused import RefusedError
-from official_bert.serving.saved_model import DEFAULT_SIGNATURE, SavedModel, Tensors
+from official_bert.serving.request_error import RequestError
+from official_bert.serving.saved_model import SavedModel, Tensors
 
 # Texts are computed together if the longest has at most this many times the bytes of the shortest, as all are padded to
 # it; texts up to _SHORT bytes cost about the same.
 _ALIKE = 2
 _SHORT = 64
-# Outputs whose padding, behind the answers of a shorter text, is -1; that of others is "" or 0.
-_OFFSETS = ("starts", "ends")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +63,7 @@ class Batcher:
     def __init__(
         self,
         model: SavedModel,
+        *,
         name: str,
         threads: concurrent.futures.Executor,
         parallel: int,
@@ -81,12 +81,12 @@ class Batcher:
         """Returns the outputs for inputs [B, ...]: also [B, ...] but for signatures that are not answers (tokenize).
 
         Raises:
-            RefusedError: 429 where too many wait already; 400 where the model refuses an instance.
+            RequestError: 429 where too many wait already; 400 where the model refuses an instance.
         """
         count = len(next(iter(inputs.values())))
         if len(self._waiting) + count > self._limits.queue:
             seconds = math.ceil(len(self._waiting) * self._seconds_per_instance)
-            raise RefusedError(429, f"{len(self._waiting)} instances wait for {self._name} already; try again later",
+            raise RequestError(429, f"{len(self._waiting)} instances wait for {self._name} already; try again later",
                           retry_after=min(max(seconds, 1), 60))  # fmt: skip
         instances = self._instances(signature, inputs, count)
         self._waiting += instances
@@ -97,7 +97,7 @@ class Batcher:
         finally:  # where the client has gone, or one instance was refused, the others are not computed
             for each in instances:
                 each.answer.cancel()
-        return _joined(answers)
+        return exports.join_rows(answers)
 
     def _instances(self, signature: str, inputs: Tensors, count: int) -> list[_Instance]:
         """Cuts a request up.
@@ -107,7 +107,7 @@ class Batcher:
         """
         specs = self._model.signatures[signature]
         shapes = tuple(value.shape[1:] for value in inputs.values())
-        ours = bool(self._model.description)
+        ours = bool(self._model.export_metadata)
         shared = ours and (signature == DEFAULT_SIGNATURE or not specs.takes_texts_alone)
         now, loop = time.monotonic(), asyncio.get_running_loop()
         if not shared:
@@ -181,16 +181,16 @@ class Batcher:
             outputs = self._model.run(signature, together)
             if not cut:
                 return [outputs]
-            return list(self._model.rows(outputs))
+            return list(exports.split_rows(outputs))
         except Exception as error:
             half = len(instances) // 2
             if half:
                 return self._answers(signature, instances[:half], cut) + self._answers(signature, instances[half:], cut)
             if isinstance(error, tf.errors.InvalidArgumentError):
-                return [RefusedError(400, f"the model refuses the input: {_gist(error.message)}")]
-            if not isinstance(error, RefusedError):
+                return [RequestError(400, f"the model refuses the input: {_gist(error.message)}")]
+            if not isinstance(error, RequestError):
                 logs.error("the model failed", error, model=self._name, signature=signature)
-                error = RefusedError(500, f"the model failed: {type(error).__name__}; the server's log has more")
+                error = RequestError(500, f"the model failed: {type(error).__name__}; the server's log has more")
             return [error]
 
 
@@ -199,26 +199,7 @@ def _alike(length: int, other: int) -> bool:
 
 
 def _gist(message: str) -> str:
-    """An error of TensorFlow's without the places in the graph."""
+    """TensorFlow's message without its positions in the graph."""
     noise = ("Graph execution error", "Detected at node", "<stack traces", "\t", " ")
     lines = [line.split(" [Op:")[0] for line in message.splitlines() if line and not line.startswith(noise)]
     return "; ".join(lines) or message
-
-
-def _joined(rows: Sequence[Tensors]) -> Tensors:
-    """Puts the outputs of instances together, padded to the widest."""
-    if len(rows) == 1:
-        return rows[0]
-    joined = {}
-    for name in rows[0]:
-        values = [row[name] for row in rows]
-        widest = np.max([value.shape for value in values], axis=0)
-        padding: Any = b"" if values[0].dtype == object else -1 if name in _OFFSETS else 0
-        joined[name] = np.concatenate([
-            value if value.shape == tuple(widest) else np.pad(
-                value, [(0, int(most) - size) for most, size in zip(widest, value.shape, strict=True)],
-                constant_values=padding,
-            )
-            for value in values
-        ])  # fmt: skip
-    return joined

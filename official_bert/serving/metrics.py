@@ -34,7 +34,7 @@ class Metrics:
         self.waiting = Gauge(
             "official_bert_waiting", "Instances that wait for the model.", ["model"], registry=self._registry
         )
-        self.under_way = Gauge("official_bert_requests_under_way", "Requests under way.", registry=self._registry)
+        self.in_flight = Gauge("official_bert_requests_under_way", "Requests in flight.", registry=self._registry)
         self.version = Gauge(
             "official_bert_version", "The version that answers by default.", ["model"], registry=self._registry
         )

@@ -7,18 +7,21 @@ import asyncio
 import concurrent.futures
 import contextlib
 import gc
+import glob
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
 
-from official_bert import files
 from official_bert.errors import UserError
+from official_bert.inference import exports
 from official_bert.serving import logs
 from official_bert.serving.batching import Batcher, BatchLimits
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
-from official_bert.serving.refused import RefusedError
+from official_bert.serving.request_error import RequestError
 from official_bert.serving.saved_model import SavedModel
+from official_bert.utils import files
 
 # Batches computed at a time, by all models: the second one keeps the processor busy where the first cannot. A batch
 # itself is spread over all cores by TensorFlow.
@@ -26,7 +29,7 @@ PARALLEL_BATCHES = 2
 
 
 class Version:
-    """A version of a model, from when it is found to when its last request is done.
+    """A version of a model, from when its folder appears to when its last request is answered.
 
     Attributes:
         state: START, LOADING, AVAILABLE, UNLOADING or END, as TensorFlow Serving says.
@@ -49,12 +52,15 @@ class Model:
         folder: holds a folder for each version, named by its number.
         labels: versions by label, which stay loaded.
         served: how many of the newest versions are loaded.
-        pools: threads that compute, and the one that loads.
+        pools: the server's threads.
+        limits: of batches.
+        metrics: the server's.
     """
 
     def __init__(
         self,
         name: str,
+        *,
         folder: str,
         labels: dict[str, int],
         served: int,
@@ -77,24 +83,28 @@ class Model:
         """Returns the version that a request means: by number or label, or the newest.
 
         Raises:
-            RefusedError: 404 where there is no such version, 503 where none is loaded yet.
+            RequestError: 404 where there is no such version, 503 where none is loaded yet.
         """
         available = {each.number: each for each in self.available}
         if not available:
-            raise RefusedError(503, f"{self.name} is being loaded; try again later", retry_after=1)
+            raise RequestError(503, f"{self.name} is being loaded; try again later", retry_after=1)
         if label is not None:
             if label not in self.labels:
-                raise RefusedError(
+                raise RequestError(
                     404, f"{self.name} has no label {label!r}{self._choice('; there are ', self.labels)}"
                 )
-            number = self.labels[label]
-        else:
-            number = max(available) if version is None else int(version)
-        if number not in available:
-            raise RefusedError(
-                404, f"version {number} of {self.name} is not served{self._choice('; there are ', available)}"
-            )
-        return available[number]
+            version = str(self.labels[label])
+        if version is None:
+            return available[max(available)]
+        # Compared as text: Python refuses to read numbers of thousands of digits.
+        digits = version.lstrip("0") or "0"
+        for number, each in available.items():
+            if str(number) == digits:
+                return each
+        shown = digits if len(digits) <= 20 else f"{digits[:20]}..."
+        raise RequestError(
+            404, f"version {shown} of {self.name} is not served{self._choice('; there are ', available)}"
+        )
 
     @staticmethod
     def _choice(start: str, names: Any) -> str:
@@ -115,15 +125,15 @@ class Model:
     async def refresh(self) -> None:
         """Looks at the folder: loads what is new, then lets go of what is old."""
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._pools.loader, versions_in, self._folder)
-        newest = sorted(found)[-self._served :]
-        wanted = {*newest, *(number for number in self.labels.values() if number in found)}
+        folders = await loop.run_in_executor(self._pools.loader, versions_in, self._folder)
+        newest = sorted(folders)[-self._served :]
+        wanted = {*newest, *(number for number in self.labels.values() if number in folders)}
         for number in sorted(wanted):
             known = self.versions.get(number)
-            damaged = known and known.error and known.stamp == found[number]  # and has not changed since
+            damaged = known and known.error and known.stamp == folders[number][1]  # and has not changed since
             if known and (known.state != "END" or damaged):
                 continue
-            await self._load(number, found[number])
+            await self._load(number, *folders[number])
         for version in self.available:
             # The newest that answers stays whatever happens to its folder, until another does.
             others = [each for each in self.available if each is not version]
@@ -131,19 +141,19 @@ class Model:
                 version.state = "UNLOADING"
                 logs.info("unloading", model=self.name, version=version.number)
                 self._unload_if_done(version)
-        for number in [number for number, each in self.versions.items() if each.state == "END" and number not in found]:
+        for number in [
+            number for number, each in self.versions.items() if each.state == "END" and number not in folders
+        ]:
             del self.versions[number]
         if self.available:
             self._metrics.version.labels(self.name).set(self.available[-1].number)
 
-    async def _load(self, number: int, stamp: Any) -> None:
+    async def _load(self, number: int, folder: str, stamp: Any) -> None:
         version = self.versions[number] = Version(number, stamp)
         loop = asyncio.get_running_loop()
         start = loop.time()
         try:
-            model = await loop.run_in_executor(
-                self._pools.loader, _loaded, os.path.join(self._folder, str(number)), self._limits.size
-            )
+            model = await loop.run_in_executor(self._pools.loader, _loaded, folder, self._limits.size)
         except Exception as error:
             version.state, version.error = "END", str(error)
             self._metrics.loads.labels(self.name, "failed").inc()
@@ -151,7 +161,12 @@ class Model:
             return
         version.model = model
         version.batcher = Batcher(
-            model, self.name, self._pools.computing, PARALLEL_BATCHES, self._limits, self._metrics
+            model,
+            name=self.name,
+            threads=self._pools.computing,
+            parallel=PARALLEL_BATCHES,
+            limits=self._limits,
+            metrics=self._metrics,
         )
         version.state = "AVAILABLE"
         self._metrics.loads.labels(self.name, "loaded").inc()
@@ -170,11 +185,13 @@ class Pools:
 
     def __init__(self) -> None:
         self.computing = concurrent.futures.ThreadPoolExecutor(PARALLEL_BATCHES, "compute")
+        self.parsing = concurrent.futures.ThreadPoolExecutor(1, "parse")
         self.loader = concurrent.futures.ThreadPoolExecutor(1, "load")
 
     def shut_down(self) -> None:
-        """Ends the threads, when they have done what they are at."""
+        """Ends the threads after their current work."""
         self.computing.shutdown(cancel_futures=True)
+        self.parsing.shutdown(cancel_futures=True)
         self.loader.shutdown(cancel_futures=True)
 
 
@@ -190,7 +207,15 @@ class Models:
         limits = BatchLimits(options.max_batch_size, options.max_wait_ms / 1000, options.max_queue)
         labels = options.labels()
         self._models = {
-            name: Model(name, folder, labels[name], options.versions, self.pools, limits, metrics)
+            name: Model(
+                name,
+                folder=folder,
+                labels=labels[name],
+                served=options.versions,
+                pools=self.pools,
+                limits=limits,
+                metrics=metrics,
+            )
             for name, folder in options.folders().items()
         }
         for name, folder in options.folders().items():
@@ -201,7 +226,7 @@ class Models:
 
     def __getitem__(self, name: str) -> Model:
         if name not in self._models:
-            raise RefusedError(404, f"there is no model {name!r}; there are {', '.join(self._models)}")
+            raise RequestError(404, f"there is no model {name!r}; there are {', '.join(self._models)}")
         return self._models[name]
 
     @property
@@ -238,20 +263,17 @@ def _loaded(folder: str, max_batch_size: int) -> SavedModel:
     return model
 
 
-def versions_in(folder: str) -> dict[int, Any]:
-    """Returns the versions in a model's folder, with a stamp that changes when their files do."""
-    found = {}
-    for name in files.list_folder(folder) if files.exists(folder) else []:
-        number = name.rstrip("/")  # as remote file systems give folders
-        path = os.path.join(folder, number)
-        graph = os.path.join(path, "saved_model.pb")
-        if number.isdecimal() and files.exists(graph):
-            parts = [
-                graph,
-                *(part for inner in ("variables", "assets*") for part in files.glob(os.path.join(path, inner, "*"))),
-            ]
-            found[int(number)] = tuple((part, files.size(part)) for part in parts)
-    return found
+def versions_in(folder: str) -> dict[int, tuple[str, Any]]:
+    """Returns the folder of each whole version in a model's folder, with a stamp that changes when its files do."""
+    versions = {}
+    for number, version_folder in exports.version_folders(folder).items():
+        graph = os.path.join(version_folder, exports.GRAPH_FILE)
+        if files.exists(graph):
+            escaped = glob.escape(version_folder)
+            parts = [files.glob(os.path.join(escaped, inner, "*")) for inner in ("variables", "assets*")]
+            stamp = tuple((path, files.size(path)) for path in itertools.chain([graph], *parts))
+            versions[number] = version_folder, stamp
+    return versions
 
 
 def _check_folder(name: str, folder: str) -> None:
@@ -259,11 +281,11 @@ def _check_folder(name: str, folder: str) -> None:
         raise UserError(f"--model={name}={folder}: there is no such folder; give the --export_dir of an export")
     if versions_in(folder):
         return
-    if files.exists(os.path.join(folder, "saved_model.pb")):
+    if files.exists(os.path.join(folder, exports.GRAPH_FILE)):
         raise UserError(
             f"--model={name}={folder} is one version of a model; give the folder above it, {os.path.dirname(folder)}"
         )
     raise UserError(
-        f"--model={name}={folder} has no versions (folders named by a number, with a saved_model.pb); make one with "
-        "export_saved_model"
+        f"--model={name}={folder} has no versions (folders named by a number, with a {exports.GRAPH_FILE}); make one "
+        "with export_saved_model"
     )

@@ -4,10 +4,11 @@ from typing import Any
 
 import tensorflow as tf
 
-import official_bert
+from official_bert.inference.exports import DEFAULT_SIGNATURE
 from official_bert.serving.models import Model, Models
 from official_bert.serving.options import Options
-from official_bert.serving.saved_model import DEFAULT_SIGNATURE, SavedModel
+from official_bert.serving.saved_model import SavedModel
+from official_bert.version import __version__
 
 Schema = dict[str, Any]
 
@@ -15,12 +16,14 @@ _STRING: Schema = {"type": "string"}
 _ERROR: Schema = {"type": "object", "required": ["error"], "properties": {"error": _STRING}}
 _WRONG = {
     400: "The request cannot be read; the error says what was expected.",
+    403: "The Host or Origin is not allowed.",
     404: "There is no such model or version.",
     408: "The request did not arrive in time.",
     413: "The request is too large.",
+    415: "A page must send application/json.",
     429: "Too many requests wait; try again after the time in Retry-After.",
     500: "The server failed.",
-    503: "The model is being loaded; try again after the time in Retry-After.",
+    503: "The model is being loaded, or too much is in flight; try again after the time in Retry-After.",
     504: "The answer was not ready in time.",
 }
 
@@ -40,7 +43,7 @@ def describe(models: Models, options: Options, with_token: bool) -> Schema:
         "openapi": "3.1.0",
         "info": {
             "title": "official-bert",
-            "version": official_bert.__version__,
+            "version": __version__,
             "description": "TensorFlow Serving's REST API. In place of a string, "
             '{"b64": "..."} with its UTF-8 in base64 is taken as well.',
         },
@@ -58,12 +61,12 @@ def describe(models: Models, options: Options, with_token: bool) -> Schema:
 
 def _paths_of(model: Model, options: Options) -> Schema:
     paths = {}
-    places = [("", model.available[-1:])]
-    places += [(f"/versions/{each.number}", [each]) for each in model.available]
-    places += [(f"/labels/{label}", [each]) for label, number in model.labels.items()
+    addresses = [("", model.available[-1:])]
+    addresses += [(f"/versions/{each.number}", [each]) for each in model.available]
+    addresses += [(f"/labels/{label}", [each]) for label, number in model.labels.items()
                for each in model.available if each.number == number]  # fmt: skip
-    for place, versions in places:
-        path = f"/v1/models/{model.name}{place}"
+    for suffix, versions in addresses:
+        path = f"/v1/models/{model.name}{suffix}"
         paths[path] = {"get": _operation("Versions and their states", _VERSIONS, 404)}
         paths[path + "/metadata"] = {"get": _operation("Signatures", {"type": "object"}, 404, 503)}
         for version in versions:

@@ -1,20 +1,23 @@
-"""What the server is told."""
+"""The flags of serve."""
 
 import dataclasses
 import os
 import re
 
-from official_bert import files
-from official_bert.command_line import option
 from official_bert.errors import UserError
+from official_bert.utils import files
+from official_bert.utils.flags import option
 
 TOKEN_VARIABLE = "OFFICIAL_BERT_TOKEN"
+# Headings of --help.
+_MODELS, _NETWORK, _BATCHES, _LIMITS = ("models", "network", "batches", "limits")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_HOST = re.compile(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:]+:[0-9A-Fa-f:.]*")
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What serve is told.
+    """The options of serve.
 
     Raises:
         UserError: a value is out of range, or --model or --label cannot be read.
@@ -25,32 +28,57 @@ class Options:
         "NAME=FOLDER: serves the versions in FOLDER (the --export_dir of export_saved_model) as NAME. Give the flag "
         "again for each further model.",
         repeated=True,
+        group=_MODELS,
     )
-    host: str = option("127.0.0.1", "The address to listen at: by default only this machine reaches the server.")
-    port: int = option(8501, "The port to listen at; 0 takes a free one and logs it.")
+    host: str = option(
+        "127.0.0.1", "The address to listen at: by default only this machine reaches the server.", group=_NETWORK
+    )
+    port: int = option(8501, "The port to listen at; 0 takes a free one and logs it.", group=_NETWORK)
     token_file: str | None = option(
         None,
         f"A file with a bearer token that requests must carry; the variable {TOKEN_VARIABLE} does the same.",
+        group=_NETWORK,
     )
-    versions: int = option(1, "How many versions of each model to serve, the newest ones.")
+    allowed_hosts: list[str] = option(
+        [],
+        "Without a token: names besides localhost that requests may be addressed to, and pages may come from.",
+        group=_NETWORK,
+    )
+    versions: int = option(1, "How many versions of each model to serve, the newest ones.", group=_MODELS)
     label: list[str] = option(
         [],
         "NAME:LABEL=VERSION: serves this version, new or old, also as /v1/models/NAME/labels/LABEL. May be repeated.",
         repeated=True,
+        group=_MODELS,
     )
-    reload_seconds: float = option(2.0, "How often to look for new versions.")
-    max_batch_size: int = option(32, "The most instances that a model computes at once.")
-    max_wait_ms: float = option(2.0, "The longest that an instance waits for others, while the model is at work.")
-    max_queue: int = option(1024, "The most instances of a model that wait; beyond, requests are refused (429).")
-    max_instances: int = option(256, "The most instances in a request.")
-    max_text_bytes: int = option(100_000, "The longest text, in bytes of UTF-8.")
-    max_body_bytes: int = option(4 << 20, "The longest request, in bytes.")
-    timeout_seconds: float = option(30.0, "The longest that a request takes: to arrive, and then to be answered.")
-    drain_seconds: float = option(30.0, "How long requests under way may take after SIGTERM.")
+    reload_seconds: float = option(2.0, "How often to look for new versions.", group=_MODELS)
+    max_batch_size: int = option(32, "The most instances that a model computes at once.", group=_BATCHES)
+    max_wait_ms: float = option(
+        2.0, "The longest that an instance waits for others, while the model is at work.", group=_BATCHES
+    )
+    max_queue: int = option(
+        1024, "The most instances of a model that wait; beyond, requests are refused (429).", group=_BATCHES
+    )
+    max_instances: int = option(256, "The most instances in a request.", group=_LIMITS)
+    max_text_bytes: int = option(100_000, "The longest text, in bytes of UTF-8.", group=_LIMITS)
+    max_body_bytes: int = option(4 << 20, "The longest request, in bytes.", group=_LIMITS)
+    max_in_flight_bytes: int = option(
+        64 << 20, "The most bytes of all requests that have not been answered yet.", group=_LIMITS
+    )
+    max_connections: int = option(
+        1000,
+        "The most connections at a time, as far as the system has descriptors; further ones are refused (503).",
+        group=_LIMITS,
+    )
+    timeout_seconds: float = option(
+        30.0, "The longest that a request takes: to arrive, and then to be answered.", group=_LIMITS
+    )
+    drain_seconds: float = option(30.0, "How long requests in flight may take after SIGTERM.", group=_LIMITS)
 
     def __post_init__(self) -> None:
         for name, least in (("port", 0), ("versions", 1), ("max_batch_size", 1), ("max_instances", 1),
-                            ("max_text_bytes", 1), ("max_body_bytes", 1), ("max_wait_ms", 0)):  # fmt: skip
+                            ("max_text_bytes", 1), ("max_body_bytes", 1), ("max_connections", 1),
+                            ("max_wait_ms", 0)):  # fmt: skip
             if getattr(self, name) < least:
                 raise UserError(f"--{name} is {getattr(self, name)}; give {least} or more")
         for name in ("reload_seconds", "timeout_seconds", "drain_seconds"):
@@ -63,34 +91,46 @@ class Options:
                 f"--max_queue ({self.max_queue}) is less than --max_instances ({self.max_instances}): such requests "
                 "could never be answered; raise the one or lower the other"
             )
-        self.folders(), self.labels()  # to refuse them now
+        if self.max_in_flight_bytes < self.max_body_bytes:
+            raise UserError(
+                f"--max_in_flight_bytes ({self.max_in_flight_bytes}) is less than --max_body_bytes "
+                f"({self.max_body_bytes}): such a request could never be answered; raise the one or lower the other"
+            )
+        for name in self.allowed_hosts:
+            if not _HOST.fullmatch(name):
+                raise UserError(
+                    f"--allowed_hosts has {name!r}; give names alone, as in bert.example.com, without http:// and port"
+                )
+        self.folders(), self.labels()  # an error in them is one now
 
     def folders(self) -> dict[str, str]:
         """Returns the folder of each model, by its name."""
-        found: dict[str, str] = {}
+        folders: dict[str, str] = {}
         for text in self.model:
             name, equals, folder = text.partition("=")
             if not equals or not folder or not _NAME.fullmatch(name):
                 raise UserError(
                     f"--model={text} cannot be read; give NAME=FOLDER, with letters, digits and _ . - in NAME"
                 )
-            if name in found:
-                raise UserError(f"--model names {name} twice, for {found[name]} and {folder}; give each model one name")
-            found[name] = folder.rstrip("/") or "/"
-        return found
+            if name in folders:
+                raise UserError(
+                    f"--model names {name} twice, for {folders[name]} and {folder}; give each model one name"
+                )
+            folders[name] = folder.rstrip("/") or "/"
+        return folders
 
     def labels(self) -> dict[str, dict[str, int]]:
         """Returns the labelled versions of each model: {"sentiment": {"stable": 3}}."""
-        found: dict[str, dict[str, int]] = {name: {} for name in self.folders()}
+        labels: dict[str, dict[str, int]] = {name: {} for name in self.folders()}
         for text in self.label:
             match = re.fullmatch(r"([^:=]+):([A-Za-z0-9_.-]+)=(\d+)", text)
             if not match:
                 raise UserError(f"--label={text} cannot be read; give NAME:LABEL=VERSION, as in sentiment:stable=3")
             name, label, version = match.groups()
-            if name not in found:
-                raise UserError(f"--label={text}: there is no model {name}; --model names {', '.join(found)}")
-            found[name][label] = int(version)
-        return found
+            if name not in labels:
+                raise UserError(f"--label={text}: there is no model {name}; --model names {', '.join(labels)}")
+            labels[name][label] = int(version)
+        return labels
 
     def token(self) -> str | None:
         """Returns the bearer token, or None where none is asked for.

@@ -1,7 +1,4 @@
-"""A SavedModel that has been loaded: its signatures, what it is, and its answers.
-
-Shapes: B instances; W words of a text (tagging), masks in it (fill-mask) or its pieces (encoder).
-"""
+"""A SavedModel that has been loaded: its signatures, its metadata, and its answers."""
 
 import os
 from collections.abc import Mapping
@@ -13,14 +10,15 @@ import tensorflow_text  # noqa: F401  (its operations are in exported models)
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from official_bert import files, warmup
+from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
+from official_bert.export import warmup
+from official_bert.inference import exports
+from official_bert.inference.exports import DEFAULT_SIGNATURE
+from official_bert.utils import files
 
 Tensors = dict[str, np.ndarray]
 
-DEFAULT_SIGNATURE = warmup.DEFAULT_SIGNATURE
-# The output, [B, W, ...], that says how much of a row is an answer; the rest, "" or 0, fills up to the longest row.
-_WIDTH_OF = {"tagging": "words", "fill_mask": "tokens", "encoder": "input_mask"}
 _WARM_UP_TEXT = "a text to warm up with , "
 
 
@@ -55,7 +53,7 @@ class SavedModel:
 
     Attributes:
         signatures: by name.
-        description: assets.extra/official_bert.json; empty for a SavedModel that is not this project's.
+        export_metadata: what export says of the model; empty for a SavedModel that another tool wrote.
 
     Raises:
         UserError: it cannot be loaded.
@@ -63,8 +61,9 @@ class SavedModel:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        path = os.path.join(folder, "saved_model.pb")
+        path = os.path.join(folder, exports.GRAPH_FILE)
         try:
+            checksums.check_files(folder)
             proto = saved_model_pb2.SavedModel.FromString(files.read_bytes(path))
             self._loaded = tf.saved_model.load(folder)
         except UserError:
@@ -76,28 +75,18 @@ class SavedModel:
         self.signatures = {name: Signature(definitions[name]) for name in sorted(self._functions)}
         if not self.signatures:
             raise UserError(f"{folder} has no signatures; make the SavedModel with export_saved_model")
-        described = os.path.join(folder, "assets.extra", "official_bert.json")
-        self.description = files.read_json_object(described) if files.exists(described) else {}
+        self.export_metadata = exports.read_metadata(folder)
 
     @property
     def kind(self) -> str:
         """What the model does: classification, fill_mask, ...; "other" where it does not say."""
-        return str(self.description.get("kind", "other"))
+        return str(self.export_metadata.get("kind", "other"))
 
     def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Tensors:
         """Returns the outputs for inputs of the right types and shapes; raises TensorFlow's errors."""
         specs = self.signatures[signature].inputs
         tensors = {name: tf.constant(value, specs[name].dtype) for name, value in inputs.items()}
         return {name: value.numpy() for name, value in sorted(self._functions[signature](**tensors).items())}
-
-    def rows(self, outputs: Tensors) -> list[Tensors]:
-        """Cuts outputs into those of each instance, [1, ...], without padding to longer instances."""
-        count = len(next(iter(outputs.values())))
-        rows = [{name: value[i : i + 1] for name, value in outputs.items()} for i in range(count)]
-        measure = _WIDTH_OF.get(self.kind)
-        if measure not in outputs:
-            return rows
-        return [_without_padding(row, row[measure]) for row in rows]
 
     def metadata(self) -> dict[str, Any]:
         """Returns the signatures in TensorFlow Serving's JSON."""
@@ -118,14 +107,14 @@ class SavedModel:
             UserError: the file cannot be read, or the model cannot answer what stands there: as TensorFlow Serving, the
                 server does not take up such a version.
         """
-        path = os.path.join(self.folder, warmup.FILE)
+        path = os.path.join(self.folder, exports.WARMUP_FILE)
         if files.exists(path):
             for number, (signature, inputs) in enumerate(warmup.read_requests(path), start=1):
                 try:
                     self.run(signature, inputs)
                 except Exception as error:  # TensorFlow raises many kinds
                     raise UserError(
-                        f"{self.folder} cannot answer request {number} of its {warmup.FILE}, to {signature}: "
+                        f"{self.folder} cannot answer request {number} of its {exports.WARMUP_FILE}, to {signature}: "
                         f"{type(error).__name__} {error}"
                     ) from error
         else:
@@ -145,13 +134,3 @@ class SavedModel:
                 self.run(DEFAULT_SIGNATURE, inputs)
             except tf.errors.InvalidArgumentError:
                 return  # it wants other texts, with [MASK] say
-
-
-def _without_padding(row: Tensors, words: np.ndarray) -> Tensors:
-    is_filled = words[0] != (b"" if words.dtype == object else 0)  # [W, ...]
-    filled = np.flatnonzero(is_filled.any(axis=tuple(range(1, is_filled.ndim))))
-    width = int(filled[-1]) + 1 if len(filled) else 0
-    return {
-        name: value[:, :width] if value.shape[1:2] == words.shape[1:2] else value  # [1, W, ...]
-        for name, value in row.items()
-    }

@@ -1,38 +1,52 @@
-"""Every task, by the name that --task gives it."""
+"""From the options of a task to the task."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from official_bert import task_models
-from official_bert.errors import UserError
-from official_bert.finetuning_options import Options
-from official_bert.tasks import glue, multiple_choice_task, squad_task, tabular, tagging_task
+from official_bert.tasks.glue import GlueTask
+from official_bert.tasks.multiple_choice_task import MultipleChoiceTask
+from official_bert.tasks.options import (
+    GlueOptions,
+    MultipleChoiceOptions,
+    SquadOptions,
+    TableOptions,
+    TaggingOptions,
+    TaskOptions,
+    options_class,
+)
+from official_bert.tasks.squad_task import SquadTask
+from official_bert.tasks.tabular import TableTask
+from official_bert.tasks.tagging_task import FolderTaggingTask, TableTaggingTask
 from official_bert.tasks.task import Task
 
-TASKS: dict[str, Task] = {**glue.TASKS, **multiple_choice_task.TASKS}
-# Tasks that the options shape: their columns, lengths, files.
-MADE: dict[str, Callable[[Options], Task]] = {
-    "squad": squad_task.make_version_1,
-    "squad_v2": squad_task.make_version_2,
-    "tagging": tagging_task.make_task,
-    "table": tabular.make_task,
-}
 
+def make_task(name: str, options: TaskOptions, labels: Sequence[str] | None = None, needs_labels: bool = True) -> Task:
+    """Returns the task that the options describe.
 
-def find_task(options: Options) -> Task:
-    """Returns the task that the options name.
+    Args:
+        name: as --task names it.
+        options: those of the task, of the class that TASK_OPTIONS has for it.
+        labels: the classes' names of a fine-tuned model that is there, for a table and for tagging; None for those of
+            the training data.
+        needs_labels: whether the rows of a table to train on need labels.
 
     Raises:
-        UserError: there is none of that name, or its own options are wrong.
+        UserError: there is no such task, an option is wrong, or there are no training data to tell the labels.
+        TypeError: the options are those of another task.
     """
-    if options.task == "features":
-        raise UserError("vectors of texts take other flags; see python -m run_finetuning --task=features --help")
-    if options.task == "table" and options.label_kind == task_models.TAGGING:
-        return tagging_task.make_table_task(options)
-    if options.task in MADE:
-        return MADE[options.task](options)
-    if options.task in TASKS:
-        task = TASKS[options.task]
-        return (
-            glue.with_windows(task, options.doc_stride) if options.doc_stride and options.task in glue.TASKS else task
-        )
-    raise UserError(f"unknown task {options.task!r}; expected one of {', '.join([*TASKS, *MADE])}")
+    if type(options) is not options_class(name):
+        raise TypeError(f"the options of {name} are {type(options).__name__}; expected {options_class(name).__name__}")
+    options.check()
+    match options:
+        case GlueOptions():
+            return GlueTask(name, options)
+        case SquadOptions():
+            return SquadTask(options)
+        case MultipleChoiceOptions():
+            return MultipleChoiceTask(name, options)
+        case TaggingOptions():
+            return FolderTaggingTask(options, labels)
+        case TableOptions(label_kind="tagging"):
+            return TableTaggingTask(options, labels)
+        case TableOptions():
+            return TableTask(options, labels, needs_labels)
+    raise AssertionError(f"no task is made from {type(options).__name__}")

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from official_bert import files, text_pairs
 from official_bert.errors import UserError
-from official_bert.tasks.bad_rows import BadRows
-from official_bert.tokenization import CLS, SEP, FullTokenizer
+from official_bert.tokenization import pairs
+from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
+from official_bert.utils import files
+from official_bert.utils.bad_rows import BadRows
 
 NUM_CHOICES = 4
 
@@ -40,7 +41,7 @@ def read(path: str, bad_rows: BadRows, need_labels: bool = True) -> list[Example
 
     Args:
         path: the file.
-        bad_rows: is told of each example that is wrong.
+        bad_rows: gets each example that is wrong.
         need_labels: whether an example without a label is of no use. In JSON, -1 means that it is not known.
 
     Raises:
@@ -53,12 +54,12 @@ def read(path: str, bad_rows: BadRows, need_labels: bool = True) -> list[Example
     if reader is None:
         raise UserError(f"{path}: expected SWAG's *.csv or *.jsonl, or CODAH's *.tsv")
     examples = []
-    for line, found in reader(path, files.read_text(path)):
-        reason = found if isinstance(found, str) else _problem(found, need_labels)
+    for line, row in reader(path, files.read_text(path)):
+        reason = row if isinstance(row, str) else _problem(row, need_labels)
         if reason:
             bad_rows.add(path, line, reason)
         else:
-            examples.append(found)
+            examples.append(row)
     if not examples:
         raise UserError(f"{path} has no examples")
     return examples
@@ -146,8 +147,8 @@ def pack(example: Example, tokenizer: FullTokenizer, max_seq_length: int) -> lis
     sequences = []
     for text in example.endings:
         a, b = list(prompt), tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
-        text_pairs.truncate_at_the_end(a, b, max_seq_length - 3)
-        sequences.append(text_pairs.join(cls, sep, a, b))
+        pairs.truncate_at_the_end(a, b, max_seq_length - 3)
+        sequences.append(pairs.join(cls, sep, a, b))
     return sequences
 
 

@@ -4,18 +4,20 @@ E examples, R rows, C classes, T tokens
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from official_bert import files, task_models
 from official_bert.errors import UserError
-from official_bert.fast_tokenization import FastTokenizer
-from official_bert.tasks.task import EXAMPLE, LABELS, Array, Features, Outcome, Outputs, check_length
-from official_bert.text_pairs import lengths_truncated_at_the_end
-from official_bert.tokenization import CLS, SEP
+from official_bert.modeling import task_models
+from official_bert.tasks.task import EXAMPLE, LABELS, Array, Features, Outcome, Outputs, Task, check_length
+from official_bert.tokenization.exact import CLS, SEP
+from official_bert.tokenization.fast import FastTokenizer
+from official_bert.tokenization.pairs import lengths_truncated_at_the_end
+from official_bert.utils import files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,57 +38,125 @@ class TextExample:
     label: Any = None
 
 
+class SequenceTask(Task):
+    """A task of whole texts or pairs.
+
+    Args:
+        name: as --task names it.
+        kind: classification, multi_label or regression.
+        labels: the classes' names; None for regression.
+        pair: whether an example has two texts.
+        doc_stride: see `featurize`.
+    """
+
+    def __init__(
+        self, *, name: str, kind: str, labels: tuple[str, ...] | None, pair: bool, doc_stride: int | None
+    ) -> None:
+        self.name, self.kind, self.labels, self.pair, self.doc_stride = name, kind, labels, pair, doc_stride
+        self.settings = {"doc_stride": doc_stride} if doc_stride else {}
+
+    def featurize(self, examples: Sequence[TextExample], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+        num_labels = len(self.labels or ())
+        return featurize(
+            examples, tokenizer, max_seq_length, kind=self.kind, num_labels=num_labels, doc_stride=self.doc_stride
+        )
+
+    def decode(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> Array:
+        return decode(outputs, features, examples, kind=self.kind)
+
+    def outcomes(self, predictions: Array, examples: Sequence[TextExample]) -> list[Outcome]:
+        outcomes = []
+        labels = predicted_labels(self.kind, predictions)
+        for label, prediction, example in zip(labels, predictions, examples, strict=True):
+            text = example.text_a if example.text_b is None else f"{example.text_a} ||| {example.text_b}"
+            expected, predicted = (names_of(self.kind, self.labels, each) for each in (example.label, label))
+            outcomes.append(
+                Outcome(text, expected, predicted, expected == predicted, _certainty(self.kind, prediction))
+            )
+        return outcomes
+
+    def write_predictions(
+        self, folder: str, split: str, predictions: Array, examples: Sequence[TextExample]
+    ) -> list[str]:
+        return [write_table(folder, split, self.kind, self.labels, predictions, examples)]
+
+
+def _certainty(kind: str, prediction: Any) -> float | None:
+    """The probability of the predicted class; of several labels, that of the least certain decision."""
+    if kind == task_models.REGRESSION:
+        return None
+    probabilities = np.maximum(prediction, 1.0 - prediction) if kind == task_models.MULTI_LABEL else [max(prediction)]
+    return float(min(probabilities))
+
+
 def featurizer(
     kind: str, num_labels: int, doc_stride: int | None = None
 ) -> Callable[[Sequence[TextExample], FastTokenizer, int], Features]:
-    """Returns a task's `featurize`: [CLS] a [SEP] or [CLS] a [SEP] b [SEP], by fine-tuning's law of truncation.
+    """Returns `featurize` for a kind of task."""
+    return functools.partial(featurize, kind=kind, num_labels=num_labels, doc_stride=doc_stride)
+
+
+def featurize(
+    examples: Sequence[TextExample],
+    tokenizer: FastTokenizer,
+    max_seq_length: int,
+    *,
+    kind: str,
+    num_labels: int,
+    doc_stride: int | None = None,
+) -> Features:
+    """Returns [CLS] a [SEP] or [CLS] a [SEP] b [SEP] of each example, cut as fine-tuning of the original cuts them.
+
+    As in the original, a second text without tokens counts as none: [CLS] a [SEP].
 
     Args:
+        examples: either all have two texts, or none.
+        tokenizer: for their texts.
+        max_seq_length: of a sequence, in tokens.
         kind: classification, multi_label or regression.
         num_labels: C.
         doc_stride: None cuts what is too long. A number makes windows of it, each that many tokens after the one
             before: windows over the text, or over the second text with the first one in each window.
+
+    Raises:
+        UserError: there is no room for a token, or the windows leave some out.
     """
-
-    def featurize(examples: Sequence[TextExample], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
-        pair = bool(examples) and examples[0].text_b is not None
-        specials = 3 if pair else 2
-        check_length(max_seq_length, specials + 1)
-        room = max_seq_length - specials
-        ids_a, splits_a = tokenizer.encode([example.text_a for example in examples])
-        ids_b, splits_b = tokenizer.encode([example.text_b or "" for example in examples])
-        lengths_a, lengths_b = np.diff(splits_a), np.diff(splits_b)
-        numbers = np.arange(len(examples))
-        starts_a, starts_b = splits_a[:-1], splits_b[:-1]
-        if doc_stride is None:
-            lengths_a, lengths_b = lengths_truncated_at_the_end(lengths_a, lengths_b, room)
-        elif pair:
-            lengths_a = np.minimum(lengths_a, room // 2)
-            numbers, offsets, lengths_b = _windows(lengths_b, room - lengths_a, doc_stride)
-            starts_a, lengths_a, starts_b = starts_a[numbers], lengths_a[numbers], starts_b[numbers] + offsets
-        else:
-            numbers, offsets, lengths_a = _windows(lengths_a, np.full(len(examples), room), doc_stride)
-            starts_a, starts_b, lengths_b = starts_a[numbers] + offsets, starts_b[numbers], lengths_b[numbers]
-        cls, sep = tokenizer.exact.convert_tokens_to_ids([CLS, SEP])
-        ends_a = lengths_a + 2  # of [CLS] a [SEP]
-        lengths = ends_a + (lengths_b + 1 if pair else 0)
-        splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        first, last = splits[:-1], splits[1:] - 1
-        ids = np.empty(splits[-1], np.int32)
-        ids[first] = cls
-        ids[first + ends_a - 1] = sep
-        ids[last] = sep
-        ids[_ranges(first + 1, lengths_a)] = ids_a[_ranges(starts_a, lengths_a)]
-        segment_ids = np.zeros_like(ids)
-        if pair:
-            ids[_ranges(first + ends_a, lengths_b)] = ids_b[_ranges(starts_b, lengths_b)]
-            segment_ids[_ranges(first + ends_a, lengths_b + 1)] = 1
-        targets = _targets(examples, kind, num_labels)
-        return Features(
-            ids, segment_ids, splits, {name: each[numbers] for name, each in targets.items()}, {EXAMPLE: numbers}
-        )
-
-    return featurize
+    pair = bool(examples) and examples[0].text_b is not None
+    check_length(max_seq_length, 4 if pair else 3)
+    ids_a, splits_a = tokenizer.encode([example.text_a for example in examples])
+    ids_b, splits_b = tokenizer.encode([example.text_b or "" for example in examples])
+    lengths_a, lengths_b = np.diff(splits_a), np.diff(splits_b)
+    numbers = np.arange(len(examples))
+    starts_a, starts_b = splits_a[:-1], splits_b[:-1]
+    room = max_seq_length - np.where(lengths_b > 0, 3, 2)  # [E], without [CLS] and one or two [SEP]
+    if doc_stride is None:
+        lengths_a, lengths_b = lengths_truncated_at_the_end(lengths_a, lengths_b, room)
+    elif pair:
+        lengths_a = np.minimum(lengths_a, room // 2)
+        numbers, offsets, lengths_b = _windows(lengths_b, room - lengths_a, doc_stride)
+        starts_a, lengths_a, starts_b = starts_a[numbers], lengths_a[numbers], starts_b[numbers] + offsets
+    else:
+        numbers, offsets, lengths_a = _windows(lengths_a, room, doc_stride)
+        starts_a, starts_b, lengths_b = starts_a[numbers] + offsets, starts_b[numbers], lengths_b[numbers]
+    cls, sep = tokenizer.exact.convert_tokens_to_ids([CLS, SEP])
+    ends_a = lengths_a + 2  # of [CLS] a [SEP]
+    has_b = lengths_b > 0
+    lengths = ends_a + lengths_b + has_b
+    splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    first, last = splits[:-1], splits[1:] - 1
+    ids = np.empty(splits[-1], np.int32)
+    ids[first] = cls
+    ids[first + ends_a - 1] = sep
+    ids[last] = sep
+    ids[_ranges(first + 1, lengths_a)] = ids_a[_ranges(starts_a, lengths_a)]
+    segment_ids = np.zeros_like(ids)
+    if pair:
+        ids[_ranges(first + ends_a, lengths_b)] = ids_b[_ranges(starts_b, lengths_b)]
+        segment_ids[_ranges(first + ends_a, lengths_b + has_b)] = 1
+    targets = _targets(examples, kind, num_labels)
+    return Features(
+        ids, segment_ids, splits, {name: each[numbers] for name, each in targets.items()}, {EXAMPLE: numbers}
+    )
 
 
 def _windows(lengths: Array, room: Array, stride: int) -> tuple[Array, Array, Array]:
@@ -125,20 +195,21 @@ def several_hot(labels: Sequence[Sequence[int]], num_labels: int) -> Array:
 
 
 def decoder(kind: str) -> Callable[[Outputs, Features, Sequence[TextExample]], Array]:
-    """Returns a task's `decode`: the logits of an example's windows are averaged, and made probabilities.
+    """Returns `decode` for a kind of task."""
+    return functools.partial(decode, kind=kind)
 
-    Its predictions are float64 [E, C] probabilities (of multi_label each by itself), or [E] values for regression.
+
+def decode(outputs: Outputs, features: Features, examples: Sequence[TextExample], *, kind: str) -> Array:
+    """Returns predictions: the logits of each example's windows are averaged, and become probabilities.
+
+    They are float64 [E, C] probabilities (of multi_label each by itself), or [E] values for regression.
     """
-
-    def decode(outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> Array:
-        means = pooled(outputs, features, len(examples))
-        if kind == task_models.REGRESSION:
-            return means
-        if kind == task_models.MULTI_LABEL:
-            return np.asarray(1.0 / (1.0 + np.exp(-means)))
-        return softmax(means)
-
-    return decode
+    means = pooled(outputs, features, len(examples))
+    if kind == task_models.REGRESSION:
+        return means
+    if kind == task_models.MULTI_LABEL:
+        return np.asarray(1.0 / (1.0 + np.exp(-means)))
+    return softmax(means)
 
 
 def pooled(outputs: Outputs, features: Features, examples: int) -> Array:
@@ -180,20 +251,6 @@ def predicted_labels(kind: str, predictions: Array) -> list[Any]:
     if kind == task_models.MULTI_LABEL:
         return [tuple(np.flatnonzero(row > 0.5).tolist()) for row in predictions]
     return [int(number) for number in classes(predictions)]
-
-
-def outcomes_of(kind: str, labels: Sequence[str] | None) -> Callable[[Array, Sequence[TextExample]], list[Outcome]]:
-    """Returns a task's `outcomes`."""
-
-    def outcomes(predictions: Array, examples: Sequence[TextExample]) -> list[Outcome]:
-        made = []
-        for label, example in zip(predicted_labels(kind, predictions), examples, strict=True):
-            text = example.text_a if example.text_b is None else f"{example.text_a} ||| {example.text_b}"
-            expected, predicted = names_of(kind, labels, example.label), names_of(kind, labels, label)
-            made.append(Outcome(text, expected, predicted, expected == predicted))
-        return made
-
-    return outcomes
 
 
 def write_table(

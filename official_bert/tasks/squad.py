@@ -1,7 +1,7 @@
 """SQuAD (v1.1: arXiv:1606.05250, v2.0: arXiv:1806.03822): questions, and the windows of context about which they are.
 
-An answer is a run of characters of the context. The pieces of the context know their characters, so that an answer
-becomes positions, and positions an answer, without any guessing.
+An answer is a span of characters of the context. Each piece of the context has its characters beside it, so that an
+answer becomes positions, and positions an answer, without any guessing.
 
 Defects of the original script that are mended here:
 
@@ -20,13 +20,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from official_bert import files, text_pairs
 from official_bert.errors import UserError
-from official_bert.progress import Progress
 from official_bert.tasks import windows
-from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.tfds_data import DataSet
-from official_bert.tokenization import CLS, SEP, BasicTokenizer, FullTokenizer
+from official_bert.tokenization import pairs
+from official_bert.tokenization.exact import CLS, SEP, BasicTokenizer, FullTokenizer
+from official_bert.utils import files
+from official_bert.utils.bad_rows import BadRows
+from official_bert.utils.progress import Progress
+
+_MAX_BYTES = 4 << 30  # of a file of questions; SQuAD's largest has 42 MB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,9 +129,9 @@ def read(path: str, version_2: bool, for_training: bool, bad_rows: BadRows) -> l
     Args:
         path: the file.
         version_2: whether questions may have no answer in their context (`is_impossible`).
-        for_training: whether an answer is to be learnt: each question then needs one, at its place in the context (or,
-            in v2.0, none). Otherwise answers may be missing, and their places are not looked at.
-        bad_rows: is told of each question that is wrong, by its id.
+        for_training: whether an answer is to be learnt: each question then needs one, where it says in the context (or,
+            in v2.0, none). Otherwise answers may be missing, and where they begin is not looked at.
+        bad_rows: gets each question that is wrong, by its id.
 
     Raises:
         UserError: the file is not in that layout, or has no good question.
@@ -139,7 +142,7 @@ def read(path: str, version_2: bool, for_training: bool, bad_rows: BadRows) -> l
     for question in _questions(path, version_2):
         reason = _problem(question, words) if for_training else None
         if question.answers == () and not version_2:
-            reason = "it has no answer (is_impossible), which v1.1 does not know; use the task of v2.0"
+            reason = "it has no answer (is_impossible), which v1.1 does not have; use the task of v2.0"
         if question.id in seen:
             reason = "its id was used before; every question needs its own, since predictions go by it"
         seen.add(question.id)
@@ -159,7 +162,7 @@ def read_tfds(data_dir: str | None, split: str, version_2: bool, bad_rows: BadRo
         data_dir: where that keeps its files; None for its default.
         split: train or dev.
         version_2: whether questions may have no answer.
-        bad_rows: is told of questions that cannot be learnt.
+        bad_rows: gets the questions that cannot be learnt.
     """
     data = DataSet("squad/v2.0" if version_2 else "squad/v1.1", data_dir)
     questions = []
@@ -191,14 +194,14 @@ def _problem(question: Question, words: BasicTokenizer) -> str | None:
 
 
 def _questions(path: str, version_2: bool) -> Iterator[Question]:
-    content = files.read_json_object(path)
+    content = files.read_json_object(path, max_bytes=_MAX_BYTES)
     for article_number, article in enumerate(_get(content, "data", list, path)):
-        article_place = f"{path}, article {article_number}"
-        for paragraph_number, paragraph in enumerate(_get(article, "paragraphs", list, article_place)):
-            place = f"{article_place}, paragraph {paragraph_number}"
-            context = _get(paragraph, "context", str, place)
-            for number, entry in enumerate(_get(paragraph, "qas", list, place)):
-                name = _get(entry, "id", str, f"{place}, question {number}")
+        article_name = f"{path}, article {article_number}"
+        for paragraph_number, paragraph in enumerate(_get(article, "paragraphs", list, article_name)):
+            paragraph_name = f"{article_name}, paragraph {paragraph_number}"
+            context = _get(paragraph, "context", str, paragraph_name)
+            for number, entry in enumerate(_get(paragraph, "qas", list, paragraph_name)):
+                name = _get(entry, "id", str, f"{paragraph_name}, question {number}")
                 where = f"{path}, question {name}"
                 text = _get(entry, "question", str, where)
                 yield Question(name, text, context, _answers(entry, where, version_2))
@@ -207,10 +210,12 @@ def _questions(path: str, version_2: bool) -> Iterator[Question]:
 def _answers(entry: dict[str, Any], where: str, version_2: bool) -> tuple[Answer, ...] | None:
     if "is_impossible" in entry and _get(entry, "is_impossible", bool, where):
         return ()
-    given = _get(entry, "answers", list, where) if "answers" in entry else None
-    if not given and not (version_2 and given == []):
+    answers = _get(entry, "answers", list, where) if "answers" in entry else None
+    if not answers and not (version_2 and answers == []):
         return None
-    return tuple(Answer(_get(answer, "text", str, where), _get(answer, "answer_start", int, where)) for answer in given)
+    return tuple(
+        Answer(_get(answer, "text", str, where), _get(answer, "answer_start", int, where)) for answer in answers
+    )
 
 
 def _get(holder: Any, name: str, kind: type, where: str) -> Any:
@@ -237,15 +242,15 @@ def cut_into_windows(questions: Sequence[Question], tokenizer: FullTokenizer, li
 
     A context is cut into pieces once, however many questions are about it, if they follow each other.
     """
-    found: list[Window] = []
+    cut: list[Window] = []
     context = None
     progress = Progress("featurizing", len(questions), "questions")
     for number, question in enumerate(questions):
         if context is None or context.text != question.context:
             context = tokenize_context(question.context, tokenizer)
-        found += windows_of(number, question, context, tokenizer, limits)
+        cut += windows_of(number, question, context, tokenizer, limits)
         progress.update(number + 1)
-    return found
+    return cut
 
 
 def windows_of(
@@ -263,9 +268,9 @@ def windows_of(
     count = len(context.ids)
     spans = [(start, min(start + room, count)) for start in windows.starts(count, room, limits.doc_stride)]
     owners = windows.with_most_context(spans, count)
-    answer_first, answer_last = answer_tokens(question, context)
+    answer_first, answer_last = answer_tokens(question, context, tokenizer)
     for index, (start, end) in enumerate(spans):
-        input_ids, segment_ids = text_pairs.join(cls, sep, query, context.ids[start:end].tolist())
+        input_ids, segment_ids = pairs.join(cls, sep, query, context.ids[start:end].tolist())
         offset = len(query) + 2
         here = start <= answer_first <= answer_last < end
         yield Window(
@@ -281,12 +286,35 @@ def windows_of(
         )
 
 
-def answer_tokens(question: Question, context: Context) -> tuple[int, int]:
-    """Returns the first and the last of the context's tokens that hold the first answer; -1 if there is none."""
+def answer_tokens(question: Question, context: Context, tokenizer: FullTokenizer) -> tuple[int, int]:
+    """Returns the first and the last of the context's tokens that hold the first answer; -1 if there is none.
+
+    Where the answer cuts a piece, as "3" in "33.3%", these tokens hold more than the answer. Then tokens that are the
+    answer's own are taken instead, if there are such within the same words, as the original does.
+    """
     if not question.answers:
         return -1, -1
     answer = question.answers[0]
     end = answer.start + len(answer.text)
     # Pieces are in the order of the text; one that is cut by the answer's edge belongs to it.
     held = np.flatnonzero((context.ends > answer.start) & (context.starts < end))
-    return (int(held[0]), int(held[-1])) if len(held) else (-1, -1)
+    if not len(held):
+        return -1, -1
+    first, last = int(held[0]), int(held[-1])
+    if context.starts[first] < answer.start or context.ends[last] > end:
+        return _same_tokens(tokenizer, answer, context) or (first, last)
+    return first, last
+
+
+def _same_tokens(tokenizer: FullTokenizer, answer: Answer, context: Context) -> tuple[int, int] | None:
+    """The first tokens, within the words between white space that hold the answer, that are the answer's tokens."""
+    end = answer.start + len(answer.text)
+    before, after = context.text[: answer.start].rsplit(maxsplit=1), context.text[end:].split(maxsplit=1)
+    word_start = answer.start - (len(before[-1]) if before and not context.text[answer.start - 1].isspace() else 0)
+    word_end = end + (len(after[0]) if after and not context.text[end].isspace() else 0)
+    within = np.flatnonzero((context.starts >= word_start) & (context.ends <= word_end)).tolist()
+    wanted = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(answer.text))
+    for first in within[: len(within) - len(wanted) + 1]:
+        if wanted and context.ids[first : first + len(wanted)].tolist() == wanted:
+            return first, first + len(wanted) - 1
+    return None

@@ -1,13 +1,13 @@
 """From a model's scores to the answers of SQuAD.
 
-The original's law: of every window the best starts and ends, in pairs that can be an answer, best sum first, and of
+As in the original: of every window the best starts and ends, in pairs that can be an answer, best sum first, and of
 those with the same text the best. It differs in three things:
 
 - The text is what stands in the context from the first piece's first character to the last one's last. The original
   joins the pieces, looks them up in the words with lower case and accents gone, and where that fails (characters that
-  change their number in lower case, say) gives the whole words, punctuation included; runs of white space become one.
+  change their number in lower case, say) gives the whole words, punctuation included; several white spaces become one.
 - Positions where no answer can begin or end (question, padding, and starts that another window sees better) do not use
-  up places among the best.
+  up ranks among the best.
 - Without any pair the answer is "". The original crashes there (v2.0), or answers with the word "empty".
 """
 
@@ -101,12 +101,12 @@ def _predict(
     n_best_size: int,
     max_answer_length: int,
 ) -> Prediction:
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for window, start, end in zip(windows, starts, ends, strict=True):
-        found += _candidates(context, window, start, end, n_best_size, max_answer_length)
-    found.sort(key=_score, reverse=True)
+        candidates += _candidates(context, window, start, end, n_best_size, max_answer_length)
+    candidates.sort(key=_score, reverse=True)
     distinct: dict[str, Candidate] = {}
-    for candidate in found:
+    for candidate in candidates:
         if len(distinct) == n_best_size:
             break
         distinct.setdefault(candidate.text, candidate)
@@ -152,18 +152,18 @@ def _candidates(
     starts, ends = starts[rows], ends[columns]
     start_scores = start_logits[here][starts].astype(np.float64)
     end_scores = end_logits[here][ends].astype(np.float64)
-    found: dict[str, Candidate] = {}
+    by_text: dict[str, Candidate] = {}
     for index in np.argsort(-(start_scores + end_scores), kind="stable"):
         begin = int(window.starts[starts[index]])
         end = int(window.ends[ends[index]])
         text = context[begin:end]
-        if text not in found:
-            found[text] = Candidate(text, begin, end, float(start_scores[index]), float(end_scores[index]))
-            if len(found) == n_best_size:
+        if text not in by_text:
+            by_text[text] = Candidate(text, begin, end, float(start_scores[index]), float(end_scores[index]))
+            if len(by_text) == n_best_size:
                 break
-    return list(found.values())
+    return list(by_text.values())
 
 
 def _best(scores: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.int64]:
-    """The places of the highest scores, best first, of equal ones the first."""
+    """The positions of the highest scores, best first, of equal ones the first."""
     return np.argsort(-scores, kind="stable")[:count]

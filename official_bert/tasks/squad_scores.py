@@ -1,8 +1,8 @@
 """How SQuAD's answers are scored, by the published rules: exact match and F1, both from 0 to 100.
 
 Texts are compared in lower case, without ASCII punctuation, without the articles a, an and the, and with single spaces.
-F1 is the one of the words that two texts share. The best over the given answers counts. In v2.0 a question without an
-answer counts as right if the prediction is empty (after that), and given answers of which nothing remains do not count.
+F1 is the one of the words that two texts share. The best over the right answers counts. In v2.0 a question without an
+answer counts as right if the prediction is empty (after that), and right answers of which nothing remains do not count.
 
 It differs from the published script of v2.0 in one thing: a question without a prediction is wrong; the script leaves
 it out of the mean (the one of v1.1 does not).
@@ -35,11 +35,11 @@ def f1(prediction: str, answer: str) -> float:
 
     If nothing remains of either text, nothing is in common, and it is 0.0 even if nothing remains of both.
     """
-    said, right = normalized(prediction).split(), normalized(answer).split()
-    common = sum((collections.Counter(said) & collections.Counter(right)).values())
+    predicted, right = normalized(prediction).split(), normalized(answer).split()
+    common = sum((collections.Counter(predicted) & collections.Counter(right)).values())
     if not common:
         return 0.0
-    precision, recall = common / len(said), common / len(right)
+    precision, recall = common / len(predicted), common / len(right)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -64,9 +64,9 @@ def score_version_1(questions: Sequence[Question], answers: Mapping[str, str]) -
     for question in questions:
         right = _right_answers(question)
         if question.id in answers:
-            said = answers[question.id]
-            totals["exact_match"] += max(exact_match(said, each) for each in right)
-            totals["f1"] += max(f1(said, each) for each in right)
+            predicted = answers[question.id]
+            totals["exact_match"] += max(exact_match(predicted, each) for each in right)
+            totals["f1"] += max(f1(predicted, each) for each in right)
     return {name: 100 * total / max(len(questions), 1) for name, total in totals.items()}
 
 
@@ -144,8 +144,8 @@ def _by_question(
         right = [""]
         if question.answers != ():
             right = [text for text in _right_answers(question) if normalized(text)] or [""]
-        said = answers.get(question.id)
-        result[question.id] = 0.0 if said is None else max(measure(said, each) for each in right)
+        predicted = answers.get(question.id)
+        result[question.id] = 0.0 if predicted is None else max(measure(predicted, each) for each in right)
     return result
 
 

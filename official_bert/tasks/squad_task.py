@@ -6,21 +6,21 @@ R windows, T tokens of all windows
 import itertools
 import json
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from official_bert import files, task_models
-from official_bert.fast_tokenization import FastTokenizer
-from official_bert.finetuning_options import Options
+from official_bert.modeling import task_models
 from official_bert.tasks import data_files, squad, squad_answers, squad_scores
-from official_bert.tasks.bad_rows import BadRows
+from official_bert.tasks.options import SQUAD, SQUAD_V2, TFDS, SquadOptions, SquadV2Options
 from official_bert.tasks.squad import Limits, Question, Window
 from official_bert.tasks.squad_answers import Prediction
-from official_bert.tasks.task import DEV, EXAMPLE, TRAIN, Defaults, Features, Outcome, Outputs, Task, from_rows
-
-DOC_STRIDE = 128  # the original's
+from official_bert.tasks.task import DEV, EXAMPLE, TRAIN, Features, Outcome, Outputs, Task, from_rows
+from official_bert.tokenization.fast import FastTokenizer
+from official_bert.utils import files
+from official_bert.utils.bad_rows import BadRows
 
 START_LOGITS, END_LOGITS = "start_logits", "end_logits"
 # In Features.details, for each token [T]: the characters of the context that it stands for, both 0 for those that are
@@ -28,81 +28,77 @@ START_LOGITS, END_LOGITS = "start_logits", "end_logits"
 _STARTS, _ENDS, _HAS_MOST_CONTEXT = "starts", "ends", "has_most_context"
 
 
-def make_version_1(options: Options) -> Task:
-    """Returns the task of SQuAD v1.1 as the options shape it."""
-    return _make(options, version_2=False)
+class SquadTask(Task):
+    """SQuAD v1.1, or v2.0 if the options are those of that.
 
-
-def make_version_2(options: Options) -> Task:
-    """Returns the task of SQuAD v2.0 as the options shape it."""
-    return _make(options, version_2=True)
-
-
-def _make(options: Options, version_2: bool) -> Task:
-    return task(
-        version_2,
-        options.doc_stride or DOC_STRIDE,
-        options.max_query_length,
-        options.n_best_size,
-        options.max_answer_length,
-        options.null_score_diff_threshold,
-    )
-
-
-def task(
-    version_2: bool,
-    doc_stride: int = DOC_STRIDE,
-    max_query_length: int = 64,
-    n_best_size: int = 20,
-    max_answer_length: int = 30,
-    null_score_diff_threshold: float = 0.0,
-) -> Task:
-    """Returns the task, with the original's defaults.
-
-    The data_dir holds train-v1.1.json and dev-v1.1.json, or train-v2.0.json and dev-v2.0.json; a name may be longer,
+    Its data_dir holds train-v1.1.json and dev-v1.1.json, or train-v2.0.json and dev-v2.0.json; a name may be longer,
     and a file to predict begins with test.
-
-    Args:
-        version_2: whether questions may have no answer in their context.
-        doc_stride: tokens from one window to the next.
-        max_query_length: tokens of a question that are kept.
-        n_best_size: how many answers are kept for each question.
-        max_answer_length: of an answer, in tokens.
-        null_score_diff_threshold: with v2.0, the empty answer is given if it scores by more than this above the best.
     """
-    version = "v2.0" if version_2 else "v1.1"
 
-    def read(data_dir: str, split: str, bad_rows: BadRows) -> list[Question]:
-        path = data_files.find(data_dir, split, (f"{split}-{version}.json", f"{split}-{version}*.json"))
-        return squad.read(path, version_2, split == TRAIN, bad_rows)
+    kind = task_models.QUESTION_ANSWERING
+    pair = True
+    perfect = 100.0
 
-    def featurize(questions: Sequence[Question], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
-        limits = Limits(max_seq_length, doc_stride, max_query_length)
+    def __init__(self, options: SquadOptions) -> None:
+        self._options = options
+        self.version_2 = isinstance(options, SquadV2Options)
+        self.name = SQUAD_V2 if self.version_2 else SQUAD
+        self.best_metric = "best_f1" if self.version_2 else "f1"
+        self._threshold = options.null_score_diff_threshold if isinstance(options, SquadV2Options) else 0.0
+        self.settings = {
+            "doc_stride": options.doc_stride,
+            "max_query_length": options.max_query_length,
+            "max_answer_length": options.max_answer_length,
+            "n_best_size": options.n_best_size,
+            "version_2": self.version_2,
+            "null_score_diff_threshold": self._threshold,
+        }
+
+    def read(self, split: str, bad_rows: BadRows) -> list[Question]:
+        folder = self._options.data_dir
+        if self._options.source == TFDS:
+            return squad.read_tfds(folder, split, self.version_2, bad_rows)
+        version = "v2.0" if self.version_2 else "v1.1"
+        path = data_files.find(folder, split, (f"{split}-{version}.json", f"{split}-{version}*.json"))
+        return squad.read(path, self.version_2, split == TRAIN, bad_rows)
+
+    def featurize(self, questions: Sequence[Question], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+        limits = Limits(max_seq_length, self._options.doc_stride, self._options.max_query_length)
         return features_of(squad.cut_into_windows(questions, tokenizer.exact, limits), questions)
 
-    def decode(outputs: Outputs, features: Features, questions: Sequence[Question]) -> list[Prediction]:
-        windows = windows_of(features)
-        starts, ends = outputs[START_LOGITS], outputs[END_LOGITS]
-        return squad_answers.predict(questions, windows, starts, ends, version_2, n_best_size, max_answer_length)
+    def decode(self, outputs: Outputs, features: Features, questions: Sequence[Question]) -> list[Prediction]:
+        return squad_answers.predict(
+            questions,
+            windows_of(features),
+            outputs[START_LOGITS],
+            outputs[END_LOGITS],
+            self.version_2,
+            self._options.n_best_size,
+            self._options.max_answer_length,
+        )
 
-    def said(predictions: Sequence[Prediction], questions: Sequence[Question]) -> dict[str, str]:
-        answers = [prediction.answer(version_2, null_score_diff_threshold).text for prediction in predictions]
+    def final_answers(self, predictions: Sequence[Prediction], questions: Sequence[Question]) -> dict[str, str]:
+        """Returns the text that is answered to each question, by the question's id; empty for no answer."""
+        answers = [prediction.answer(self.version_2, self._threshold).text for prediction in predictions]
         return {question.id: answer for question, answer in zip(questions, answers, strict=True)}
 
-    def metrics(predictions: Sequence[Prediction], questions: Sequence[Question]) -> dict[str, float]:
-        answers = said(predictions, questions)
-        if not version_2:
+    def metrics(self, predictions: Sequence[Prediction], questions: Sequence[Question]) -> dict[str, float]:
+        answers = self.final_answers(predictions, questions)
+        if not self.version_2:
             return squad_scores.score_version_1(questions, answers)
         best = {question.id: each.best.text for question, each in zip(questions, predictions, strict=True)}
         return squad_scores.score_version_2(questions, answers, _null_odds(predictions, questions), best)
 
-    def write(folder: str, split: str, predictions: Sequence[Prediction], questions: Sequence[Question]) -> list[str]:
+    def write_predictions(
+        self, folder: str, split: str, predictions: Sequence[Prediction], questions: Sequence[Question]
+    ) -> list[str]:
+        """Writes the files of the original's script: answers, the best of each question and, in v2.0, null_odds."""
         prefix = "" if split == DEV else f"{split}_"
         contents: dict[str, Any] = {
-            "predictions": said(predictions, questions),
+            "predictions": self.final_answers(predictions, questions),
             "nbest_predictions": _n_best(predictions, questions),
         }
-        if version_2:
+        if self.version_2:
             contents["null_odds"] = _null_odds(predictions, questions)
         paths = []
         for name, content in contents.items():
@@ -110,42 +106,25 @@ def task(
             files.write_text(paths[-1], json.dumps(content, indent=4) + "\n")
         return paths
 
-    def outcomes(predictions: Sequence[Prediction], questions: Sequence[Question]) -> list[Outcome]:
-        made = []
-        answers = said(predictions, questions)
-        for question in questions:
-            right = list(dict.fromkeys(answer.text for answer in question.answers or ())) or [""]
+    def outcomes(self, predictions: Sequence[Prediction], questions: Sequence[Question]) -> list[Outcome]:
+        outcomes = []
+        answers = self.final_answers(predictions, questions)
+        for question, prediction in zip(questions, predictions, strict=True):
+            expected = list(dict.fromkeys(answer.text for answer in question.answers or ())) or [""]
             answer = answers[question.id]
-            correct = any(squad_scores.exact_match(answer, each) for each in right)
-            shown = [each or "(no answer)" for each in (*right, answer)]
+            correct = any(squad_scores.exact_match(answer, each) for each in expected)
+            shown = [each or "(no answer)" for each in (*expected, answer)]
             text = f"{question.text} ||| {question.context}"
-            made.append(Outcome(text, " | ".join(shown[:-1]), shown[-1], correct))
-        return made
+            certainty = prediction.answer(self.version_2, self._threshold).probability
+            outcomes.append(Outcome(text, " | ".join(shown[:-1]), shown[-1], correct, certainty))
+        return outcomes
 
-    return Task(
-        name="squad_v2" if version_2 else "squad",
-        kind=task_models.QUESTION_ANSWERING,
-        labels=None,
-        pair=True,
-        read=read,
-        featurize=featurize,
-        decode=decode,
-        metrics=metrics,
-        best_metric="best_f1" if version_2 else "f1",
-        perfect=100.0,
-        write_predictions=write,
-        outcomes=outcomes,
-        read_tfds=lambda data_dir, split, bad_rows: squad.read_tfds(data_dir, split, version_2, bad_rows),
-        defaults=Defaults(max_seq_length=384),
-        settings={
-            "doc_stride": doc_stride,
-            "max_query_length": max_query_length,
-            "max_answer_length": max_answer_length,
-            "n_best_size": n_best_size,
-            "version_2": version_2,
-            "null_score_diff_threshold": null_score_diff_threshold,
-        },
-    )
+
+def task(version_2: bool, **settings: Any) -> SquadTask:
+    """Returns SquadTask with the options given by name; deprecated, goes with the next release."""
+    name = f"{SquadTask.__module__}.SquadTask"
+    warnings.warn(f"squad_task.task is {name} now, which takes options", DeprecationWarning, stacklevel=2)
+    return SquadTask(SquadV2Options(**settings) if version_2 else SquadOptions(**settings))
 
 
 def features_of(windows: Sequence[Window], questions: Sequence[Question]) -> Features:

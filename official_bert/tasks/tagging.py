@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from official_bert import files, text_pairs
 from official_bert.errors import UserError
 from official_bert.tasks import windows
-from official_bert.tasks.bad_rows import BadRows
 from official_bert.tasks.task import NO_LABEL
-from official_bert.tokenization import CLS, SEP, UNK, FullTokenizer
+from official_bert.tokenization import pairs
+from official_bert.tokenization.exact import CLS, SEP, UNK, FullTokenizer
+from official_bert.utils import files
+from official_bert.utils.bad_rows import BadRows
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 _DOCUMENT_START = "-DOCSTART-"
@@ -66,7 +67,7 @@ def read(
 
     Args:
         path: the file.
-        bad_rows: is told of the first bad line of each bad sentence.
+        bad_rows: gets the first bad line of each bad sentence.
         tag_column: upos (the default) or xpos in CoNLL-U; else a number, from 0, or from the end if negative: -1 by
             default. "none" for text without tags.
         word_column: where the word stands, in files that are not CoNLL-U.
@@ -112,7 +113,7 @@ def from_rows(
     Args:
         rows: where each row stands, and its values by column.
         path: the table, for errors.
-        bad_rows: is told of bad rows.
+        bad_rows: gets the bad rows.
         word_column: the column of the words.
         tag_column: of the tags; None for text without tags.
         known_tags: the tags that there may be; None for any.
@@ -121,23 +122,23 @@ def from_rows(
         UserError: there is no good sentence, or no such column.
     """
     sentences = []
-    for number, (place, row) in enumerate(rows, start=1):
+    for number, (line, row) in enumerate(rows, start=1):
         absent = [name for name in (word_column, tag_column) if name is not None and name not in row]
         if absent:
             raise UserError(
-                f"{path}, {f'line {place}' if isinstance(place, int) else place}: no column {', '.join(absent)} among "
+                f"{path}, {f'line {line}' if isinstance(line, int) else line}: no column {', '.join(absent)} among "
                 f"{', '.join(row)}; see --text_column and --label_column"
             )
         words = _several(row[word_column])
         tags = None if tag_column is None else _several(row[tag_column])
         unknown = sorted({tag for tag in tags or () if known_tags is not None and tag not in known_tags})
         if not words or (tags is not None and len(tags) != len(words)):
-            bad_rows.add(path, place, f"{len(words)} words and {len(tags or ())} tags; expected a tag for each word")
+            bad_rows.add(path, line, f"{len(words)} words and {len(tags or ())} tags; expected a tag for each word")
         elif unknown:
             problem = f"unknown tag {', '.join(unknown)}; expected one of {', '.join(known_tags or ())}"
-            bad_rows.add(path, place, problem)
+            bad_rows.add(path, line, problem)
         else:
-            sentences.append(Sentence(words, tags, place if isinstance(place, int) else number))
+            sentences.append(Sentence(words, tags, line if isinstance(line, int) else number))
     if not sentences:
         raise UserError(f"{path} has no sentences")
     return sentences
@@ -210,7 +211,7 @@ def cut_into_windows(
         raise UserError(f"--max_seq_length={max_seq_length} leaves no room for a word beside [CLS] and [SEP]")
     cls, sep, unk = tokenizer.convert_tokens_to_ids([CLS, SEP, UNK])
     known: dict[str, list[int]] = {}
-    found = []
+    cut = []
     for number, words in enumerate(sentences):
         pieces = []
         for word in words:
@@ -223,15 +224,15 @@ def cut_into_windows(
         for index, (first, last) in enumerate(spans):
             ids = [piece for word in pieces[first:last] for piece in word]
             here = [word for word in range(first, last) if owners[starts[word]] == index]
-            found.append(
+            cut.append(
                 Window(
                     sentence=number,
-                    input_ids=text_pairs.join(cls, sep, ids)[0],
+                    input_ids=pairs.join(cls, sep, ids)[0],
                     words=here,
                     positions=[1 + starts[word] - starts[first] for word in here],
                 )
             )
-    return found
+    return cut
 
 
 def _spans(starts: list[int], room: int, stride: int) -> list[tuple[int, int]]:

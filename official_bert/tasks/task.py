@@ -1,10 +1,12 @@
-"""A task: all that the fine-tuning runner wants to know of it.
+"""A task: what fine-tuning needs to know of it, the examples as the model reads them, and the losses.
 
 R rows (what the model reads at once), N sequences in a row, T tokens of all sequences, C classes, S sequence
 """
 
+import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from official_bert import task_models
 from official_bert.errors import UserError
-from official_bert.fast_tokenization import FastTokenizer
-from official_bert.tasks.bad_rows import BadRows
+from official_bert.modeling import task_models
+from official_bert.tokenization.fast import FastTokenizer
+from official_bert.utils.bad_rows import BadRows
 
 Array = npt.NDArray[Any]
 
@@ -36,7 +38,7 @@ class Features:
         targets: what the model should give, by output; empty where the examples have no labels. Models with one output
             have LABELS: int32 [R] for classification and multiple choice, float32 [R, C] of 0 and 1 for multi_label,
             float32 [R] for regression, int32 [T] for tagging, with NO_LABEL where there is none. question_answering has
-            start_logits and end_logits, int32 [R], places within the sequence.
+            start_logits and end_logits, int32 [R], positions within the sequence.
         details: further arrays, of any shape, that the task's `decode` needs, such as EXAMPLE, int64 [R].
         choices: N, 1 for all but multiple choice.
     """
@@ -58,79 +60,99 @@ Outputs = Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Defaults:
-    """Settings for training where the user gives none: those of the original's scripts."""
-
-    train_batch_size: int = 32
-    learning_rate: float = 5e-5
-    num_train_epochs: float = 3.0
-    max_seq_length: int = 128
-
-
-@dataclasses.dataclass(frozen=True)
 class Outcome:
-    """An example, what was expected and what was predicted, for a person to read; `correct` where they agree."""
+    """An example, what was expected and what was predicted, for a person to read.
+
+    Attributes:
+        text: the example.
+        expected: the label or answer that is right.
+        predicted: the model's.
+        correct: whether they agree.
+        certainty: the probability that the model gave to what it predicted; None where it gives none.
+    """
 
     text: str
     expected: str
     predicted: str
     correct: bool
+    certainty: float | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """How to read, featurize, score and write a task.
+class Task(abc.ABC):
+    """How to read, featurize, score and write a task; a subclass a task, made from the task's options.
 
     Attributes:
         name: as --task names it.
         kind: one of task_models.KINDS.
         labels: the classes' names in the order of the logits; None where there are none.
         pair: whether an example has two texts.
-        read: (data_dir, split, bad_rows) -> examples, a list of anything; split is one of `train_split`, `eval_splits`,
-            `test_splits`. Rows that cannot be read are told to `bad_rows`, with file and line; a missing file is a
-            UserError.
-        featurize: (examples, tokenizer, max_seq_length) -> Features.
-        decode: (outputs, features, examples) -> predictions, one for each example, of any type.
-        metrics: (predictions, examples) -> scores by name, as the official script computes them.
         best_metric: which of the scores says which checkpoint is best; the greater the better.
         perfect: what that is at the best: 1, or 100 where scores are in percent.
-        write_predictions: (folder, split, predictions, examples) -> paths of what it has written for people and
-            leaderboards.
-        outcomes: (predictions, examples) -> an Outcome for each example; they must have labels.
-        read_tfds: as `read`, from TensorFlow Datasets, with its folder (or None) as data_dir; None where it has no set.
-        train_split: what `read` calls it.
-        eval_splits: the first one's best_metric decides.
-        test_splits: splits without labels to predict.
+        train_split: the part to train on.
+        eval_splits: the parts with labels to evaluate on; the first one's best_metric decides.
+        test_splits: the parts without labels to predict.
         num_choices: of multiple choice.
-        defaults: for training.
         settings: of featurize and decode, as JSON can hold them; they come into task.json.
+        title: what a reader of the report calls it.
     """
 
     name: str
     kind: str
-    labels: tuple[str, ...] | None
-    pair: bool
-    read: Callable[[str, str, BadRows], list[Any]]
-    featurize: Callable[[Sequence[Any], FastTokenizer, int], Features]
-    decode: Callable[[Outputs, Features, Sequence[Any]], Any]
-    metrics: Callable[[Any, Sequence[Any]], dict[str, float]]
+    labels: tuple[str, ...] | None = None
+    pair: bool = False
     best_metric: str
-    write_predictions: Callable[[str, str, Any, Sequence[Any]], list[str]]
-    outcomes: Callable[[Any, Sequence[Any]], list[Outcome]]
-    read_tfds: Callable[[str | None, str, BadRows], list[Any]] | None = None
+    perfect: float = 1.0
     train_split: str = TRAIN
     eval_splits: tuple[str, ...] = (DEV,)
     test_splits: tuple[str, ...] = (TEST,)
     num_choices: int | None = None
-    perfect: float = 1.0
-    defaults: Defaults = Defaults()
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = types.MappingProxyType({})
+
+    @abc.abstractmethod
+    def read(self, split: str, bad_rows: BadRows) -> list[Any]:
+        """Returns the examples of a part, in its order.
+
+        Args:
+            split: one of `train_split`, `eval_splits` and `test_splits`.
+            bad_rows: gets the rows that cannot be read, with file and line.
+
+        Raises:
+            UserError: a file is missing or has another layout.
+        """
+
+    @abc.abstractmethod
+    def featurize(self, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+        """Returns the examples as the model reads them, with targets if all of them have labels."""
+
+    @abc.abstractmethod
+    def decode(self, outputs: Outputs, features: Features, examples: Sequence[Any]) -> Any:
+        """Returns a prediction for each example, of any type, from the model's outputs for the features."""
+
+    @abc.abstractmethod
+    def metrics(self, predictions: Any, examples: Sequence[Any]) -> dict[str, float]:
+        """Returns scores by name, as the official script computes them; the examples must have labels."""
+
+    @abc.abstractmethod
+    def write_predictions(self, folder: str, split: str, predictions: Any, examples: Sequence[Any]) -> list[str]:
+        """Writes predictions for people and leaderboards into the folder, and returns the files' paths."""
+
+    @abc.abstractmethod
+    def outcomes(self, predictions: Any, examples: Sequence[Any]) -> list[Outcome]:
+        """Returns an Outcome for each example; the examples must have labels."""
+
+    @property
+    def title(self) -> str:
+        return self.name
+
+    def notes(self) -> list[str]:
+        """Returns what the user should know of how the task is understood."""
+        return []
 
     def build_model(self, encoder: keras.Model, seed: int | None = None) -> keras.Model:
         """Returns the encoder with the task's head (see task_models)."""
         return task_models.build(self.kind, encoder, len(self.labels or ()), self.num_choices or 0, seed)
 
-    def description(self, max_seq_length: int) -> dict[str, Any]:
+    def task_spec(self, max_seq_length: int) -> dict[str, Any]:
         """Returns what task.json holds (see finetuned.save)."""
         return {
             "task": self.name,
@@ -145,25 +167,29 @@ class Task:
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TaggingLoss(keras.losses.Loss):
-    """The mean cross-entropy of the tokens that have a tag: [B, S] int32, NO_LABEL for none, and logits [B, S, C].
+    """The cross-entropy of tags, averaged over the tokens that have one.
 
-    `call` returns each token's share, [B, S], whose mean that is; over several replicas, whose mean of means that is.
+    Keras averages what `call` returns over all tokens, and then over the replicas. Each token's loss is therefore
+    divided by the share of tokens that have a tag, over all replicas: after both averages what remains is the mean over
+    the tokens with a tag, whatever the number of replicas.
+
+    y_true is [B, S] int32, with NO_LABEL where there is no tag; y_pred is logits, [B, S, C]; `call` returns [B, S].
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         has_tag = keras.ops.cast(keras.ops.not_equal(y_true, NO_LABEL), "float32")
         tags = keras.ops.maximum(keras.ops.cast(y_true, "int32"), 0)
         losses = keras.losses.sparse_categorical_crossentropy(tags, y_pred, from_logits=True)  # [B, S]
-        share = keras.ops.mean(has_tag)
+        tagged_share = keras.ops.mean(has_tag)
         context = tf.distribute.get_replica_context()
         if context is not None and context.num_replicas_in_sync > 1:
-            share = context.all_reduce(tf.distribute.ReduceOp.MEAN, share)
-        return losses * has_tag / keras.ops.maximum(share, 1e-9)
+            tagged_share = context.all_reduce(tf.distribute.ReduceOp.MEAN, tagged_share)
+        return losses * has_tag / keras.ops.maximum(tagged_share, 1e-9)
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class SquaredError(keras.losses.Loss):
-    """The squared errors of values, [B]; Keras' own loss takes their mean before it weighs the rows."""
+    """The squared errors of values, [B] and [B], one by one: Keras' own loss averages them before it weighs rows."""
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         return keras.ops.square(y_pred - keras.ops.cast(y_true, y_pred.dtype))
@@ -171,19 +197,17 @@ class SquaredError(keras.losses.Loss):
 
 def loss_of(kind: str) -> Any:
     """Returns the Keras loss, or losses by output, of a kind of task; for logits, as the original's."""
-
-    def choice() -> keras.losses.Loss:
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
     if kind in (task_models.CLASSIFICATION, task_models.MULTIPLE_CHOICE):
-        return choice()
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     if kind == task_models.MULTI_LABEL:
         return keras.losses.BinaryCrossentropy(from_logits=True)
     if kind == task_models.REGRESSION:
         return SquaredError()
     if kind == task_models.TAGGING:
         return TaggingLoss()
-    return {"start_logits": choice(), "end_logits": choice()}
+    return {
+        name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in ("start_logits", "end_logits")
+    }
 
 
 def loss_weights_of(kind: str) -> dict[str, float] | None:
@@ -198,7 +222,7 @@ def from_rows(
     details: dict[str, Array],
     choices: int = 1,
 ) -> Features:
-    """Returns Features of sequences given one by one; tagging's targets must be flat already."""
+    """Returns Features of a list of sequences; tagging's targets must be flat already."""
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     empty = [np.empty(0, np.int32)]
@@ -213,7 +237,7 @@ def from_rows(
 
 
 def check_length(max_seq_length: int, least: int) -> None:
-    """Raises a UserError if no token would have a place beside the special ones."""
+    """Raises a UserError if a sequence of that length has no room for a token beside the special ones."""
     if max_seq_length < least:
         raise UserError(
             f"max_seq_length is {max_seq_length}; expected at least {least}: the special tokens and one more"

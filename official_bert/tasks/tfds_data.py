@@ -36,7 +36,7 @@ class DataSet:
     def rows(self, split: str) -> Iterator[dict[str, Any]]:
         """Yields the rows of a part, in the stored order.
 
-        Texts are str and classes their names, None where a class is not told (-1); what is made of several values is a
+        Texts are str and classes their names, None where a class is not known (-1); what is made of several values is a
         list or a dict.
 
         Args:
@@ -60,7 +60,7 @@ class DataSet:
 
 
 def _plain(value: Any, feature: Any) -> Any:
-    """A value in Python's types; feature is what TensorFlow Datasets knows of it."""
+    """A value in Python's types; feature is its description in TensorFlow Datasets."""
     if isinstance(value, dict):
         # A sequence of dicts comes as a dict of sequences.
         inner = getattr(feature, "feature", feature)

@@ -17,10 +17,10 @@ def starts(num_tokens: int, room: int, stride: int) -> list[int]:
         room: the tokens of a window, at least 1.
         stride: from one window's first token to the next one's; no more than `room` is used, so that none is left out.
     """
-    found = [0]
-    while found[-1] + room < num_tokens:
-        found.append(found[-1] + min(room, stride))
-    return found
+    firsts = [0]
+    while firsts[-1] + room < num_tokens:
+        firsts.append(firsts[-1] + min(room, stride))
+    return firsts
 
 
 def with_most_context(spans: Sequence[tuple[int, int]], num_tokens: int) -> npt.NDArray[np.int64]:

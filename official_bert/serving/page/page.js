@@ -19,11 +19,22 @@ const ABOUT = {
   question_answering: "Finds the answer to a question in a text.",
   multiple_choice: "Chooses the ending that fits best.",
 };
-const EXAMPLES = { fill_mask: { text: "The capital of France is [MASK]." } };
+// What the curl command asks while nothing is written; the first one also stands in the field.
+const MASK_EXAMPLE = "The capital of France is [MASK].";
+const EXAMPLES = {
+  text: "The film was good.",
+  text_pair: "I liked the film.",
+  question: "What is the capital of France?",
+  context: "Paris is the capital of France.",
+  prompt: "She opened the door and",
+  endings: "went in.",
+};
+const ASK_AGAIN_MS = 1000; // while a model is being loaded
 
 const $ = (id) => document.getElementById(id);
 let models = [];
-let last; // the request under way
+let last; // the request in flight
+let timer; // of asking again for the models
 
 const model = () => models.find((each) => each.name === $("model").value);
 const headers = () => ($("token").value ? { Authorization: `Bearer ${$("token").value}` } : {});
@@ -38,17 +49,39 @@ async function fetched(address, options = {}) {
   }
   const content = await response.json();
   if (response.status === 401) $("access").hidden = false;
-  if (!response.ok) throw new Error(content.error);
+  if (!response.ok) {
+    const refused = new Error(content.error);
+    if (response.status === 503) refused.retryMs = 1000 * Number(response.headers.get("Retry-After"));
+    throw refused;
+  }
   return [content, response];
 }
 
 async function load() {
-  const chosen = $("model").value;
+  clearTimeout(timer);
+  const [chosen, before] = [$("model").value, JSON.stringify(model())];
   models = (await fetched("v1/models"))[0].models;
   $("model").replaceChildren(...models.map((each) => new Option(each.name, each.name)));
   if (models.some((each) => each.name === chosen)) $("model").value = chosen;
   $("about").textContent = `${models.length} ${models.length === 1 ? "model" : "models"} on this server.`;
-  choose();
+  if (JSON.stringify(model()) !== before) choose();
+  if (models.some((each) => !each.versions.length)) timer = setTimeout(shown(load), ASK_AGAIN_MS);
+}
+
+// Asks again and again while the server says that it cannot answer yet.
+async function fetchedInTime(address, options) {
+  for (;;) {
+    try {
+      return await fetched(address, options);
+    } catch (error) {
+      if (!error.retryMs) throw error;
+      $("status").textContent = `${error.message}. Asking again…`;
+      await new Promise((resolve, reject) => {
+        setTimeout(resolve, error.retryMs);
+        options.signal.addEventListener("abort", () => reject(options.signal.reason));
+      });
+    }
+  }
 }
 
 function choose() {
@@ -60,11 +93,12 @@ function choose() {
   $("inputs").replaceChildren();
   for (const name of inputs) {
     const { label, lines } = FIELDS[name] || { label: name, lines: 2 };
-    const value = kept[name] || EXAMPLES[kind]?.[name] || "";
+    const value = kept[name] || (kind === "fill_mask" ? MASK_EXAMPLE : "");
     const field = element("textarea", { id: `input-${name}`, name, rows: lines, value, required: true, spellcheck: false });
     $("inputs").append(element("label", { htmlFor: field.id, textContent: label }), field);
   }
   clear();
+  showCommand();
 }
 
 function clear() {
@@ -73,12 +107,34 @@ function clear() {
   $("status").textContent = "";
 }
 
+const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+
 function instance() {
   const values = {};
   for (const { name, value } of $("inputs").querySelectorAll("textarea")) {
-    values[name] = name === "endings" ? value.split("\n").map((line) => line.trim()).filter(Boolean) : value;
+    values[name] = name === "endings" ? linesOf(value) : value;
   }
   return values;
+}
+
+// The instance, with an example in each field where nothing is written.
+function exampleInstance() {
+  const values = instance();
+  for (const [name, value] of Object.entries(values)) {
+    if (value.length) continue;
+    const example = EXAMPLES[name] || EXAMPLES.text;
+    values[name] = name === "endings" ? Array(model().num_choices || 2).fill(example) : example;
+  }
+  return values;
+}
+
+const addressOf = (name) => new URL(`v1/models/${encodeURIComponent(name)}:predict`, document.baseURI).href;
+
+function showCommand() {
+  const { name, inputs = [] } = model();
+  $("command").hidden = !inputs.length;
+  $("curl").textContent = curl(addressOf(name), JSON.stringify({ instances: [exampleInstance()] }));
+  $("copy").textContent = "Copy";
 }
 
 function fail(error) {
@@ -99,12 +155,11 @@ async function ask() {
   const chosen = model();
   const asked = instance();
   const body = JSON.stringify({ instances: [asked] });
-  const address = new URL(`v1/models/${encodeURIComponent(chosen.name)}:predict`, document.baseURI).href;
   clear();
   const request = (last = new AbortController());
   $("status").textContent = "Asking…";
   const start = performance.now();
-  const [content, response] = await fetched(address, {
+  const [content, response] = await fetchedInTime(addressOf(chosen.name), {
     method: "POST",
     body,
     headers: { "Content-Type": "application/json" },
@@ -113,11 +168,9 @@ async function ask() {
   const milliseconds = performance.now() - start;
   const [summary, nodes] = show(chosen, asked, content.predictions[0]);
   $("result").replaceChildren(...nodes);
-  $("curl").textContent = curl(address, body);
   // A list of numbers or words on one line: between the brackets nothing but the layout breaks lines.
   const onOneLine = (list) => list.replace(/\s*\n\s*/g, " ");
   $("json").textContent = JSON.stringify(content, null, 2).replace(/\[\n[^[\]{}]*\]/g, onOneLine);
-  $("copy").textContent = "Copy";
   $("answer").hidden = false;
   const time = milliseconds < 10 ? milliseconds.toFixed(1) : Math.round(milliseconds);
   $("status").textContent = `${summary} (${time} ms, version ${response.headers.get("X-Model-Version")})`;
@@ -131,9 +184,10 @@ $("model").addEventListener("change", choose);
 $("token").addEventListener("change", shown(load));
 $("request").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (!models.length) shown(load)();
+  if (!model()?.versions.length) shown(load)();
   else answer();
 });
+$("request").addEventListener("input", () => model() && showCommand());
 $("request").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("request").requestSubmit();
 });

@@ -1,0 +1,148 @@
+"""The commands that make and check data. What a command calls is imported when it runs, after its flags were read."""
+
+import sys
+
+from data_gen.options import InspectionOptions, ProseOptions, RecordOptions, VerificationOptions, VocabularyOptions
+from official_bert.utils.command_line import Command
+
+
+def _make_records(options: RecordOptions) -> None:
+    from data_gen import outputs, pipeline
+
+    print(pipeline.create_pretraining_data(options))
+    print(outputs.describe_outputs(options))
+
+
+MAKE_RECORDS = Command(
+    script="data_gen.create_pretraining_data",
+    summary="Makes TFRecord files for pre-training from text files.",
+    main=_make_records,
+    extra="data",
+    tensorflow=False,
+    options=(RecordOptions,),
+    examples=(
+        "--input_file=text.txt --output_file=data/train.tfrecord --vocab_file=vocab.txt",
+        (
+            "--input_file='wiki/*.gz' --output_file=data/train.tfrecord --vocab_file=vocab.txt --num_shards=8 "
+            "--do_whole_word_mask"
+        ),
+    ),
+)
+
+
+def _make_records_on_beam(options: RecordOptions, beam_arguments: list[str]) -> None:
+    import logging
+
+    from data_gen import outputs
+
+    logging.disable(logging.WARNING)  # Beam tells of optional packages that are not there
+    try:
+        from data_gen import beam_pipeline
+    finally:
+        logging.disable(logging.NOTSET)
+    print(beam_pipeline.create_pretraining_data(options, beam_arguments))
+    print(outputs.describe_outputs(options))
+
+
+MAKE_RECORDS_BEAM = Command(
+    script="data_gen.create_pretraining_data_beam",
+    summary="create_pretraining_data on Apache Beam, on many machines. Beam's own options come behind a double dash.",
+    main=_make_records_on_beam,
+    extra="data",
+    tensorflow=False,
+    options=(RecordOptions,),
+    positional="-- Beam's options",
+    examples=(
+        "--input_file=text.txt --output_file=data/train.tfrecord --vocab_file=vocab.txt",
+        (
+            "--input_file='gs://bucket/*.txt' --output_file=gs://bucket/train.tfrecord "
+            "--vocab_file=gs://bucket/vocab.txt -- --runner=DataflowRunner --project=name --region=europe-west4 --temp_location=gs://bucket/temporary"
+        ),
+    ),
+)
+
+
+def _learn_vocabulary(options: VocabularyOptions) -> None:
+    from data_gen import vocabulary_learning
+
+    vocabulary_learning.learn_and_report(options)
+
+
+LEARN_VOCABULARY = Command(
+    script="data_gen.learn_vocabulary",
+    summary="Learns a WordPiece vocabulary from text.",
+    main=_learn_vocabulary,
+    extra="data",
+    tensorflow=False,
+    options=(VocabularyOptions,),
+    examples=(
+        "--input_file=text.txt --vocab_file=vocab.txt",
+        "--input_file='wiki/*.gz' --vocab_file=vocab.txt --vocab_size=50000 --nodo_lower_case --language=de",
+    ),
+)
+
+
+def _inspect_records(options: InspectionOptions) -> None:
+    from data_gen import record_inspection
+
+    record_inspection.inspect(options)
+
+
+INSPECT_RECORDS = Command(
+    script="data_gen.inspect_records",
+    summary="Shows TFRecord files readably, with statistics.",
+    main=_inspect_records,
+    extra="data",
+    options=(InspectionOptions,),
+    examples=(
+        "--input_file=data/train.tfrecord --vocab_file=vocab.txt",
+        "--input_file='data/*.tfrecord' --vocab_file=vocab.txt --num_records=20 --report=records.html",
+    ),
+)
+
+
+def _verify_records(options: VerificationOptions) -> int:
+    from data_gen import verification
+
+    findings = verification.verify(options)
+    for note in findings.notes:
+        print(f"note: {note}")
+    for checked in [] if findings.problems else findings.checked:
+        print(f"checked: {checked}")
+    for problem in findings.problems:
+        print(f"error: {problem}", file=sys.stderr)
+    print(f"files {findings.files}, records read {findings.records:,}, errors {len(findings.problems)}")
+    return 1 if findings.problems else 0
+
+
+VERIFY_RECORDS = Command(
+    script="data_gen.verify_records",
+    summary="Checks TFRecord files, each byte of them.",
+    main=_verify_records,
+    extra="data",
+    options=(VerificationOptions,),
+    examples=(
+        "--manifest=data/train.manifest.json --vocab_file=vocab.txt",
+        "--input_file='data/*.tfrecord' --bert_config_file=configs/models/uncased_L-2_H-128_A-2.json",
+    ),
+)
+
+
+def _write_python_docs(options: ProseOptions) -> None:
+    from data_gen import python_prose
+
+    python_prose.write(options)
+
+
+PYTHON_DOCS = Command(
+    script="data_gen.python_docs",
+    summary="Writes the English prose that every Python installation carries: its documentation.",
+    main=_write_python_docs,
+    extra="data",
+    options=(ProseOptions,),
+    examples=(
+        "--output_file=text.txt --heldout_file=heldout.txt",
+        "--output_file=data/text.txt --heldout_file=data/heldout.txt",
+    ),
+    tensorflow=False,
+)

@@ -1,0 +1,225 @@
+"""The flags of the commands of data_gen."""
+
+import dataclasses
+import os
+
+from official_bert.errors import UserError
+from official_bert.utils.flags import option
+
+# Headings of --help.
+TEXT, RECORDS, MASKING, VOCABULARY, SPEED = ("text", "records", "masking", "vocabulary", "speed and memory")
+
+TEXT_FORMATS = ("auto", "sentences", "paragraphs", "wikiextractor", "jsonl")
+VOCABULARY_LAYOUTS = ("compact", "release")
+
+# The spooled instances hold positions within a record as numbers of 16 bits.
+_MOST_POSITIONS = 2**16 - 1
+_MOST_SHARDS = 99_999
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordOptions:
+    """The flags of create_pretraining_data: the original's with their defaults, and more."""
+
+    input_file: list[str] = option(
+        dataclasses.MISSING,
+        "Text files or glob patterns, separated by commas: a sentence per line, an empty line between documents.",
+        group=TEXT,
+    )
+    output_file: list[str] = option(
+        dataclasses.MISSING, "TFRecord files to write, separated by commas, filled in turn.", group=RECORDS
+    )
+    vocab_file: str = option(dataclasses.MISSING, "The vocabulary, a piece per line.", group=TEXT)
+    do_lower_case: bool = option(
+        True, "Whether the vocabulary is uncased: text is lower-cased, accents are dropped.", group=TEXT
+    )
+    do_whole_word_mask: bool = option(False, "Whether all pieces of a word are masked together.", group=MASKING)
+    max_seq_length: int = option(128, "Length of every record, in tokens.", group=RECORDS)
+    max_predictions_per_seq: int = option(20, "The most tokens to predict in a record.", group=RECORDS)
+    random_seed: int = option(12345, "The seed of everything random.", group=RECORDS)
+    dupe_factor: int = option(
+        None,
+        "How often the text is used, with other masks and cuts each time; unless it is given, 10 times, but once with "
+        "--masking=dynamic.",
+        group=RECORDS,
+    )
+    masked_lm_prob: float = option(0.15, "The share of tokens to predict.", group=MASKING)
+    short_seq_prob: float = option(
+        0.1, "How likely a document is cut into sequences shorter than the maximum.", group=RECORDS
+    )
+    drop_invalid_utf8: bool = option(
+        False, "Whether bytes that are not UTF-8 are dropped instead of being an error.", group=TEXT
+    )
+    masking: str = option(
+        "static",
+        "static: tokens are masked here, once for each use of the text; dynamic: while training, anew each epoch.",
+        ("static", "dynamic"),
+        group=MASKING,
+    )
+    algorithm: str = option(
+        "fast",
+        "fast: on all cores and in little memory; reference: the original's own, record by record, in memory.",
+        ("fast", "reference"),
+        group=SPEED,
+    )
+    input_format: str = option("auto", "The format of the text; auto detects it.", TEXT_FORMATS, group=TEXT)
+    language: str = option(
+        "en", "The text's language, an ISO code: by its rules paragraphs are cut into sentences.", group=TEXT
+    )
+    json_field: str = option("text", "Where the text is in JSON lines.", group=TEXT)
+    num_shards: int = option(
+        1, "Files to write for one --output_file, named NAME-00000-of-00008 before its ending.", group=RECORDS
+    )
+    shard_size_mb: int = option(
+        0, "Write as many files as make them about this large, instead of --num_shards.", group=RECORDS
+    )
+    gzip: bool = option(False, "Whether the record files are compressed; run_pretraining detects that.", group=RECORDS)
+    num_workers: int = option(
+        os.cpu_count() or 1, "Processes that make instances, and threads that read text.", group=SPEED
+    )
+    block_tokens: int = option(
+        400_000,
+        "Tokens of text that a process handles at once; its memory is about 40 MB, and 45 MB for each million of them. "
+        "A document is never cut, so that a longer one is held whole.",
+        group=SPEED,
+    )
+
+    def __post_init__(self) -> None:
+        if self.dupe_factor is None:
+            object.__setattr__(self, "dupe_factor", 1 if self.masking == "dynamic" else 10)
+        if self.max_seq_length < 5:
+            raise UserError(
+                f"--max_seq_length is {self.max_seq_length}; two segments and 3 special tokens need 5 or more"
+            )
+        for name in ("max_seq_length", "max_predictions_per_seq"):
+            if getattr(self, name) > _MOST_POSITIONS:
+                raise UserError(f"--{name} is {getattr(self, name):,}; expected at most {_MOST_POSITIONS:,}")
+        if self.shard_size_mb < 0:
+            raise UserError(f"--shard_size_mb is {self.shard_size_mb}; expected at least 1, or 0 to go by --num_shards")
+        if self.num_shards > _MOST_SHARDS:
+            raise UserError(
+                f"--num_shards is {self.num_shards:,}; expected at most {_MOST_SHARDS:,}, as names have 5 digits"
+            )
+        for name in ("max_predictions_per_seq", "dupe_factor", "num_shards", "num_workers", "block_tokens"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name} is {getattr(self, name)}; expected at least 1")
+        if not 0 < self.masked_lm_prob < 1:
+            raise UserError(f"--masked_lm_prob is {self.masked_lm_prob}; expected a share between 0 and 1")
+        if not 0 <= self.short_seq_prob <= 1:
+            raise UserError(f"--short_seq_prob is {self.short_seq_prob}; expected a probability from 0 to 1")
+        if not any(self.output_file):
+            raise UserError("--output_file is empty; give one or more files, separated by commas")
+        if len(self.output_file) > 1 and (self.num_shards > 1 or self.shard_size_mb):
+            raise UserError("several --output_file are given; --num_shards and --shard_size_mb go with one")
+        if self.algorithm == "reference" and (self.num_shards > 1 or self.shard_size_mb or self.gzip):
+            raise UserError("--num_shards, --shard_size_mb and --gzip go with --algorithm=fast")
+        if self.algorithm == "reference" and self.input_format not in ("auto", "sentences"):
+            raise UserError("--algorithm=reference reads the original's format alone, --input_format=sentences")
+        if self.algorithm == "reference" and self.masking == "dynamic":
+            raise UserError("--masking=dynamic goes with --algorithm=fast")
+
+    @property
+    def stem(self) -> str:
+        """The first output without its ending: manifest, working folder and numbered shards are named after it."""
+        return os.path.splitext(self.output_file[0])[0]
+
+    @property
+    def work_folder(self) -> str:
+        """The folder of unfinished work, beside the records."""
+        return f"{self.stem}.work"
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyOptions:
+    """The flags of learn_vocabulary."""
+
+    input_file: list[str] = option(dataclasses.MISSING, "Text files or glob patterns, separated by commas.", group=TEXT)
+    vocab_file: str = option(dataclasses.MISSING, "The vocabulary to write, a piece per line.", group=VOCABULARY)
+    vocab_size: int = option(30_522, "The number of pieces, special tokens included.", group=VOCABULARY)
+    do_lower_case: bool = option(True, "Whether the vocabulary is to be uncased.", group=TEXT)
+    layout: str = option(
+        "compact",
+        "compact: [PAD] [UNK] [CLS] [SEP] [MASK] from 0, then pieces; release: [PAD] 0, [UNK] 100, [CLS] 101, [SEP] "
+        "102, [MASK] 103 and the unused pieces of Google's English vocabulary (cased: 101, uncased: 994).",
+        VOCABULARY_LAYOUTS,
+        group=VOCABULARY,
+    )
+    character_coverage: float = option(
+        1.0,
+        "The share of the text's letters that pieces are to cover; words with rarer letters become [UNK].",
+        group=VOCABULARY,
+    )
+    min_frequency: int = option(
+        2, "How often a piece must occur in the text that was counted to be taken.", group=VOCABULARY
+    )
+    max_words: int = option(
+        1_000_000,
+        "How many different words to hold at the most, at about 1.2 KB of memory each; of text with more, an even "
+        "sample is counted.",
+        group=VOCABULARY,
+    )
+    heldout_file: list[str] = option(
+        [],
+        "Text for the report, as --input_file; otherwise every 50th document is kept from learning for it.",
+        group=TEXT,
+    )
+    compare_with: str | None = option(None, "Another vocabulary, for the report.", group=VOCABULARY)
+    input_format: str = option("auto", "The format of the text; auto detects it.", TEXT_FORMATS, group=TEXT)
+    language: str = option(
+        "en", "The text's language, an ISO code: by its rules paragraphs are cut into sentences.", group=TEXT
+    )
+    json_field: str = option("text", "Where the text is in JSON lines.", group=TEXT)
+    drop_invalid_utf8: bool = option(
+        False, "Whether bytes that are not UTF-8 are dropped instead of being an error.", group=TEXT
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "min_frequency"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name} is {getattr(self, name)}; expected at least 1")
+        if not 0 < self.character_coverage <= 1:
+            raise UserError(f"--character_coverage is {self.character_coverage}; expected a share, above 0, at most 1")
+        if self.max_words < self.vocab_size:
+            raise UserError(
+                f"--max_words is {self.max_words:,}, but --vocab_size is {self.vocab_size:,}; give at least that many"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class InspectionOptions:
+    """The flags of inspect_records."""
+
+    input_file: list[str] = option(dataclasses.MISSING, "Record files or glob patterns, separated by commas.")
+    vocab_file: str = option(dataclasses.MISSING, "The vocabulary that the records were made with.")
+    num_records: int = option(3, "How many of the first records are shown; the statistics are of all.")
+    report: str | None = option(None, "An HTML page to write, with the records and plots; it needs no other file.")
+
+    def __post_init__(self) -> None:
+        if self.num_records < 0:
+            raise UserError(f"--num_records is {self.num_records}; expected at least 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class VerificationOptions:
+    """The flags of verify_records."""
+
+    input_file: list[str] = option(
+        [], "Record files or glob patterns, separated by commas; manifests beside them are read."
+    )
+    manifest: str | None = option(None, "A manifest, whose files are to be checked; instead of --input_file.")
+    vocab_file: str | None = option(None, "The vocabulary that the records were made with.")
+    bert_config_file: str | None = option(None, "The configuration of the model that is to be trained.")
+
+    def __post_init__(self) -> None:
+        if bool(self.input_file) == bool(self.manifest):
+            raise UserError("give either --input_file, the record files, or --manifest, the file that names them")
+
+
+@dataclasses.dataclass(frozen=True)
+class ProseOptions:
+    """The flags of python_docs."""
+
+    output_file: str = option(
+        dataclasses.MISSING, "Text file to write: a sentence per line, empty lines between documents."
+    )
+    heldout_file: str = option(dataclasses.MISSING, "Text file for one document in twenty, to evaluate on.")

@@ -1,0 +1,98 @@
+"""English prose that every Python installation carries.
+
+The language reference (pydoc_data) and the docstrings of the standard library, cut into sentences and documents. The
+library is not run: docstrings are read from its source files.
+"""
+
+import ast
+import os
+import re
+import zlib
+from collections.abc import Iterator
+
+import sentencex
+
+from data_gen.options import ProseOptions
+from official_bert.utils import files
+
+# Other people's packages; and examples, tests and tools around the library, whose docstrings are few and odd.
+_LEFT_OUT = frozenset(
+    {"site-packages", "dist-packages", "ensurepip", "test", "tests", "idlelib", "idle_test", "lib2to3", "turtledemo"}
+    | {"pydoc_data", "this", "antigravity"}
+)
+
+_HELD_OUT_PERCENT = 5
+
+
+def reference_documents() -> Iterator[tuple[str, str]]:
+    """Yields name and text of each topic of the language reference, as pydoc shows them."""
+    from pydoc_data import topics
+
+    yield from sorted(topics.topics.items())
+
+
+def docstring_documents() -> Iterator[tuple[str, str]]:
+    """Yields name and docstrings, joined, of each module of the standard library."""
+    library = os.path.dirname(os.__file__)
+    for folder, folders, names in os.walk(library):
+        folders[:] = sorted(set(folders) - _LEFT_OUT)
+        for name in sorted(names):
+            if not name.endswith(".py") or name.removesuffix(".py") in _LEFT_OUT:
+                continue
+            path = os.path.join(folder, name)
+            try:
+                with open(path, encoding="utf-8") as reader:
+                    tree = ast.parse(reader.read())
+            except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
+                continue  # a few files are broken on purpose
+            documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+            strings = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)]
+            yield os.path.relpath(path, library), "\n\n".join(string for string in strings if string)
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yields the sentences of the paragraphs that are prose; code, tables, signatures and headings are left out."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        lines = paragraph.splitlines()
+        # Deeper lines within a paragraph are code, a table or a list of values.
+        indents = {len(line) - len(line.lstrip()) for line in lines if line.strip()}
+        if ">>>" in paragraph or len(indents) > 2:
+            continue
+        flat = re.sub(r"[*`]+", "", " ".join(paragraph.split()))
+        for sentence in sentencex.segment("en", flat):
+            sentence = sentence.strip()
+            if _is_prose(sentence):
+                yield sentence
+
+
+def _is_prose(sentence: str) -> bool:
+    words = sentence.split()
+    plain = sum(word.strip(".,;:()\"'").isalpha() for word in words)
+    return len(words) >= 5 and plain >= 0.8 * len(words) and sentence[0].isupper() and sentence[-1] in ".!?:"
+
+
+def gather() -> tuple[list[list[str]], list[list[str]]]:
+    """Returns documents of sentences, the greater part and the held-out part; no sentence is in both, or twice."""
+    seen: set[str] = set()
+    parts: tuple[list[list[str]], list[list[str]]] = ([], [])
+    for name, text in [*reference_documents(), *docstring_documents()]:
+        document = []
+        for sentence in sentences(text):
+            if sentence not in seen:
+                seen.add(sentence)
+                document.append(sentence)
+        if len(document) >= 2:
+            # By the name's hash, so that another version of Python holds out much the same documents.
+            parts[zlib.crc32(name.encode()) % 100 < _HELD_OUT_PERCENT].append(document)
+    return parts
+
+
+def write(options: ProseOptions) -> None:
+    """Writes the prose to two files, and prints how much there is."""
+    for path, documents in zip((options.output_file, options.heldout_file), gather(), strict=True):
+        text = "\n".join("".join(sentence + "\n" for sentence in document) for document in documents)
+        files.write_text(path, text)
+        print(
+            f"{path}: {len(documents):,} documents, {sum(map(len, documents)):,} sentences, "
+            f"{len(text.encode()) / 1e6:.2f} MB"
+        )

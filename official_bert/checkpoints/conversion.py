@@ -1,0 +1,142 @@
+"""From one checkpoint format to another: read it, change sizes, write it, prove it."""
+
+import dataclasses
+
+from official_bert.checkpoints import named_models, parity, reading, resize
+from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides
+from official_bert.checkpoints.formats.all_formats import FORMATS
+from official_bert.checkpoints.formats.format import Format, Framework
+from official_bert.checkpoints.options import ConversionOptions
+from official_bert.errors import UserError
+from official_bert.utils import files
+
+# A forward pass in another framework may differ by the order of its sums; more than this is another model.
+_TOLERANCE = 1e-3
+
+
+def convert(options: ConversionOptions) -> list[str]:
+    """Converts as the options say; returns the lines of the report.
+
+    The new folder appears when all is written, read back and compared, and not at all if anything is wrong.
+
+    Raises:
+        UserError: the checkpoint cannot be read, or the other format cannot hold it, or the result differs.
+    """
+    overrides = LoadOverrides(options.bert_config_file, options.vocab_file, options.do_lower_case, options.optimizer)
+    source_folder = named_models.local_folder(options.from_)
+    source_format, source = reading.read(source_folder, overrides)
+    target_format = FORMATS[options.to_format]
+    assert target_format.write is not None  # the flag takes no other
+    lines = [f"read {source_format.title} checkpoint {options.from_}: {_summary(source)}"]
+    lines += [*_tensors(source, options.list_tensors), *_notes(source.notes)]
+    changed, changes = _changed(source, options)
+    lines += changes
+    if options.optimizer and not target_format.holds_optimizer:
+        raise UserError(f"the {target_format.title} format holds no optimizer state; convert without --optimizer")
+    if files.is_remote(options.to) and target_format.local_only:
+        raise UserError(f"{target_format.title} folders are written to this machine's disk; copy them from there")
+    with files.folder_written_whole(options.to) as folder:
+        written = target_format.write(changed, folder)
+        lines += _notes(written.notes[len(changed.notes) :])
+        _, again = reading.read(folder, LoadOverrides(optimizer=options.optimizer))
+        lines.append(_round_trip(written, again, target_format))
+        lines += _forward(source, source_format.framework, source_folder)
+        lines += _forward(written, target_format.framework, folder)
+    lines.append(f"written {target_format.title} checkpoint {options.to}: {_summary(written)}")
+    return lines
+
+
+def _changed(checkpoint: Checkpoint, options: ConversionOptions) -> tuple[Checkpoint, list[str]]:
+    """The checkpoint with the activation and the sizes that the options ask for, and lines that say what changed."""
+    lines = []
+    if options.hidden_act and options.hidden_act != checkpoint.config.hidden_act:
+        lines.append(f"changed: {checkpoint.config.hidden_act} is taken as {options.hidden_act}")
+        config = dataclasses.replace(checkpoint.config, hidden_act=options.hidden_act)
+        checkpoint = dataclasses.replace(checkpoint, config=config)
+    if options.new_tokens_file:
+        tokens = files.read_text(options.new_tokens_file).split("\n")
+        tokens = [token.strip() for token in tokens if token.strip()]
+        if not tokens:
+            raise UserError(f"{options.new_tokens_file} holds no token; write one on each line")
+        unknown = resize.without_pieces(checkpoint, tokens)
+        checkpoint = resize.add_tokens(checkpoint, tokens, options.new_token_rows)
+        where = "new rows" if options.new_token_rows == "append" else "the rows of [unused...] tokens"
+        starts = "each the mean of the pieces that it was cut into so far"
+        if unknown:
+            starts += f"; of all rows where that was [UNK]: {', '.join(unknown)}"
+        lines.append(f"changed: {len(tokens)} tokens in {where}, {starts}")
+    if options.max_position_embeddings is not None:
+        before = checkpoint.config.max_position_embeddings
+        how = f"{options.position_init}, from {before} to {options.max_position_embeddings}"
+        lines.append(f"changed: position embeddings {how}")
+        checkpoint = resize.extend_positions(checkpoint, options.max_position_embeddings, options.position_init)
+    return checkpoint, lines
+
+
+def _summary(checkpoint: Checkpoint) -> str:
+    parameters = sum(value.size for value in checkpoint.weights.values())
+    config = checkpoint.config
+    casing = "uncased" if checkpoint.do_lower_case else "cased"
+    texts = [
+        ", ".join(checkpoint.parts),
+        f"{len(checkpoint.weights)} tensors, {parameters:,} parameters",
+        f"vocabulary of {config.vocab_size:,}{'' if checkpoint.vocab is None else ', ' + casing}",
+        f"up to {config.max_position_embeddings} positions",
+        f"{config.hidden_act}, epsilon {config.layer_norm_eps:g}",
+    ]
+    if checkpoint.slots:
+        texts.append(f"{len(checkpoint.slots)} moments of Adam's, step {checkpoint.step:,}")
+    return "; ".join(texts)
+
+
+def _tensors(checkpoint: Checkpoint, each: bool) -> list[str]:
+    """What became of the file's tensors; with `each`, a line for every one."""
+    inventory = checkpoint.inventory
+    if inventory is None:
+        return []
+    behind = [f"{len(names)} {kind}" for kind, names in inventory.left_behind.items()]
+    loaded = f"{len(inventory.loaded)} loaded, none missing, none unexpected"
+    lines = [f"tensors: {loaded}; left behind: {', '.join(behind) or 'none'}"]
+    if each:
+        lines += [f"loaded: {theirs} as {ours}" for theirs, ours in sorted(inventory.loaded.items())]
+        lines += [f"left behind: {name}" for names in inventory.left_behind.values() for name in names]
+    return lines
+
+
+def _notes(notes: tuple[str, ...]) -> list[str]:
+    return [f"note: {note}" for note in notes]
+
+
+def _round_trip(written: Checkpoint, again: Checkpoint, target_format: Format) -> str:
+    """Compares what was written with what is read back, to the bit."""
+    fields = ["config", "vocab", "labels"]
+    if written.vocab is not None:  # without it, its casing has no place either
+        fields.append("do_lower_case")
+    if written.slots:
+        fields.append("step")
+    for field in fields:
+        if getattr(written, field) != getattr(again, field):
+            raise UserError(
+                f"the {target_format.title} format cannot hold the model's {field}: written "
+                f"{getattr(written, field)!r}, read back {getattr(again, field)!r}"
+            )
+    tensors, back = {**written.weights, **written.slots}, {**again.weights, **again.slots}
+    difference = parity.largest_difference(tensors, back)
+    if difference:
+        raise UserError(f"what was written reads back with a difference of {difference:g}; nothing was left in --to")
+    return f"round trip: {len(back)} tensors read back, largest difference {difference:g}"
+
+
+def _forward(checkpoint: Checkpoint, framework: Framework | None, folder: str) -> list[str]:
+    """Compares the forward pass with that of the framework that the folder is for, if there is one."""
+    if framework is None:
+        return []
+    difference = parity.forward_difference(checkpoint, framework, folder)
+    if difference is None:
+        return [f"forward pass: not compared with {framework.title}, which is not installed"]
+    if not difference <= _TOLERANCE:
+        raise UserError(
+            f"{framework.title} computes something else from {folder} than this model does: outputs differ by up to "
+            f"{difference:g}; nothing was left in --to"
+        )
+    return [f"forward pass on a fixed input: largest difference to {framework.title} {difference:.1e}"]

@@ -1,0 +1,95 @@
+"""A Hugging Face folder's config.json: read as a BertConfig and class names, and written."""
+
+import json
+from typing import Any
+
+from official_bert.checkpoints.checkpoint import PARTS, SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, Checkpoint
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+
+CONFIG_FILE = "config.json"
+# Their "gelu" is the exact one. Ours on the way out has the name that the oldest versions know too.
+ACTIVATIONS = {"gelu": "gelu_new", "gelu_exact": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+_ACTIVATIONS_IN = {
+    **{theirs: ours for ours, theirs in ACTIVATIONS.items()},
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_python": "gelu_exact",
+}
+# Keys that have the same name and meaning there.
+_SAME_KEYS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "initializer_range",
+    "layer_norm_eps",
+)
+# Values under which their BERT computes what ours does.
+_REQUIRED = {
+    "model_type": "bert",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "quantization_config": None,
+}
+
+
+def read_config(values: dict[str, Any], path: str) -> BertConfig:
+    """Returns the configuration that a config.json's values stand for; `path` is for errors."""
+    for key, expected in _REQUIRED.items():
+        value = values.get(key, None if key == "model_type" else expected)
+        if value != expected:
+            raise UserError(f"{path} has {key} {value!r}; only a BERT with {expected!r} can be read")
+    act = values.get("hidden_act", "gelu")
+    if not isinstance(act, str) or act not in _ACTIVATIONS_IN:
+        raise UserError(f"{path} has hidden_act {act!r}; expected one of {', '.join(_ACTIVATIONS_IN)}")
+    try:
+        return BertConfig.from_dict(
+            {"hidden_act": _ACTIVATIONS_IN[act], **{key: values[key] for key in _SAME_KEYS if key in values}}
+        )
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str, ...] | None:
+    """Returns the classes' names, or None where they have none but their numbers."""
+    labels = values.get("id2label")
+    if not isinstance(labels, dict) or labels == numbered_labels(classes):
+        return None
+    if sorted(labels) != sorted(numbered_labels(classes)):
+        raise UserError(f"{folder}/{CONFIG_FILE} names {len(labels)} classes; the classifier has {classes}")
+    return tuple(str(labels[str(number)]) for number in range(classes))
+
+
+def numbered_labels(classes: int) -> dict[str, str]:
+    """Returns what stands there for classes without names."""
+    return {str(number): f"LABEL_{number}" for number in range(classes)}
+
+
+def config_json(checkpoint: Checkpoint, name_of_class: str) -> str:
+    """Returns the text of the config.json of a checkpoint, to be loaded as a class of transformers."""
+    config = checkpoint.config
+    values: dict[str, Any] = {
+        "architectures": [name_of_class],
+        "model_type": "bert",
+        "hidden_act": ACTIVATIONS[config.hidden_act],
+        "pad_token_id": 0,
+        "dtype": "float32",
+        **{key: getattr(config, key) for key in _SAME_KEYS},
+    }
+    for part in (SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER):
+        if part in checkpoint.parts:
+            bias = next(name for name in PARTS[part] if name.endswith("/bias"))
+            classes = checkpoint.weights[bias].shape[0]
+            labels = numbered_labels(classes)
+            if checkpoint.labels is not None:
+                labels = dict(zip(labels, checkpoint.labels, strict=True))
+            values["id2label"] = labels
+            values["label2id"] = {label: int(number) for number, label in labels.items()}
+    return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,0 +1,170 @@
+"""The tokenizer of a Hugging Face folder: vocab.txt or tokenizer.json, and tokenizer_config.json."""
+
+import json
+import os
+from typing import Any
+
+from official_bert.checkpoints.checkpoint import VOCAB_FILE, Checkpoint, LoadOverrides
+from official_bert.checkpoints.vocabulary import check_vocabulary, is_uncased, lines_of
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.exact import (
+    CLS,
+    CONTINUATION,
+    MASK,
+    MAX_CHARACTERS_PER_WORD,
+    PAD,
+    SEP,
+    SPECIAL_TOKENS,
+    UNK,
+)
+from official_bert.utils import files
+
+TOKENIZER_FILE = "tokenizer.json"
+SETTINGS_FILE = "tokenizer_config.json"
+
+# Settings under which their tokenizer follows BERT's rules; strip_accents may also say what do_lower_case says.
+_REQUIRED = {"tokenize_chinese_chars": True, "do_basic_tokenize": True, "never_split": None, "strip_accents": None}
+
+
+def read_tokenizer(
+    folder: str, config: BertConfig, overrides: LoadOverrides
+) -> tuple[str | None, bool, tuple[str, ...]]:
+    """Returns the vocabulary, whether it is uncased, and notes.
+
+    Raises:
+        UserError: the files are damaged, contradict each other or the configuration, or have rules that BERT has not.
+    """
+    vocab_file = overrides.vocab_file or os.path.join(folder, VOCAB_FILE)
+    tokenizer_file = os.path.join(folder, TOKENIZER_FILE)
+    settings_file = os.path.join(folder, SETTINGS_FILE)
+    settings: dict[str, Any] = {}
+    notes: tuple[str, ...] = ()
+    vocab = None
+    if overrides.vocab_file or files.exists(vocab_file):
+        vocab, read_from = files.read_text(vocab_file), vocab_file
+    if not overrides.vocab_file and files.exists(tokenizer_file):
+        settings, tokens = _read_tokenizer_json(tokenizer_file)
+        if vocab is None:
+            vocab, read_from = "".join(f"{token}\n" for token in tokens), tokenizer_file
+        elif lines_of(vocab) != tokens:
+            raise UserError(f"{vocab_file} and {tokenizer_file} hold different vocabularies; give one as --vocab_file")
+    if vocab is None:
+        note = f"{folder} has no vocabulary; give it as --vocab_file to have it written with the model"
+        return None, overrides.do_lower_case is not False, (note,)
+    notes += check_vocabulary(vocab, config, read_from)
+    if not overrides.vocab_file and files.exists(settings_file):
+        settings |= files.read_json_object(settings_file)
+    do_lower_case = settings.get("do_lower_case")
+    if do_lower_case not in (None, True, False):
+        raise UserError(f"the tokenizer in {folder} has do_lower_case {do_lower_case!r}; expected true or false")
+    if overrides.do_lower_case is not None:
+        do_lower_case = overrides.do_lower_case
+    elif do_lower_case is None:
+        do_lower_case = is_uncased(vocab)
+        looks = "uncased" if do_lower_case else "cased"
+        notes += (f"the vocabulary looks {looks}; --do_lower_case or --nodo_lower_case say it, where it is not",)
+    for key, expected in _REQUIRED.items():
+        value = settings.get(key, expected)
+        if value not in ([expected, do_lower_case] if key == "strip_accents" else [expected]):
+            raise UserError(
+                f"the tokenizer in {folder} has {key} {value!r}, which BERT's own rules have not; give --vocab_file to "
+                "take the vocabulary with BERT's rules"
+            )
+    return vocab, bool(do_lower_case), notes
+
+
+def _read_tokenizer_json(path: str) -> tuple[dict[str, Any], list[str]]:
+    """The settings, under tokenizer_config.json's keys, and the tokens in a tokenizer.json."""
+    contents = files.read_json_object(path)
+    try:
+        model, normalizer = contents["model"], contents["normalizer"] or {}
+        if model.get("type", "WordPiece") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
+            raise UserError(
+                f"{path} holds a {normalizer.get('type')} and a {model.get('type')} model; expected BertNormalizer and "
+                "WordPiece, as BERT has"
+            )
+        numbers = {**model["vocab"], **{token["content"]: token["id"] for token in contents.get("added_tokens") or []}}
+        tokens = sorted(numbers, key=numbers.__getitem__)
+        if [numbers[token] for token in tokens] != list(range(len(tokens))):
+            raise UserError(f"the ids in {path} do not run from 0 to {len(tokens) - 1}, each once")
+        settings = {
+            "do_lower_case": normalizer["lowercase"],
+            "strip_accents": normalizer["strip_accents"],
+            "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged or no tokenizer of BERT: {error!r}") from error
+    return settings, tokens
+
+
+def tokenizer_files(checkpoint: Checkpoint) -> dict[str, str]:
+    """Returns the files that make their tokenizers give our ids, by name; none without a vocabulary."""
+    if checkpoint.vocab is None:
+        return {}
+    return {
+        VOCAB_FILE: checkpoint.vocab,
+        TOKENIZER_FILE: _tokenizer_json(lines_of(checkpoint.vocab), checkpoint.do_lower_case),
+        SETTINGS_FILE: _settings_json(checkpoint),
+    }
+
+
+def _settings_json(checkpoint: Checkpoint) -> str:
+    values = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": checkpoint.do_lower_case,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        "model_max_length": checkpoint.config.max_position_embeddings,
+        "pad_token": PAD,
+        "unk_token": UNK,
+        "cls_token": CLS,
+        "sep_token": SEP,
+        "mask_token": MASK,
+    }
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _tokenizer_json(tokens: list[str], do_lower_case: bool) -> str:
+    numbers = {token: number for number, token in enumerate(tokens)}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    first = [
+        {"SpecialToken": {"id": CLS, "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"SpecialToken": {"id": SEP, "type_id": 0}},
+    ]
+    second = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": SEP, "type_id": 1}}]
+    values = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": numbers[token], "content": token, **flags}
+            for token in sorted(SPECIAL_TOKENS, key=numbers.__getitem__)
+        ],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": None,
+            "lowercase": do_lower_case,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": first,
+            "pair": first + second,
+            "special_tokens": {
+                token: {"id": token, "ids": [numbers[token]], "tokens": [token]} for token in (CLS, SEP)
+            },
+        },
+        "decoder": {"type": "WordPiece", "prefix": CONTINUATION, "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": UNK,
+            "continuing_subword_prefix": CONTINUATION,
+            "max_input_chars_per_word": MAX_CHARACTERS_PER_WORD,
+            "vocab": numbers,
+        },
+    }
+    return json.dumps(values, indent=1, ensure_ascii=False) + "\n"

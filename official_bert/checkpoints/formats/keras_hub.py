@@ -1,0 +1,228 @@
+"""keras-hub presets: folders that keras_hub.models.BertBackbone.from_preset and BertTokenizer.from_preset load.
+
+keras-hub is not needed to read and write them. The weights are Keras' HDF5 files: the backbone's in model.weights.h5,
+a task's head in task.weights.h5, variables numbered within their layer.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+import numpy as np
+
+from official_bert.checkpoints import checksums, hdf5
+from official_bert.checkpoints.checkpoint import (
+    ENCODER,
+    MASKED_LM,
+    POOLER,
+    SEQUENCE_CLASSIFIER,
+    Array,
+    Checkpoint,
+    LoadOverrides,
+    numbered,
+    only,
+)
+from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
+from official_bert.checkpoints.formats.keras_hub_files import (
+    CONFIG_FILE,
+    TASK_WEIGHTS_FILE,
+    check_head,
+    preset_files,
+    read_config,
+    read_tokenizer,
+)
+from official_bert.checkpoints.tensors import Source, collect, take_inventory, to_external, with_head_axis
+from official_bert.errors import UserError
+from official_bert.modeling.config import LAYER_NORM_EPSILON
+from official_bert.utils import files
+
+NAME = "keras-hub"
+MODEL_WEIGHTS_FILE = "model.weights.h5"
+
+_BLOCK = "model.weights.h5/layers/transformer_encoder_{}/"
+# File and name there, by our names; {} is the number of a block. (Block 0 has no number in the file.)
+NAMES = {
+    "word_embeddings/embeddings": "model.weights.h5/layers/reversible_embedding/vars/0",
+    "token_type_embeddings/embeddings": "model.weights.h5/layers/embedding/vars/0",
+    "position_embeddings/embeddings": "model.weights.h5/layers/position_embedding/vars/0",
+    "embeddings_layer_norm/gamma": "model.weights.h5/layers/layer_normalization/vars/0",
+    "embeddings_layer_norm/beta": "model.weights.h5/layers/layer_normalization/vars/1",
+    "layer_{}_attention_query/kernel": _BLOCK + "_self_attention_layer/query_dense/vars/0",
+    "layer_{}_attention_query/bias": _BLOCK + "_self_attention_layer/query_dense/vars/1",
+    "layer_{}_attention_key/kernel": _BLOCK + "_self_attention_layer/key_dense/vars/0",
+    "layer_{}_attention_key/bias": _BLOCK + "_self_attention_layer/key_dense/vars/1",
+    "layer_{}_attention_value/kernel": _BLOCK + "_self_attention_layer/value_dense/vars/0",
+    "layer_{}_attention_value/bias": _BLOCK + "_self_attention_layer/value_dense/vars/1",
+    "layer_{}_attention_output/kernel": _BLOCK + "_self_attention_layer/output_dense/vars/0",
+    "layer_{}_attention_output/bias": _BLOCK + "_self_attention_layer/output_dense/vars/1",
+    "layer_{}_attention_layer_norm/gamma": _BLOCK + "_self_attention_layer_norm/vars/0",
+    "layer_{}_attention_layer_norm/beta": _BLOCK + "_self_attention_layer_norm/vars/1",
+    "layer_{}_intermediate/kernel": _BLOCK + "_feedforward_intermediate_dense/vars/0",
+    "layer_{}_intermediate/bias": _BLOCK + "_feedforward_intermediate_dense/vars/1",
+    "layer_{}_output/kernel": _BLOCK + "_feedforward_output_dense/vars/0",
+    "layer_{}_output/bias": _BLOCK + "_feedforward_output_dense/vars/1",
+    "layer_{}_output_layer_norm/gamma": _BLOCK + "_feedforward_layer_norm/vars/0",
+    "layer_{}_output_layer_norm/beta": _BLOCK + "_feedforward_layer_norm/vars/1",
+    "pooler/kernel": "model.weights.h5/layers/dense/vars/0",
+    "pooler/bias": "model.weights.h5/layers/dense/vars/1",
+    "masked_lm_transform/kernel": "task.weights.h5/layers/masked_lm_head/_intermediate_dense/vars/0",
+    "masked_lm_transform/bias": "task.weights.h5/layers/masked_lm_head/_intermediate_dense/vars/1",
+    "masked_lm_layer_norm/gamma": "task.weights.h5/layers/masked_lm_head/_intermediate_layer_norm/vars/0",
+    "masked_lm_layer_norm/beta": "task.weights.h5/layers/masked_lm_head/_intermediate_layer_norm/vars/1",
+    "masked_lm_output/bias": "task.weights.h5/layers/masked_lm_head/vars/0",
+    "sequence_classifier/kernel": "task.weights.h5/layers/dense/vars/0",
+    "sequence_classifier/bias": "task.weights.h5/layers/dense/vars/1",
+}
+# A task is compiled when it is loaded, and then wants its optimizer's step and learning rate.
+_TASK_OPTIMIZER: dict[str, Array] = {
+    "optimizer/vars/0": np.array(0, np.int64),
+    "optimizer/vars/1": np.array(5e-5, np.float32),
+}
+_IGNORED = {"of the optimizer's state": r"(model|task)\.weights\.h5/optimizer/vars/\d+"}
+
+_INITIALIZER_RANGE = 0.02
+_MASKED_LM_NOTE = (
+    "keras-hub's masked-LM head computes with the exact GELU and an epsilon of 1e-5, BERT's with the encoder's: its "
+    "weights come across to the bit, its logits there and here differ slightly"
+)
+_LABELS_NOTE = "left out, since a preset has no place for them: the classes' names, in the order of the logits {}"
+
+
+def detect(path: CheckpointPath) -> bool:
+    """Whether a path holds a preset of keras-hub's."""
+    return path.has(MODEL_WEIGHTS_FILE)
+
+
+def read(path: str, overrides: LoadOverrides) -> Checkpoint:
+    """Reads a preset's folder.
+
+    Args:
+        path: the folder, or its model.weights.h5.
+        overrides: a vocabulary to take in place of the folder's, with its casing.
+
+    Raises:
+        UserError: something is missing, left over or damaged, or the preset is none of BERT's.
+    """
+    folder = os.path.dirname(path) if os.path.basename(path) == MODEL_WEIGHTS_FILE else path
+    if overrides.optimizer:
+        raise UserError(f"the {NAME} format is read without the optimizer's state; convert without --optimizer")
+    checksums.check_files(folder)
+    config = read_config(os.path.join(folder, CONFIG_FILE))
+    vocab, do_lower_case, notes = read_tokenizer(folder, config, overrides)
+    source = checksums.with_checks(_open_weights(folder), folder)
+    weights = collect(source, config, NAMES, with_head_axis(config), _IGNORED)
+    check_head(folder, weights)
+    if "masked_lm_output/bias" in weights:
+        notes += (_MASKED_LM_NOTE,)
+    theirs = numbered(NAMES, config)
+    inventory = take_inventory(source, {theirs[name]: name for name in weights}, _IGNORED)
+    return Checkpoint(config, weights, vocab, do_lower_case, notes=notes, inventory=inventory)
+
+
+def _open_weights(folder: str) -> Source:
+    """Both files of weights as one source, names beginning with the file's."""
+    names = [MODEL_WEIGHTS_FILE]
+    if files.exists(os.path.join(folder, TASK_WEIGHTS_FILE)):
+        names.append(TASK_WEIGHTS_FILE)
+    sources = {name: hdf5.open_hdf5(os.path.join(folder, name)) for name in names}
+    shapes = {
+        _with_block_number(f"{file}/{name}"): shape
+        for file, source in sources.items()
+        for name, shape in source.shapes.items()
+    }
+
+    def read(name: str) -> Array:
+        file, inner = _without_block_number(name).split("/", 1)
+        return sources[file].read(inner)
+
+    return Source(folder, shapes, read)
+
+
+def _with_block_number(name: str) -> str:
+    """The name of a tensor in a file as it stands in `NAMES`, where the first block has a number too."""
+    return name.replace("/transformer_encoder/", "/transformer_encoder_0/")
+
+
+def _without_block_number(name: str) -> str:
+    return name.replace("/transformer_encoder_0/", "/transformer_encoder/")
+
+
+def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
+    """Writes a preset: the backbone, the tokenizer if there is a vocabulary, and a task with the head if there is one.
+
+    Returns:
+        What was written: without a next-sentence head and names of classes, for which keras-hub has no place.
+
+    Raises:
+        UserError: keras-hub's BERT would compute something else, or lacks a weight.
+    """
+    config = checkpoint.config
+    wanted = {"hidden_act": "gelu", "layer_norm_eps": LAYER_NORM_EPSILON}
+    for key, value in wanted.items():
+        if getattr(config, key) != value:
+            raise UserError(
+                f"the model has {key} {getattr(config, key)}; keras-hub's BERT always computes with {value}, so its "
+                "answers would differ" + ("; --hidden_act=gelu takes the model so" if key == "hidden_act" else "")
+            )
+    if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
+        raise UserError(
+            f"the model has hidden_dropout_prob {config.hidden_dropout_prob} and attention_probs_dropout_prob "
+            f"{config.attention_probs_dropout_prob}; keras-hub's BERT has one rate: make them equal first"
+        )
+    kept = only(checkpoint, {ENCODER, POOLER, MASKED_LM, SEQUENCE_CLASSIFIER}, NAME)
+    if POOLER not in kept.parts:
+        raise UserError("the checkpoint has no pooler, which keras-hub's backbone needs")
+    if {MASKED_LM, SEQUENCE_CLASSIFIER} <= set(kept.parts):
+        raise UserError(f"a preset holds one head; the checkpoint has {MASKED_LM} and {SEQUENCE_CLASSIFIER}")
+    if config.initializer_range != _INITIALIZER_RANGE:
+        config = dataclasses.replace(config, initializer_range=_INITIALIZER_RANGE)
+        note = f"keras-hub's initializer_range is always {_INITIALIZER_RANGE}; the model's was not kept"
+        kept = dataclasses.replace(kept, config=config, notes=(*kept.notes, note))
+    if MASKED_LM in kept.parts and _MASKED_LM_NOTE not in kept.notes:
+        kept = dataclasses.replace(kept, notes=(*kept.notes, _MASKED_LM_NOTE))
+    if kept.labels is not None:
+        note = _LABELS_NOTE.format(", ".join(kept.labels))
+        kept = dataclasses.replace(kept, labels=None, notes=(*kept.notes, note))
+    tensors = to_external(kept.weights, config, NAMES, with_head_axis(config), NAME)
+    contents = preset_files(kept)
+    for name, content in contents.items():
+        files.write_text(os.path.join(folder, name), content)
+    for file in (MODEL_WEIGHTS_FILE, TASK_WEIGHTS_FILE):
+        held = {name: value for name, value in tensors.items() if name.startswith(f"{file}/")}
+        if held:
+            named = {_without_block_number(name).split("/", 1)[1]: value for name, value in held.items()}
+            named |= _TASK_OPTIMIZER if file == TASK_WEIGHTS_FILE else {}
+            hdf5.write_hdf5(os.path.join(folder, file), named)
+    checksums.write(folder, list(contents), tensors)
+    return kept
+
+
+def backbone_outputs(checkpoint: Checkpoint, folder: str, features: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns what keras-hub's backbone computes from a preset; see `Framework.outputs`."""
+    import keras_hub as hub
+
+    backbone = hub.models.BertBackbone.from_preset(folder)
+    result = backbone(
+        {
+            "token_ids": features["input_ids"],
+            "segment_ids": features["segment_ids"],
+            "padding_mask": features["input_mask"],
+        }
+    )
+    return {
+        f"hidden_{checkpoint.config.num_hidden_layers - 1}": np.asarray(result["sequence_output"]),
+        "pooled_output": np.asarray(result["pooled_output"]),
+    }
+
+
+# The backbone alone is compared: keras-hub's masked-LM head is another one.
+FORMAT = Format(
+    name="keras_hub",
+    title=NAME,
+    detect=detect,
+    read=read,
+    write=write,
+    holds_config=True,
+    local_only=True,
+    framework=Framework("keras-hub's backbone", ("keras_hub",), backbone_outputs),
+)

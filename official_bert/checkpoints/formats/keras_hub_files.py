@@ -1,0 +1,147 @@
+"""The JSON files of a keras-hub preset: read, and written as keras-hub serializes its objects."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from official_bert.checkpoints.checkpoint import MASKED_LM, Array, Checkpoint, LoadOverrides
+from official_bert.checkpoints.vocabulary import check_vocabulary, is_uncased
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.utils import files
+
+VERSION = "0.32.0"  # whose files these are
+CONFIG_FILE = "config.json"
+METADATA_FILE = "metadata.json"
+TOKENIZER_FILE = "tokenizer.json"
+VOCAB_FILE = "assets/tokenizer/vocabulary.txt"
+PREPROCESSOR_FILE = "preprocessor.json"
+TASK_FILE = "task.json"
+TASK_WEIGHTS_FILE = "task.weights.h5"
+
+# Keys of a backbone's configuration, by ours.
+_KEYS = {
+    "vocab_size": "vocabulary_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "hidden_size": "hidden_dim",
+    "intermediate_size": "intermediate_dim",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "dropout",
+    "max_position_embeddings": "max_sequence_length",
+    "type_vocab_size": "num_segments",
+}
+
+# A weight of each task's head.
+_HEADS = {"BertMaskedLM": "masked_lm_output/bias", "BertTextClassifier": "sequence_classifier/bias"}
+
+
+def read_config(path: str) -> BertConfig:
+    """Returns the configuration of the backbone that a config.json describes."""
+    values = files.read_json_object(path)
+    if values.get("class_name") != "BertBackbone":
+        raise UserError(f"{path} describes a {values.get('class_name')}; expected a BertBackbone")
+    inner = values.get("config")
+    if not isinstance(inner, dict):
+        raise UserError(f"{path} has no configuration of the backbone")
+    missing = sorted({theirs for theirs in _KEYS.values() if theirs not in inner})
+    if missing:
+        raise UserError(f"{path} lacks {', '.join(missing)}")
+    try:
+        return BertConfig.from_dict({ours: inner[theirs] for ours, theirs in _KEYS.items()})
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def read_tokenizer(
+    folder: str, config: BertConfig, overrides: LoadOverrides
+) -> tuple[str | None, bool, tuple[str, ...]]:
+    """Returns the vocabulary, whether it is uncased, and notes."""
+    vocab_file = overrides.vocab_file or os.path.join(folder, VOCAB_FILE)
+    settings_file = os.path.join(folder, TOKENIZER_FILE)
+    if not overrides.vocab_file and not files.exists(vocab_file):
+        note = f"{folder} has no {VOCAB_FILE}; give it as --vocab_file to have it written with the model"
+        return None, overrides.do_lower_case is not False, (note,)
+    vocab = files.read_text(vocab_file)
+    notes = check_vocabulary(vocab, config, vocab_file)
+    if overrides.do_lower_case is not None:
+        return vocab, overrides.do_lower_case, notes
+    if overrides.vocab_file or not files.exists(settings_file):
+        return vocab, is_uncased(vocab), notes
+    settings = files.read_json_object(settings_file).get("config")
+    if not isinstance(settings, dict) or not isinstance(settings.get("lowercase"), bool):
+        raise UserError(f"{settings_file} is damaged: it does not say whether to lower-case")
+    if settings["lowercase"] and not settings.get("strip_accents"):
+        notes += ("the preset's tokenizer keeps accents; BERT's, which is taken here, removes them in uncased models",)
+    return vocab, settings["lowercase"], notes
+
+
+def check_head(folder: str, weights: Mapping[str, Array]) -> None:
+    """Raises a UserError unless the head that the preset's task has is there."""
+    task_file = os.path.join(folder, TASK_FILE)
+    task = files.read_json_object(task_file).get("class_name") if files.exists(task_file) else None
+    if isinstance(task, str) and task in _HEADS and _HEADS[task] not in weights:
+        raise UserError(f"{task_file} describes a {task}, but its head is not in {TASK_WEIGHTS_FILE}")
+
+
+def preset_files(checkpoint: Checkpoint) -> dict[str, str]:
+    """Returns the small files, by name, as keras-hub serializes its objects."""
+    config = checkpoint.config
+    inner: dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in _KEYS.items()}
+    backbone = _serialized("bert_backbone", "BertBackbone", "float32", inner)
+    # Those of the backbone alone.
+    parameters = sum(
+        value.size for name, value in checkpoint.weights.items() if not name.startswith(("masked_lm", "sequence"))
+    )
+    metadata = {"keras_version": "3.15.1", "keras_hub_version": VERSION, "parameter_count": parameters}
+    values: dict[str, Any] = {CONFIG_FILE: backbone, METADATA_FILE: metadata}
+    preprocessor = None
+    contents = {}
+    head = "BertMaskedLM" if MASKED_LM in checkpoint.parts else "BertTextClassifier"
+    has_head = len(checkpoint.parts) > 2
+    if checkpoint.vocab is not None:
+        values[TOKENIZER_FILE] = tokenizer = _serialized(
+            "bert_tokenizer",
+            "BertTokenizer",
+            "int32",
+            {
+                "config_file": TOKENIZER_FILE,
+                "vocabulary": None,
+                "lowercase": checkpoint.do_lower_case,
+                "strip_accents": checkpoint.do_lower_case,
+            },
+        )
+        contents[VOCAB_FILE] = checkpoint.vocab
+        if has_head:
+            values[PREPROCESSOR_FILE] = preprocessor = _serialized(
+                f"{_snake(head)}_preprocessor",
+                f"{head}Preprocessor",
+                "float32",
+                {
+                    "tokenizer": tokenizer,
+                    "config_file": PREPROCESSOR_FILE,
+                    "sequence_length": config.max_position_embeddings,
+                },
+            )
+    if has_head:
+        task: dict[str, Any] = {"backbone": backbone, "preprocessor": preprocessor}
+        if head == "BertTextClassifier":
+            task |= {"num_classes": checkpoint.weights["sequence_classifier/bias"].shape[0], "activation": "linear"}
+            task["dropout"] = config.hidden_dropout_prob
+        values[TASK_FILE] = _serialized(_snake(head), head, None, task)
+    return {**contents, **{name: json.dumps(value, indent=4) + "\n" for name, value in values.items()}}
+
+
+def _serialized(module: str, name: str, dtype: str | None, config: dict[str, Any]) -> dict[str, Any]:
+    policy = {"module": "keras", "class_name": "DTypePolicy", "config": {"name": dtype}, "registered_name": None}
+    return {
+        "module": f"keras_hub.src.models.bert.{module}",
+        "class_name": name,
+        "config": {"name": module, **({"trainable": True, "dtype": policy} if dtype else {}), **config},
+        "registered_name": f"keras_hub>{name}",
+    }
+
+
+def _snake(name: str) -> str:
+    return {"BertMaskedLM": "bert_masked_lm", "BertTextClassifier": "bert_text_classifier"}[name]

@@ -1,0 +1,139 @@
+"""TensorFlow model garden's object checkpoints: of its encoders, its pretrainers, and its classifier of sentences.
+
+They are read only. Their keys are paths among Python objects, layer_with_weights-4 and so on, and change with the code;
+the graph of objects in the file also tells each variable's own name, which is what is looked for here.
+
+A head there may have a pooler of its own, which is the one that was trained: it is read as the pooler, and the
+encoder's, which then stands in the file with its initial values, is left behind.
+"""
+
+import dataclasses
+import os
+import re
+
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from official_bert.checkpoints import bundle
+from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides, numbered
+from official_bert.checkpoints.formats.format import CheckpointPath, Format
+from official_bert.checkpoints.model_files import read_model_files
+from official_bert.checkpoints.tensors import Source, collect, take_inventory, with_head_axis
+from official_bert.errors import UserError
+
+NAME = "model garden"
+
+# Names of variables there, by ours; {} is the number of a block.
+NAMES = {
+    "word_embeddings/embeddings": "word_embeddings/embeddings",
+    "token_type_embeddings/embeddings": "type_embeddings/embeddings",
+    "position_embeddings/embeddings": "position_embedding/embeddings",
+    "embeddings_layer_norm/gamma": "embeddings/layer_norm/gamma",
+    "embeddings_layer_norm/beta": "embeddings/layer_norm/beta",
+    "layer_{}_attention_query/kernel": "transformer/layer_{}/self_attention/query/kernel",
+    "layer_{}_attention_query/bias": "transformer/layer_{}/self_attention/query/bias",
+    "layer_{}_attention_key/kernel": "transformer/layer_{}/self_attention/key/kernel",
+    "layer_{}_attention_key/bias": "transformer/layer_{}/self_attention/key/bias",
+    "layer_{}_attention_value/kernel": "transformer/layer_{}/self_attention/value/kernel",
+    "layer_{}_attention_value/bias": "transformer/layer_{}/self_attention/value/bias",
+    "layer_{}_attention_output/kernel": "transformer/layer_{}/self_attention/attention_output/kernel",
+    "layer_{}_attention_output/bias": "transformer/layer_{}/self_attention/attention_output/bias",
+    "layer_{}_attention_layer_norm/gamma": "transformer/layer_{}/self_attention_layer_norm/gamma",
+    "layer_{}_attention_layer_norm/beta": "transformer/layer_{}/self_attention_layer_norm/beta",
+    "layer_{}_intermediate/kernel": "transformer/layer_{}/intermediate/kernel",
+    "layer_{}_intermediate/bias": "transformer/layer_{}/intermediate/bias",
+    "layer_{}_output/kernel": "transformer/layer_{}/output/kernel",
+    "layer_{}_output/bias": "transformer/layer_{}/output/bias",
+    "layer_{}_output_layer_norm/gamma": "transformer/layer_{}/output_layer_norm/gamma",
+    "layer_{}_output_layer_norm/beta": "transformer/layer_{}/output_layer_norm/beta",
+    "pooler/kernel": "pooler_transform/kernel",
+    "pooler/bias": "pooler_transform/bias",
+    "masked_lm_transform/kernel": "cls/predictions/transform/dense/kernel",
+    "masked_lm_transform/bias": "cls/predictions/transform/dense/bias",
+    "masked_lm_layer_norm/gamma": "cls/predictions/transform/LayerNorm/gamma",
+    "masked_lm_layer_norm/beta": "cls/predictions/transform/LayerNorm/beta",
+    "masked_lm_output/bias": "cls/predictions/output_bias/bias",
+    "next_sentence/kernel": "next_sentence/logits/kernel",
+    "next_sentence/bias": "next_sentence/logits/bias",
+    "sequence_classifier/kernel": "sentence_prediction/logits/kernel",
+    "sequence_classifier/bias": "sentence_prediction/logits/bias",
+}
+# The name of a model may stand before these, as in bert/cls/predictions/output_bias/bias.
+_NAME_OF_MODEL = re.compile(
+    r"^.*?(?=\b(word_embeddings|type_embeddings|position_embedding|embeddings/layer_norm|transformer/layer_\d+|"
+    r"pooler_transform|cls/predictions|next_sentence|sentence_prediction|predictions/transform/logits)/)"
+)
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_POOLER, _SPARE_POOLER = "pooler_transform/", "the encoder's pooler_transform/"
+_POOLERS_OF_HEADS = ("next_sentence/pooler_dense/", "sentence_prediction/pooler_dense/")
+# BertPretrainer's next-sentence head, before there was BertPretrainerV2. Its classifier of tokens and its model of
+# spans use the name too, and cannot be told apart, but have no masked-LM head.
+_OLD_NEXT_SENTENCE, _NEXT_SENTENCE = "predictions/transform/logits/", "next_sentence/logits/"
+
+# What is no weight, or one that nothing is computed from.
+_IGNORED = {
+    "of the optimizer's moments and step": r"(.*/)?(global_step|optimizer|\.OPTIMIZER_SLOT)/.*",
+    "of TensorFlow's own (number of saves, graph of objects)": rf"save_counter/.*|{_GRAPH}",
+    "of the encoder's pooler, in whose place the head has its own": rf"{_SPARE_POOLER}(kernel|bias)",
+}
+
+
+def detect(path: CheckpointPath) -> bool:
+    """Whether a path holds a checkpoint of objects, with the names of model garden's encoder."""
+    source = path.bundle
+    if not isinstance(source, Source) or _GRAPH not in source.shapes:
+        return False
+    return NAMES["word_embeddings/embeddings"] in _by_variable_name(source).shapes
+
+
+def read(path: str, overrides: LoadOverrides) -> Checkpoint:
+    """Reads a checkpoint; its folder, or `overrides`, has bert_config.json and vocab.txt.
+
+    Raises:
+        UserError: something is missing, left over, damaged, or does not fit together.
+    """
+    if overrides.optimizer:
+        raise UserError(f"the {NAME} format is read without the optimizer's state; convert without --optimizer")
+    prefix = bundle.prefix_of(path)
+    described = read_model_files(os.path.dirname(prefix), overrides)
+    source = _by_variable_name(bundle.open_bundle(prefix))
+    weights = collect(source, described.config, NAMES, with_head_axis(described.config), _IGNORED)
+    names = numbered(NAMES, described.config)
+    inventory = take_inventory(source, {names[name]: name for name in weights}, _IGNORED)
+    return dataclasses.replace(described.checkpoint(weights), inventory=inventory)
+
+
+def _by_variable_name(source: Source) -> Source:
+    """The source under the variables' own names; what has none of its own, or is no weight, under its key."""
+    graph = trackable_object_graph_pb2.TrackableObjectGraph()
+    try:
+        graph.ParseFromString(bytes(source.read(_GRAPH)))
+    except (tf.errors.OpError, ValueError, TypeError, RuntimeError) as error:
+        raise UserError(f"{_GRAPH} in {source.path} is damaged: {error}; restore the file from a copy") from error
+    keys = {key: key for key in source.shapes}
+    for node in graph.nodes:
+        for attribute in node.attributes:
+            key, name = attribute.checkpoint_key, _NAME_OF_MODEL.sub("", attribute.full_name)
+            is_weight = key in keys and not any(re.fullmatch(pattern, key) for pattern in _IGNORED.values())
+            if is_weight and name not in keys:
+                keys[name] = keys.pop(key)
+    _rename_head(keys)
+    shapes = {name: source.shapes[key] for name, key in keys.items()}
+    return Source(source.path, shapes, lambda name: source.read(keys[name]))
+
+
+def _rename_head(keys: dict[str, str]) -> None:
+    """Gives the old next-sentence head the name of the new one, and the pooler of a head that of the encoder's."""
+    replaced = []
+    if NAMES["masked_lm_output/bias"] in keys:
+        replaced.append((_OLD_NEXT_SENTENCE, _NEXT_SENTENCE))
+    for pooler in _POOLERS_OF_HEADS:
+        if f"{pooler}kernel" in keys:
+            replaced += [(_POOLER, _SPARE_POOLER), (pooler, _POOLER)]
+    for before, after in replaced:
+        for variable in ("kernel", "bias"):
+            if before + variable in keys and after + variable not in keys:
+                keys[after + variable] = keys.pop(before + variable)
+
+
+FORMAT = Format(name="model_garden", title=NAME, detect=detect, read=read)

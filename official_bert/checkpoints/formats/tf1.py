@@ -1,0 +1,163 @@
+"""Google's TF1 checkpoints: bert_config.json, vocab.txt and bert_model.ckpt.*; TensorFlow 1 is not needed."""
+
+import dataclasses
+import os
+import re
+
+import numpy as np
+
+from official_bert.checkpoints import bundle, checksums
+from official_bert.checkpoints.checkpoint import SLOTS, Array, Checkpoint, LoadOverrides, numbered
+from official_bert.checkpoints.formats.format import CheckpointPath, Format
+from official_bert.checkpoints.model_files import read_model_files, write_model_files
+from official_bert.checkpoints.tensors import Layout, Source, checked, collect, take_inventory, to_external
+from official_bert.errors import UserError
+from official_bert.modeling.config import LAYER_NORM_EPSILON, BertConfig
+
+NAME = "Google TF1"
+CHECKPOINT = "bert_model.ckpt"
+STEP = "global_step"
+
+# Google's names, by ours; {} is the number of a block.
+NAMES = {
+    "word_embeddings/embeddings": "bert/embeddings/word_embeddings",
+    "token_type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
+    "position_embeddings/embeddings": "bert/embeddings/position_embeddings",
+    "embeddings_layer_norm/gamma": "bert/embeddings/LayerNorm/gamma",
+    "embeddings_layer_norm/beta": "bert/embeddings/LayerNorm/beta",
+    "layer_{}_attention_query/kernel": "bert/encoder/layer_{}/attention/self/query/kernel",
+    "layer_{}_attention_query/bias": "bert/encoder/layer_{}/attention/self/query/bias",
+    "layer_{}_attention_key/kernel": "bert/encoder/layer_{}/attention/self/key/kernel",
+    "layer_{}_attention_key/bias": "bert/encoder/layer_{}/attention/self/key/bias",
+    "layer_{}_attention_value/kernel": "bert/encoder/layer_{}/attention/self/value/kernel",
+    "layer_{}_attention_value/bias": "bert/encoder/layer_{}/attention/self/value/bias",
+    "layer_{}_attention_output/kernel": "bert/encoder/layer_{}/attention/output/dense/kernel",
+    "layer_{}_attention_output/bias": "bert/encoder/layer_{}/attention/output/dense/bias",
+    "layer_{}_attention_layer_norm/gamma": "bert/encoder/layer_{}/attention/output/LayerNorm/gamma",
+    "layer_{}_attention_layer_norm/beta": "bert/encoder/layer_{}/attention/output/LayerNorm/beta",
+    "layer_{}_intermediate/kernel": "bert/encoder/layer_{}/intermediate/dense/kernel",
+    "layer_{}_intermediate/bias": "bert/encoder/layer_{}/intermediate/dense/bias",
+    "layer_{}_output/kernel": "bert/encoder/layer_{}/output/dense/kernel",
+    "layer_{}_output/bias": "bert/encoder/layer_{}/output/dense/bias",
+    "layer_{}_output_layer_norm/gamma": "bert/encoder/layer_{}/output/LayerNorm/gamma",
+    "layer_{}_output_layer_norm/beta": "bert/encoder/layer_{}/output/LayerNorm/beta",
+    "pooler/kernel": "bert/pooler/dense/kernel",
+    "pooler/bias": "bert/pooler/dense/bias",
+    "masked_lm_transform/kernel": "cls/predictions/transform/dense/kernel",
+    "masked_lm_transform/bias": "cls/predictions/transform/dense/bias",
+    "masked_lm_layer_norm/gamma": "cls/predictions/transform/LayerNorm/gamma",
+    "masked_lm_layer_norm/beta": "cls/predictions/transform/LayerNorm/beta",
+    "masked_lm_output/bias": "cls/predictions/output_bias",
+    "next_sentence/kernel": "cls/seq_relationship/output_weights",
+    "next_sentence/bias": "cls/seq_relationship/output_bias",
+    "sequence_classifier/kernel": "output_weights",
+    "sequence_classifier/bias": "output_bias",
+    "question_answering/kernel": "cls/squad/output_weights",
+    "question_answering/bias": "cls/squad/output_bias",
+}
+# Stored as [classes, H]; ours are [H, classes].
+TRANSPOSED = frozenset({"next_sentence/kernel", "sequence_classifier/kernel", "question_answering/kernel"})
+# What is no weight.
+_IGNORED = {"of the optimizer's moments and step (--optimizer takes them)": rf".*/({'|'.join(SLOTS)})|{STEP}"}
+
+
+def layout(name: str, shape: tuple[int, ...]) -> Layout:
+    """How the tensor of our name and shape is stored."""
+    transposed = name in TRANSPOSED
+    return Layout(transposed, shape[::-1] if transposed else shape)
+
+
+def name_of(path: str) -> str:
+    """Returns Google's name of one of our variables."""
+    block = re.match(r"layer_(\d+)_", path)
+    return NAMES[re.sub(r"^layer_\d+_", "layer_{}_", path)].format(block.group(1) if block else "")
+
+
+def is_google(source: Source) -> bool:
+    """Whether a TensorFlow checkpoint's names are Google's."""
+    return NAMES["word_embeddings/embeddings"] in source.shapes
+
+
+def detect(path: CheckpointPath) -> bool:
+    """Whether a path holds a checkpoint with Google's names."""
+    return isinstance(path.bundle, Source) and is_google(path.bundle)
+
+
+def read(path: str, overrides: LoadOverrides) -> Checkpoint:
+    """Reads a checkpoint with its configuration and vocabulary.
+
+    Args:
+        path: the folder, or a checkpoint in it without .index.
+        overrides: what the folder lacks, and whether to read the optimizer's moments and the step.
+
+    Raises:
+        UserError: something is missing, left over, damaged, or does not fit together.
+    """
+    prefix = bundle.prefix_of(path)
+    described = read_model_files(os.path.dirname(prefix), overrides)
+    source = bundle.open_bundle(prefix)
+    weights = collect(source, described.config, NAMES, layout, _IGNORED)
+    names = numbered(NAMES, described.config)
+    loaded = {names[name]: name for name in weights}
+    if not overrides.optimizer:
+        return dataclasses.replace(described.checkpoint(weights), inventory=take_inventory(source, loaded, _IGNORED))
+    slots, step = read_optimizer(source, described.config, weights)
+    loaded |= {f"{names[name]}/{slot}": f"{name}/{slot}" for name in weights for slot in SLOTS} | {STEP: "step"}
+    inventory = take_inventory(source, loaded, _IGNORED)
+    return dataclasses.replace(described.checkpoint(weights), slots=slots, step=step, inventory=inventory)
+
+
+def read_optimizer(source: Source, config: BertConfig, weights: dict[str, Array]) -> tuple[dict[str, Array], int]:
+    """Returns the moments of all weights, by our names, and the step."""
+    names = numbered(NAMES, config)
+    slots = {}
+    wanted = [(name, slot) for name in weights for slot in SLOTS]
+    absent = [f"{names[name]}/{slot}" for name, slot in wanted if f"{names[name]}/{slot}" not in source.shapes]
+    if STEP not in source.shapes:
+        absent.append(STEP)
+    if absent:
+        raise UserError(
+            f"{source.path} lacks {len(absent)} tensors of the optimizer's state, {absent[0]} among them; released "
+            "checkpoints have none: convert without --optimizer"
+        )
+    for name, slot in wanted:
+        theirs, shape = f"{names[name]}/{slot}", weights[name].shape
+        stored = layout(name, shape)
+        if tuple(source.shapes[theirs]) != stored.shape:
+            raise UserError(
+                f"{theirs} in {source.path} has shape {list(source.shapes[theirs])}; expected {list(stored.shape)}"
+            )
+        slots[f"{name}/{slot}"] = stored.from_external(checked(source.read(theirs), theirs, source.path), shape)
+    return slots, int(source.read(STEP))
+
+
+def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
+    """Writes the checkpoint as Google's scripts would have, names, order and bytes included; returns it.
+
+    Raises:
+        UserError: Google's code would compute something else with it, or has no name for a weight.
+    """
+    config = checkpoint.config
+    if config.layer_norm_eps != LAYER_NORM_EPSILON:
+        raise UserError(
+            f"the model has layer_norm_eps {config.layer_norm_eps}; Google's code always computes with "
+            f"{LAYER_NORM_EPSILON}, so its answers would differ: choose another --to_format"
+        )
+    tensors = to_external(checkpoint.weights, config, NAMES, layout, NAME)
+    names = numbered(NAMES, config)
+    for path, value in checkpoint.slots.items():
+        name, slot = path.rsplit("/", 1)
+        tensors[f"{names[name]}/{slot}"] = layout(name, value.shape).to_external(value)
+    if checkpoint.slots:
+        tensors[STEP] = np.array(checkpoint.step or 0, np.int64)
+    bundle.write_bundle(os.path.join(folder, CHECKPOINT), tensors)
+    checksums.write(folder, write_model_files(checkpoint, folder), {})
+    if config.hidden_act != "gelu_exact":
+        return checkpoint
+    note = (
+        "Google's code knows no gelu_exact and will refuse the configuration; --hidden_act=gelu takes it as the other"
+    )
+    return dataclasses.replace(checkpoint, notes=(*checkpoint.notes, note))
+
+
+FORMAT = Format(name="tf1", title=NAME, detect=detect, read=read, write=write, holds_optimizer=True)

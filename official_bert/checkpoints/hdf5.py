@@ -1,0 +1,82 @@
+"""Keras' HDF5 files of weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from official_bert.checkpoints.checkpoint import Array
+from official_bert.checkpoints.tensors import Source
+from official_bert.errors import UserError
+from official_bert.utils import files
+
+_FOREIGN = "{} holds {}; only a file with all of its weights in itself is read; take it from its source again"
+
+
+def check_self_contained(path: str, shown: str) -> None:
+    """Raises a UserError if an HDF5 file is damaged or would have other files read.
+
+    HDF5 offers three ways to name another file, whose bytes would become weights: links to it, datasets with external
+    storage and virtual datasets.
+
+    Args:
+        path: a local file.
+        shown: its name for errors.
+    """
+    import h5py
+
+    files.check_regular(path)
+
+    def check(group: h5py.Group) -> None:
+        for name in group:
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                raise UserError(_FOREIGN.format(shown, f"the link {group.name.rstrip('/')}/{name}"))
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                check(item)
+            elif isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
+                raise UserError(_FOREIGN.format(shown, f"the dataset {item.name}, stored in other files"))
+
+    try:
+        with h5py.File(path, "r") as opened:
+            check(opened)
+    except UserError:
+        raise
+    except Exception as error:  # h5py raises whatever its C library meets
+        raise UserError(f"{shown} is damaged: {error}; restore the file from a copy") from error
+
+
+def open_hdf5(path: str) -> Source:
+    """Opens a file of weights; a damaged one raises a UserError."""
+    import h5py
+
+    if files.is_remote(path):
+        raise UserError(f"{path} is on another file system; copy the folder to this machine first")
+    check_self_contained(path, path)
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def note(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            shapes[name] = tuple(item.shape)
+
+    try:
+        opened = h5py.File(path, "r")
+        opened.visititems(note)
+    except Exception as error:  # h5py raises whatever its C library meets
+        raise UserError(f"{path} is damaged: {error}; restore the file from a copy") from error
+
+    def read(name: str) -> Array:
+        try:
+            value: Array = opened[name][()]
+        except Exception as error:
+            raise UserError(f"{name} in {path} is damaged: {error}; restore the file from a copy") from error
+        return value
+
+    return Source(path, shapes, read)
+
+
+def write_hdf5(path: str, tensors: Mapping[str, Array]) -> None:
+    """Writes tensors by their names; the file appears whole."""
+    import h5py
+
+    with files.written_whole(path) as beside, h5py.File(beside, "w") as writer:
+        for name, value in tensors.items():
+            writer[name] = value

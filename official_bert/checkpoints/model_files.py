@@ -1,0 +1,151 @@
+"""The model files of Google's releases and of our own folders: bert_config.json, vocab.txt and two more.
+
+tokenizer_config.json says whether the vocabulary is uncased, labels.json names a classifier's classes. Google's
+releases have neither; whether the vocabulary is uncased is then an argument, or detected from its tokens.
+"""
+
+import dataclasses
+import json
+import os
+
+from official_bert.checkpoints import checksums
+from official_bert.checkpoints.checkpoint import (
+    CLASSIFIER_BIASES,
+    CONFIG_FILE,
+    LABELS_FILE,
+    TOKENIZER_FILE,
+    VOCAB_FILE,
+    Array,
+    Checkpoint,
+    LoadOverrides,
+)
+from official_bert.checkpoints.vocabulary import check_vocabulary, is_uncased
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.utils import files
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFiles:
+    """What the files hold, as in `Checkpoint`."""
+
+    config: BertConfig
+    vocab: str | None
+    do_lower_case: bool
+    labels: tuple[str, ...] | None
+    notes: tuple[str, ...]
+
+    def checkpoint(self, weights: dict[str, Array]) -> Checkpoint:
+        """Returns the checkpoint that they make with these weights.
+
+        Raises:
+            UserError: the classifier has another number of classes than are named.
+        """
+        classifier = next((name for name in CLASSIFIER_BIASES if name in weights), None)
+        if self.labels is not None and classifier and len(self.labels) != len(weights[classifier]):
+            raise UserError(
+                f"{LABELS_FILE} names {len(self.labels)} classes, but the classifier beside it has "
+                f"{len(weights[classifier])}; give the file the names of all classes, or remove it"
+            )
+        labels, notes = self.labels, self.notes
+        if labels is not None and not classifier:
+            labels, notes = None, (*notes, f"{LABELS_FILE} names classes, but there is no classifier: it was not taken")
+        return Checkpoint(self.config, weights, self.vocab, self.do_lower_case, labels=labels, notes=notes)
+
+
+def read_model_files(folder: str, overrides: LoadOverrides) -> ModelFiles:
+    """Reads the files of a folder, or those that the overrides name instead.
+
+    Raises:
+        UserError: there is no configuration, a file is damaged, or vocabulary and configuration do not fit together.
+    """
+    checksums.check_files(folder)
+    config_file = overrides.bert_config_file or os.path.join(folder, CONFIG_FILE)
+    if not files.exists(config_file):
+        raise UserError(f"there is no {config_file}; give the model's configuration as --bert_config_file")
+    config = BertConfig.from_json_file(config_file)
+    labels = _labels_in(os.path.join(folder, LABELS_FILE))
+    vocab_file = overrides.vocab_file or os.path.join(folder, VOCAB_FILE)
+    if not files.exists(vocab_file):
+        if overrides.vocab_file:
+            raise UserError(f"there is no file {vocab_file}")
+        note = f"{folder} has no {VOCAB_FILE}; give it as --vocab_file to have it written with the model"
+        return ModelFiles(config, None, overrides.do_lower_case is not False, labels, (note,))
+    vocab = files.read_text(vocab_file)
+    notes = check_vocabulary(vocab, config, vocab_file)
+    settings_file = os.path.join(folder, TOKENIZER_FILE)
+    if overrides.do_lower_case is not None:
+        do_lower_case = overrides.do_lower_case
+    elif files.exists(settings_file):
+        do_lower_case = casing_in(settings_file)
+    else:
+        do_lower_case = is_uncased(vocab)
+        looks = "uncased" if do_lower_case else "cased"
+        notes += (f"the vocabulary looks {looks}; --do_lower_case or --nodo_lower_case say it, where it is not",)
+    return ModelFiles(config, vocab, do_lower_case, labels, notes)
+
+
+def casing_in(settings_file: str) -> bool:
+    """Returns do_lower_case from a tokenizer_config.json."""
+    try:
+        value = files.read_json_object(settings_file)["do_lower_case"]
+        if not isinstance(value, bool):
+            raise TypeError(f"do_lower_case is {value!r}")
+    except (UserError, KeyError, TypeError) as error:
+        raise UserError(
+            f'{settings_file} is damaged ({error!r}); it should read {{"do_lower_case": true}} or false'
+        ) from error
+    return value
+
+
+def _labels_in(path: str) -> tuple[str, ...] | None:
+    if not files.exists(path):
+        return None
+    labels = files.read_json(path)
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise UserError(f"{path} should hold a list of the classes' names")
+    return tuple(labels)
+
+
+def write_model_files(checkpoint: Checkpoint, folder: str) -> list[str]:
+    """Writes the files and returns their names."""
+    contents = {CONFIG_FILE: checkpoint.config.to_json()}
+    if checkpoint.vocab is not None:
+        contents[VOCAB_FILE] = checkpoint.vocab
+        contents[TOKENIZER_FILE] = json.dumps({"do_lower_case": checkpoint.do_lower_case}, indent=2) + "\n"
+    if checkpoint.labels is not None:
+        contents[LABELS_FILE] = json.dumps(checkpoint.labels, ensure_ascii=False) + "\n"
+    for name, content in contents.items():
+        files.write_text(os.path.join(folder, name), content)
+    return list(contents)
+
+
+def contents_of(config: BertConfig, vocab_file: str | None, do_lower_case: bool) -> dict[str, str]:
+    """Returns what stands beside a model's checkpoints: configuration, vocabulary, tokenizer settings, by file name."""
+    contents = {CONFIG_FILE: config.to_json()}
+    if vocab_file:
+        contents[VOCAB_FILE] = files.read_text(vocab_file)
+        contents[TOKENIZER_FILE] = json.dumps({"do_lower_case": do_lower_case}, indent=2) + "\n"
+    return contents
+
+
+def check_contents(folder: str, contents: dict[str, str]) -> None:
+    """Raises a UserError if the folder holds a run of another configuration or vocabulary."""
+    for name, content in contents.items():
+        path = os.path.join(folder, name)
+        if files.exists(path) and files.read_text(path) != content:
+            is_config = name == CONFIG_FILE
+            flags = (
+                "--bert_config_file and --vocab_size_from_vocab" if is_config else "--vocab_file and --do_lower_case"
+            )
+            raise UserError(
+                f"{path} differs from this command's: the folder holds another run; give the same {flags}, or another "
+                "--output_dir"
+            )
+
+
+def write_contents(folder: str, contents: dict[str, str]) -> None:
+    """Writes the files of `contents_of` into the run's folder, and their checksums."""
+    for name, content in contents.items():
+        files.write_text(os.path.join(folder, name), content)
+    checksums.write(folder, list(contents), {})

@@ -1,0 +1,84 @@
+"""Whether a conversion is right: the same input through our model and through the framework that a format is from.
+
+B batch, S sequence, H hidden size, V vocabulary
+"""
+
+import numpy as np
+
+from official_bert.checkpoints.checkpoint import MASKED_LM, NEXT_SENTENCE, PARTS, POOLER, Array, Checkpoint
+from official_bert.checkpoints.formats.format import Framework
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.pretraining_model import build_pretraining_model
+
+_BATCH, _LONGEST = 2, 32
+
+
+def largest_difference(a: dict[str, Array], b: dict[str, Array]) -> float:
+    """Returns the largest absolute difference of arrays by name; infinity where names or shapes differ."""
+    if a.keys() != b.keys() or any(a[name].shape != b[name].shape for name in a):
+        return float("inf")
+    return max((float(np.abs(a[name] - b[name]).max(initial=0.0)) for name in a), default=0.0)
+
+
+def fixed_input(config: BertConfig) -> dict[str, Array]:
+    """Returns every comparison's input, [B, S] int32: random tokens of a fixed seed, padding, both segments."""
+    rng = np.random.default_rng(0)
+    length = min(_LONGEST, config.max_position_embeddings)
+    lengths = np.array([[length], [length // 2 + 1]])
+    positions = np.arange(length)
+    mask = positions < lengths
+    return {
+        "input_ids": (rng.integers(0, config.vocab_size, (_BATCH, length)) * mask).astype(np.int32),
+        "input_mask": mask.astype(np.int32),
+        "segment_ids": ((positions >= lengths // 2) & mask & (config.type_vocab_size > 1)).astype(np.int32),
+    }
+
+
+def our_outputs(checkpoint: Checkpoint) -> dict[str, Array]:
+    """Returns what our model computes from the fixed input, with the parts that the checkpoint has.
+
+    hidden_<n> is the output of block n, [B, S, H]; pooled_output is [B, H]; masked_lm_logits, [B, S, V], are those of
+    all positions; then next_sentence_logits, [B, 2], and logits of a classifier, [B, C] or [B, S, C].
+    """
+    config, parts = checkpoint.config, checkpoint.parts
+    features = fixed_input(config)
+    # Parts that the checkpoint lacks are built, and what they compute is left out.
+    encoder = build_encoder(config, return_all_layers=True)
+    model = build_pretraining_model(config)
+    for variable in [*encoder.variables, *model.variables]:
+        if variable.path in checkpoint.weights:
+            variable.assign(checkpoint.weights[variable.path])
+    encoded = encoder(features)
+    outputs = {f"hidden_{number}": np.asarray(layer) for number, layer in enumerate(encoded["encoder_outputs"])}
+    if POOLER in parts:
+        outputs["pooled_output"] = np.asarray(encoded["pooled_output"])
+    length = features["input_ids"].shape[1]
+    everywhere = np.broadcast_to(np.arange(length, dtype=np.int32), (_BATCH, length))
+    predicted = model({**features, "masked_lm_positions": everywhere})
+    for part, name in ((MASKED_LM, "masked_lm_logits"), (NEXT_SENTENCE, "next_sentence_logits")):
+        if part in parts:
+            outputs[name] = np.asarray(predicted[name])
+    for part, on_tokens in (
+        ("sequence classifier", False),
+        ("multiple-choice head", False),
+        ("token classifier", True),
+        ("question-answering head", True),
+    ):
+        if part in parts:
+            kernel, bias = (checkpoint.weights[name] for name in PARTS[part])
+            outputs["logits"] = np.asarray(encoded["sequence_output" if on_tokens else "pooled_output"]) @ kernel + bias
+    return outputs
+
+
+def forward_difference(checkpoint: Checkpoint, framework: Framework, folder: str) -> float | None:
+    """Compares our forward pass with that of the framework that the folder's format is from.
+
+    Returns:
+        The largest difference over all outputs that the framework has; None where it is not installed.
+    """
+    if not framework.is_installed():
+        return None
+    theirs = framework.outputs(checkpoint, folder, fixed_input(checkpoint.config))
+    ours = our_outputs(checkpoint)
+    return largest_difference({key: ours[key] for key in theirs}, theirs)

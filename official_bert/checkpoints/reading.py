@@ -1,0 +1,56 @@
+"""A checkpoint of any format: find out which one it is, and read it."""
+
+from official_bert.checkpoints import bundle, named_models
+from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides
+from official_bert.checkpoints.formats import hugging_face, keras_hub
+from official_bert.checkpoints.formats.all_formats import FORMATS
+from official_bert.checkpoints.formats.format import CheckpointPath, Format
+from official_bert.errors import UserError
+from official_bert.utils import files
+
+
+def detect_format(path: str) -> Format:
+    """Returns a checkpoint's format.
+
+    Args:
+        path: a folder, or one of the checkpoint's files; a TensorFlow checkpoint also without .index; or a name as of
+            `named_models`.
+
+    Raises:
+        UserError: there is none that is known.
+    """
+    path = named_models.local_folder(path)
+    candidate = CheckpointPath(path)
+    for each in FORMATS.values():
+        if each.detect(candidate):
+            return each
+    source = candidate.bundle
+    if not isinstance(source, UserError):
+        raise UserError(
+            f"{source.path} holds {len(source.shapes)} tensors, but no word embeddings under a name of Google's, of "
+            "model garden's or of ours"
+        )
+    if files.exists(path) and not bundle.is_bundle(path):
+        raise UserError(
+            f"{path} holds no checkpoint of a known format; expected a folder with *.index and *.data files, "
+            f"{hugging_face.WEIGHTS_FILE} or {keras_hub.MODEL_WEIGHTS_FILE}"
+        ) from source
+    raise source
+
+
+def read(path: str, overrides: LoadOverrides | None = None) -> tuple[Format, Checkpoint]:
+    """Returns the format of a checkpoint and what it holds.
+
+    Args:
+        path: as for `detect_format`.
+        overrides: what the checkpoint does not say itself.
+
+    Raises:
+        UserError: something is missing, left over, damaged, or does not fit together.
+    """
+    path = named_models.local_folder(path)
+    overrides = overrides or LoadOverrides()
+    checkpoint_format = detect_format(path)
+    if overrides.bert_config_file and checkpoint_format.holds_config:
+        raise UserError(f"--bert_config_file is for checkpoints without a configuration; {path} has its own")
+    return checkpoint_format, checkpoint_format.read(path, overrides)

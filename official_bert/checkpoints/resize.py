@@ -1,0 +1,123 @@
+"""Another vocabulary or longest sequence for a trained model: weights, configuration and vocabulary together."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from official_bert.checkpoints.checkpoint import Array, Checkpoint
+from official_bert.checkpoints.vocabulary import lines_of
+from official_bert.errors import UserError
+from official_bert.tokenization.exact import CONTINUATION, UNK, BasicTokenizer, WordpieceTokenizer
+
+_UNUSED = re.compile(r"\[unused\d+\]")
+_BRACKETED = re.compile(r"\[\S+\]")
+
+
+def add_tokens(checkpoint: Checkpoint, tokens: Sequence[str], rows: str = "append") -> Checkpoint:
+    """Returns the checkpoint with more tokens in its vocabulary.
+
+    A new token's row in the word table, and its bias in the masked-LM head, is the mean of those of the pieces that the
+    word was cut into so far; of all rows, where that was [UNK].
+
+    Args:
+        checkpoint: a checkpoint with a vocabulary, without optimizer state.
+        tokens: words, pieces (beginning with ##) or markers in brackets.
+        rows: "append" for new rows at the end of the table, "unused" to take the rows of [unused0] and so on.
+
+    Raises:
+        UserError: a token is there already or could never come out of the tokenizer, or there are too few unused ones.
+    """
+    if checkpoint.slots:
+        raise UserError("a vocabulary cannot grow together with the optimizer's state; convert without --optimizer")
+    if checkpoint.vocab is None:
+        raise UserError("the checkpoint has no vocabulary to add tokens to; give it as --vocab_file")
+    vocab = lines_of(checkpoint.vocab)
+    numbers = {token: number for number, token in enumerate(vocab)}
+    basic = BasicTokenizer(checkpoint.do_lower_case)
+    for index, token in enumerate(tokens):
+        if token in numbers or token in tokens[:index]:
+            raise UserError(f"the new token {token!r} is in the vocabulary already, or given twice; leave it out")
+        word = token.removeprefix(CONTINUATION)
+        if not _BRACKETED.fullmatch(token) and basic.tokenize(word) != [word]:
+            raise UserError(
+                f"the new token {token!r} could never be found in a text, which is cut into {basic.tokenize(word)}; "
+                f"give it as {'the uncased' if checkpoint.do_lower_case else 'the'} tokenizer makes it"
+            )
+    if rows == "append":
+        row_numbers = list(range(len(vocab), len(vocab) + len(tokens)))
+    else:
+        row_numbers = [number for number, token in enumerate(vocab) if _UNUSED.fullmatch(token)][: len(tokens)]
+        if len(row_numbers) < len(tokens):
+            raise UserError(
+                f"there are {len(tokens)} new tokens but {len(row_numbers)} [unused...] ones in the vocabulary; give "
+                "--new_token_rows=append"
+            )
+    pieces = [_numbers_of_pieces(token, numbers, basic) for token in tokens]
+    weights = dict(checkpoint.weights)
+    for name in ("word_embeddings/embeddings", "masked_lm_output/bias"):
+        if name in weights:
+            weights[name] = _with_rows(weights[name], row_numbers, pieces, len(vocab))
+    for row_number, token in zip(row_numbers, tokens, strict=True):
+        vocab[row_number : row_number + 1] = [token]
+    config = dataclasses.replace(checkpoint.config, vocab_size=len(weights["word_embeddings/embeddings"]))
+    return dataclasses.replace(
+        checkpoint, config=config, weights=weights, vocab="".join(f"{token}\n" for token in vocab)
+    )
+
+
+def without_pieces(checkpoint: Checkpoint, tokens: Sequence[str]) -> list[str]:
+    """Returns those of new tokens that the vocabulary so far cuts into [UNK] alone."""
+    numbers = {token: number for number, token in enumerate(lines_of(checkpoint.vocab or ""))}
+    basic = BasicTokenizer(checkpoint.do_lower_case)
+    return [token for token in tokens if not _numbers_of_pieces(token, numbers, basic)]
+
+
+def _numbers_of_pieces(token: str, numbers: dict[str, int], basic: BasicTokenizer) -> list[int]:
+    """The pieces that a word was cut into so far, without [UNK]."""
+    cutter = WordpieceTokenizer(numbers)
+    words = basic.tokenize(token.removeprefix(CONTINUATION))
+    return [numbers[piece] for word in words for piece in cutter.pieces(word) if piece != UNK]
+
+
+def _with_rows(table: Array, row_numbers: list[int], pieces: list[list[int]], used: int) -> Array:
+    """The table, [V, ...], with each numbered row set to the mean of its pieces' rows."""
+    grown = np.zeros((max(len(table), *(row_number + 1 for row_number in row_numbers)), *table.shape[1:]), table.dtype)
+    grown[: len(table)] = table
+    everything = list(range(used))
+    for row_number, numbers in zip(row_numbers, pieces, strict=True):
+        grown[row_number] = table[numbers or everything].mean(axis=0, dtype=np.float64)
+    return grown
+
+
+def extend_positions(checkpoint: Checkpoint, length: int, how: str = "tiled") -> Checkpoint:
+    """Returns the checkpoint with position embeddings for longer sequences.
+
+    Args:
+        checkpoint: without optimizer state.
+        length: the new longest sequence.
+        how: "tiled" repeats the table from its start; "interpolated" stretches it, so that the first and last positions
+            keep their rows and those between are mixed from their two neighbours.
+
+    Raises:
+        UserError: the model reads as many positions already.
+    """
+    if checkpoint.slots:
+        raise UserError("positions cannot be extended together with the optimizer's state; convert without --optimizer")
+    table = checkpoint.weights["position_embeddings/embeddings"]  # [L, H]
+    if length <= len(table):
+        raise UserError(f"the model reads {len(table)} positions; {length} are not more")
+    if how == "tiled":
+        rows = table[np.arange(length) % len(table)]
+    else:
+        positions = np.linspace(0.0, len(table) - 1, length)
+        before = np.floor(positions).astype(int)
+        after = np.minimum(before + 1, len(table) - 1)
+        share = (positions - before)[:, None]
+        rows = ((1.0 - share) * table[before] + share * table[after]).astype(table.dtype)
+    return dataclasses.replace(
+        checkpoint,
+        config=dataclasses.replace(checkpoint.config, max_position_embeddings=length),
+        weights={**checkpoint.weights, "position_embeddings/embeddings": rows},
+    )

@@ -1,0 +1,180 @@
+"""What a pre-training run saves and restores.
+
+A folder of a run holds bert_config.json, vocab.txt and tokenizer_config.json beside the checkpoints ckpt-<step>.
+"""
+
+import os
+import re
+from collections.abc import Collection
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_bert.checkpoints import bundle
+from official_bert.errors import UserError
+from official_bert.utils import files
+
+_NAME, STATE_FILE = "ckpt", "checkpoint"
+
+
+class RunCheckpoints:
+    """The checkpoints of a run, named by their step: model, optimizer, position in the data, and what else it needs.
+
+    Variables are stored under their own names (model/<layer>/<variable>), not by their position among Python objects,
+    so that any program with the same layers reads them, under any strategy.
+
+    Args:
+        folder: the run's output folder.
+        variables: Keras variables by what they belong to (see Pretrainer.variables).
+        keep: how many checkpoints to keep, the newest ones.
+    """
+
+    def __init__(self, folder: str, variables: dict[str, list[Any]], keep: int) -> None:
+        self._folder, self._keep = folder, keep
+        self._named = {owner: {each.path: each.value for each in held} for owner, held in variables.items()}
+        self._checkpoint = tf.train.Checkpoint(**self._named)
+
+    def save(self, step: int) -> str:
+        """Writes ckpt-<step> and removes the oldest beyond the number to keep; if it fails, older ones stay whole."""
+        path = os.path.join(self._folder, f"{_NAME}-{step}")
+        try:
+            files.make_folder(self._folder)
+            self._checkpoint.save_counter.assign_add(1)
+            self._checkpoint.write(path)
+            saved = bundle.newest_first(self._folder, _NAME)
+            # Those of later steps are of a run that was stopped and went on from before: these steps are taken again.
+            kept = [each for each in saved if step_of(each) <= step][: self._keep]
+            for each in saved:
+                if each not in kept:
+                    self._remove(each)
+            self._write_state(path, kept)
+        except (OSError, UserError, tf.errors.OpError) as error:
+            if not files.exists(f"{path}.index"):
+                self._remove(path)
+            raise UserError(
+                f"cannot save step {step} in {self._folder}: {error}; the earlier checkpoints are intact: make room "
+                "and run the same command to go on from the last one"
+            ) from error
+        return path
+
+    def _write_state(self, newest: str, kept: list[str]) -> None:
+        """Writes the file named checkpoint, by which other programs find the newest."""
+        names = [f'model_checkpoint_path: "{os.path.basename(newest)}"']
+        names += [f'all_model_checkpoint_paths: "{os.path.basename(each)}"' for each in reversed(kept)]
+        files.write_text(os.path.join(self._folder, STATE_FILE), "\n".join(names) + "\n")
+
+    def remove_unfinished(self) -> None:
+        """Removes what saves that were killed have left: files of checkpoints without an index."""
+        whole = {os.path.basename(path) for path in bundle.newest_first(self._folder, _NAME)}
+        for name in files.list_folder(self._folder) if files.exists(self._folder) else ():
+            match = re.match(rf"{_NAME}-\d+(?=\.|_temp)", name)
+            if match and match[0] not in whole:
+                self._remove(os.path.join(self._folder, match[0]))
+
+    def remove_all(self) -> None:
+        """Removes all checkpoints, to begin anew."""
+        for path in bundle.newest_first(self._folder, _NAME):
+            self._remove(path)
+        self.remove_unfinished()
+
+    def _remove(self, prefix: str) -> None:
+        """Removes the files of a checkpoint, the index first: without it they are no checkpoint."""
+        folder, base = os.path.split(prefix)
+        files.remove(f"{prefix}.index")
+        for name in files.list_folder(folder):
+            if name.startswith((f"{base}.", f"{base}_temp")):
+                path = os.path.join(folder, name.rstrip("/"))
+                tf.io.gfile.rmtree(path) if tf.io.gfile.isdir(path) else files.remove(path)
+
+    def newest_whole(self) -> str | None:
+        """Returns the path of the newest checkpoint that can be read, without .index; None where there is none.
+
+        Raises:
+            UserError: there are checkpoints, but none is whole.
+        """
+        return newest_whole(self._folder)
+
+    def restore_latest(self, leave: Collection[str] = ()) -> str | None:
+        """Restores everything from the newest whole checkpoint and returns its path, or None where there is none.
+
+        Args:
+            leave: what variables belong to that keep the values they have.
+
+        Raises:
+            UserError: there are checkpoints, but none is whole, or it does not fit.
+        """
+        path = self.newest_whole()
+        if path is not None:
+            self.restore(path, leave)
+        return path
+
+    def restore(self, path: str, leave: Collection[str] = ()) -> None:
+        """Restores everything from a checkpoint.
+
+        Args:
+            path: of a whole checkpoint, without .index.
+            leave: what variables belong to that keep the values they have.
+
+        Raises:
+            UserError: it does not fit.
+        """
+        wanted = {owner: held for owner, held in self._named.items() if owner not in leave}
+        try:
+            with bundle.plain_path(path) as readable:
+                status = tf.train.Checkpoint(**wanted).restore(readable)
+                status.expect_partial().assert_existing_objects_matched()
+        except AssertionError as error:  # TensorFlow's message shows Python objects, not names
+            held = bundle.open_bundle(path).shapes
+            names = [f"{owner}/{name}" for owner, each in wanted.items() for name in each]
+            missing = [name for name in names if f"{_escaped(name)}/.ATTRIBUTES/VARIABLE_VALUE" not in held]
+            raise UserError(
+                f"the checkpoint {path} lacks {len(missing)} of the {len(names)} tensors that this run needs, as "
+                f"{', '.join(missing[:3])}; it is of another model, optimizer or dtype"
+            ) from error
+        except (ValueError, tf.errors.OpError) as error:
+            raise UserError(f"the checkpoint {path} does not fit the model: {error}") from error
+
+
+def counter(name: str, value: int = 0) -> keras.Variable:
+    """Returns a number to keep in checkpoints, int64."""
+    return keras.Variable(value, dtype="int64", trainable=False, name=name)
+
+
+def data_position() -> list[keras.Variable]:
+    """Returns a run's position in its data: the phase, the number of its records used, the fingerprint of its files."""
+    return [counter(name) for name in ("phase", "position", "data")]
+
+
+def step_of(path: str) -> int:
+    """Returns the step in the name of a checkpoint of ours, ckpt-<step>."""
+    return int(path.rsplit("-", 1)[1])
+
+
+def newest_whole(folder: str) -> str | None:
+    """Returns the path of a run's newest checkpoint that can be read, without .index; None where there is none.
+
+    Raises:
+        UserError: there are checkpoints, but none is whole.
+    """
+    return bundle.newest_whole(folder, _NAME)
+
+
+def saved_checkpoints(folder: str) -> list[str]:
+    """Returns the paths of a run's checkpoints, without .index, the newest first, whether they are whole or not."""
+    return bundle.newest_first(folder, _NAME)
+
+
+def newest_step(folder: str) -> int:
+    """Returns the step of a run's newest checkpoint, whether that is whole or not; 0 where there is none."""
+    return max(map(step_of, saved_checkpoints(folder)), default=0)
+
+
+def stored_name(path: str) -> str:
+    """Returns the name of one of our variables in our checkpoints."""
+    return f"model/{path.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def _escaped(name: str) -> str:
+    owner, path = name.split("/", 1)
+    return f"{owner}/{path.replace('/', '.S')}"

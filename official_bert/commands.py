@@ -1,0 +1,216 @@
+"""The commands of the library: flags become dataclasses, one library call. data_gen.commands has those that make data.
+
+What a command calls is imported when it runs, after its flags were read.
+"""
+
+import dataclasses
+
+from official_bert.checkpoints.options import ConversionOptions
+from official_bert.export.options import PortableOptions, SavedModelOptions
+from official_bert.finetuning.options import Options as FineTuningOptions
+from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, FillMaskOptions
+from official_bert.original_flags import ALIASES, REFUSED
+from official_bert.pretraining.options import Options as PretrainingOptions
+from official_bert.serving.options import Options as ServingOptions
+from official_bert.tasks.options import TASK_OPTIONS, TaskOptions
+from official_bert.utils.allocator import tune_allocator
+from official_bert.utils.command_line import Command, Variant
+
+
+def _pretrain(options: PretrainingOptions) -> int:
+    tune_allocator()
+    from official_bert.pretraining import training
+
+    code = training.run(options)
+    if code == 0:
+        print(f"the run is in {options.output_dir}")
+    return code
+
+
+PRETRAIN = Command(
+    script="run_pretraining",
+    summary="Pre-trains BERT on TFRecord files: masked tokens and next sentences.",
+    main=_pretrain,
+    options=(PretrainingOptions,),
+    refused=REFUSED["run_pretraining"],
+    examples=(
+        (
+            "--do_train --input_file='data/train-*.tfrecord' --output_dir=model "
+            "--bert_config_file=configs/models/uncased_L-2_H-128_A-2.json"
+        ),
+        (
+            "--do_eval --input_file=data/heldout.tfrecord --output_dir=model "
+            "--bert_config_file=configs/models/uncased_L-2_H-128_A-2.json"
+        ),
+    ),
+)
+
+
+def _finetune(options: FineTuningOptions, task_options: TaskOptions) -> None:
+    tune_allocator()
+    from official_bert.finetuning import runner, sweep
+
+    options = dataclasses.replace(options, task_options=task_options)
+    if sweep.is_sweep(options):
+        sweep.run_sweep(options)
+    else:
+        runner.run(options)
+    print(f"the run is in {options.output_dir}")
+
+
+FINETUNE = Command(
+    script="run_finetuning",
+    summary="Fine-tunes BERT on a task.",
+    main=_finetune,
+    extra="finetune",
+    options=(FineTuningOptions,),
+    chooser="task",
+    variants={task: Variant((options,), vars(options.defaults)) for task, options in TASK_OPTIONS.items()},
+    aliases=ALIASES["run_finetuning"],
+    refused=REFUSED["run_finetuning"],
+    examples=(
+        "--task=sst-2 --init=uncased_L-2_H-128_A-2 --data_dir=SST-2 --do_train --do_eval --output_dir=sentiment",
+        (
+            "--task=table --init=uncased_L-2_H-128_A-2 --train_file=train.csv --eval_file=dev.csv --do_train --do_eval "
+            "--output_dir=mine"
+        ),
+    ),
+)
+
+
+def _convert(options: ConversionOptions) -> None:
+    from official_bert.checkpoints import conversion
+
+    for line in conversion.convert(options):
+        print(line)
+
+
+CONVERT = Command(
+    script="convert_checkpoint",
+    summary="Converts checkpoints between formats, and changes their vocabulary or longest sequence.",
+    main=_convert,
+    extra="convert",
+    options=(ConversionOptions,),
+    examples=(
+        "--from=uncased_L-12_H-768_A-12 --to=bert-base",
+        "--from=bert-base --to=for-transformers --to_format=hugging_face",
+    ),
+)
+
+
+def _export(options: SavedModelOptions) -> None:
+    from official_bert.export import saved_model
+
+    print(f"written {saved_model.export(options)}")
+
+
+EXPORT = Command(
+    script="export_saved_model",
+    summary="Exports a trained model as a SavedModel that takes text.",
+    main=_export,
+    extra="serve",
+    options=(SavedModelOptions,),
+    examples=(
+        "--model_dir=sentiment --export_dir=exports/sentiment",
+        "--model_dir=bert-base --export_dir=exports/encoder --encoder",
+    ),
+)
+
+
+def _export_portable(options: PortableOptions) -> None:
+    from official_bert.export import portable
+
+    print(portable.export(options))
+
+
+EXPORT_PORTABLE = Command(
+    script="export_portable",
+    summary="Exports a fine-tuned model for LiteRT or ONNX, and measures what that costs.",
+    main=_export_portable,
+    extra="portable",
+    options=(PortableOptions,),
+    examples=(
+        "--model_dir=sentiment --eval_file=dev.csv --output_dir=phone",
+        "--model_dir=sentiment --eval_file=dev.csv --output_dir=onnx --format=onnx --quantization=dynamic_int8",
+    ),
+)
+
+
+def _serve(options: ServingOptions) -> None:
+    from official_bert.serving import server
+
+    server.serve(options)
+
+
+SERVE = Command(
+    script="serve",
+    summary="Serves exported models over HTTP.",
+    main=_serve,
+    extra="serve",
+    options=(ServingOptions,),
+    examples=(
+        "--model=sentiment=exports/sentiment",
+        "--model=sentiment=exports/sentiment --model=questions=exports/squad --port=8080",
+    ),
+)
+
+
+def _predict(options: BatchPredictionOptions) -> None:
+    tune_allocator()
+    from official_bert.inference import batch_prediction
+
+    print(batch_prediction.predict(options))
+
+
+PREDICT = Command(
+    script="batch_predict",
+    summary="Answers a file of texts with an exported model.",
+    main=_predict,
+    extra="serve",
+    options=(BatchPredictionOptions,),
+    examples=(
+        "--export_dir=exports/sentiment --input_file=texts.csv --output_file=answers.jsonl",
+        "--export_dir=exports/squad/1 --input_file=questions.jsonl --output_file=answers.jsonl --batch_size=64",
+    ),
+)
+
+
+def _fill_mask(options: FillMaskOptions, texts: list[str]) -> None:
+    from official_bert.inference import fill_mask
+
+    fill_mask.print_candidates(options, texts)
+
+
+FILL_MASK = Command(
+    script="fill_mask",
+    summary="Fills in [MASK] with a pre-trained model.",
+    main=_fill_mask,
+    options=(FillMaskOptions,),
+    positional="texts with [MASK]",
+    examples=(
+        '--model_dir=model "the capital of france is [MASK] ."',
+        '--model_dir=model --top_k=3 "[MASK] is a [MASK] ."',
+    ),
+)
+
+
+def _extract_features(options: FeatureOptions) -> None:
+    tune_allocator()
+    from official_bert.inference import feature_extraction
+
+    print(feature_extraction.write_features(options))
+
+
+FEATURES = Command(
+    script="extract_features",
+    summary="Writes the encoder's vectors of texts: of each token, of each word, or one for a text.",
+    main=_extract_features,
+    extra="data",
+    options=(FeatureOptions,),
+    aliases=ALIASES["extract_features"],
+    refused=REFUSED["extract_features"],
+    examples=(
+        "--init=bert-base --input_file=texts.txt --output_file=vectors.jsonl",
+        "--init=bert-base --input_file=texts.txt --output_file=vectors.npy --layers=-1 --pooling=mean",
+    ),
+)

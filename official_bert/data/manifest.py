@@ -1,0 +1,253 @@
+"""The manifest: a file beside the shards that describes them and what they were made from."""
+
+import dataclasses
+import fnmatch
+import glob
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from official_bert.errors import UserError
+from official_bert.utils import files
+from official_bert.utils.progress import Progress
+from official_bert.version import __version__
+
+_CHUNK = 1 << 22
+
+# The version of the algorithm's output. Raise it when the same flags give other bytes.
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A file of records.
+
+    Attributes:
+        file: its name, without a folder.
+        records: how many it holds.
+        bytes: its length.
+        sha256: of its content.
+    """
+
+    file: str
+    records: int
+    bytes: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """Describes a set of shards.
+
+    Attributes:
+        source: everything that decides their bytes: flags, and hashes of vocabulary and input (see `describe_source`).
+        shards: the files, in order.
+        statistics: counts over all records.
+    """
+
+    source: dict[str, Any]
+    shards: list[Shard]
+    statistics: dict[str, int]
+
+    def to_json(self) -> str:
+        """Returns the file's text."""
+        return json.dumps({"made_by": f"official_bert {__version__}", **dataclasses.asdict(self)}, indent=1)
+
+    @classmethod
+    def read(cls, path: str) -> "Manifest":
+        """Reads a manifest; a file that is not one is a UserError."""
+        try:
+            values = files.read_json_object(path)
+            manifest = cls(values["source"], [Shard(**shard) for shard in values["shards"]], values["statistics"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is not a manifest of records, or is damaged: {error!r}") from error
+        problem = manifest._problem()
+        if problem:
+            raise UserError(
+                f"{path} is not a manifest of records, or is damaged: {problem}; restore it from a copy, or remove it "
+                "to use the records without"
+            )
+        return manifest
+
+    def _problem(self) -> str | None:
+        """Returns what is missing or of a wrong type, or None."""
+        if not isinstance(self.source, dict) or not isinstance(self.source.get("flags"), dict):
+            return "it has no flags in its source"
+        if not isinstance(self.source.get("vocabulary"), str):
+            return "it has no hash of a vocabulary in its source"
+        if not isinstance(self.statistics, dict):
+            return "its statistics are not counts"
+        for shard in self.shards:
+            types = {"file": str, "records": int, "bytes": int, "sha256": str}
+            if not all(isinstance(getattr(shard, name), type) for name, type in types.items()):
+                return f"it describes a file as {dataclasses.asdict(shard)}"
+        return None
+
+
+def of_files(paths: list[str]) -> dict[str, tuple[Manifest, Shard]]:
+    """Returns the manifest, and the entry in it, of each record file that a manifest beside it names.
+
+    The keys of the result are the paths as they were received, in any spelling.
+
+    Raises:
+        UserError: a manifest cannot be understood, or a file has not the length that its manifest says.
+    """
+    spellings: dict[str, list[str]] = {}
+    for path in paths:
+        spellings.setdefault(files.normal(path), []).append(path)
+    described_files = {}
+    for folder in dict.fromkeys(map(os.path.dirname, spellings)):
+        for described in beside(folder):
+            manifest = Manifest.read(described)
+            for shard in manifest.shards:
+                for path in spellings.get(os.path.join(folder, shard.file), []):
+                    if files.size(path) != shard.bytes:
+                        raise UserError(
+                            f"{path} has {files.size(path):,} bytes, but {described} says {shard.bytes:,}: it is not "
+                            "whole or was changed; remove it and run the command that made it again, or remove the "
+                            "manifest if the file is right"
+                        )
+                    described_files[path] = manifest, shard
+    return described_files
+
+
+def beside(folder: str) -> list[str]:
+    """Returns the manifests in a folder, by the folder's normal spelling."""
+    return files.glob(os.path.join(glob.escape(folder), manifest_path("*")))
+
+
+def manifests_of(paths: list[str], stem: str) -> dict[str, list[int]]:
+    """Returns the manifests of record files: in each of their folders one, with the indices of the folder's files.
+
+    Args:
+        paths: the record files, in order.
+        stem: the path without an ending that the manifest in the first folder is named after; in other folders it is
+            named after the first file.
+    """
+    folders: dict[str, list[int]] = {}
+    for index, path in enumerate(paths):
+        folders.setdefault(os.path.dirname(files.absolute(path)), []).append(index)
+    first, *others = folders.values()
+    return {manifest_path(stem): first} | {
+        manifest_path(os.path.splitext(paths[indices[0]])[0]): indices for indices in others
+    }
+
+
+def write(paths: list[str], stem: str, manifest: Manifest) -> None:
+    """Writes the manifests of record files, in each of their folders one that names the folder's files.
+
+    Args:
+        paths: the record files, in the order of the manifest's shards.
+        stem: as for `manifests_of`.
+        manifest: of all files.
+    """
+    for path, indices in manifests_of(paths, stem).items():
+        shards = [manifest.shards[index] for index in indices]
+        files.write_text(path, dataclasses.replace(manifest, shards=shards).to_json())
+
+
+def manifest_path(stem: str) -> str:
+    """Returns the path of the manifest of shards that are named after `stem`, a path without an ending."""
+    return f"{stem}.manifest.json"
+
+
+def sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
+    """Returns the hash of a file's content.
+
+    Args:
+        path: the file.
+        progress: called with the number of bytes of each piece that was read.
+    """
+    digest = hashlib.sha256()
+    with files.read_errors_explained(path), files.open_bytes(path) as reader:
+        while chunk := reader.read(_CHUNK):
+            digest.update(chunk)
+            if progress:
+                progress(len(chunk))
+    return digest.hexdigest()
+
+
+def describe_source(flags: dict[str, Any], vocabulary: str, inputs: list[str]) -> dict[str, Any]:
+    """Returns everything that decides the records' bytes.
+
+    Args:
+        flags: those that decide the records, by name.
+        vocabulary: the hash of the vocabulary.
+        inputs: the text files, in order.
+    """
+    progress = Progress("checking the text", sum(map(files.size, inputs)) / 1e6, "MB")
+    read = 0
+
+    def count(size: int) -> None:
+        nonlocal read
+        read += size
+        progress.update(read / 1e6)
+
+    return source_of(flags, vocabulary, inputs, [sha256(path, count) for path in inputs])
+
+
+def source_of(flags: dict[str, Any], vocabulary: str, inputs: list[str], hashes: list[str]) -> dict[str, Any]:
+    """Returns the same as `describe_source`, from hashes of the text files that are known already."""
+    return {
+        "format": FORMAT,
+        "flags": flags,
+        "vocabulary": vocabulary,
+        "inputs": [
+            {"file": os.path.basename(path), "sha256": digest} for path, digest in zip(inputs, hashes, strict=True)
+        ],
+    }
+
+
+def total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Returns the sums of counts of the same name."""
+    sums: dict[str, int] = {}
+    for each in counts:
+        for name, value in each.items():
+            sums[name] = sums.get(name, 0) + value
+    return sums
+
+
+def completed(source: dict[str, Any], paths: list[str]) -> Manifest | None:
+    """Returns the first of the manifests if all describe the same run and its shards are all there, else None.
+
+    Raises:
+        UserError: one describes another run, whose shards would be mixed with this one's.
+    """
+    existing = {path: Manifest.read(path) for path in paths if files.exists(path)}
+    complete = len(existing) == len(paths)
+    for path, manifest in existing.items():
+        if manifest.source != source:
+            differing = [key for key in source if manifest.source.get(key) != source[key]]
+            raise UserError(
+                f"{path} describes records made from other {' and '.join(differing)}; remove it and its shards, or "
+                "give another --output_file"
+            )
+        for shard in manifest.shards:
+            record_file = os.path.join(os.path.dirname(path), shard.file)
+            complete = complete and files.exists(record_file) and files.size(record_file) == shard.bytes
+    return existing[paths[0]] if complete else None
+
+
+def missing_files(patterns: list[str], paths: list[str]) -> dict[str, str]:
+    """Returns the record files that manifests name and patterns ask for, but that are not there, with the manifest.
+
+    Args:
+        patterns: file names and glob patterns.
+        paths: the files that match them.
+    """
+    received = set(map(files.normal, paths))
+    wanted = [files.normal(pattern.strip()) for pattern in patterns if glob.has_magic(pattern)]
+    missing = {}
+    for folder in dict.fromkeys(map(os.path.dirname, received)):
+        for path in beside(folder):
+            for shard in Manifest.read(path).shards:
+                record_file = os.path.join(folder, shard.file)
+                matched = any(
+                    fnmatch.fnmatchcase(record_file, pattern) and record_file.count("/") == pattern.count("/")
+                    for pattern in wanted
+                )
+                if matched and record_file not in received and not files.exists(record_file):
+                    missing[record_file] = path
+    return missing

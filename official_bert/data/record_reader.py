@@ -1,0 +1,111 @@
+"""TFRecord files, read in order and counted."""
+
+import contextlib
+import re
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+
+from official_bert.errors import UserError
+from official_bert.utils import files
+
+_BYTES_AT_ONCE = 1 << 14
+
+# A command that finds all its files, at their full length, does not make them again.
+REPAIR_HINT = "remove it and run the command that made it again, or restore it from a copy"
+
+
+def compression(paths: Sequence[str]) -> str:
+    """Returns how all of these files are compressed, as TensorFlow names it: "GZIP", or "" for not at all.
+
+    Raises:
+        UserError: one is missing, or some are compressed and others are not.
+    """
+    kinds = {}
+    for path in paths:
+        try:
+            with files.open_bytes(path) as reader:
+                # A record of 559,903 bytes would begin alike; those of BERT are far smaller.
+                kinds[path] = "GZIP" if reader.read(3) == b"\x1f\x8b\x08" else ""
+        except FileNotFoundError as error:
+            raise UserError(f"there is no file {path}") from error
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(set(kinds.values())) > 1:
+        plain = next(path for path, kind in kinds.items() if not kind)
+        zipped = next(path for path, kind in kinds.items() if kind)
+        raise UserError(f"{zipped} is compressed and {plain} is not; give files of one kind")
+    return next(iter(kinds.values()), "")
+
+
+def read_file(path: str) -> Iterator[bytes]:
+    """Yields the records of a TFRecord file, checking their checksums.
+
+    Raises:
+        UserError: the file is missing, cut short or damaged; the message gives the record's number and byte offset.
+    """
+    import tensorflow as tf
+
+    number, near = 0, ""
+    kind = compression([path])
+    try:
+        for record in tf.data.TFRecordDataset(path, kind).as_numpy_iterator():
+            yield record
+            number += 1
+        return
+    except tf.errors.NotFoundError as error:
+        raise UserError(f"there is no file {path}") from error
+    except tf.errors.DataLossError as error:
+        place = re.search(r"at (\d+)", error.message)
+        if place and not kind:
+            near = f", near byte {place.group(1)},"
+    if kind:
+        # TensorFlow decompresses much at once, and then has lost the good records before the damage as well.
+        with tempfile.NamedTemporaryFile() as plain, contextlib.suppress(tf.errors.DataLossError):
+            for piece in _decompressed(path):
+                plain.write(piece)
+            plain.flush()
+            for record in tf.data.TFRecordDataset(plain.name).skip(number).as_numpy_iterator():
+                yield record
+                number += 1
+    raise UserError(f"{path}: record {number} (from 0){near} is damaged; {REPAIR_HINT}")
+
+
+def _decompressed(path: str) -> Iterator[bytes]:
+    """Yields what a gzip file holds, up to where it is damaged or ends."""
+    reading = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    with files.open_bytes(path) as reader:
+        while piece := reader.read(_BYTES_AT_ONCE):
+            before = reading.copy()
+            try:
+                yield reading.decompress(piece)
+                continue
+            except zlib.error:
+                pass  # what there is before the damage, byte by byte
+            with contextlib.suppress(zlib.error):
+                for byte in piece:
+                    yield before.decompress(bytes([byte]))
+            return
+
+
+def count(path: str) -> int:
+    """Returns the number of records in a TFRecord file; unless it is compressed, only the lengths are read.
+
+    Raises:
+        UserError: the file ends within a record.
+    """
+    if compression([path]):
+        return sum(1 for _ in read_file(path))
+    total, offset, end = 0, 0, files.size(path)
+    with files.open_bytes(path) as reader:
+        while offset < end:
+            reader.seek(offset)
+            header = reader.read(8)
+            # A frame: length (8 bytes), its checksum (4), the record, its checksum (4).
+            length = struct.unpack("<Q", header)[0] if len(header) == 8 else end
+            offset += 8 + 4 + length + 4
+            if offset > end:
+                raise UserError(f"{path} ends within record {total} (from 0); {REPAIR_HINT}")
+            total += 1
+    return total

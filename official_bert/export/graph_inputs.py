@@ -1,0 +1,199 @@
+"""From pieces to a model's inputs, as TensorFlow operations: what tokenization/pairs.py and the tasks' windows do in
+Python.
+
+The pieces of all texts stand one after the other in a vector; a span of them has a start and a length.
+
+B texts, P pieces of all texts, W words of all texts, R rows (what the model reads at once), S sequence
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+
+class TokenSpans(NamedTuple):
+    """Spans of pieces, one for each row.
+
+    Args:
+        ids: int32 [P], of all texts.
+        starts: int32 [R], into `ids`.
+        lengths: int32 [R].
+    """
+
+    ids: Any
+    starts: Any
+    lengths: Any
+
+
+def token_spans(ids: Any) -> TokenSpans:
+    """Returns a span for each text as a whole, from a ragged tensor [B, (pieces)]."""
+    splits = tf.cast(ids.row_splits, tf.int32)
+    return TokenSpans(ids.values, splits[:-1], splits[1:] - splits[:-1])
+
+
+def truncated(
+    first: TokenSpans, second: TokenSpans | None, max_seq_length: int, without_empty: bool = False
+) -> tuple[TokenSpans, TokenSpans | None]:
+    """Returns what fits into a sequence, as in fine-tuning: the longer one (of equal ones, the second) is cut.
+
+    Args:
+        first: a span for each row.
+        second: likewise, or None.
+        max_seq_length: of the sequence, with its special tokens.
+        without_empty: as for `pack`.
+    """
+    if second is None:
+        return first._replace(lengths=tf.minimum(first.lengths, max_seq_length - 2)), None
+    room = max_seq_length - (tf.where(second.lengths > 0, 3, 2) if without_empty else 3)
+    # Each may keep half of the room, and what the other one leaves of its half.
+    kept = tf.minimum(first.lengths, tf.maximum(room - second.lengths, (room + 1) // 2))
+    return first._replace(lengths=kept), second._replace(lengths=tf.minimum(second.lengths, room - kept))
+
+
+def pack(
+    first: TokenSpans, second: TokenSpans | None, cls: int, sep: int, without_empty: bool = False
+) -> dict[str, Any]:
+    """Returns [CLS] first [SEP] or [CLS] first [SEP] second [SEP], padded to the longest row.
+
+    Args:
+        first: a span for each row.
+        second: likewise, or None.
+        cls: the id of [CLS].
+        sep: the id of [SEP].
+        without_empty: whether a second span without pieces has no [SEP] either, as in the original's classifiers.
+
+    Returns:
+        input_ids, input_mask and segment_ids, int32 [R, S].
+    """
+    sources = [[0, cls, sep], first.ids]  # the indices below point into their concatenation
+    pad_index, cls_index, sep_index = 0, 1, 2
+    first_indices = first.starts[:, None] + 3
+    middle = first.lengths[:, None] + 1  # the position of the first [SEP]
+    last = middle
+    if second is not None:
+        sources.append(second.ids)
+        second_indices = second.starts[:, None] + 3 + tf.size(first.ids)
+        last = middle + second.lengths[:, None] + 1
+        if without_empty:
+            last = tf.where(second.lengths[:, None] > 0, last, middle)
+    position = tf.range(tf.reduce_max(tf.concat([last[:, 0], [1]], 0)) + 1)[None]  # [1, S]
+    index = tf.where(position == middle, sep_index, pad_index)
+    index = tf.where(position < middle, first_indices + position - 1, index)
+    if second is not None:
+        index = tf.where((position > middle) & (position < last), second_indices + position - middle - 1, index)
+        index = tf.where(position == last, sep_index, index)
+    index = tf.where(position == 0, cls_index, index)  # [R, S]
+    mask = position <= last
+    return {
+        "input_ids": tf.gather(tf.concat(sources, 0), index),
+        "input_mask": tf.cast(mask, tf.int32),
+        "segment_ids": tf.cast((position > middle) & mask, tf.int32),
+    }
+
+
+class Windows(NamedTuple):
+    """Overlapping windows over texts, in the order of the texts.
+
+    Args:
+        texts: int32 [R], the number of the text.
+        numbers: int32 [R], the number of the window in its text.
+        starts: int32 [R], the position of the first piece in its text.
+        lengths: int32 [R].
+    """
+
+    texts: Any
+    numbers: Any
+    starts: Any
+    lengths: Any
+
+
+def windows(lengths: Any, room: Any, stride: int) -> Windows:
+    """Returns windows that cover all pieces; a text without any has an empty one.
+
+    Args:
+        lengths: int32 [B], of the texts.
+        room: int32 [B], the most pieces of a window.
+        stride: pieces from the start of a window to the start of the next one; at most the room is used.
+    """
+    stride = tf.minimum(room, stride)
+    counts = 1 + tf.maximum(0, -tf.math.floordiv(room - lengths, stride))
+    ends = tf.cumsum(counts)
+    rows = tf.range(tf.reduce_sum(counts))
+    texts = tf.searchsorted(ends, rows, side="right")
+    numbers = rows - tf.gather(ends - counts, texts)
+    starts = numbers * tf.gather(stride, texts)
+    return Windows(texts, numbers, starts, tf.minimum(tf.gather(room, texts), tf.gather(lengths, texts) - starts))
+
+
+def word_windows(word_starts: Any, first_words: Any, room: int, stride: int) -> tuple[Windows, Any, Any]:
+    """Returns windows that cover all words and cut none; a text without words has an empty one.
+
+    Args:
+        word_starts: int32 [W + 1], the position of each word's first piece among those of all texts, and the end. No
+            word is longer than room.
+        first_words: int32 [B + 1], the number of each text's first word, and the end.
+        room: the most pieces of a window.
+        stride: pieces from the start of a window to the start of the next one, as near as whole words allow.
+
+    Returns:
+        The windows; the first word of each, int32 [R]; and the word after its last, int32 [R].
+    """
+    ends = first_words[1:]
+    text_starts = tf.gather(word_starts, first_words[:-1])
+
+    def last_of(first: Any) -> Any:
+        fitting = tf.searchsorted(word_starts, tf.gather(word_starts, first) + room, side="right") - 1
+        return tf.minimum(fitting, ends)
+
+    def step(number: Any, first: Any, is_open: Any, rows: Any) -> tuple[Any, ...]:
+        last = last_of(first)
+        texts = tf.cast(tf.where(is_open)[:, 0], tf.int32)  # those with words after the windows so far
+        new = tf.stack([texts, tf.fill(tf.shape(texts), number), tf.gather(first, texts), tf.gather(last, texts)], 1)
+        following = tf.searchsorted(word_starts, tf.gather(word_starts, first) + stride)
+        is_open &= last < ends
+        first = tf.where(is_open, tf.minimum(tf.maximum(following, first + 1), last), first)
+        return number + 1, first, is_open, tf.concat([rows, new], 0)
+
+    *_, rows = tf.while_loop(
+        lambda number, first, is_open, rows: tf.reduce_any(is_open),
+        step,
+        (0, first_words[:-1], tf.ones_like(ends, tf.bool), tf.zeros([0, 4], tf.int32)),
+        shape_invariants=(tf.TensorShape([]), ends.shape, ends.shape, tf.TensorShape([None, 4])),
+    )
+    rows = tf.gather(rows, tf.argsort(rows[:, 0], stable=True))
+    texts, numbers, first, last = tf.unstack(rows, axis=1)
+    starts = tf.gather(word_starts, first)
+    lengths = tf.gather(word_starts, last) - starts
+    return Windows(texts, numbers, starts - tf.gather(text_starts, texts), lengths), first, last
+
+
+def has_most_context(windows: Windows, rows: Any, positions: Any, tokens: Any, num_tokens: Any) -> Any:
+    """Returns for each occurrence of a token in a window whether this window is the one to read it in, bool [N].
+
+    As in tasks/windows.py, that is the window where the token has most context: where the smaller of the counts of
+    tokens to its left and right is greatest. Of equal ones the longer window counts, then the earlier one.
+
+    Args:
+        windows: all windows.
+        rows: int32 [N], the window of each occurrence.
+        positions: int32 [N], the position in the window.
+        tokens: int32 [N], the number of the token among those of all texts.
+        num_tokens: how many tokens all texts have.
+    """
+    length = tf.gather(windows.lengths, rows)
+    context = tf.minimum(positions, length - 1 - positions)
+    count = tf.size(windows.lengths)
+    # The three rules as one integer. Lengths count hundredths of a token, as in tasks/windows.py, and with the
+    # window's number no two windows of a text are equal.
+    score = tf.cast(100 * context + length, tf.int64) * tf.cast(count, tf.int64)
+    score += tf.cast(count - tf.gather(windows.numbers, rows), tf.int64)
+    best = tf.math.unsorted_segment_max(score, tokens, num_tokens)
+    return score == tf.gather(best, tokens)
+
+
+def each_position(lengths: Any) -> tuple[Any, Any]:
+    """Returns the row and the position in its row of every element, for rows of these lengths, int32 [R]."""
+    ends = tf.cumsum(lengths)
+    numbers = tf.range(tf.reduce_sum(lengths))
+    rows = tf.searchsorted(ends, numbers, side="right")
+    return rows, numbers - tf.gather(ends - lengths, rows)

@@ -1,0 +1,204 @@
+"""A fine-tuned model for other runtimes: LiteRT (phones) and ONNX, with a report of what the conversion costs.
+
+Only the part from ids to logits is converted: the runtimes have no tokenizer. No file is written without the task's
+score before and after, on an evaluation file, and none that loses more than it may.
+
+B batch, N choices, S sequence
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.export.options import DYNAMIC_INT8, LITERT, ONNX, PortableOptions
+from official_bert.export.saved_model import Source, read_source
+from official_bert.finetuning.trainer import predict
+from official_bert.modeling import task_models
+from official_bert.tasks import multiple_choice, squad
+from official_bert.tasks.all_tasks import make_task
+from official_bert.tasks.glue import GlueTask
+from official_bert.tasks.multiple_choice_task import MultipleChoiceTask
+from official_bert.tasks.options import (
+    CODAH,
+    GLUE,
+    TABLE,
+    GlueOptions,
+    MultipleChoiceOptions,
+    SquadOptions,
+    SquadV2Options,
+    TableOptions,
+)
+from official_bert.tasks.squad_task import SquadTask
+from official_bert.tasks.task import DEV, Task
+from official_bert.tokenization.fast import FastTokenizer
+from official_bert.utils import extras, files
+from official_bert.utils.bad_rows import BadRows
+
+Array = npt.NDArray[Any]
+Run = Callable[[dict[str, Array]], dict[str, Array]]
+
+MODEL_FILES = {LITERT: "model.tflite", ONNX: "model.onnx"}
+REPORT_FILE = "report.json"
+
+_INPUTS, _LOGITS = ("input_ids", "input_mask", "segment_ids"), "logits"
+_ONNX_OPSET = 18
+
+
+def export(options: PortableOptions) -> str:
+    """Converts as the options say; returns a line with the score before and after.
+
+    Raises:
+        UserError: the model is not fine-tuned, a package is missing, or more is lost than may be.
+    """
+    source = read_source(options.model_dir)
+    if source.kind not in task_models.KINDS:
+        raise UserError(f"{options.model_dir} is a {source.kind} model; expected a fine-tuned one")
+    task, examples = _examples(options, source)
+    length = source.task_spec["max_seq_length"]
+    features = task.featurize(examples, FastTokenizer.of(source.tokenizer), length)
+
+    def score(run: Run) -> float:
+        def forward(inputs: dict[str, tf.Tensor]) -> Any:
+            outputs = run({name: each.numpy() for name, each in inputs.items()})
+            return outputs.get(_LOGITS, outputs)
+
+        outputs = predict(forward, features, 1, length)
+        return task.metrics(task.decode(outputs, features, examples), examples)[task.best_metric]
+
+    name = MODEL_FILES[options.format]
+    with files.folder_written_whole(options.output_dir) as folder:
+        path = os.path.join(folder, name)
+        convert(source, options.format, options.quantization == DYNAMIC_INT8, path)
+        call = _traced(source, batch=1)
+        before = score(lambda features: call(**features))
+        after = score(RUNNERS[options.format](path))
+        if (before - after) / task.perfect > options.max_loss:
+            raise UserError(
+                f"the {options.quantization} {options.format} model loses {before - after:.4f} (from {before:.4f} to "
+                f"{after:.4f}) on {options.eval_file}, more than --max_loss={options.max_loss}; nothing is written"
+            )
+        shape = str([1 if options.format == LITERT else "B", *_inner_shape(source), "S"]).replace("'", "")
+        report = {
+            "metric": task.best_metric,
+            "before": before,
+            "after": after,
+            "examples": len(examples),
+            "bytes": files.size(path),
+            "quantization": options.quantization,
+            "inputs": dict.fromkeys(_INPUTS, f"int32 {shape}"),
+            "max_seq_length": length,
+            "labels": source.task_spec["labels"],
+        }
+        files.write_text(os.path.join(folder, REPORT_FILE), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        line = f"{task.best_metric} {before:.4f} before, {after:.4f} after, on {len(examples)} examples"
+    return f"written {os.path.join(options.output_dir, name)}: {line}"
+
+
+def _examples(options: PortableOptions, source: Source) -> tuple[Task, list[Any]]:
+    """The task of the model, and the examples to measure it on."""
+    spec = source.task_spec
+    if source.kind == task_models.QUESTION_ANSWERING:
+        squad_options = SquadV2Options() if spec["version_2"] else SquadOptions()
+        questions = squad.read(options.eval_file, spec["version_2"], for_training=False, bad_rows=BadRows())
+        return SquadTask(squad_options.with_trained(spec)), questions
+    if source.kind == task_models.MULTIPLE_CHOICE:
+        return MultipleChoiceTask(CODAH, MultipleChoiceOptions()), multiple_choice.read(options.eval_file, BadRows())
+    pair_column = "text_pair" if spec["pair"] and "table" not in spec else None  # a table's own columns are remembered
+    table = TableOptions(eval_file=options.eval_file, text_pair_column=pair_column).with_trained(spec)
+    task = make_task(TABLE, table, spec["labels"])
+    examples = task.read(DEV, BadRows())
+    if spec["task"] in GLUE:  # that task's own scores
+        task = GlueTask(spec["task"], GlueOptions(doc_stride=spec.get("doc_stride")))
+    return task, examples
+
+
+def convert(source: Source, format_name: str, quantized: bool, path: str) -> None:
+    """Writes the model, from input_ids, input_mask and segment_ids to logits by name, as one file.
+
+    Raises:
+        UserError: the package of the format is missing.
+    """
+    function = _traced(source, batch=1 if format_name == LITERT else None)
+    if format_name == LITERT:
+        module = tf.Module()
+        module.model_variables = [variable.value for variable in source.model.variables]
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], module)
+        if quantized:
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        files.write_bytes(path, converter.convert())
+        return
+    try:
+        import tf2onnx
+    except ModuleNotFoundError as error:
+        raise extras.missing(error) or error from error
+    tf2onnx.convert.from_function(
+        function,
+        function.input_signature,
+        opset=_ONNX_OPSET,
+        custom_op_handlers={"Erfc": (_erfc_to_onnx, [])},
+        output_path=path,
+    )
+    if quantized:
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        with tempfile.TemporaryDirectory() as folder:
+            smaller = os.path.join(folder, "model.onnx")
+            quantize_dynamic(path, smaller, weight_type=QuantType.QInt8)
+            files.copy(smaller, path)
+
+
+def _erfc_to_onnx(graph: Any, node: Any, name: str, args: Any) -> None:
+    """Converts TensorFlow's Erfc, which the exact GELU consists of: ONNX has Erf alone, and Erfc is 1 - Erf."""
+    output, dtype, shape = node.output[0], graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
+    graph.remove_node(node.name)
+    erf = graph.make_node("Erf", [node.input[0]])
+    one = graph.make_const(f"{name}/one", np.array(1, np.float32))
+    graph.make_node("Sub", [one.output[0], erf.output[0]], name=name, outputs=[output], shapes=[shape], dtypes=[dtype])
+
+
+def _inner_shape(source: Source) -> list[int]:
+    """What an input has between B and S."""
+    return [source.task_spec["num_choices"]] if source.kind == task_models.MULTIPLE_CHOICE else []
+
+
+def _traced(source: Source, batch: int | None) -> Any:
+    """The part that is converted, as a function of TensorFlow: int32 [batch, S], [batch, N, S] to logits."""
+
+    def call(input_ids: Any, input_mask: Any, segment_ids: Any) -> dict[str, Any]:
+        features = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
+        outputs = source.model(features, training=False)
+        return outputs if isinstance(outputs, dict) else {_LOGITS: outputs}
+
+    shape = [batch, *_inner_shape(source), None]
+    return tf.function(call, input_signature=[tf.TensorSpec(shape, tf.int32, name=name) for name in _INPUTS])
+
+
+def _litert_runner(path: str) -> Run:
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ModuleNotFoundError as error:
+        raise extras.missing(error) or error from error
+    runner = Interpreter(model_path=path).get_signature_runner()
+    return lambda features: runner(**features)
+
+
+def _onnx_runner(path: str) -> Run:
+    import onnxruntime
+
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class for each kind of failure, without a common parent
+        raise UserError(f"the model cannot be converted to ONNX: {error}") from error
+    names = [output.name for output in session.get_outputs()]
+    return lambda features: dict(zip(names, session.run(names, features), strict=True))
+
+
+# From a model's file to a function of one row's features, int32 [1, S] or [1, N, S], that returns its logits by name.
+RUNNERS: dict[str, Callable[[str], Run]] = {LITERT: _litert_runner, ONNX: _onnx_runner}

@@ -1,0 +1,130 @@
+"""The requests by which TensorFlow Serving warms up a model: a TFRecord file of PredictionLog messages.
+
+The messages are written and read here field by field, because the package that defines them (tensorflow-serving-api) is
+not a dependency of the library. The tests read and write them with it.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import tensor_pb2
+
+from official_bert.errors import UserError
+from official_bert.inference.exports import DEFAULT_SIGNATURE
+from official_bert.tokenization.exact import MASK
+from official_bert.utils import files
+
+# Field numbers of tensorflow_serving/apis: prediction_log.proto, predict.proto, model.proto.
+_PREDICT_LOG, _REQUEST, _MODEL_SPEC, _INPUTS, _SIGNATURE_NAME = 6, 1, 1, 2, 3
+_MAP_KEY, _MAP_VALUE = 1, 2
+# Wire types. The reader skips the others; those of a fixed length have so many bytes.
+_VARINT, _LENGTH_DELIMITED = 0, 2
+_FIXED_LENGTHS = {1: 8, 5: 4}
+
+# A short and a longer text, since a model is slow at the first text of each kind.
+EXAMPLES = (f"the {MASK} is here .", f"there are many words in this one, and it has a {MASK} too . " * 8)
+
+
+def warmup_requests(inputs: Mapping[str, Any]) -> bytes:
+    """Returns the file's content: a request to serving_default for each example.
+
+    Args:
+        inputs: the signature's inputs, string tensors, by name; the first axis is the batch.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "requests")
+        with tf.io.TFRecordWriter(path) as writer:
+            for text in EXAMPLES:
+                values = {name: tf.fill([1, *spec.shape[1:]], text) for name, spec in inputs.items()}
+                writer.write(_field(_PREDICT_LOG, _field(_REQUEST, predict_request(DEFAULT_SIGNATURE, values))))
+        return files.read_bytes(path)
+
+
+def predict_request(signature: str, inputs: Mapping[str, Any]) -> bytes:
+    """Returns a PredictRequest of TensorFlow Serving, serialized.
+
+    Args:
+        signature: the signature's name.
+        inputs: tensors by name.
+    """
+    message = _field(_MODEL_SPEC, _field(_SIGNATURE_NAME, signature.encode()))
+    for name, value in inputs.items():
+        tensor = tf.make_tensor_proto(value).SerializeToString()
+        message += _field(_INPUTS, _field(_MAP_KEY, name.encode()) + _field(_MAP_VALUE, tensor))
+    return message
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of bytes, as protocol buffers are written: key, length, content."""
+    return bytes([number << 3 | _LENGTH_DELIMITED]) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
+
+
+def read_requests(path: str) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Yields the signature and the inputs of each PredictRequest in a warm-up file; other logs are left out.
+
+    Args:
+        path: the TFRecord file.
+
+    Raises:
+        UserError: the file is cut short or damaged.
+    """
+    try:
+        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            for log in _fields(record, _PREDICT_LOG):
+                for request in _fields(log, _REQUEST):
+                    yield _read_request(request)
+    except (tf.errors.OpError, DecodeError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as requests to warm up by: {error}") from error
+
+
+def _read_request(request: bytes) -> tuple[str, dict[str, np.ndarray]]:
+    names = [name.decode() for spec in _fields(request, _MODEL_SPEC) for name in _fields(spec, _SIGNATURE_NAME)]
+    inputs = {}
+    for entry in _fields(request, _INPUTS):
+        key, value = b"".join(_fields(entry, _MAP_KEY)), b"".join(_fields(entry, _MAP_VALUE))
+        inputs[key.decode()] = tf.make_ndarray(tensor_pb2.TensorProto.FromString(value))
+    return names[-1] if names and names[-1] else DEFAULT_SIGNATURE, inputs
+
+
+def _fields(message: bytes, wanted: int) -> list[bytes]:
+    """The contents of the length-delimited fields with this number."""
+    contents, position = [], 0
+    while position < len(message):
+        key, position = _read_varint(message, position)
+        number, kind = key >> 3, key & 7
+        if kind == _VARINT:
+            _, position = _read_varint(message, position)
+            continue
+        if kind == _LENGTH_DELIMITED:
+            length, position = _read_varint(message, position)
+        elif kind in _FIXED_LENGTHS:
+            length = _FIXED_LENGTHS[kind]
+        else:
+            raise ValueError(f"field {number} has the unknown wire type {kind}")
+        if position + length > len(message):
+            raise ValueError(f"field {number} is cut short")
+        if kind == _LENGTH_DELIMITED and number == wanted:
+            contents.append(message[position : position + length])
+        position += length
+    return contents
+
+
+def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+    """The number that starts at this position, and the position after it."""
+    number = shift = 0
+    while position < len(message):
+        byte = message[position]
+        number, shift, position = number | (byte & 0x7F) << shift, shift + 7, position + 1
+        if byte < 0x80:
+            return number, position
+    raise ValueError("a number is cut short")

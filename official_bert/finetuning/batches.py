@@ -1,0 +1,182 @@
+"""Batches of rows of about the same length, so that little is padding.
+
+The original pads every row to the longest allowed. Here an epoch's rows are shuffled, sorted by length within pools of
+many batches, cut into batches, and the batches shuffled again. Every row is in one batch of an epoch, and which rows
+share a batch is a function of seed and epoch. Lengths are rounded up, so that the number of shapes is bounded; the last
+batch is filled up with rows that weigh nothing, so that all have the same number of rows.
+
+B batch, S sequence, N choices, R rows
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.tasks.task import LABELS, NO_LABEL, Array, Features
+from official_bert.utils.allocator import retune_allocator
+
+MULTIPLE = 8  # of which the lengths of batches are
+_POOL = 64  # batches
+_FILLER = -1  # in batch indices: no row
+
+
+def row_lengths(features: Features) -> Array:
+    """Returns the tokens of each row, int64 [R]: those of its longest sequence."""
+    return np.asarray(np.diff(features.splits).reshape(-1, features.choices).max(axis=1))
+
+
+def training_batch_indices(lengths: Array, batch_size: int, seed: int, epoch: int) -> Array:
+    """Returns which rows make each batch of an epoch: int64 [batches, B], -1 where a batch is filled up."""
+    rng = np.random.default_rng([seed, epoch])
+    rows = rng.permutation(len(lengths))
+    pool = _POOL * batch_size
+    for start in range(0, len(rows), pool):
+        part = rows[start : start + pool]
+        rows[start : start + pool] = part[np.argsort(lengths[part], kind="stable")]
+    return np.asarray(rng.permutation(_cut(rows, batch_size)))
+
+
+def prediction_batch_indices(lengths: Array, batch_size: int) -> Array:
+    """Returns batches in the order of length, as `training_batch_indices` does."""
+    return _cut(np.argsort(lengths, kind="stable"), batch_size)
+
+
+def _cut(rows: Array, batch_size: int) -> Array:
+    missing = -len(rows) % batch_size
+    return np.concatenate([rows, np.full(missing, _FILLER)]).reshape(-1, batch_size)
+
+
+def padded_inputs(features: Features, rows: Array, max_seq_length: int, multiple: int = MULTIPLE) -> dict[str, Array]:
+    """Returns the model's inputs for some rows: int32 [B, S], or [B, N, S] where rows have several sequences.
+
+    Args:
+        features: the rows.
+        rows: the number of each; -1 gives an empty row.
+        max_seq_length: S at most.
+        multiple: S is rounded up to a multiple of it.
+    """
+    starts, lengths = _positions(features, rows)
+    longest = int(lengths.max(initial=1))
+    inside = np.arange(min(-(-longest // multiple) * multiple, max_seq_length)) < lengths[:, None]  # [B * N, S]
+    indices = (starts[:, None] + np.arange(inside.shape[1]))[inside]
+    arrays = {"input_mask": inside.astype(np.int32)}
+    for name, values in (("input_ids", features.input_ids), ("segment_ids", features.segment_ids)):
+        arrays[name] = np.zeros(inside.shape, np.int32)
+        arrays[name][inside] = values[indices]
+    if features.choices == 1:
+        return arrays
+    return {name: each.reshape(len(rows), features.choices, -1) for name, each in arrays.items()}
+
+
+def _positions(features: Features, rows: Array) -> tuple[Array, Array]:
+    """Where the sequences of rows begin, and their lengths: 0 for fillers."""
+    sequences = (rows[:, None] * features.choices + np.arange(features.choices)).ravel()
+    real = np.repeat(rows >= 0, features.choices)
+    sequences = np.where(real, sequences, 0)
+    starts = features.splits[sequences]
+    return starts, np.where(real, features.splits[sequences + 1] - starts, 0)
+
+
+def padded_targets(features: Features, rows: Array, length: int) -> dict[str, Array]:
+    """Returns the targets of some rows; those of tokens are padded with NO_LABEL to the length."""
+    arrays = {}
+    for name, values in features.targets.items():
+        if _of_tokens(features):
+            starts, lengths = _positions(features, rows)
+            inside = np.arange(length) < lengths[:, None]
+            arrays[name] = np.full(inside.shape, NO_LABEL, values.dtype)
+            arrays[name][inside] = values[(starts[:, None] + np.arange(length))[inside]]
+        else:
+            arrays[name] = values[np.maximum(rows, 0)]
+    return arrays
+
+
+def _of_tokens(features: Features) -> bool:
+    """Whether the targets are tags: one for each token rather than for each row."""
+    labels = features.targets.get(LABELS)
+    return labels is not None and len(labels) == len(features.input_ids) != len(features)
+
+
+def for_fit(features: Features, batch_size: int, max_seq_length: int, seed: int = 0) -> tf.data.Dataset:
+    """Returns batches for Keras' fit, in another order each time that they are gone through.
+
+    Args:
+        features: with targets.
+        batch_size: B.
+        max_seq_length: the longest length.
+        seed: of the order.
+    """
+    lengths = row_lengths(features)
+    epochs = itertools.count()
+
+    def of_next_epoch() -> list[Array]:
+        """The rows of each batch; where they do not come out even, one batch is smaller."""
+        return [rows[rows >= 0] for rows in training_batch_indices(lengths, batch_size, seed, next(epochs))]
+
+    return training_data(features, of_next_epoch, max_seq_length)
+
+
+def training_data(
+    features: Features,
+    batch_indices: Sequence[Array] | Array | Callable[[], Sequence[Array]],
+    max_seq_length: int,
+    row_weights: Array | None = None,
+    multiple: int = MULTIPLE,
+) -> tf.data.Dataset:
+    """Returns the batches for Keras' fit: inputs, targets and, but for tags, weights.
+
+    Args:
+        features: with targets.
+        batch_indices: as `training_batch_indices` makes them, or a part of that; or a function that returns some for
+            each time that the batches are gone through.
+        max_seq_length: the longest length.
+        row_weights: float32 [R], how much each row weighs; None for 1.
+        multiple: as for `padded_inputs`.
+    """
+
+    def batch(rows: Array) -> tuple[Any, ...]:
+        inputs = padded_inputs(features, rows, max_seq_length, multiple)
+        targets = padded_targets(features, rows, inputs["input_ids"].shape[-1])
+        weights = (rows >= 0).astype(np.float32)
+        if row_weights is not None:
+            weights *= row_weights[rows]
+        if list(targets) == [LABELS]:
+            return (inputs, targets[LABELS]) if _of_tokens(features) else (inputs, targets[LABELS], weights)
+        return inputs, targets, dict.fromkeys(targets, weights)
+
+    return as_dataset(batch, batch_indices)
+
+
+def as_dataset(
+    batch: Callable[[Array], tuple[Any, ...]], batch_indices: Sequence[Array] | Array | Callable[[], Sequence[Array]]
+) -> tf.data.Dataset:
+    """Returns a data set for Keras' fit.
+
+    Args:
+        batch: from the numbers of some rows to inputs, targets and maybe weights: arrays, or dicts of arrays, whose
+            first axis is the rows. The last axis of int32 arrays with several is the sequence, whose length differs.
+        batch_indices: as for `training_data`.
+    """
+
+    def batches() -> Iterator[tuple[Any, ...]]:
+        retune_allocator()  # this runs when TensorFlow has made the data set
+        for rows in batch_indices() if callable(batch_indices) else batch_indices:
+            yield batch(rows)
+
+    first = batch_indices() if callable(batch_indices) else batch_indices
+    sizes = {len(rows) for rows in first}
+    size = sizes.pop() if len(sizes) == 1 else None
+
+    def spec(values: Array) -> tf.TensorSpec:
+        is_of_tokens = values.ndim > 1 and values.dtype == np.int32
+        inner = (*values.shape[1:-1], None) if is_of_tokens else values.shape[1:]
+        return tf.TensorSpec((size, *inner), values.dtype)
+
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    signature = tf.nest.map_structure(spec, batch(first[0]))
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(first))).prefetch(4).with_options(options)

@@ -1,0 +1,39 @@
+"""The examples of a run and their features, each read and made once."""
+
+import dataclasses
+from typing import Any
+
+from official_bert.finetuning.feature_cache import features_of
+from official_bert.tasks.task import Features, Task
+from official_bert.tokenization.fast import FastTokenizer
+from official_bert.utils.bad_rows import BadRows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunData:
+    """What a task reads, and what the model reads of it.
+
+    Attributes:
+        task: it reads and featurizes.
+        tokenizer: for the examples' texts.
+        max_seq_length: the longest sequence, in tokens.
+        bad_rows: gets the rows that cannot be read.
+        cache_dir: folder of features that were made before.
+    """
+
+    task: Task
+    tokenizer: FastTokenizer
+    max_seq_length: int
+    bad_rows: BadRows
+    cache_dir: str
+    _examples: dict[str, list[Any]] = dataclasses.field(default_factory=dict)  # by split
+
+    def read(self, split: str) -> list[Any]:
+        """Returns the examples of a part."""
+        if split not in self._examples:
+            self._examples[split] = self.task.read(split, self.bad_rows)
+        return self._examples[split]
+
+    def features(self, examples: list[Any]) -> Features:
+        """Returns the features of examples, from the cache where it has them."""
+        return features_of(self.task, examples, self.tokenizer, self.max_seq_length, self.cache_dir)

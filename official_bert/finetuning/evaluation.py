@@ -1,0 +1,76 @@
+"""What a fine-tuned model answers: scores, a report and predictions, as files in the run's folder."""
+
+import functools
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_bert.checkpoints import finetuned
+from official_bert.errors import UserError
+from official_bert.finetuning.data import RunData
+from official_bert.finetuning.options import Options
+from official_bert.finetuning.report import write_report
+from official_bert.finetuning.trainer import predict
+from official_bert.optimization.choices import DTYPES
+from official_bert.utils import files
+
+RESULTS_FILE = "results.json"
+
+Scores = dict[str, dict[str, float]]  # by split and name
+
+
+def evaluate_and_predict(
+    options: Options, data: RunData, folder: str, known_predictions: Mapping[str, Any] | None = None
+) -> Scores:
+    """Scores and predicts, as the options say; returns the scores of each part.
+
+    Args:
+        options: of the run, whose folder gets the files.
+        data: what is scored and predicted.
+        folder: of the fine-tuned model.
+        known_predictions: those of the model for parts that need not be predicted again, by split.
+
+    Raises:
+        UserError: the model is of another task.
+    """
+    task = data.task
+    task_spec, expected = finetuned.load_task_spec(folder), task.task_spec(data.max_seq_length)
+    differing = [key for key in ("kind", "labels", "num_choices") if task_spec[key] != expected[key]]
+    if differing:
+        shown = "; ".join(f"{key}: {task_spec[key]}, the task's: {expected[key]}" for key in differing)
+        raise UserError(f"the model in {folder} is of another task than {task.name} ({shown})")
+
+    @functools.cache
+    def forward() -> Any:
+        model = finetuned.load(folder, DTYPES[options.dtype]).model
+        return tf.function(lambda inputs: model(inputs, training=False), reduce_retracing=True, autograph=False)
+
+    def predictions_of(split: str) -> tuple[list[Any], Any]:
+        examples = data.read(split)
+        if known_predictions and split in known_predictions:
+            return examples, known_predictions[split]
+        features = data.features(examples)
+        outputs = predict(forward(), features, options.eval_batch_size, data.max_seq_length)
+        return examples, task.decode(outputs, features, examples)
+
+    results: Scores = {}
+    if options.do_eval and task.eval_splits:
+        outcomes = {}
+        for split in task.eval_splits:
+            examples, predictions = predictions_of(split)
+            results[split] = task.metrics(predictions, examples)
+            print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items()))
+            outcomes[split] = task.outcomes(predictions, examples)
+            task.write_predictions(options.output_dir, split, predictions, examples)
+        files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(results, indent=1) + "\n")
+        *_, page = write_report(options.output_dir, task, options.as_dict(), results, outcomes)
+        print(f"scores, curves and errors: {page}")
+    if options.do_predict:
+        for split in task.test_splits:
+            examples, predictions = predictions_of(split)
+            for path in task.write_predictions(options.output_dir, split, predictions, examples):
+                print(f"written {path}: {len(examples):,} predictions")
+    return results

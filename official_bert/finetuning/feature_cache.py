@@ -1,0 +1,86 @@
+"""Features on disk, under a name that is a digest of all that they were made from."""
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from official_bert.tasks.task import Features, Task
+from official_bert.tokenization.fast import FastTokenizer
+from official_bert.utils import files
+from official_bert.version import __version__
+
+_VERSION = 2  # of how features are made, for files of earlier versions in the same folder
+_ARRAYS = ("input_ids", "segment_ids", "splits")
+
+
+def digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> str:
+    """Returns a name for the features of these examples: equal inputs have equal names, others another one."""
+    exact = tokenizer.exact
+    made_from = [
+        __version__,
+        {key: value for key, value in task.task_spec(max_seq_length).items() if key != "table"},  # the examples say it
+        exact.basic_tokenizer.do_lower_case,
+        list(exact.vocab.items()),
+    ]
+    summed = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode())
+    for example in examples:
+        # The text of a dataclass or tuple of strings and numbers is the same in every process.
+        summed.update(repr(example).encode("utf-8", "surrogatepass") + b"\0")
+    return summed.hexdigest()[:32]
+
+
+def features_of(
+    task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int, folder: str | None
+) -> Features:
+    """Returns the features of examples: from the folder where it has them, else made and kept there.
+
+    Args:
+        task: makes them.
+        examples: as the task reads them.
+        tokenizer: for their text.
+        max_seq_length: the longest sequence.
+        folder: the cache's; None for none.
+    """
+    if folder is None:
+        return task.featurize(examples, tokenizer, max_seq_length)
+    path = os.path.join(folder, f"{digest(task, examples, tokenizer, max_seq_length)}.{_VERSION}.npz")
+    if files.exists(path):
+        try:
+            return _read(path)
+        except (ValueError, KeyError, OSError, zipfile.BadZipFile):
+            pass  # damaged: they are made anew
+    features = task.featurize(examples, tokenizer, max_seq_length)
+    _write(path, features)
+    return features
+
+
+def _write(path: str, features: Features) -> None:
+    arrays = {name: getattr(features, name) for name in _ARRAYS}
+    for part in ("targets", "details"):
+        arrays |= {f"{part}/{name}": array for name, array in getattr(features, part).items()}
+    content = io.BytesIO()
+    np.savez(content, choices=features.choices, **arrays)
+    files.write_bytes(path, content.getvalue())
+
+
+def _read(path: str) -> Features:
+    with np.load(io.BytesIO(files.read_bytes(path)), allow_pickle=False) as arrays:
+        parts: dict[str, dict[str, Any]] = {"targets": {}, "details": {}}
+        for name in arrays.files:
+            part, _, rest = name.partition("/")
+            if rest:
+                parts[part][rest] = arrays[name]
+        return Features(
+            arrays["input_ids"],
+            arrays["segment_ids"],
+            arrays["splits"],
+            parts["targets"],
+            parts["details"],
+            int(arrays["choices"]),
+        )

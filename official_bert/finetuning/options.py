@@ -1,0 +1,140 @@
+"""The options of fine-tuning: those of every run, and with them those of its task."""
+
+import dataclasses
+from typing import Any, Self
+
+from official_bert.errors import UserError
+from official_bert.optimization.choices import DTYPES, STRATEGIES
+from official_bert.tasks.options import Defaults, TaskOptions, options_class
+from official_bert.utils.bad_rows import POLICIES, STOP
+from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
+
+_DTYPES = tuple(name for name in DTYPES if name != "float16")  # that needs a scaled loss, which Keras' fit has not
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of a run of fine-tuning.
+
+    The options that are None take the task's default: see `resolved`. `task_options` is an instance of the class that
+    tasks.options.TASK_OPTIONS has for the task.
+    """
+
+    task: str = option(dataclasses.MISSING, "What to learn.", group=DATA)
+    # No flag, and free: its fields are flags of their own, most of which are locked.
+    task_options: TaskOptions = dataclasses.field(default_factory=TaskOptions, metadata={"free": True})
+    output_dir: str = option(
+        dataclasses.MISSING, "Folder of the run; a run that is there goes on.", group=DATA, free=True
+    )
+    cache_dir: str | None = option(
+        None, "Folder of features that were made before; None for one in --output_dir.", group=DATA, free=True
+    )
+    on_bad_row: str = option(
+        STOP, "What a row that cannot be read does: stop, or skip and count.", POLICIES, group=DATA
+    )
+
+    init: str | None = option(
+        None,
+        "What to start from: a checkpoint of any format, a fine-tuned model's folder, or a bert_config.json for random "
+        "weights; without --do_train the model in --output_dir does.",
+        group=MODEL,
+    )
+    vocab_file: str | None = option(None, "The vocabulary, where --init has none.", group=MODEL, free=True)
+    do_lower_case: bool | None = option(
+        None, "Whether the vocabulary is uncased, where --init does not say it.", group=MODEL
+    )
+    max_seq_length: int | None = option(None, "The longest sequence, in tokens.", group=MODEL)
+
+    do_train: bool = option(False, "Whether to train.", group=TRAINING, free=True)
+    train_batch_size: int | None = option(None, "Rows in a step, over all devices.", group=TRAINING)
+    learning_rate: float | None = option(None, "The highest learning rate.", group=TRAINING)
+    num_train_epochs: float | None = option(None, "Passes over the training data.", group=TRAINING)
+    warmup_proportion: float = option(0.1, "The share of the steps in which the rate rises from 0.", group=TRAINING)
+    log_steps: int = option(
+        50, "Steps between two losses in the log (train.jsonl, TensorBoard).", group=TRAINING, free=True
+    )
+    class_weights: list[str] = option(
+        [],
+        "How much each class weighs, in the order of the labels; or balanced: by how rare it is.",
+        group=TRAINING,
+    )
+    freeze: list[str] = option([], "Regular expressions of the encoder's layers that stay as they are.", group=TRAINING)
+    layer_decay: float = option(1.0, "The learning rate of each layer by that of the layer above it.", group=TRAINING)
+    random_seed: int = option(12345, "Of the head's weights, the order of the data and dropout.", group=TRAINING)
+    teacher: str | None = option(
+        None, "A fine-tuned model's folder, whose answers the model learns (distillation).", group=TRAINING
+    )
+    temperature: float = option(
+        1.0, "What teacher's and model's logits are divided by in distillation.", group=TRAINING
+    )
+    teacher_weight: float = option(
+        1.0, "The share of the loss that is the teacher's; the rest is the labels'.", group=TRAINING
+    )
+    random_seeds: list[str] = option([], "Several seeds: a run with each, and one table.", group=TRAINING)
+    grid_batch_sizes: list[str] = option([], "Several batch sizes: a run with each, and one table.", group=TRAINING)
+    grid_learning_rates: list[str] = option(
+        [], "Several learning rates, likewise; the paper's are 5e-5,3e-5,2e-5.", group=TRAINING
+    )
+    grid_epochs: list[str] = option([], "Several numbers of epochs, likewise; the paper's are 2,3,4.", group=TRAINING)
+
+    do_eval: bool = option(
+        False, "Whether to score the best model on the task's evaluation data.", group=EVALUATION, free=True
+    )
+    do_predict: bool = option(
+        False,
+        "Whether to predict the task's test data, and write what its leaderboard takes.",
+        group=EVALUATION,
+        free=True,
+    )
+    eval_batch_size: int = option(64, "Rows that are predicted at once.", group=EVALUATION, free=True)
+    eval_steps: int | None = option(
+        None,
+        "Steps between two evaluations, each of which saves; None for one at the end of every epoch.",
+        group=EVALUATION,
+    )
+    early_stopping: int = option(
+        0, "Stop after so many evaluations without a better score; 0 never does.", group=EVALUATION
+    )
+
+    dtype: str = option("float32", "What the layers compute in; weights are float32.", _DTYPES, group=HARDWARE)
+    distribution_strategy: str = option(
+        STRATEGIES[0], "Which devices train.", STRATEGIES[:2], group=HARDWARE, free=True
+    )
+
+    def check(self) -> None:
+        """Raises a UserError for values that cannot be."""
+        options_class(self.task)
+        if not (self.do_train or self.do_eval or self.do_predict):
+            raise UserError("nothing to do: pass --do_train, --do_eval or --do_predict")
+        for name in ("max_seq_length", "train_batch_size", "eval_batch_size", "eval_steps", "log_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"--{name} is {value}; expected at least 1")
+        for name in ("learning_rate", "num_train_epochs", "temperature"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UserError(f"--{name} is {value}; expected a positive number")
+        for name in ("warmup_proportion", "teacher_weight"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UserError(f"--{name} is {getattr(self, name)}; expected a share from 0 to 1")
+        if not 0.0 < self.layer_decay <= 1.0:
+            raise UserError(f"--layer_decay is {self.layer_decay}; expected a factor over 0, up to 1")
+        if self.early_stopping < 0:
+            raise UserError(f"--early_stopping is {self.early_stopping}; expected 0 or more evaluations")
+        self.task_options.check()
+
+    def settings(self) -> Defaults:
+        """Returns the settings that the task has defaults for, with those in place of None."""
+        defaults = options_class(self.task).defaults
+        values = {name: getattr(self, name) for name in vars(defaults)}
+        return dataclasses.replace(defaults, **{name: value for name, value in values.items() if value is not None})
+
+    def resolved(self) -> Self:
+        """Returns the options with the task's defaults in place of None."""
+        return dataclasses.replace(self, **vars(self.settings()))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the options of the run and those of its task, by name."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del values["task_options"]
+        return {**values, **dataclasses.asdict(self.task_options)}

@@ -1,0 +1,233 @@
+"""What a fine-tuning run leaves for its reader: report.json, a page with scores, curves and errors, a model card."""
+
+import base64
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from official_bert.modeling import task_models
+from official_bert.tasks.task import Outcome, Task
+from official_bert.utils import files, html_pages
+from official_bert.utils.training_log import EVAL, TRAIN, read_log
+from official_bert.version import __version__
+
+JSON_FILE, CARD_FILE, PAGE_FILE = "report.json", "MODEL_CARD.md", "report.html"
+
+_MOST_CLASSES = 30  # of a table of confusions
+_MOST_ERRORS = 30
+_MOST_MARKERS = 50  # of a curve's points
+_MOST_CHARACTERS = 400  # of an error's text
+_LIMITS = (
+    "The scores are those of the parts named above; texts of another kind may be answered worse. Every text is "
+    "answered, also one to which no answer fits. What the pre-trained model learnt from its texts, prejudices "
+    "included, this one has as well."
+)
+
+
+def write_report(
+    folder: str,
+    task: Task,
+    settings: Mapping[str, Any],
+    scores: Mapping[str, Mapping[str, float]],
+    outcomes: Mapping[str, Sequence[Outcome]],
+) -> list[str]:
+    """Writes the report of a run into its folder, from its log, its scores and its outcomes.
+
+    Args:
+        folder: the run's.
+        task: what was learned.
+        settings: the run's options, by name.
+        scores: by split and name.
+        outcomes: of each split's examples.
+
+    Returns:
+        The paths written.
+    """
+    curves = {name: read_log(folder, name) for name in (TRAIN, EVAL)}
+    report = {
+        "task": task.name,
+        "scores": scores,
+        "counts": {split: {"examples": len(each), "errors": len(_errors(each))} for split, each in outcomes.items()},
+        "confusions": {split: confusions(task, each) for split, each in outcomes.items()},
+        "classes": {split: class_scores(confusions(task, each)) for split, each in outcomes.items()},
+        "commonest_class": {split: commonest_class(confusions(task, each)) for split, each in outcomes.items()},
+        "errors": {
+            split: [
+                {
+                    "text": outcome.text,
+                    "expected": outcome.expected,
+                    "predicted": outcome.predicted,
+                    "certainty": outcome.certainty,
+                }
+                for outcome in _errors(each)[:_MOST_ERRORS]
+            ]
+            for split, each in outcomes.items()
+        },
+        "curves": curves,
+        "settings": settings,
+        "version": __version__,
+    }
+    contents = {
+        JSON_FILE: json.dumps(report, indent=1, ensure_ascii=False) + "\n",
+        CARD_FILE: model_card(task, settings, scores, outcomes),
+        PAGE_FILE: _page(task, settings, scores, outcomes, curves),
+    }
+    paths = [os.path.join(folder, name) for name in contents]
+    for path, content in zip(paths, contents.values(), strict=True):
+        files.write_text(path, content)
+    return paths
+
+
+def model_card(
+    task: Task,
+    settings: Mapping[str, Any],
+    scores: Mapping[str, Mapping[str, float]],
+    outcomes: Mapping[str, Sequence[Outcome]],
+) -> str:
+    """Returns what a reader must know of a fine-tuned model, in Markdown; arguments as for `write_report`."""
+    names = (
+        "init",
+        "train_file",
+        "data_dir",
+        "train_batch_size",
+        "learning_rate",
+        "num_train_epochs",
+        "max_seq_length",
+    )
+    lines = [f"# {task.title}", "", f"A BERT model for {task.kind.replace('_', ' ')}, fine-tuned with official-bert."]
+    if task.labels:
+        lines += ["", f"Classes: {', '.join(task.labels)}."]
+    lines += ["", "## Training", "", *(f"- {name}: `{settings[name]}`" for name in names if settings.get(name))]
+    lines += ["", "## Scores", "", "| part | examples | score | value |", "|---|---|---|---|"]
+    for split, each in scores.items():
+        lines += [f"| {split} | {len(outcomes[split]):,} | {name} | {value:.4f} |" for name, value in each.items()]
+        if baseline := commonest_class(confusions(task, outcomes[split])):
+            lines.append(
+                f"| {split} | {len(outcomes[split]):,} | accuracy of always answering {baseline['label']} | "
+                f"{baseline['accuracy']:.4f} |"
+            )
+    lines += ["", "## Limits", "", _LIMITS]
+    return "\n".join(lines) + "\n"
+
+
+def confusions(task: Task, outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]] | None:
+    """Returns how often each class was predicted for each expected one; None where there are no such classes."""
+    if task.kind != task_models.CLASSIFICATION or task.labels is None:
+        return None
+    counts = {expected: dict.fromkeys(task.labels, 0) for expected in task.labels}
+    for outcome in outcomes:
+        counts[outcome.expected][outcome.predicted] += 1
+    return counts
+
+
+def class_scores(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, dict[str, float]] | None:
+    """Returns precision, recall, F1 and the number of examples of each class; a mean over nothing is 0.
+
+    Args:
+        counts: of `confusions`.
+    """
+    if counts is None:
+        return None
+    scores = {}
+    for label, row in counts.items():
+        right, expected = row[label], sum(row.values())
+        predicted = sum(each[label] for each in counts.values())
+        scores[label] = {
+            "precision": right / predicted if predicted else 0.0,
+            "recall": right / expected if expected else 0.0,
+            "f1": 2 * right / (expected + predicted) if right else 0.0,
+            "examples": expected,
+        }
+    return scores
+
+
+def commonest_class(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, Any] | None:
+    """Returns the class that is expected most often, and the accuracy of always answering it: what a model must beat.
+
+    Args:
+        counts: of `confusions`.
+    """
+    if not counts:
+        return None
+    totals = {label: sum(row.values()) for label, row in counts.items()}
+    label = max(totals, key=totals.__getitem__)
+    return {"label": label, "accuracy": totals[label] / max(sum(totals.values()), 1)}
+
+
+def _errors(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The wrong answers; those that the model was most certain of come first."""
+    errors = [outcome for outcome in outcomes if not outcome.correct]
+    return sorted(errors, key=lambda error: -(error.certainty or 0.0))
+
+
+def _page(
+    task: Task,
+    settings: Mapping[str, Any],
+    scores: Mapping[str, Mapping[str, float]],
+    outcomes: Mapping[str, Sequence[Outcome]],
+    curves: Mapping[str, list[dict[str, Any]]],
+) -> str:
+    rows = [["split", "score", "value"]]
+    rows += [[split, name, f"{value:.4f}"] for split, each in scores.items() for name, value in each.items()]
+    body = [
+        f"<h1>{html_pages.text(task.title)}</h1>",
+        f"<p>Fine-tuning of BERT: {html_pages.text(task.kind.replace('_', ' '))}.</p>",
+        html_pages.section("Scores", rows),
+        _curves(curves, [f"{split}/{task.best_metric}" for split in task.eval_splits]),
+    ]
+    for split, each in outcomes.items():
+        counts = confusions(task, each)
+        if (of_classes := class_scores(counts)) and (baseline := commonest_class(counts)):
+            rows = [["class", "precision", "recall", "F1", "examples"]]
+            for label, values in of_classes.items():
+                shown = [f"{values[key]:.4f}" for key in ("precision", "recall", "f1")]
+                rows.append([label, *shown, f"{values['examples']:,}"])
+            body.append(html_pages.section(f"Classes, {split}", rows))
+            body.append(
+                f"<p>Always answering the commonest class, {html_pages.text(baseline['label'])}, has accuracy "
+                f"{baseline['accuracy']:.4f}.</p>"
+            )
+        if counts and len(counts) <= _MOST_CLASSES:
+            head = ["expected \\ predicted", *counts]
+            matrix = [head, *([name, *map(str, row.values())] for name, row in counts.items())]
+            body.append(html_pages.section(f"Confusions, {split}", matrix))
+        errors = _errors(each)
+        table = [["text", "expected", "predicted", "certainty"]]
+        for error in errors[:_MOST_ERRORS]:
+            certainty = "" if error.certainty is None else f"{error.certainty:.3f}"
+            table.append([_short(error.text), error.expected, error.predicted, certainty])
+        title = "Differences" if task.kind == task_models.REGRESSION else "Errors"
+        body.append(html_pages.section(f"{title}, {split}: {len(errors):,} of {len(each):,}", table))
+    options = [["option", "value"], *([name, json.dumps(value)] for name, value in settings.items())]
+    body.append(html_pages.folded("Settings", html_pages.table(options)))
+    return html_pages.page(f"{task.title}: fine-tuning of BERT", [part for part in body if part])
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."
+
+
+def _curves(curves: Mapping[str, list[dict[str, Any]]], names: Sequence[str]) -> str:
+    """A picture of the loss and of the deciding scores; nothing without a log or without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return ""
+    panels = [(TRAIN, "loss"), *((EVAL, name) for name in names)]
+    panels = [(kind, name) for kind, name in panels if any(name in line for line in curves[kind])]
+    if not panels:
+        return ""
+    figure = Figure(figsize=(5 * len(panels), 3.4), layout="constrained")
+    for axes, (kind, name) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
+        lines = [line for line in curves[kind] if name in line]
+        marker = "o" if len(lines) <= _MOST_MARKERS else ""
+        axes.plot([line["step"] for line in lines], [line[name] for line in lines], marker=marker, markersize=4)
+        axes.set_title(name)
+        axes.set_xlabel("step")
+        axes.grid(alpha=0.3)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="svg", metadata={"Date": None})
+    encoded = base64.b64encode(picture.getvalue()).decode()
+    return f'<h2>Curves</h2>\n<img alt="loss and scores, by step" src="data:image/svg+xml;base64,{encoded}">'

@@ -1,0 +1,115 @@
+"""Fine-tuning: a run from --init to scores, predictions and a model in a folder."""
+
+import dataclasses
+import os
+import shlex
+
+from official_bert.checkpoints import finetuned
+from official_bert.errors import UserError
+from official_bert.finetuning.data import RunData
+from official_bert.finetuning.evaluation import Scores, evaluate_and_predict
+from official_bert.finetuning.initial_model import InitialModel, head_of, read_initial_model
+from official_bert.finetuning.options import Options
+from official_bert.finetuning.training import train
+from official_bert.tasks.all_tasks import make_task
+from official_bert.tasks.options import TableOptions
+from official_bert.tasks.task import Task
+from official_bert.utils.bad_rows import BadRows
+from official_bert.utils.locks import lock_folder
+
+_CACHE_FOLDER = "features"
+
+
+def run(options: Options) -> Scores:
+    """Trains, evaluates and predicts as the options say; returns the scores of each evaluation split.
+
+    The output folder holds the best model (see finetuned), its scores (results.json), predictions, the log
+    (train.jsonl, eval.jsonl, TensorBoard events) and, while training is not done, what it needs to go on.
+
+    Raises:
+        UserError: an option, a file or a row is wrong, or the folder holds another run.
+        SystemExit: SIGTERM or Ctrl-C came in training, which is saved; the code is 128 and the signal's number.
+    """
+    options.check()
+    with lock_folder(options.output_dir, "output_dir"):
+        return _run(options)
+
+
+def _run(options: Options) -> Scores:
+    trained = finetuned.is_finetuned(options.output_dir)
+    init = options.init if options.do_train or not trained else options.output_dir
+    if init is None:
+        here = "" if options.do_train else f"; there is no fine-tuned model in {options.output_dir} either"
+        raise UserError(f"--init is required: a checkpoint, a fine-tuned model, or a bert_config.json{here}")
+    if not options.do_train and finetuned.is_finetuned(init):
+        options = _as_trained(options, init)
+    options = options.resolved()
+    task = task_of(options)
+    _check_parts(options, task)
+    initial_model = read_initial_model(init, options.vocab_file, options.do_lower_case)
+    head = head_of(initial_model, task)
+    print(initial_model.describe(init, has_head=head is not None))
+    for note in (*initial_model.notes, *task.notes()):
+        print(f"note: {note}")
+    data = RunData(
+        task=task,
+        tokenizer=initial_model.tokenizer(),
+        max_seq_length=_length(options, initial_model),
+        bad_rows=BadRows(options.on_bad_row),
+        cache_dir=options.cache_dir or os.path.join(options.output_dir, _CACHE_FOLDER),
+    )
+    predictions = train(options, data, initial_model, head) if options.do_train else {}
+    scores: Scores = {}
+    if options.do_eval or options.do_predict:
+        folder = options.output_dir if finetuned.is_finetuned(options.output_dir) else initial_model.folder
+        if not folder:
+            raise UserError(
+                f"there is no fine-tuned model in {options.output_dir} or --init; pass --do_train, or the folder of one"
+            )
+        scores = evaluate_and_predict(options, data, folder, predictions)
+    for line in data.bad_rows.summary():
+        print(line)
+    if options.do_train:
+        folder = shlex.quote(options.output_dir)
+        print(f"a model that takes text: official-bert export --model_dir={folder} --export_dir={folder}/export")
+    return scores
+
+
+def task_of(options: Options) -> Task:
+    """Returns the task of a run; its labels are those of the model that teaches or answers, if there is one."""
+    folders = [options.teacher] if options.teacher else [] if options.do_train else [options.output_dir, options.init]
+    folder = next((each for each in folders if each is not None and finetuned.is_finetuned(each)), None)
+    task_options, labels = options.task_options, None
+    if folder is not None:
+        spec = finetuned.load_task_spec(folder)
+        labels = spec["labels"]
+        if isinstance(task_options, TableOptions):
+            task_options = dataclasses.replace(task_options, label_values=spec.get("table", {}).get("label_values", ()))
+    learns_from_teacher_alone = bool(options.teacher) and options.teacher_weight == 1.0
+    return make_task(options.task, task_options, labels, needs_labels=not learns_from_teacher_alone)
+
+
+def _as_trained(options: Options, folder: str) -> Options:
+    """The options with what a fine-tuned model's task.json says, where they have but the task's defaults."""
+    spec = finetuned.load_task_spec(folder)
+    if options.max_seq_length in (None, options.task_options.defaults.max_seq_length):
+        options = dataclasses.replace(options, max_seq_length=spec["max_seq_length"])
+    return dataclasses.replace(options, task_options=options.task_options.with_trained(spec))
+
+
+def _check_parts(options: Options, task: Task) -> None:
+    """Raises a UserError if something is asked for that the task has no data for."""
+    if options.do_eval and not (task.eval_splits or options.do_train):
+        raise UserError(f"--do_eval: {task.name} has nothing to evaluate on; a table needs --eval_file")
+    if options.do_predict and not task.test_splits:
+        raise UserError(
+            f"--do_predict: {task.name} has nothing to predict; a table needs --predict_file, and labelled test parts "
+            "are scored by --do_eval"
+        )
+
+
+def _length(options: Options, initial_model: InitialModel) -> int:
+    length, most = options.settings().max_seq_length, initial_model.config.max_position_embeddings
+    if length > most:
+        raise UserError(f"max_seq_length is {length}; the model reads {most} tokens at most")
+    return length

@@ -1,0 +1,227 @@
+"""The loop of fine-tuning: from one evaluation to the next, with the log, the best model and what it takes to go on."""
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+
+from official_bert.checkpoints import finetuned, run_checkpoints
+from official_bert.errors import UserError
+from official_bert.finetuning.class_weights import row_weights
+from official_bert.finetuning.data import RunData
+from official_bert.finetuning.distillation import DistillationLoss, with_teacher
+from official_bert.finetuning.feature_cache import digest
+from official_bert.finetuning.initial_model import InitialModel
+from official_bert.finetuning.options import Options
+from official_bert.finetuning.trainer import Trainer
+from official_bert.finetuning.training_config import TrainingConfig, training_config
+from official_bert.tasks.options import options_class
+from official_bert.tasks.task import Array, Features, Task
+from official_bert.utils import files, resuming
+from official_bert.utils.progress import Progress
+from official_bert.utils.signals import StopRequest
+from official_bert.utils.training_log import EVAL, TRAIN, TrainingLog, read_log
+
+OPTIONS_FILE = "finetuning_options.json"
+_STATE_FOLDER = "checkpoints"
+
+
+def train(options: Options, data: RunData, initial_model: InitialModel, head: list[Array] | None) -> dict[str, Any]:
+    """Trains, or goes on with training, until the last step or until the scores get no better.
+
+    Args:
+        options: of the run.
+        data: what is learned and scored.
+        initial_model: the encoder to begin with.
+        head: weights of the task's whole model, to begin with in place of a new head.
+
+    The output folder then holds the best model (see finetuned), the log and the last state.
+
+    Returns:
+        The best model's predictions for each evaluation split; nothing where they were made before a stop.
+
+    Raises:
+        UserError: the folder holds another run, the data have no labels, or the loss is not finite.
+        SystemExit: SIGTERM or Ctrl-C came; the state is saved, and the code is 128 and the signal's number.
+    """
+    task = data.task
+    examples = data.read(task.train_split)
+    features = data.features(examples)
+    weights = row_weights(options.class_weights, task, features)
+    loss_function = None
+    if options.teacher:
+        print(f"the teacher in {options.teacher} answers {len(examples):,} examples", flush=True)
+        features = with_teacher(
+            task, examples, features, options.teacher, options.teacher_weight, options.eval_batch_size
+        )
+        loss_function = DistillationLoss(task.kind, options.temperature, options.teacher_weight)
+    if not features.targets:
+        raise UserError(f"the examples to train {task.name} on have no labels")
+    held_out = {split: data.read(split) for split in task.eval_splits}
+    config = training_config(options, len(features))
+    trainer = Trainer(task, initial_model, config, head, loss_function)
+    variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
+    state = run_checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), variables, keep=1)
+    check_resume_compatibility(options, digest(task, examples, data.tokenizer, data.max_seq_length))
+    step = 0
+    if restored := state.restore_latest():
+        step = run_checkpoints.step_of(restored)
+        print(f"resuming at step {step:,}")
+    print(
+        f"fine-tuning {task.name}: {len(examples):,} examples, {config.num_steps:,} steps of "
+        f"{config.train_batch_size} rows of up to {config.max_seq_length} tokens, rate {config.learning_rate:g}, "
+        f"seed {config.random_seed}"
+    )
+    log = TrainingLog(options.output_dir, step)
+    monitor = _Monitor(options, data, initial_model, trainer, config, held_out, log)
+    _loop(options, features, weights, trainer, config, state, monitor, step)
+    return monitor.best_predictions
+
+
+def _loop(
+    options: Options,
+    features: Features,
+    weights: Array | None,
+    trainer: Trainer,
+    config: TrainingConfig,
+    state: run_checkpoints.RunCheckpoints,
+    monitor: "_Monitor",
+    step: int,
+) -> None:
+    """Trains from a step on, from one evaluation to the next."""
+    resumed_at, rows = step, config.train_batch_size
+    progress = Progress(f"fine-tuning {options.task}", (config.num_steps - step) * rows, "rows")
+    with StopRequest() as stop:
+
+        def on_step(done: int, loss: float) -> bool:
+            if done == resumed_at + 1:
+                progress.begin(rows)  # the first step is compiled
+            progress.update((done - resumed_at) * rows, f"loss {loss:.4f}{monitor.latest()}")
+            if done % options.log_steps == 0:
+                monitor.log_loss(first, done, loss)
+            return stop.signal is not None
+
+        while step < config.num_steps and not monitor.is_over():
+            first, last = step, min(step - step % config.eval_steps + config.eval_steps, config.num_steps)
+            step, loss = trainer.train(features, first, last, on_step, weights)
+            if not np.isfinite(loss):
+                raise UserError(
+                    f"the loss is not finite by step {step:,}; lower --learning_rate (now {config.learning_rate:g})"
+                )
+            if step == last:
+                monitor.log_loss(first, step, loss)
+                monitor.evaluate(step, loss)
+            state.save(step)
+            if stop.signal is not None:
+                print(f"stopped at step {step:,}; the same command goes on from there")
+                raise SystemExit(128 + stop.signal)
+    if step < config.num_steps:
+        print(f"stopped early: {options.early_stopping} evaluations without a better {monitor.deciding_score}")
+
+
+class _Monitor:
+    """Logs losses and scores, writes the best model, and says when to stop."""
+
+    def __init__(
+        self,
+        options: Options,
+        data: RunData,
+        initial_model: InitialModel,
+        trainer: Trainer,
+        config: TrainingConfig,
+        held_out: dict[str, list[Any]],
+        log: TrainingLog,
+    ) -> None:
+        self._options, self._task, self._initial_model = options, data.task, initial_model
+        self._trainer, self._config, self._log = trainer, config, log
+        self._held_out = {split: (examples, data.features(examples)) for split, examples in held_out.items()}
+        self.deciding_score = deciding_score(data.task) if held_out else ""
+        lines = read_log(options.output_dir, EVAL) if held_out else []
+        self._scores = [line[self.deciding_score] for line in lines]
+        self._logged = (0, 0.0)  # the last step in the log, and the sum of losses then
+        self.best_predictions: dict[str, Any] = {}
+
+    def log_loss(self, first: int, done: int, mean: float) -> None:
+        """Logs the mean loss since the line before, given that of the steps from `first` up to `done`."""
+        total = mean * (done - first)
+        step, before = self._logged if self._logged[0] > first else (first, 0.0)
+        if done > step:
+            values = {"loss": (total - before) / (done - step), "learning_rate": self._trainer.learning_rate()}
+            self._log.write(TRAIN, done, values)
+        self._logged = (done, total)
+
+    def latest(self) -> str:
+        """Returns the latest score that decides, for a line of progress."""
+        return f", {self.deciding_score} {self._scores[-1]:.4f}" if self._scores else ""
+
+    def is_over(self) -> bool:
+        """Whether training is to stop, since its evaluations get no better."""
+        return no_longer_better(self._scores, self._options.early_stopping)
+
+    def evaluate(self, step: int, loss: float) -> None:
+        """Logs the scores, prints them and the loss of late, and writes the model if it is the best so far."""
+        config, task = self._config, self._task
+        line = f"step {step:,} of {config.num_steps:,} (epoch {step / config.steps_per_epoch:.2f}): loss {loss:.4f}"
+        predictions: dict[str, Any] = {}
+        if self._held_out:
+            scores: dict[str, float] = {}
+            for split, (examples, features) in self._held_out.items():
+                outputs = self._trainer.predict(features, self._options.eval_batch_size)
+                predictions[split] = task.decode(outputs, features, examples)
+                of_split = task.metrics(predictions[split], examples)
+                scores |= {f"{split}/{name}": value for name, value in of_split.items()}
+            self._log.write(EVAL, step, scores)
+            self._scores.append(scores[self.deciding_score])
+            line += "".join(f", {name} {value:.4f}" for name, value in scores.items())
+        if not self._scores or self._scores[-1] > max(self._scores[:-1], default=-np.inf):
+            finetuned.save(
+                self._options.output_dir,
+                self._trainer.model,
+                task.task_spec(config.max_seq_length),
+                self._initial_model.config,
+                self._initial_model.vocab,
+                self._initial_model.do_lower_case,
+            )
+            self.best_predictions = predictions
+            line += "; saved"
+        print(line, flush=True)
+
+
+def deciding_score(task: Task) -> str:
+    """Returns the score that says which model is best, as the log has it."""
+    return f"{task.eval_splits[0]}/{task.best_metric}"
+
+
+def no_longer_better(scores: list[float], patience: int) -> bool:
+    """Whether so many evaluations, the last ones, are no better than the best before them; never for 0."""
+    return bool(patience and scores) and len(scores) - 1 - int(np.argmax(scores)) >= patience
+
+
+def check_resume_compatibility(options: Options, data_digest: str) -> None:
+    """Writes down what decides the weights; or compares with it, if the folder holds a run.
+
+    Raises:
+        UserError: the folder holds a run with other options or other data.
+    """
+    folder, path = options.output_dir, os.path.join(options.output_dir, OPTIONS_FILE)
+    if finetuned.is_finetuned(folder) or run_checkpoints.newest_step(os.path.join(folder, _STATE_FOLDER)):
+        if not files.exists(path):
+            raise UserError(f"{folder} holds a fine-tuned model of another origin; give another --output_dir")
+        defaults = vars(options_class(options.task).defaults)
+        before = {
+            **defaults,
+            **{name: value for name, value in files.read_json_object(path).items() if value is not None},
+        }
+        changes = resuming.changed_options(options, before) | resuming.changed_options(options.task_options, before)
+        if changes:
+            shown = resuming.described(changes)
+            raise UserError(f"{folder} holds another run ({shown}); give the same, or another --output_dir")
+        if before.get("data") != data_digest:
+            raise UserError(
+                f"{folder} holds a run with other training data, or another vocabulary; give the same, or another "
+                "--output_dir"
+            )
+        return
+    settings = {**resuming.locked_values(options), **resuming.locked_values(options.task_options), "data": data_digest}
+    files.write_text(path, json.dumps(settings, indent=1) + "\n")

@@ -1,0 +1,246 @@
+"""Answers to many texts: a file of JSON lines or CSV through an exported SavedModel, to a file of JSON lines.
+
+The answers come in the order of the texts. Those that are there already when the command is given again are kept.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_bert.checkpoints import checksums
+from official_bert.errors import UserError
+from official_bert.inference import exports
+from official_bert.inference.options import BatchPredictionOptions
+from official_bert.utils import files, tables
+from official_bert.utils.bad_rows import BadRows
+from official_bert.utils.locks import lock_file
+from official_bert.utils.progress import Progress
+
+# So many batches are read at once and sorted by length, so that texts of a batch need little padding.
+_BATCHES_AT_ONCE = 16
+# Rows between two digests of the data, by which a run that goes on knows that they are the same.
+_ROWS_A_DIGEST = 64
+
+
+def predict(options: BatchPredictionOptions) -> str:
+    """Answers as the options say; returns a line about it.
+
+    Answers are gathered in <output_file>.part, which is renamed at the end; a run that was stopped goes on from there.
+
+    Raises:
+        UserError: a row lacks an input (its line is named), the model is none or damaged, the output cannot be written
+            or is an input, or the part is of another run.
+    """
+    if options.batch_size < 1:
+        raise UserError(f"--batch_size={options.batch_size}; expected 1 or more")
+    for path in (options.input_file, options.output_file):
+        if files.is_remote(path):
+            raise UserError(f"{path} is on another machine; texts and answers are on this one's disk: copy them")
+    with lock_file(options.output_file, "output_file"):
+        return _predict(options)
+
+
+def _predict(options: BatchPredictionOptions) -> str:
+    import tensorflow_text  # noqa: F401  (the operations of the exported tokenizer)
+
+    folder = exports.newest_version(options.export_dir)
+    part, run = f"{options.output_file}.part", f"{options.output_file}.part.json"
+    for path in (options.output_file, part, run):
+        if os.path.isdir(path):
+            raise UserError(f"--output_file would write {path}, which is a folder; give the name of a file")
+        files.refuse_overwriting(path, "output_file", [options.input_file, *exports.files_of(folder)])
+    files.check_writable(part)
+    metadata = exports.read_metadata(folder)
+    inputs, table = metadata.get("inputs"), metadata.get("table") or {}
+    if not isinstance(inputs, list):
+        raise UserError(f"{folder} does not name its inputs; make the export with export_saved_model")
+    checksums.check_files(folder)
+    total, row_digests = _count_and_digest(
+        options.input_file, inputs, table
+    )  # every row is read before the first answer
+    identity = {"model": files.absolute(folder), "model_sha256": _model_digest(folder), "row_digests": row_digests}
+    done = _answers_to_keep(part, run, identity) if files.exists(part) else 0
+    files.write_text(run, json.dumps(identity, indent=1) + "\n")
+    model = tf.saved_model.load(folder).signatures[exports.DEFAULT_SIGNATURE]
+    progress = Progress("predicting", total - done, "texts")
+    answered = 0
+    rows = itertools.islice(read_rows(options.input_file, inputs, table), done, None)
+    while some := list(itertools.islice(rows, _BATCHES_AT_ONCE * options.batch_size)):
+        try:
+            answers = _answers(model, some, options.batch_size)
+        except _RefusedRow as refused:
+            number = done + answered + refused.number + 1
+            raise UserError(
+                f"{options.input_file}: the model cannot answer row {number} (the header does not count): "
+                f"{refused.reason}; mend or remove it and give the command again"
+            ) from refused
+        _append(part, answers)
+        answered += len(some)
+        progress.update(answered)
+    _append(part, [])  # of an empty table there is an empty file
+    files.rename(part, options.output_file)
+    files.remove(run)
+    went_on = f", {done} of them from an earlier run" if done else ""
+    return f"written {options.output_file}: {total} answers{went_on}"
+
+
+def _append(part: str, answers: list[dict[str, Any]]) -> None:
+    try:
+        with open(part, "a", encoding="utf-8") as writer:
+            writer.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {part}: {error.strerror or error}; the answers so far are kept there: mend it and give the "
+            "command again"
+        ) from error
+
+
+def _count_and_digest(path: str, inputs: list[str], table: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """Returns how many rows there are, and a digest of all rows so far after each _ROWS_A_DIGEST of them."""
+    digest, digests, count = hashlib.sha256(), [], 0
+    for row in read_rows(path, inputs, table):
+        digest.update(json.dumps(row).encode())
+        count += 1
+        if count % _ROWS_A_DIGEST == 0:
+            digests.append(digest.hexdigest()[:32])
+    return count, digests
+
+
+def _model_digest(folder: str) -> str:
+    digest = hashlib.sha256()
+    for path in exports.files_of(folder):
+        digest.update(f"{os.path.relpath(path, folder)} {files.sha256(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _answers_to_keep(part: str, run: str, identity: dict[str, Any]) -> int:
+    """Returns how many answers of an earlier run are kept; the others are removed from the part.
+
+    Kept are those to rows that have a digest. Rows behind them may have been mended since.
+
+    Raises:
+        UserError: the answers are of another model, or to other rows.
+    """
+    anew = "remove it to begin anew, or name another output"
+    if not files.exists(run):
+        raise UserError(f"{part} holds answers of another run; {anew}")
+    before = files.read_json_object(run)
+    for name in ("model", "model_sha256"):
+        if before.get(name) != identity[name]:
+            raise UserError(f"{part} holds answers of another model ({before.get(name)}, now {identity[name]}); {anew}")
+    with open(part, "rb") as reader:
+        digests = sum(line.endswith(b"\n") for line in reader) // _ROWS_A_DIGEST
+    if before.get("row_digests", [])[:digests] != identity["row_digests"][:digests]:
+        raise UserError(f"{part} holds answers to {digests * _ROWS_A_DIGEST} rows that have changed since; {anew}")
+    kept = digests * _ROWS_A_DIGEST
+    with open(part, "r+b") as file:
+        for _ in range(kept):
+            file.readline()
+        file.truncate(file.tell())
+    return kept
+
+
+class _NoBadRows(BadRows):
+    """Refuses every bad row: each text gets its answer in the line of its number."""
+
+    def add(self, path: str, line: int | str, problem: str) -> None:
+        raise UserError(f"{path}, line {line}: {problem}")
+
+
+def read_rows(path: str, inputs: list[str], table: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """Yields the model's inputs of each row; other columns are ignored.
+
+    In a table the endings of multiple choice have columns of their own: ending0, ending1, ...
+
+    Args:
+        path: the file.
+        inputs: the model's.
+        table: which columns the model was trained on, as a fine-tuned model's task.json has it; a row without the
+            inputs themselves is read by these.
+
+    Raises:
+        UserError: the file cannot be read, or a row lacks an input; its line is named.
+    """
+    table = table or {}
+    trained_on = {"text": table.get("text_column"), "text_pair": table.get("text_pair_column")}
+    for line, row in tables.read_rows(path, _NoBadRows(), table.get("columns") or None):
+        for name, columns in trained_on.items():
+            parts = [row.get(column) for column in columns.split(",")] if columns and name not in row else []
+            if parts and all(isinstance(part, str) for part in parts):
+                row[name] = " ".join(map(str, parts))
+        if "endings" not in row:
+            row["endings"] = [row[name] for name in row if name.startswith("ending")]
+        values = {name: row.get(name) for name in inputs}
+        for name, value in values.items():
+            texts = value if name == "endings" else [value]
+            if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+                kind, shown = "a list of texts" if name == "endings" else "a text", json.dumps(value)[:60]
+                shown = "nothing" if value is None else shown
+                raise UserError(f"{path}, line {line}: {name!r} is {shown}; expected {kind} (the inputs: {inputs})")
+            for text in texts:
+                _check_unicode(path, line, name, str(text))
+        yield values
+
+
+def _check_unicode(path: str, line: int, name: str, text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{path}, line {line}: {name!r} has half a surrogate, \\u{ord(text[error.start]):04x}, which is no "
+            "character; remove it"
+        ) from error
+
+
+class _RefusedRow(Exception):  # noqa: N818  (caught where the number of the row is known)
+    """The model cannot answer one of the rows.
+
+    Args:
+        number: of the row, among those that were given.
+        reason: what the model says.
+    """
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(number, reason)
+        self.number, self.reason = number, reason
+
+
+def _answers(model: Any, rows: list[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
+    """Returns the answers to rows in their order."""
+    by_length = sorted(range(len(rows)), key=lambda number: len(str(rows[number])))
+    answers: list[dict[str, Any]] = [{}] * len(rows)
+    for start in range(0, len(rows), batch_size):
+        numbers = by_length[start : start + batch_size]
+        for number, row in zip(numbers, _run(model, rows, numbers), strict=True):
+            answers[number] = as_json(row)
+    return answers
+
+
+def _run(model: Any, rows: list[dict[str, Any]], numbers: list[int]) -> list[exports.Outputs]:
+    """The outputs of the rows with these numbers."""
+    try:
+        texts = {name: tf.constant([rows[number][name] for number in numbers]) for name in rows[numbers[0]]}
+        return exports.split_rows({name: value.numpy() for name, value in model(**texts).items()})
+    except (tf.errors.InvalidArgumentError, ValueError, TypeError) as error:  # the last two: of texts' shapes
+        if len(numbers) == 1:
+            raise _RefusedRow(numbers[0], str(error).strip().splitlines()[0]) from error
+        return [row for number in numbers for row in _run(model, rows, [number])]
+
+
+def as_json(row: exports.Outputs) -> dict[str, Any]:
+    """Returns the outputs of one text, [1, ...], as JSON can hold them; of an encoder's the pooled ones alone."""
+    if "pooled_output" in row:
+        row = {"pooled_output": row["pooled_output"]}
+    return {name: _as_text(value.tolist()[0]) for name, value in sorted(row.items())}
+
+
+def _as_text(value: Any) -> Any:
+    """The value with bytes as text, however deep they stand in lists."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    return [_as_text(each) for each in value] if isinstance(value, list) else value

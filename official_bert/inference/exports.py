@@ -1,0 +1,112 @@
+"""The layout of an export, as batch prediction and serving read it and as export writes it. Needs no TensorFlow.
+
+EXPORT_DIR/<version>/ is a SavedModel. Its assets.extra holds the export's metadata and the requests by which
+TensorFlow Serving warms up.
+
+B texts, W words or masks or pieces of a text
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from official_bert.errors import UserError
+from official_bert.utils import files
+
+GRAPH_FILE = "saved_model.pb"
+METADATA_FILE = os.path.join("assets.extra", "official_bert.json")
+WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
+
+# From texts to answers; from ids to answers; from texts to ids.
+DEFAULT_SIGNATURE, IDS_SIGNATURE, TOKENIZE_SIGNATURE = "serving_default", "serving_ids", "tokenize"
+
+# The outputs [B, W, ...] that show how many words, masks or pieces a text has: "" and 0 are padding.
+_COUNTED_OUTPUTS = ("words", "tokens", "input_mask")
+# Outputs [B, ...] of a whole text beside them.
+_WHOLE_TEXT_OUTPUTS = ("pooled_output",)
+# Outputs whose padding is -1; that of others is "" or 0.
+_OFFSET_OUTPUTS = ("starts", "ends")
+
+Outputs = dict[str, npt.NDArray[Any]]
+
+
+def version_folders(export_dir: str) -> dict[int, str]:
+    """Returns the folders of an export whose names are version numbers, by number.
+
+    As TensorFlow Serving, this reads 009 as 9. Where there is a folder 9 as well, that one counts.
+    """
+    versions: dict[int, str] = {}
+    for name in files.list_folder(export_dir) if files.exists(export_dir) else []:
+        name = name.rstrip("/")  # remote file systems mark folders so
+        if not re.fullmatch("[0-9]{1,18}", name):  # TensorFlow Serving's versions have 64 bits
+            continue
+        if int(name) not in versions or name == str(int(name)):
+            versions[int(name)] = os.path.join(export_dir, name)
+    return versions
+
+
+def newest_version(export_dir: str) -> str:
+    """Returns the folder of the newest version, or the folder itself if it is a version.
+
+    Raises:
+        UserError: there is none.
+    """
+    if files.exists(os.path.join(export_dir, GRAPH_FILE)):
+        return export_dir
+    versions = version_folders(export_dir)
+    if not versions:
+        raise UserError(f"{export_dir} holds no export; make one with export_saved_model")
+    return versions[max(versions)]
+
+
+def files_of(folder: str) -> list[str]:
+    """Returns the paths of the files of a version that its answers depend on."""
+    paths = [os.path.join(folder, GRAPH_FILE), os.path.join(folder, METADATA_FILE)]
+    for inner in ("variables", "assets"):
+        within = os.path.join(folder, inner)
+        paths += [os.path.join(within, name) for name in files.list_folder(within)] if files.exists(within) else []
+    return [path for path in paths if files.exists(path)]
+
+
+def read_metadata(folder: str) -> dict[str, Any]:
+    """Returns the metadata of a version: kind, inputs, labels, ...; {} for a SavedModel that another tool wrote."""
+    path = os.path.join(folder, METADATA_FILE)
+    return files.read_json_object(path) if files.exists(path) else {}
+
+
+def split_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[Outputs]:
+    """Splits outputs [B, ...] into those of each text, [1, ...], without the padding to longer texts."""
+    count = len(next(iter(outputs.values())))
+    rows = [{name: value[i : i + 1] for name, value in outputs.items()} for i in range(count)]
+    counted = next((name for name in _COUNTED_OUTPUTS if name in outputs), None)
+    return [_without_padding(row, row[counted]) for row in rows] if counted else rows
+
+
+def _without_padding(row: Outputs, counted: npt.NDArray[Any]) -> Outputs:
+    is_real = counted[0] != (b"" if counted.dtype == object else 0)  # [W, ...]
+    real = np.flatnonzero(is_real.any(axis=tuple(range(1, is_real.ndim))))
+    width = int(real[-1]) + 1 if len(real) else 0
+    return {name: value if name in _WHOLE_TEXT_OUTPUTS else value[:, :width] for name, value in row.items()}
+
+
+def join_rows(rows: list[Outputs]) -> Outputs:
+    """Puts the outputs of texts together, [1, ...] each to [B, ...], padded to the widest."""
+    if len(rows) == 1:
+        return rows[0]
+    joined = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        widest = np.max([value.shape for value in values], axis=0)
+        padding: Any = b"" if values[0].dtype == object else -1 if name in _OFFSET_OUTPUTS else 0
+        joined[name] = np.concatenate([
+            value if value.shape == tuple(widest) else np.pad(
+                value, [(0, int(most) - size) for most, size in zip(widest, value.shape, strict=True)],
+                constant_values=padding,
+            )
+            for value in values
+        ])  # fmt: skip
+    return joined

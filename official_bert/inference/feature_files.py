@@ -1,0 +1,204 @@
+"""Files of text vectors: NumPy's .npy, Parquet, JSON lines, and the original's JSON lines. They grow text by text.
+
+T tokens of a text, L chosen layers, H hidden size
+"""
+
+import contextlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from official_bert.errors import UserError
+from official_bert.inference.features import FeatureExtractor, TextFeatures
+from official_bert.inference.options import AUTO, JSONL, NONE, NPY, ORIGINAL, PARQUET
+from official_bert.utils import files
+
+_TOKENS_SUFFIX = ".tokens.jsonl"
+_ROWS_AT_A_TIME = 256  # of a Parquet file, which is written in groups
+
+Add = Callable[[TextFeatures], None]
+
+
+def format_of(path: str, format: str = AUTO) -> str:
+    """Returns the format of a file: as named, or with "auto" by the name's ending.
+
+    Raises:
+        UserError: the ending says nothing.
+    """
+    if format != AUTO:
+        return format
+    ending = os.path.splitext(path)[1].removeprefix(".")
+    if ending in (NPY, PARQUET, JSONL):
+        return ending
+    raise UserError(f"the format of {path} is not known; end it in .npy, .parquet or .jsonl, or pass --output_format")
+
+
+def paths_of(path: str, format: str, pooling: str) -> list[str]:
+    """Returns the files that `writer` writes for a path."""
+    return [path, path + _TOKENS_SUFFIX] if format == NPY and pooling == NONE else [path]
+
+
+@contextlib.contextmanager
+def writer(path: str, format: str, extractor: FeatureExtractor, pooling: str) -> Iterator[Add]:
+    """Yields a function that adds a text's vectors to a file, which appears whole when all is added.
+
+    - npy: float32 [texts, L, H] if pooled, else [tokens of all texts, L, H], and beside it <path>.tokens.jsonl with a
+      line of tokens, starts and ends for each text.
+    - parquet: a row for each text: text, layer_<number> (a list of H numbers, or a list of such lists); without pooling
+      also tokens, starts and ends.
+    - jsonl: the same as JSON, with "layers" by number.
+    - original: extract_features.py's: linex_index, and features: for each token its layers, rounded to six digits.
+
+    Args:
+        path: the file.
+        format: one of FEATURE_FORMATS but "auto".
+        extractor: what makes the vectors.
+        pooling: how.
+    """
+    if format == ORIGINAL and pooling != NONE:
+        raise UserError(f"the original's format has a vector for each token; with --pooling={pooling} take another")
+    with _local(path) as local:
+        if format == PARQUET:
+            with _parquet(local, extractor, pooling != NONE) as add:
+                yield add
+        elif format == NPY and pooling == NONE:
+            with _npy(local, extractor) as add_values, _lines(path + _TOKENS_SUFFIX) as add_line:
+
+                def add_both(features: TextFeatures) -> None:
+                    add_values(features)
+                    add_line({"tokens": features.tokens, "starts": features.starts, "ends": features.ends})
+
+                yield add_both
+        elif format == NPY:
+            with _npy(local, extractor) as add:
+                yield add
+        else:
+            row = _original_row if format == ORIGINAL else _row
+            with open(local, "w", encoding="utf-8") as lines:
+                numbers = iter(range(1 << 62))
+                yield lambda features: _write_line(lines, row(next(numbers), features, extractor.layers))
+
+
+@contextlib.contextmanager
+def _local(path: str) -> Iterator[str]:
+    """Yields a local path whose file becomes `path`: what writes it goes back to its beginning at the end."""
+    if files.is_remote(path):
+        with tempfile.TemporaryDirectory() as folder:
+            local = os.path.join(folder, "features")
+            yield local
+            files.copy(local, path)
+    else:
+        with files.written_whole(path) as beside:
+            yield beside
+
+
+@contextlib.contextmanager
+def _lines(path: str) -> Iterator[Callable[[dict[str, Any]], None]]:
+    with _local(path) as local, open(local, "w", encoding="utf-8") as lines:
+        yield lambda row: _write_line(lines, row)
+
+
+def _write_line(lines: Any, row: dict[str, Any]) -> None:
+    lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+@contextlib.contextmanager
+def _npy(path: str, extractor: FeatureExtractor) -> Iterator[Add]:
+    rest = (len(extractor.layers), extractor.hidden_size)
+    count = 0
+
+    def add(features: TextFeatures) -> None:
+        nonlocal count
+        values = features.values.reshape(-1, *rest)
+        count += len(values)
+        output.write(np.ascontiguousarray(values, "<f4").tobytes())
+
+    with open(path, "wb") as output:
+        _write_npy_header(output, (0, *rest))
+        yield add
+        # NumPy leaves room in the header for a first axis that grows.
+        output.seek(0)
+        _write_npy_header(output, (count, *rest))
+
+
+def _write_npy_header(output: BinaryIO, shape: Sequence[int]) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": tuple(shape)})
+    output.write(header.getvalue())
+
+
+@contextlib.contextmanager
+def _parquet(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterator[Add]:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    vector = pa.list_(pa.float32(), extractor.hidden_size)
+    token_columns = [
+        ("tokens", pa.list_(pa.string())),
+        ("starts", pa.list_(pa.int32())),
+        ("ends", pa.list_(pa.int32())),
+    ]
+    schema = pa.schema([
+        ("text", pa.string()),
+        *([] if is_pooled else token_columns),
+        *((f"layer_{layer}", vector if is_pooled else pa.list_(vector)) for layer in extractor.layers),
+    ])  # fmt: skip
+    waiting: list[TextFeatures] = []
+
+    def column(layer: int) -> Any:
+        flat = np.concatenate([features.values[..., layer, :].reshape(-1) for features in waiting])
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(flat), extractor.hidden_size)
+        if is_pooled:
+            return vectors
+        splits = np.cumsum([0, *(len(features.values) for features in waiting)]).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(splits), vectors)
+
+    def flush(output: Any) -> None:
+        columns = [pa.array([features.text for features in waiting], pa.string())]
+        if not is_pooled:
+            columns += [pa.array([getattr(each, name) for each in waiting], kind) for name, kind in token_columns]
+        columns += [column(number) for number in range(len(extractor.layers))]
+        output.write_table(pa.table(columns, schema=schema))
+        waiting.clear()
+
+    def add(features: TextFeatures) -> None:
+        waiting.append(features)
+        if len(waiting) == _ROWS_AT_A_TIME:
+            flush(output)
+
+    with pa.parquet.ParquetWriter(path, schema) as output:
+        yield add
+        if waiting:
+            flush(output)
+
+
+def _row(number: int, features: TextFeatures, layers: Sequence[int]) -> dict[str, Any]:
+    row: dict[str, Any] = {"index": number, "text": features.text}
+    if features.tokens or features.values.ndim == 3:
+        row |= {"tokens": features.tokens, "starts": features.starts, "ends": features.ends}
+    row["layers"] = {
+        str(layer): features.values[..., number, :].astype(float).round(6).tolist()
+        for number, layer in enumerate(layers)
+    }
+    return row
+
+
+def _original_row(number: int, features: TextFeatures, layers: Sequence[int]) -> dict[str, Any]:
+    return {
+        "linex_index": number,
+        "features": [
+            {
+                "token": token,
+                "layers": [
+                    {"index": layer, "values": vector.astype(float).round(6).tolist()}
+                    for layer, vector in zip(layers, vectors, strict=True)
+                ],
+            }
+            for token, vectors in zip(features.tokens, features.values, strict=True)
+        ],
+    }

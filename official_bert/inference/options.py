@@ -1,0 +1,48 @@
+"""The flags of batch_predict, extract_features and fill_mask."""
+
+import dataclasses
+
+from official_bert.utils.flags import option
+
+AUTO, NPY, PARQUET, JSONL, ORIGINAL = FEATURE_FORMATS = ("auto", "npy", "parquet", "jsonl", "original")
+NONE, CLS_POOLING, MEAN, MAX = POOLINGS = ("none", "cls", "mean", "max")
+PIECES, WORDS = ALIGNMENTS = ("pieces", "words")
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchPredictionOptions:
+    """The flags of batch_predict."""
+
+    export_dir: str = option(dataclasses.MISSING, "An export: the folder of one version, or of all (the newest one).")
+    input_file: str = option(
+        dataclasses.MISSING, "JSON lines (*.jsonl), or a table with a header (*.csv, *.tsv), with the model's inputs."
+    )
+    output_file: str = option(dataclasses.MISSING, "The answers, as JSON lines.")
+    batch_size: int = option(32, "Texts that the model reads at once.")
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureOptions:
+    """The flags of extract_features; the defaults are the original's."""
+
+    init: str = option(dataclasses.MISSING, "The checkpoint of an encoder: a folder or file in any format.")
+    input_file: str = option(dataclasses.MISSING, 'A text on each line; of a pair with " ||| " between.')
+    output_file: str = option(dataclasses.MISSING, "Where the vectors go: a name in .npy, .parquet or .jsonl.")
+    output_format: str = option(
+        AUTO, 'The file\'s format; "original" is the JSON lines of the original.', FEATURE_FORMATS
+    )
+    layers: list[str] = option(["-1", "-2", "-3", "-4"], "The layers: 1 is the first, -1 the last.")
+    pooling: str = option(NONE, "One vector for a text, of [CLS], or the mean or maximum over all tokens.", POOLINGS)
+    align: str = option(PIECES, "Without pooling: a vector for each piece, or the mean for each word.", ALIGNMENTS)
+    max_seq_length: int = option(128, "How many tokens of a text are kept, with [CLS] and [SEP].")
+    batch_size: int = option(32, "How many texts are computed at a time.")
+    vocab_file: str | None = option(None, "A vocab.txt, where the checkpoint has none.")
+    do_lower_case: bool | None = option(None, "Whether the vocabulary is uncased, where the checkpoint does not say.")
+
+
+@dataclasses.dataclass(frozen=True)
+class FillMaskOptions:
+    """The flags of fill_mask."""
+
+    model_dir: str = option(dataclasses.MISSING, "The --output_dir of run_pretraining.")
+    top_k: int = option(5, "How many candidates to print.")

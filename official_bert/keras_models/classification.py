@@ -1,0 +1,234 @@
+"""Texts or pairs of texts to classes, or to a number.
+
+B texts, C classes
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.keras_models import inputs
+from official_bert.keras_models.base import BaseTextModel
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.task_models import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    REGRESSION,
+    build_classifier,
+    build_regressor,
+)
+from official_bert.tasks import sequences
+from official_bert.tasks.sequences import TextExample
+from official_bert.tasks.task import Features
+
+
+class _SequenceModel(BaseTextModel):
+    """What classifiers and regressors share: texts or pairs of texts.
+
+    Args:
+        config: as of BaseTextModel, as is `vocab`.
+        pair: whether an example is two texts.
+        doc_stride: None cuts texts that are too long; a number reads them in windows, each that many tokens after the
+            one before, and averages their logits.
+        settings: as of BaseTextModel.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig | Mapping[str, Any],
+        vocab: str,
+        *,
+        pair: bool = False,
+        doc_stride: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(config, vocab, **settings)
+        self.pair, self.doc_stride = pair, doc_stride
+
+    def _own_config(self) -> dict[str, Any]:
+        return {"pair": self.pair, "doc_stride": self.doc_stride}
+
+    def _task_spec(self) -> dict[str, Any]:
+        windows = {"doc_stride": self.doc_stride} if self.doc_stride else {}
+        return {**super()._task_spec(), "kind": self._export_kind(), "pair": self.pair, **windows}
+
+    @classmethod
+    def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super()._settings_of(spec), "pair": spec["pair"], "doc_stride": spec.get("doc_stride")}
+
+    def _label_names(self) -> tuple[str, ...]:
+        return ()
+
+    def _label_values(self, y: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def _examples(self, x: Any, y: Any) -> list[TextExample]:
+        first, second = inputs.as_pairs(x) if self.pair else (inputs.as_texts(x), None)
+        labels = [None] * len(first) if y is None else self._label_values(y)
+        inputs.check_same_length(len(first), labels, "y")
+        return [
+            TextExample(str(number), text, None if second is None else second[number], labels[number])
+            for number, text in enumerate(first)
+        ]
+
+    def _featurize(self, examples: Sequence[TextExample]) -> Features:
+        return sequences.featurize(
+            examples, self._tokenizer, self.max_seq_length, kind=self._export_kind(),
+            num_labels=len(self._label_names()), doc_stride=self.doc_stride,
+        )  # fmt: skip
+
+    def _decode(self, outputs: Any, features: Features, examples: Sequence[TextExample]) -> Any:
+        return sequences.decode(outputs, features, examples, kind=self._export_kind())
+
+    def _dataset_of_features(self, data: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        spec = data.element_spec
+        if not isinstance(spec, tuple) or len(spec) not in (2, 3):
+            raise UserError("the data set holds texts alone; expected tuples of (texts, labels), maybe with weights")
+        texts = tf.nest.flatten(spec[0])
+        if any(each.dtype != tf.string for each in texts) or len(texts) != 1 + self.pair:
+            expected = "two strings, as (first, second)" if self.pair else "a string"
+            raise UserError(f"the data set's first part is {spec[0]}; expected {expected}")
+        if texts[0].shape.rank == 0:
+            data = data.batch(batch_size)
+        number = self._numbers_in_graph(spec[1])
+        preprocessor = self.preprocessor
+
+        def ids(x: Any, y: Any, *weights: Any) -> tuple[Any, ...]:
+            return preprocessor(x), number(y), *weights
+
+        return data.map(ids, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    def _numbers_in_graph(self, spec: tf.TensorSpec) -> Callable[[Any], Any]:
+        """What turns a data set's labels into numbers, as TensorFlow operations."""
+        if spec.dtype != tf.string:
+            return lambda y: y
+        names = self._label_names()
+        if not names:
+            raise UserError("the data set's labels are strings; expected numbers")
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(tf.constant(names), tf.range(len(names))), default_value=-1
+        )
+
+        def lookup(y: Any) -> Any:
+            numbers = table.lookup(y)
+            known = f"a label of the data set is none of {', '.join(names)}"
+            with tf.control_dependencies([tf.debugging.assert_non_negative(numbers, known)]):
+                return tf.identity(numbers)
+
+        return lookup
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class TextClassifier(_SequenceModel):
+    """Classes of texts or of pairs of texts (paper, section 4.1).
+
+    x is texts, or for pairs a tuple of two columns or rows of two texts; y is class names or numbers, and with
+    multi_label lists of those. predict returns probabilities, float64 [B, C]; classify returns names.
+
+    Args:
+        config: the encoder's sizes.
+        vocab: the text of its vocab.txt.
+        labels: the classes' names, in the order of the logits.
+        multi_label: whether a text may have several classes, or none.
+        settings: pair, doc_stride, and as of BaseTextModel.
+    """
+
+    kind = CLASSIFICATION
+    default_name = "text_classifier"
+
+    def __init__(
+        self,
+        config: BertConfig | Mapping[str, Any],
+        vocab: str,
+        *,
+        labels: Sequence[Any],
+        multi_label: bool = False,
+        **settings: Any,
+    ) -> None:
+        self._labels = tuple(map(str, labels))
+        if len(self._labels) < (1 if multi_label else 2) or len(set(self._labels)) < len(self._labels):
+            raise UserError(f"labels are {', '.join(self._labels)}; expected two or more different names")
+        self._multi_label = multi_label
+        super().__init__(config, vocab, **settings)
+        self.labels, self.multi_label = self._labels, multi_label
+
+    def _build_core(self, encoder: keras.Model, seed: int) -> keras.Model:
+        return build_classifier(encoder, len(self._labels), seed=seed)
+
+    def _own_config(self) -> dict[str, Any]:
+        return {**super()._own_config(), "labels": list(self.labels), "multi_label": self.multi_label}
+
+    def _task_spec(self) -> dict[str, Any]:
+        return {**super()._task_spec(), "labels": list(self.labels)}
+
+    @classmethod
+    def _kinds(cls) -> tuple[str, ...]:
+        return CLASSIFICATION, MULTI_LABEL
+
+    @classmethod
+    def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super()._settings_of(spec), "labels": spec["labels"], "multi_label": spec["kind"] == MULTI_LABEL}
+
+    def _export_kind(self) -> str:
+        return MULTI_LABEL if self._multi_label else CLASSIFICATION
+
+    def _label_names(self) -> tuple[str, ...]:
+        return self._labels
+
+    def _label_values(self, y: Any) -> list[Any]:
+        if not self.multi_label:
+            return inputs.numbers_of(inputs.as_list(y), self.labels)
+        rows = inputs.as_list(y)
+        if rows and isinstance(rows[0], np.ndarray):  # rows of 0 and 1
+            return [tuple(np.flatnonzero(row).tolist()) for row in rows]
+        return [tuple(inputs.numbers_of(row, self.labels, f"y[{number}]")) for number, row in enumerate(rows)]
+
+    def _class_weights(self, examples: Sequence[TextExample], class_weight: Mapping[Any, float]) -> Any:
+        if self.multi_label:
+            return super()._class_weights(examples, class_weight)
+        return inputs.weights_of([example.label for example in examples], class_weight, self.labels)
+
+    def _task_metrics(self) -> Any:
+        if self.multi_label:
+            return [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)]
+        return super()._task_metrics()
+
+    def classify(self, x: Any, batch_size: int | None = None) -> list[Any]:
+        """Returns the name of each text's likeliest class; with multi_label the names of all that are likely."""
+        labels = sequences.predicted_labels(self._export_kind(), self.predict(x, batch_size))
+        if self.multi_label:
+            return [[self.labels[number] for number in row] for row in labels]
+        return [self.labels[number] for number in labels]
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class TextRegressor(_SequenceModel):
+    """A number for each text or pair of texts, as STS-B wants it.
+
+    x is as of TextClassifier, y is numbers; predict returns numbers, float64 [B].
+
+    Args:
+        config: the encoder's sizes.
+        vocab: the text of its vocab.txt.
+        settings: pair, doc_stride, and as of BaseTextModel.
+    """
+
+    kind = REGRESSION
+    default_name = "text_regressor"
+
+    def _build_core(self, encoder: keras.Model, seed: int) -> keras.Model:
+        return build_regressor(encoder, seed=seed)
+
+    def _label_values(self, y: Any) -> list[float]:
+        values = [float(value) for value in inputs.as_list(y)]
+        wrong = next((number for number, value in enumerate(values) if not np.isfinite(value)), None)
+        if wrong is not None:
+            raise UserError(f"y[{wrong}] is {values[wrong]}; expected a finite number")
+        return values
+
+    def _task_metrics(self) -> Any:
+        return [keras.metrics.MeanAbsoluteError(name="mean_absolute_error")]

@@ -1,0 +1,84 @@
+"""Texts to vectors.
+
+B texts, L layers, H hidden size
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_bert.checkpoints.loading import Loaded
+from official_bert.errors import UserError
+from official_bert.export.text_models import ENCODER
+from official_bert.inference.features import FeatureExtractor
+from official_bert.keras_models import inputs
+from official_bert.keras_models.base import BaseTextModel
+from official_bert.modeling.config import BertConfig
+
+POOLED = "pooled"
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class TextEncoder(BaseTextModel):
+    """The encoder alone: a vector for each text.
+
+    x is texts, or pairs with " ||| " between. predict returns float32 [B, H], or [B, L * H] of several layers, whose
+    vectors stand side by side. To train it, put it below a head of your own: it is a functional model from ids to
+    sequence_output and pooled_output, and `preprocessor` makes the ids.
+
+    Args:
+        config: the encoder's sizes.
+        vocab: the text of its vocab.txt.
+        pooling: "mean" or "max" over all tokens, "cls" for the vector of [CLS], or "pooled" for that behind the pooler.
+        layers: the blocks: 1 is the first, -1 the last; "pooled" takes the last.
+        settings: as of BaseTextModel.
+    """
+
+    kind = ENCODER
+    default_name = "text_encoder"
+
+    def __init__(
+        self,
+        config: BertConfig | Mapping[str, Any],
+        vocab: str,
+        *,
+        pooling: str = "mean",
+        layers: Sequence[int] = (-1,),
+        **settings: Any,
+    ) -> None:
+        if pooling not in (POOLED, "mean", "max", "cls"):
+            raise UserError(f"pooling is {pooling!r}; expected mean, max, cls or pooled")
+        super().__init__(config, vocab, **settings)
+        self.pooling, self.vector_layers = pooling, tuple(layers)
+
+    def _build_core(self, encoder: keras.Model, seed: int) -> keras.Model:
+        return encoder
+
+    def _own_config(self) -> dict[str, Any]:
+        return {"pooling": self.pooling, "layers": list(self.vector_layers)}
+
+    def _task_spec(self) -> dict[str, Any]:
+        return {**super()._task_spec(), "task": None}
+
+    def _head_note(self, has_head: bool) -> str:
+        return "it has no head"
+
+    def save_checkpoint(self, folder: str) -> None:
+        raise UserError("an encoder is no fine-tuned model; save it by save, or its SavedModel by export")
+
+    def _examples(self, x: Any, y: Any) -> Any:
+        raise UserError("an encoder has nothing to learn by itself; put it below a head, or take TextClassifier")
+
+    def _answer(self, x: Any, batch_size: int) -> Any:
+        texts = inputs.as_texts(x)
+        if self.pooling == POOLED:
+            data = tf.data.Dataset.from_tensor_slices(texts).batch(batch_size).map(self.preprocessor)
+            return np.concatenate([self(ids, training=False)["pooled_output"] for ids in data])
+        extractor = FeatureExtractor(
+            Loaded(self, self.bert_config, self._tokenizer.exact),
+            layers=self.vector_layers, pooling=self.pooling, max_seq_length=self.max_seq_length, batch_size=batch_size,
+        )  # fmt: skip
+        return np.asarray([np.concatenate(list(each.values), axis=-1) for each in extractor.extract(texts)], np.float32)

@@ -1,0 +1,416 @@
+"""Keras' fit, evaluate and predict on text: how texts become batches, and how the model is compiled.
+
+B batch, S sequence, R rows
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.finetuning import batches
+from official_bert.finetuning.trainer import SeededModel, layer_factors, predict
+from official_bert.keras_models import inputs
+from official_bert.modeling.config import BertConfig
+from official_bert.optimization.optimizers import BertAdamW, LayerwiseAdamW
+from official_bert.optimization.schedules import WarmupPolynomialDecay
+from official_bert.tasks.task import EXAMPLE, LABELS, Features, loss_of, loss_weights_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Examples of fit or evaluate, and how much each weighs (float32, None for 1)."""
+
+    items: list[Any]
+    weights: Any = None
+
+    def __getitem__(self, part: slice) -> "Examples":
+        return Examples(self.items[part], None if self.weights is None else self.weights[part])
+
+
+@dataclasses.dataclass(frozen=True)
+class _BertOptimizer:
+    """What compile was asked for of BERT's optimizer, which fit makes when it knows the number of steps.
+
+    `arguments` are keras.Model.compile's. They are kept here since a model takes the metrics in a dict of its own for
+    its layers'.
+    """
+
+    learning_rate: float
+    warmup_proportion: float
+    layer_decay: float
+    arguments: Mapping[str, Any]
+
+
+class _EpochCounter(keras.callbacks.Callback):
+    """Knows the epoch, which decides the order of the examples; also where a callback resumes training."""
+
+    epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch = epoch
+
+
+class TextTraining(SeededModel):
+    """A functional model whose fit, evaluate and predict take text as well as ids; the classes below say what text.
+
+    Attributes:
+        bert_config: the encoder's sizes.
+        max_seq_length: the longest sequence in tokens.
+        seed: of the order of the examples.
+    """
+
+    bert_config: BertConfig
+    max_seq_length: int
+    seed: int
+    needs_labels: ClassVar[bool] = True
+    pair = False  # whether an example is two texts
+    _forward: Any = None
+    _bert_optimizer: _BertOptimizer | None = None  # where a user's own optimizer is not compiled
+
+    # What subclasses say.
+
+    def _export_kind(self) -> str:
+        """Returns the kind of task, as task_models and exports name it."""
+        raise NotImplementedError
+
+    def _examples(self, x: Any, y: Any) -> list[Any]:
+        """Returns the examples of what a user gave, with labels unless y is None."""
+        raise NotImplementedError
+
+    def _featurize(self, examples: Sequence[Any]) -> Features:
+        """Returns the examples as the network reads them."""
+        raise NotImplementedError
+
+    def _decode(self, outputs: Any, features: Features, examples: Sequence[Any]) -> Any:
+        """Returns what predict answers."""
+        raise NotImplementedError
+
+    def _task_loss(self) -> Any:
+        """Returns the Keras loss, or losses by output."""
+        return loss_of(self._export_kind())
+
+    def _task_metrics(self) -> Any:
+        """Returns what the progress bar shows beside the loss."""
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    # Training.
+
+    def compile(
+        self,
+        optimizer: Any = None,
+        loss: Any = None,
+        metrics: Any = None,
+        *,
+        learning_rate: float = 5e-5,
+        warmup_proportion: float = 0.1,
+        layer_decay: float = 1.0,
+        **settings: Any,
+    ) -> None:
+        """Says how to train; what is not said is as in the original's fine-tuning.
+
+        Args:
+            optimizer: any Keras optimizer; None for BERT's, whose rate rises, then falls to 0 by the end of fit.
+            loss: any Keras loss of logits; None for the task's.
+            metrics: any Keras metrics; None for the task's, [] for none.
+            learning_rate: the highest rate of BERT's optimizer.
+            warmup_proportion: the share of the steps in which its rate rises.
+            layer_decay: its rate of each layer by that of the layer above.
+            settings: loss_weights, weighted_metrics, jit_compile, steps_per_execution, ... as of keras.Model.compile.
+        """
+        arguments = {
+            "loss": self._task_loss() if loss is None else loss,
+            "loss_weights": loss_weights_of(self._export_kind()) if loss is None else None,
+            "metrics": self._task_metrics() if metrics is None else metrics,
+            **settings,
+        }
+        self._bert_optimizer = None
+        if optimizer is None:
+            self._bert_optimizer = _BertOptimizer(learning_rate, warmup_proportion, layer_decay, arguments)
+            optimizer = BertAdamW(learning_rate)  # for evaluate, as Keras evaluates compiled models alone
+        super().compile(optimizer, **arguments)
+
+    def get_compile_config(self) -> dict[str, Any] | None:
+        # The rate of BERT's optimizer has fallen to 0: a model that is loaded begins anew.
+        return None if self._bert_optimizer else super().get_compile_config()
+
+    def _compile_for(self, num_steps: int, is_continued: bool) -> None:
+        """Compiles BERT's optimizer for so many steps, unless the user's own is compiled, or training goes on."""
+        if not self.compiled:
+            self.compile()
+        request = self._bert_optimizer
+        if request is None or (is_continued and int(self.optimizer.iterations.numpy())):
+            return
+        warmup = int(num_steps * request.warmup_proportion)
+        schedule = WarmupPolynomialDecay(request.learning_rate, num_steps, warmup)
+        factors = layer_factors(self, self.bert_config.num_hidden_layers, request.layer_decay)
+        with self._scope():
+            optimizer = LayerwiseAdamW(schedule, factors=factors) if factors else BertAdamW(schedule)
+            super().compile(optimizer, **request.arguments)
+            optimizer.build(self.trainable_variables)
+
+    def _scope(self) -> Any:
+        strategy = self.distribute_strategy
+        return strategy.scope() if strategy is not None else contextlib.nullcontext()
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Mapping[Any, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
+    ) -> keras.callbacks.History:
+        """Trains as keras.Model.fit does, on texts as well as on ids.
+
+        Texts of like length share a batch, in another order each epoch, which depends on the seed; with shuffle=False
+        they come in the order given. Without compile, BERT's optimizer is used (see `compile`).
+
+        Args:
+            x: texts in the form that the class says, or a tf.data.Dataset of such texts or of (texts, labels), batched
+                or not; or ids, as for any functional model.
+            y: labels, by number or by name.
+            batch_size: texts in a step; 32 by default.
+            epochs: how many times all texts are gone through.
+            verbose: as of keras.Model.fit.
+            callbacks: as of keras.Model.fit.
+            validation_split: the share of the texts, at their end, that is not trained on but evaluated.
+            validation_data: a tuple of texts and labels (and weights), or a data set.
+            shuffle: whether texts are put into another order.
+            class_weight: how much each class weighs, by number or by name.
+            sample_weight: how much each text weighs.
+            initial_epoch: the epoch to go on with.
+            steps_per_epoch: as of keras.Model.fit.
+            validation_steps: as of keras.Model.fit.
+            validation_batch_size: texts at a time in validation.
+            validation_freq: as of keras.Model.fit.
+
+        Raises:
+            UserError: texts or labels have another form, or another length.
+        """
+        settings = {
+            "epochs": epochs, "verbose": verbose, "initial_epoch": initial_epoch, "steps_per_epoch": steps_per_epoch,
+            "validation_steps": validation_steps, "validation_freq": validation_freq,
+        }  # fmt: skip
+        batch_size = batch_size or 32
+        self._forward = None  # layers may have been changed since it was traced
+        if inputs.is_features(x):
+            steps = steps_per_epoch or -(-len(x["input_ids"]) // batch_size)
+            self._compile_for(epochs * steps, initial_epoch > 0)
+            return super().fit(
+                x, y, batch_size=batch_size, callbacks=callbacks, validation_split=validation_split,
+                validation_data=validation_data, shuffle=shuffle, class_weight=class_weight,
+                sample_weight=sample_weight, validation_batch_size=validation_batch_size, **settings,
+            )  # fmt: skip
+        counter = _EpochCounter()
+        own_callbacks = [
+            counter,
+            *([callbacks] if isinstance(callbacks, keras.callbacks.Callback) else callbacks or []),
+        ]
+        if isinstance(x, tf.data.Dataset):
+            if y is not None or sample_weight is not None or validation_split:
+                raise UserError("a data set holds its labels and weights itself; leave out y, sample_weight and split")
+            data = self._dataset_of_features(x, batch_size)
+            steps = steps_per_epoch or inputs.steps_in(data)
+        else:
+            examples = self._weighed(x, y, sample_weight, class_weight)
+            class_weight = None
+            if validation_split:
+                kept = inputs.split_off(len(examples.items), validation_split)
+                validation_data = validation_data or examples[kept:]
+                examples = examples[:kept]
+            data = self._training_data(examples, batch_size, shuffle, counter)
+            steps = steps_per_epoch or int(data.cardinality())
+        self._compile_for(epochs * steps, initial_epoch > 0)
+        validation = self._evaluation_data(validation_data, validation_batch_size or batch_size)
+        return super().fit(
+            data, callbacks=own_callbacks, shuffle=False, class_weight=class_weight, validation_data=validation,
+            **settings,
+        )  # fmt: skip
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        **settings: Any,
+    ) -> Any:
+        """Returns the loss and the metrics as keras.Model.evaluate does, of texts as well as of ids; see `fit`."""
+        if not self.compiled:
+            self.compile()
+        common = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **settings}
+        # Keras' fit hands over what it has made of its validation data.
+        is_ready = x is None or inputs.is_features(x) or (isinstance(x, tf.data.Dataset) and _has_features(x))
+        if is_ready:
+            return super().evaluate(x, y, batch_size=batch_size, sample_weight=sample_weight, **common)
+        data = (x, y) if sample_weight is None else (x, y, sample_weight)
+        if isinstance(x, tf.data.Dataset):
+            data = x
+        return super().evaluate(self._evaluation_data(data, batch_size or 32), **common)
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
+        """Returns the answers for texts, in the form that the class says; for ids, the network's outputs.
+
+        Args:
+            x: texts, a tf.data.Dataset of texts, or ids.
+            batch_size: texts at a time; 32 by default.
+            verbose: as of keras.Model.predict, for ids.
+            steps: likewise.
+            callbacks: likewise.
+        """
+        if inputs.is_features(x) or (isinstance(x, tf.data.Dataset) and _has_features(x)):
+            return super().predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+        return self._answer(self._texts_in(x) if isinstance(x, tf.data.Dataset) else x, batch_size or 32)
+
+    def _answer(self, x: Any, batch_size: int) -> Any:
+        """What predict answers for texts."""
+        examples = self._examples(x, None)
+        features = self._featurize(examples)
+        return self._decode(self._network_outputs(features, batch_size), features, examples)
+
+    def _network_outputs(self, features: Features, batch_size: int) -> Any:
+        """The network's outputs for all rows, without padding (see tasks.task.Outputs)."""
+        if self._forward is None:
+            self._forward = tf.function(
+                lambda features: self(features, training=False), reduce_retracing=True, autograph=False
+            )
+        return predict(self._forward, features, batch_size, self.max_seq_length)
+
+    # Data.
+
+    def _weighed(self, x: Any, y: Any, sample_weight: Any, class_weight: Mapping[Any, float] | None) -> Examples:
+        if y is None and self.needs_labels:
+            raise UserError("there are no labels; give them as y")
+        examples = self._examples(x, y)
+        weights = None
+        if sample_weight is not None:
+            values = inputs.as_list(sample_weight)
+            inputs.check_same_length(len(examples), values, "sample_weight")
+            weights = np.asarray(values, np.float32)
+        if class_weight:
+            by_class = self._class_weights(examples, class_weight)
+            weights = by_class if weights is None else weights * by_class
+        return Examples(examples, weights)
+
+    def _class_weights(self, examples: Sequence[Any], class_weight: Mapping[Any, float]) -> Any:
+        raise UserError(f"{type(self).__name__} has no classes to weigh; leave out class_weight")
+
+    def _training_data(
+        self, examples: Examples, batch_size: int, shuffle: bool, counter: _EpochCounter
+    ) -> tf.data.Dataset:
+        features = self._labelled(examples.items)
+        lengths = batches.row_lengths(features)
+
+        def plan() -> list[Any]:
+            if not shuffle:
+                return _batches_of(np.arange(len(features)), batch_size)
+            shuffled = batches.training_batch_indices(lengths, batch_size, self.seed, counter.epoch)
+            return [rows[rows >= 0] for rows in shuffled]
+
+        return self._dataset(features, plan, examples.weights, counter)
+
+    def _evaluation_data(self, data: Any, batch_size: int) -> tf.data.Dataset | None:
+        """Batches of validation data in any form; those of texts in the order of length."""
+        if data is None or inputs.is_features(data[0] if isinstance(data, tuple) else data):
+            return data
+        if isinstance(data, tf.data.Dataset):
+            return data if _has_features(data) else self._dataset_of_features(data, batch_size)
+        if not isinstance(data, Examples):
+            if len(data) not in (2, 3):
+                raise UserError(f"validation data are {len(data)} things; expected texts and labels, and maybe weights")
+            data = self._weighed(data[0], data[1], data[2] if len(data) == 3 else None, None)
+        features = self._labelled(data.items)
+        order = np.argsort(batches.row_lengths(features), kind="stable")
+        rows = _batches_of(order, batch_size)
+        return self._dataset(features, lambda: rows, data.weights, _EpochCounter())
+
+    def _labelled(self, examples: Sequence[Any]) -> Features:
+        if not examples:
+            raise UserError("there are no examples")
+        features = self._featurize(examples)
+        if not features.targets:
+            raise UserError("there are no labels; give them as y")
+        return features
+
+    def _batch(self, features: Features, rows: Any, epoch: int) -> tuple[dict[str, Any], Any]:
+        """The inputs of some rows, padded to the longest of them, and their targets."""
+        ids = batches.padded_inputs(features, rows, self.max_seq_length)
+        targets = batches.padded_targets(features, rows, ids["input_ids"].shape[-1])
+        return ids, targets[LABELS] if list(targets) == [LABELS] else targets
+
+    def _dataset(
+        self, features: Features, plan: Callable[[], list[Any]], weights: Any, counter: _EpochCounter
+    ) -> tf.data.Dataset:
+        """Batches of features as a data set: inputs, targets and, where examples weigh differently, weights."""
+        by_row = None
+        if weights is not None:
+            by_row = weights[features.details[EXAMPLE]] if EXAMPLE in features.details else weights
+
+        def batch(rows: Any) -> tuple[Any, ...]:
+            ids, targets = self._batch(features, rows, counter.epoch)
+            if by_row is None:
+                return ids, targets
+            return ids, targets, dict.fromkeys(targets, by_row[rows]) if isinstance(targets, dict) else by_row[rows]
+
+        return batches.as_dataset(batch, plan)
+
+    def _dataset_of_features(self, data: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        """A data set of texts and labels as one of ids and numbers."""
+        raise UserError(f"{type(self).__name__} takes no tf.data of text; give lists, or ids")
+
+    def _texts_in(self, data: tf.data.Dataset) -> Any:
+        """The texts of a data set, batched or not, in order; labels are left out."""
+        spec = data.element_spec
+        if isinstance(spec, tuple) and not (self.pair and _is_text(spec)):
+            data = data.map(lambda x, *_: x)
+            spec = data.element_spec
+        if tf.nest.flatten(spec)[0].shape.rank == 1:
+            data = data.unbatch()
+        rows = list(data.as_numpy_iterator())
+        if isinstance(spec, Mapping):
+            return {name: [row[name] for row in rows] for name in spec}
+        if isinstance(spec, tuple):
+            return tuple([row[number] for row in rows] for number in range(len(spec)))
+        return rows
+
+
+def _batches_of(rows: Any, batch_size: int) -> list[Any]:
+    return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+
+
+def _has_features(data: tf.data.Dataset) -> bool:
+    spec = data.element_spec
+    return inputs.is_features(spec[0] if isinstance(spec, tuple) else spec)
+
+
+def _is_text(spec: Any) -> bool:
+    """Whether a tuple of specifications is a pair of texts, rather than texts and labels of numbers."""
+    return len(spec) == 2 and all(isinstance(each, tf.TensorSpec) and each.dtype == tf.string for each in spec)

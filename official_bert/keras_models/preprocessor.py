@@ -1,0 +1,77 @@
+"""From strings to the network's inputs, as a Keras layer of TensorFlow operations.
+
+B texts, S sequence
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_bert.export.text_models import TextModel as GraphModel
+from official_bert.modeling.task_models import CLASSIFICATION
+from official_bert.tokenization.exact import FullTokenizer
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class Preprocessor(keras.layers.Layer):
+    """Turns texts or pairs of texts into input_ids, input_mask and segment_ids, exactly as the tokenizer does.
+
+    It may be called on a batch of strings, or used in `dataset.map`.
+
+    Args:
+        vocab: the text of a vocab.txt.
+        do_lower_case: whether the vocabulary is uncased.
+        max_seq_length: the longest sequence in tokens; longer texts are cut as in fine-tuning.
+        pad_to_max: whether every batch has max_seq_length tokens, as TPUs want it, rather than those of its longest.
+
+    Call arguments:
+        inputs: strings [B], or a tuple of two of those, or a dict with `text` and `text_pair`.
+
+    Returns:
+        A dict of int32 [B, S].
+    """
+
+    def __init__(
+        self,
+        vocab: str,
+        do_lower_case: bool = True,
+        max_seq_length: int = 128,
+        pad_to_max: bool = False,
+        **layer_settings: Any,
+    ) -> None:
+        super().__init__(trainable=False, **layer_settings)
+        self._settings: dict[str, Any] = {
+            "vocab": vocab,
+            "do_lower_case": do_lower_case,
+            "max_seq_length": max_seq_length,
+            "pad_to_max": pad_to_max,
+        }
+        self._convert_input_args = False  # Keras would take strings for numbers
+        self._allow_non_tensor_positional_args = True
+        tokenizer = FullTokenizer.from_vocab(vocab, do_lower_case)
+        task_spec = {"max_seq_length": max_seq_length, "labels": ()}
+        self._single = GraphModel(keras.Model(), tokenizer, CLASSIFICATION, {**task_spec, "pair": False})
+        self._pair = GraphModel(keras.Model(), tokenizer, CLASSIFICATION, {**task_spec, "pair": True})
+
+    def call(self, inputs: Any) -> dict[str, Any]:
+        if isinstance(inputs, Mapping):
+            inputs = (inputs["text"], inputs["text_pair"]) if "text_pair" in inputs else inputs["text"]
+        if isinstance(inputs, tuple):
+            first, second = (tf.convert_to_tensor(each, tf.string) for each in inputs)
+            features = self._pair.tokenize(text=first, text_pair=second)
+        else:
+            features = self._single.tokenize(text=tf.convert_to_tensor(inputs, tf.string))
+        if self._settings["pad_to_max"]:
+            length = self._settings["max_seq_length"]
+            features = {name: _padded(values, length) for name, values in features.items()}
+        return features
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), **self._settings}
+
+
+def _padded(values: Any, length: int) -> Any:
+    padded = tf.pad(values, [[0, 0], [0, length - tf.shape(values)[1]]])
+    return tf.ensure_shape(padded, [None, length])

@@ -1,0 +1,136 @@
+"""The shape of a BERT model: what the original's bert_config.json holds."""
+
+import dataclasses
+import difflib
+import json
+from typing import Any
+
+from official_bert.errors import UserError
+from official_bert.utils import files
+
+# The Chinese and multilingual releases carry these keys; no code of the original reads them.
+IGNORED_KEYS = frozenset(
+    {
+        "directionality",
+        "pooler_fc_size",
+        "pooler_num_attention_heads",
+        "pooler_num_fc_layers",
+        "pooler_size_per_head",
+        "pooler_type",
+    }
+)
+
+# "gelu" is the tanh approximation, as in the original; "gelu_exact" is the one with erf, as Hugging Face's "gelu".
+ACTIVATIONS = ("gelu", "gelu_exact", "relu", "tanh", "linear")
+
+LAYER_NORM_EPSILON = 1e-12  # the original's
+
+# Sizes beyond these are taken for a damaged or hostile file: building such a model would not end.
+_GREATEST = {
+    "vocab_size": 10_000_000,
+    "hidden_size": 100_000,
+    "num_hidden_layers": 1000,
+    "num_attention_heads": 10_000,
+    "intermediate_size": 1_000_000,
+    "max_position_embeddings": 1_000_000,
+    "type_vocab_size": 10_000,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """Sizes and rates of a BERT encoder, with the keys and defaults of the original's bert_config.json.
+
+    One default differs: `type_vocab_size` is 2 (two segments, as in the paper and every released model), where the
+    original's class had 16.
+
+    Attributes:
+        vocab_size: number of word pieces, V.
+        hidden_size: width of the encoder, a multiple of `num_attention_heads`.
+        num_hidden_layers: number of encoder blocks.
+        num_attention_heads: attention heads of each block, N.
+        intermediate_size: width of the feed-forward layer.
+        hidden_act: activation of the feed-forward layer and of the masked-LM transform, one of `ACTIVATIONS`.
+        hidden_dropout_prob: dropout rate of embeddings and of each sub-layer's output, in [0, 1).
+        attention_probs_dropout_prob: dropout rate of the attention probabilities, in [0, 1).
+        max_position_embeddings: the longest sequence that the model can read.
+        type_vocab_size: number of segment ids.
+        initializer_range: standard deviation of the truncated normal that initializes all matrices.
+        layer_norm_eps: what the layer normalizations add to the variance. The original's configuration has no such key,
+            and neither has ours where the value is the original's.
+
+    Raises:
+        UserError: a value that no model can have.
+    """
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = LAYER_NORM_EPSILON
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type is int:
+                if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                    raise UserError(f"{field.name} is {value!r}; expected a whole number of at least 1")
+                if value > _GREATEST[field.name]:
+                    shown = f"{value:,}" if value < 10**18 else "a number of more than 18 digits"
+                    raise UserError(f"{field.name} is {shown}; expected at most {_GREATEST[field.name]:,}")
+            elif field.type is float and (not isinstance(value, int | float) or isinstance(value, bool)):
+                raise UserError(f"{field.name} is {value!r}; expected a number")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise UserError(f"{name} is {getattr(self, name)}; expected a rate from 0 up to, not including, 1")
+        if not self.initializer_range > 0:
+            raise UserError(f"initializer_range is {self.initializer_range}; expected a positive standard deviation")
+        if not 0 < self.layer_norm_eps < 1:
+            raise UserError(f"layer_norm_eps is {self.layer_norm_eps}; expected a small positive number, as 1e-12")
+        if self.hidden_act not in ACTIVATIONS:
+            raise UserError(f"hidden_act is {self.hidden_act!r}; expected one of {', '.join(ACTIVATIONS)}")
+        if self.hidden_size % self.num_attention_heads:
+            raise UserError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}; "
+                "change one of them so that every head gets the same width"
+            )
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
+        """Builds a configuration from bert_config.json's keys; an unknown key is an error that names it."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known and key not in IGNORED_KEYS:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(known)}"
+                raise UserError(f"unknown key {key!r} in the model configuration; {hint}")
+        if "vocab_size" not in values:
+            raise UserError("the model configuration has no vocab_size; add the number of lines of vocab.txt")
+        return cls(**{key: value for key, value in values.items() if key in known})
+
+    @classmethod
+    def from_json_file(cls, path: str) -> "BertConfig":
+        """Reads a bert_config.json; every error names the file."""
+        values = files.read_json_object(path)
+        try:
+            return cls.from_dict(values)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the configuration under bert_config.json's keys."""
+        values = dataclasses.asdict(self)
+        if self.layer_norm_eps == LAYER_NORM_EPSILON:
+            del values["layer_norm_eps"]
+        return values
+
+    def to_json(self) -> str:
+        """Returns the text of a bert_config.json."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"

@@ -1,0 +1,170 @@
+"""From ids to vectors: word, segment and position embeddings (paper, figure 2).
+
+B batch, S sequence, H hidden size, V vocabulary, T segment types, L longest sequence
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from official_bert.modeling import layer_names
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.dropout import Dropout
+from official_bert.modeling.initialization import initializer, layer_norm
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class WordEmbedding(keras.layers.Layer):
+    """A table of vectors, one per word piece, read in both directions.
+
+    Called with ids, [B, S] int32, it returns their vectors, [B, S, H]. Called with vectors, [..., H], and reverse=True
+    it returns their scores against every piece, [..., V]: the tied output embedding of masked language modelling.
+
+    Args:
+        vocab_size: number of rows, V.
+        hidden_size: their width, H.
+        embeddings_initializer: how the table starts.
+    """
+
+    def __init__(self, vocab_size: int, hidden_size: int, embeddings_initializer: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+
+    def build(self, input_shape: Any) -> None:
+        self.embeddings = self.add_weight(
+            shape=(self.vocab_size, self.hidden_size), initializer=self.embeddings_initializer, name="embeddings"
+        )
+
+    def call(self, inputs: Any, reverse: bool = False) -> Any:
+        if reverse:
+            return ops.matmul(inputs, ops.transpose(self.embeddings))  # [..., V]
+        return ops.take(self.embeddings, inputs, axis=0)  # [B, S, H]
+
+    def compute_output_spec(self, inputs: Any, reverse: bool = False) -> Any:
+        shape = (*inputs.shape[:-1], self.vocab_size) if reverse else (*inputs.shape, self.hidden_size)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+        }
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class TokenTypeEmbedding(keras.layers.Layer):
+    """One vector per segment id: [B, S] int32 to [B, S, H].
+
+    With so few rows a product with one-hot vectors is faster than a look-up, its gradient above all.
+
+    Args:
+        type_vocab_size: number of segment ids, T.
+        hidden_size: width, H.
+        embeddings_initializer: how the table starts.
+    """
+
+    def __init__(
+        self, type_vocab_size: int, hidden_size: int, embeddings_initializer: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.type_vocab_size = type_vocab_size
+        self.hidden_size = hidden_size
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+
+    def build(self, input_shape: Any) -> None:
+        self.embeddings = self.add_weight(
+            shape=(self.type_vocab_size, self.hidden_size), initializer=self.embeddings_initializer, name="embeddings"
+        )
+
+    def call(self, segment_ids: Any) -> Any:
+        one_hot = ops.one_hot(segment_ids, self.type_vocab_size, dtype=self.compute_dtype)  # [B, S, T]
+        return ops.matmul(one_hot, self.embeddings)  # [B, S, H]
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "type_vocab_size": self.type_vocab_size,
+            "hidden_size": self.hidden_size,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+        }
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class PositionEmbedding(keras.layers.Layer):
+    """Adds a learned vector to each position: [B, S, H] to [B, S, H].
+
+    Args:
+        max_position_embeddings: the longest sequence, L.
+        embeddings_initializer: how the table starts.
+
+    Raises:
+        ValueError: the sequence is longer than L.
+    """
+
+    def __init__(self, max_position_embeddings: int, embeddings_initializer: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.max_position_embeddings = max_position_embeddings
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+
+    def build(self, input_shape: Any) -> None:
+        self.embeddings = self.add_weight(
+            shape=(self.max_position_embeddings, input_shape[-1]),
+            initializer=self.embeddings_initializer,
+            name="embeddings",
+        )
+
+    def call(self, inputs: Any) -> Any:
+        length = ops.shape(inputs)[1]
+        if isinstance(length, int) and length > self.max_position_embeddings:
+            raise ValueError(
+                f"the sequence has {length} positions, the model {self.max_position_embeddings}; shorten the input or "
+                "build the model with a larger max_position_embeddings"
+            )
+        return inputs + self.embeddings[:length]  # [B, S, H]
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "max_position_embeddings": self.max_position_embeddings,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+        }
+
+
+def embed(input_ids: Any, segment_ids: Any, config: BertConfig, seed: int | None, dtype: Any) -> Any:
+    """Returns the sum of the three embeddings, normalized, with dropout: [B, S, H].
+
+    Args:
+        input_ids: [B, S] int32.
+        segment_ids: [B, S] int32.
+        config: the model's sizes and rates.
+        seed: of the initial weights; None for any.
+        dtype: the layers' dtype policy.
+    """
+    x = WordEmbedding(
+        config.vocab_size,
+        config.hidden_size,
+        initializer(config, seed, layer_names.WORD_EMBEDDINGS),
+        name=layer_names.WORD_EMBEDDINGS,
+        dtype=dtype,
+    )(input_ids)
+    types = TokenTypeEmbedding(
+        config.type_vocab_size,
+        config.hidden_size,
+        initializer(config, seed, layer_names.TOKEN_TYPE_EMBEDDINGS),
+        name=layer_names.TOKEN_TYPE_EMBEDDINGS,
+        dtype=dtype,
+    )(segment_ids)
+    x = keras.layers.Add(name="embeddings_sum", dtype=dtype)([x, types])
+    x = PositionEmbedding(
+        config.max_position_embeddings,
+        initializer(config, seed, layer_names.POSITION_EMBEDDINGS),
+        name=layer_names.POSITION_EMBEDDINGS,
+        dtype=dtype,
+    )(x)
+    x = layer_norm(layer_names.EMBEDDINGS_LAYER_NORM, config, dtype)(x)
+    return Dropout(config.hidden_dropout_prob, name=layer_names.EMBEDDINGS_DROPOUT, dtype=dtype)(x)

@@ -1,0 +1,102 @@
+"""One Transformer block, normalization after each sub-layer (paper, section 3; Vaswani et al., arXiv:1706.03762).
+
+B batch, S sequence (T the attended one), N heads, D head size, H = N * D hidden size
+"""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.dropout import Dropout
+from official_bert.modeling.initialization import activation, dense, layer_norm
+
+# What is added to the score of a padding position: its probability then is zero in float32.
+MASKED_SCORE = -10000.0
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class AttentionProbabilities(keras.layers.Layer):
+    """How much each position attends to each other one: softmax(q k / sqrt(D) + mask), computed in float32.
+
+    Takes [query, key, input_mask]: [B, S, H] twice and [B, T] int32 (1 a token, 0 padding). Returns [B, N, S, T].
+    Padding is masked as a key only; what padding itself attends to is computed and never used.
+
+    Args:
+        num_heads: N.
+    """
+
+    def __init__(self, num_heads: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+
+    def call(self, inputs: Any) -> Any:
+        query, key, input_mask = inputs
+        query, key = split_heads(query, self.num_heads), split_heads(key, self.num_heads)  # [B, N, S, D]
+        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, T]
+        scores = ops.cast(scores, "float32") * (1.0 / math.sqrt(query.shape[-1]))
+        masked = ops.expand_dims((1.0 - ops.cast(input_mask, "float32")) * MASKED_SCORE, (1, 2))  # [B, 1, 1, T]
+        return ops.cast(ops.softmax(scores + masked, axis=-1), self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "num_heads": self.num_heads}
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class AttentionContext(keras.layers.Layer):
+    """The attended values: [probabilities, value], [B, N, S, T] and [B, T, H], to [B, S, H]."""
+
+    def call(self, inputs: Any) -> Any:
+        probabilities, value = inputs
+        context = ops.matmul(probabilities, split_heads(value, probabilities.shape[1]))  # [B, N, S, D]
+        context = ops.transpose(context, (0, 2, 1, 3))  # [B, S, N, D]
+        return ops.reshape(context, (-1, ops.shape(context)[1], value.shape[-1]))  # [B, S, H]
+
+
+def split_heads(x: Any, num_heads: int) -> Any:
+    """[B, S, H] to [B, N, S, D]."""
+    x = ops.reshape(x, (-1, ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def encoder_block(x: Any, input_mask: Any, config: BertConfig, name: str, seed: int | None, dtype: Any) -> Any:
+    """Returns the block's output, [B, S, H]: self-attention, then a feed-forward layer, each added and normalized.
+
+    Args:
+        x: [B, S, H].
+        input_mask: [B, S] int32, 1 for tokens and 0 for padding.
+        config: the model's sizes and rates.
+        name: the beginning of the names of the block's layers.
+        seed: of the initial weights; None for any.
+        dtype: the layers' dtype policy.
+    """
+
+    def projection(units: int, part: str, activation: Any = None) -> keras.Layer:
+        return dense(units, f"{name}_{part}", config, seed, dtype, activation)
+
+    def dropout(rate: float, part: str) -> keras.Layer:
+        return Dropout(rate, name=f"{name}_{part}", dtype=dtype)
+
+    def add_and_norm(x: Any, residual: Any, part: str) -> Any:
+        total = keras.layers.Add(name=f"{name}_{part}_residual", dtype=dtype)([x, residual])
+        return layer_norm(f"{name}_{part}_layer_norm", config, dtype)(total)
+
+    width = config.hidden_size
+    query = projection(width, "attention_query")(x)
+    key = projection(width, "attention_key")(x)
+    value = projection(width, "attention_value")(x)
+    probabilities = AttentionProbabilities(
+        config.num_attention_heads, name=f"{name}_attention_probabilities", dtype=dtype
+    )([query, key, input_mask])
+    probabilities = dropout(config.attention_probs_dropout_prob, "attention_probabilities_dropout")(probabilities)
+    context = AttentionContext(name=f"{name}_attention_context", dtype=dtype)([probabilities, value])
+    attended = projection(width, "attention_output")(context)
+    attended = dropout(config.hidden_dropout_prob, "attention_output_dropout")(attended)
+    x = add_and_norm(attended, x, "attention")
+
+    hidden = projection(config.intermediate_size, "intermediate", activation(config))(x)
+    hidden = projection(width, "output")(hidden)
+    hidden = dropout(config.hidden_dropout_prob, "output_dropout")(hidden)
+    return add_and_norm(hidden, x, "output")

@@ -1,0 +1,83 @@
+"""What is predicted from the encoder's output.
+
+B batch, S sequence, P predictions, H hidden size, V vocabulary
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from official_bert.modeling import layer_names
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.initialization import activation, dense, layer_norm
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class FirstPosition(keras.layers.Layer):
+    """The vector of [CLS]: [B, S, H] to [B, H]."""
+
+    def call(self, sequence: Any) -> Any:
+        return sequence[:, 0]
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class GatherPositions(keras.layers.Layer):
+    """The vectors at some positions: [B, S, H] and [B, P] int32 to [B, P, H]."""
+
+    def call(self, inputs: Any) -> Any:
+        sequence, positions = inputs
+        batch, length, width = ops.shape(sequence)
+        rows = positions + ops.arange(batch, dtype="int32")[:, None] * length  # [B, P] into [B * S]
+        return ops.take(ops.reshape(sequence, (-1, width)), rows, axis=0)  # [B, P, H]
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        sequence, positions = inputs
+        return keras.KerasTensor((*positions.shape, sequence.shape[-1]), dtype=self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class OutputBias(keras.layers.Layer):
+    """Adds a bias per class and returns float32 logits: [..., V] to [..., V]."""
+
+    def build(self, input_shape: Any) -> None:
+        self.bias = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="bias", autocast=False)
+
+    def call(self, scores: Any) -> Any:
+        return ops.cast(scores, "float32") + self.bias
+
+    def compute_output_spec(self, scores: Any) -> Any:
+        return keras.KerasTensor(scores.shape, dtype="float32")
+
+
+def pool(sequence_output: Any, config: BertConfig, seed: int | None, dtype: Any) -> Any:
+    """Returns the pooled output, [B, H]: a dense layer with tanh on the vector of [CLS]."""
+    first = FirstPosition(name=layer_names.FIRST_POSITION, dtype=dtype)(sequence_output)
+    return dense(config.hidden_size, layer_names.POOLER, config, seed, dtype, activation="tanh")(first)
+
+
+def masked_lm_logits(
+    sequence_output: Any, positions: Any, word_embedding: Any, config: BertConfig, seed: int | None, dtype: Any
+) -> Any:
+    """Returns the scores of every word piece at the positions to predict, [B, P, V] float32 (paper, appendix A.3).
+
+    A dense layer with the model's activation, normalization, the transposed word embeddings, a bias per piece.
+
+    Args:
+        sequence_output: [B, S, H].
+        positions: [B, P] int32.
+        word_embedding: the encoder's WordEmbedding layer, whose table is shared.
+        config: the model's sizes.
+        seed: of the initial weights; None for any.
+        dtype: the layers' dtype policy.
+    """
+    x = GatherPositions(name="masked_lm_gather", dtype=dtype)([sequence_output, positions])
+    x = dense(config.hidden_size, "masked_lm_transform", config, seed, dtype, activation(config))(x)
+    x = layer_norm("masked_lm_layer_norm", config, dtype)(x)
+    return OutputBias(name="masked_lm_output", dtype=dtype)(word_embedding(x, reverse=True))
+
+
+def next_sentence_logits(pooled_output: Any, config: BertConfig, seed: int | None, dtype: Any) -> Any:
+    """Returns the scores of "b follows a" (0) and "b is random" (1) from the pooled output: [B, 2] float32."""
+    scores = dense(2, "next_sentence", config, seed, dtype)(pooled_output)
+    return keras.layers.Activation("linear", dtype="float32", name="next_sentence_logits")(scores)

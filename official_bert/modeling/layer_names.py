@@ -1,0 +1,33 @@
+"""Layer names that other modules look layers up by.
+
+A variable's path is its layer's name and its own, and checkpoints store variables by path (checkpoints.checkpoint.PARTS
+lists them all): renaming a layer makes older checkpoints unreadable.
+"""
+
+import re
+
+WORD_EMBEDDINGS = "word_embeddings"
+TOKEN_TYPE_EMBEDDINGS = "token_type_embeddings"
+POSITION_EMBEDDINGS = "position_embeddings"
+EMBEDDINGS_LAYER_NORM = "embeddings_layer_norm"
+EMBEDDINGS_DROPOUT = "embeddings_dropout"  # its output is the first block's input
+FIRST_POSITION = "first_position"  # its input is the last block's output
+POOLER = "pooler"
+
+EMBEDDINGS = frozenset({WORD_EMBEDDINGS, TOKEN_TYPE_EMBEDDINGS, POSITION_EMBEDDINGS, EMBEDDINGS_LAYER_NORM})
+
+
+def block(index: int) -> str:
+    """Returns the beginning of the names of a block's layers, from block 0."""
+    return f"layer_{index}"
+
+
+def block_output(index: int) -> str:
+    """Returns the name of the layer whose output is the block's."""
+    return f"{block(index)}_output_layer_norm"
+
+
+def block_of(name: str) -> int | None:
+    """Returns the number of the block that a layer belongs to; None for layers outside of the blocks."""
+    match = re.match(r"layer_(\d+)_", name)
+    return int(match[1]) if match else None

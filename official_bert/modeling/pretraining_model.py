@@ -1,0 +1,85 @@
+"""Encoder and heads put together.
+
+B batch, S sequence, P predictions, V vocabulary
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from official_bert.errors import UserError
+from official_bert.modeling import layer_names
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.heads import masked_lm_logits, next_sentence_logits
+
+
+def build_pretraining_model(config: BertConfig, seed: int | None = None, dtype: Any = "float32") -> keras.Model:
+    """Builds the encoder with both pre-training heads (paper, section 3.1).
+
+    The model takes the encoder's inputs and masked_lm_positions, [B, P] int32. It returns masked_lm_logits, [B, P, V],
+    and next_sentence_logits, [B, 2], both float32. `encoder_of` returns the encoder within.
+
+    Args:
+        config: sizes and rates.
+        seed: of the initial weights; None for any.
+        dtype: a Keras dtype policy for all layers.
+    """
+    encoder = build_encoder(config, seed=seed, dtype=dtype)
+    positions = keras.Input(shape=(None,), dtype="int32", name="masked_lm_positions")
+    encoded = encoder.output
+    words = encoder.get_layer(layer_names.WORD_EMBEDDINGS)
+    outputs = {
+        "masked_lm_logits": masked_lm_logits(encoded["sequence_output"], positions, words, config, seed, dtype),
+        "next_sentence_logits": next_sentence_logits(encoded["pooled_output"], config, seed, dtype),
+    }
+    # The heads continue the encoder's own graph: a nested model that shares its table with a layer outside does not
+    # survive Keras' saving.
+    return keras.Model({**encoder.input, "masked_lm_positions": positions}, outputs, name="pretraining_model")
+
+
+def encoder_of(model: keras.Model) -> keras.Model:
+    """Returns the encoder within a pre-training model, as `build_encoder` would build it, sharing its weights."""
+    inputs = {name: tensor for name, tensor in model.input.items() if name != "masked_lm_positions"}
+    outputs = {
+        "sequence_output": model.get_layer(layer_names.FIRST_POSITION).input,
+        "pooled_output": model.get_layer(layer_names.POOLER).output,
+    }
+    return keras.Model(inputs, outputs, name="encoder")
+
+
+def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
+    """Takes layers out of training: they get no update and no decay, and the optimizer keeps nothing for them.
+
+    To be called before the optimizer is built. The masked-LM output shares its matrix with word_embeddings and is
+    frozen with it, except for its bias.
+
+    Args:
+        model: its layers with weights are looked at.
+        patterns: regular expressions that must match a layer's whole name, such as "layer_[0-3]_.*" or ".*embeddings".
+
+    Returns:
+        The names of the frozen layers.
+
+    Raises:
+        UserError: a pattern is none or matches no layer, or no layer is left to train.
+    """
+    names = [layer.name for layer in model.layers if layer.weights]
+    frozen = set()
+    for pattern in patterns:
+        try:
+            matched = {name for name in names if re.fullmatch(pattern, name)}
+        except re.error as error:
+            raise UserError(f"{pattern!r} is not a regular expression: {error}") from error
+        if not matched:
+            raise UserError(
+                f"no layer's whole name matches {pattern!r}; the layers with weights are {', '.join(names)}"
+            )
+        frozen |= matched
+    if len(frozen) == len(names):
+        raise UserError(f"{', '.join(map(repr, patterns))} freeze every layer, so that nothing is left to train")
+    for name in frozen:
+        model.get_layer(name).trainable = False
+    return [name for name in names if name in frozen]

@@ -1,0 +1,53 @@
+"""What a run checks of its flags and files before anything else."""
+
+import dataclasses
+
+from official_bert.checkpoints.vocabulary import check_vocabulary, lines_of
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.pretraining.options import Options
+from official_bert.utils import files
+
+
+def read_config(options: Options) -> BertConfig:
+    """Returns the model's configuration, with the vocabulary's size where that is asked for."""
+    config = BertConfig.from_json_file(options.bert_config_file)
+    if options.vocab_size_from_vocab:
+        vocab = files.read_text(str(options.vocab_file))
+        return dataclasses.replace(config, vocab_size=len(lines_of(vocab)))
+    return config
+
+
+def check_vocabulary_size(options: Options, config: BertConfig) -> None:
+    """Raises a UserError if the vocabulary has more tokens than the model; warns if it has fewer."""
+    if options.vocab_file:
+        for note in check_vocabulary(files.read_text(options.vocab_file), config, options.vocab_file):
+            print(f"warning: {note}; --vocab_size_from_vocab makes the table as large as the vocabulary", flush=True)
+
+
+def check_lengths(options: Options, config: BertConfig) -> None:
+    """Raises a UserError if a phase has longer records than the model reads."""
+    for phase in options.phases:
+        if phase.max_seq_length > config.max_position_embeddings:
+            raise UserError(
+                f"{phase.flag('max_seq_length')} is {phase.max_seq_length}, but {options.bert_config_file} has "
+                f"max_position_embeddings {config.max_position_embeddings}"
+            )
+
+
+def check_replicas(options: Options, replicas: int) -> None:
+    """Raises a UserError if batches cannot be shared evenly among the replicas, or they are not those expected."""
+    on_tpu = options.strategy == "tpu"
+    if options.num_tpu_cores is not None and on_tpu and options.num_tpu_cores != replicas:
+        raise UserError(f"--num_tpu_cores is {options.num_tpu_cores}, but the TPU has {replicas}")
+    if options.jit_compile and (replicas > 1 or on_tpu):
+        raise UserError("--jit_compile is for one CPU or GPU; leave it out")
+    if options.eval_batch_size % replicas:
+        raise UserError(f"--eval_batch_size is {options.eval_batch_size}; expected a multiple of {replicas} replicas")
+    parts = replicas * options.gradient_accumulation_steps
+    for phase in options.phases:
+        if phase.train_batch_size % parts:
+            raise UserError(
+                f"{phase.flag('train_batch_size')} is {phase.train_batch_size}; expected a multiple of the {replicas} "
+                f"replicas times --gradient_accumulation_steps={options.gradient_accumulation_steps}, {parts}"
+            )

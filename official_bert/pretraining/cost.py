@@ -1,0 +1,174 @@
+"""What training costs: floating-point operations, the machine's rate of them, and memory.
+
+B batch of one device, S sequence, P predictions, L blocks, H hidden size, F intermediate size, N heads, V vocabulary
+"""
+
+import dataclasses
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from official_bert.modeling.config import BertConfig
+
+# [B, S, F] that an activation's gradient needs besides its result; those of other activations need none.
+_KEPT_BY_ACTIVATION = {"gelu": 4, "gelu_exact": 3}
+
+
+def training_flop(config: BertConfig, batch: int, length: int, predictions: int) -> int:
+    """Returns the floating-point operations of a pre-training step: its matrix products, an addition counting as one.
+
+    In multiply-adds, forward, an example takes
+
+        L (4 S H^2 + 2 S^2 H + 2 S H F)    projections, attention's two products, feed-forward layer
+        + H^2 + 2 H                        pooler and next sentence
+        + P (H^2 + H V)                    masked-LM transform and scores
+
+    A multiply-add is 2 operations, and the backward pass takes twice the forward one. All positions count, padding too.
+    Embeddings are look-ups and count for nothing; nor does what rematerialization computes a second time.
+
+    Args:
+        config: the model's sizes.
+        batch: examples in a step, over all devices.
+        length: S.
+        predictions: P.
+    """
+    width, wide = config.hidden_size, config.intermediate_size
+    block = 4 * length * width**2 + 2 * length**2 * width + 2 * length * width * wide
+    heads = width**2 + 2 * width + predictions * (width**2 + width * config.vocab_size)
+    return 3 * 2 * batch * (config.num_hidden_layers * block + heads)
+
+
+def matmul_rate(strategy: tf.distribute.Strategy, dtype: str = "float32", repeats: int = 5) -> float:
+    """Measures the operations per second of large matrix products, on all replicas at once, in about a second.
+
+    The products are of square matrices of 1,024 rows on a CPU and of 8,192 elsewhere, eight in a call, one after
+    another; the fastest call counts. What it returns is of all replicas together.
+
+    Args:
+        strategy: where to run.
+        dtype: of the matrices: "float32", "bfloat16" or "float16".
+        repeats: number of calls.
+    """
+    size = 1024 if "CPU" in strategy.extended.worker_devices[0] else 8192
+    products = 8
+
+    with strategy.scope():
+        # A variable: of constants TensorFlow would compute the products once, before the clock runs.
+        matrix = tf.Variable(tf.random.stateless_normal((size, size), (1, 2)) * size**-0.5)  # keeps norms near 1
+
+    def on_replica() -> tf.Tensor:
+        x = factor = tf.cast(matrix, dtype)
+        for _ in range(products):
+            x = tf.matmul(x, factor)
+        return tf.reduce_sum(tf.cast(x, tf.float32))  # a scalar to fetch, so that all is done when it is there
+
+    @tf.function
+    def run() -> Any:
+        return strategy.experimental_local_results(strategy.run(on_replica))
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        for result in run():
+            result.numpy()
+        return time.perf_counter() - start
+
+    seconds()  # compiles
+    operations = 2 * size**3 * products * strategy.num_replicas_in_sync
+    return operations / min(seconds() for _ in range(repeats))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes that pre-training needs on each device.
+
+    Attributes:
+        weights: in float32.
+        optimizer: its moments, for every weight two.
+        gradients: of the weights, and the parts of the word embeddings' one, which comes from the input and the output.
+        activations: what is kept from the forward pass for the backward pass.
+        working: what the loss, or one block's backward pass, needs for itself.
+        update: what the update needs when the backward pass is over: gradients, clipped ones, the rule's intermediate
+            values. TensorFlow updates all variables at once.
+    """
+
+    weights: int
+    optimizer: int
+    gradients: int
+    activations: int
+    working: int
+    update: int
+
+    @property
+    def total(self) -> int:
+        """The peak of a step."""
+        return self.weights + self.optimizer + max(self.gradients + self.activations + self.working, self.update)
+
+
+def memory_estimate(
+    config: BertConfig,
+    batch: int,
+    length: int,
+    predictions: int,
+    dtype: str = "float32",
+    rematerialize: bool = False,
+) -> Memory:
+    """Estimates what pre-training needs on each device, besides the program itself.
+
+    Activations are counted tensor by tensor, as TensorFlow's gradients want them without XLA, with dropout. For each
+    block and with c bytes to a number (4, or 2 in half precision):
+
+        B S H (6 c + 18)          input, query, key, value, context, input of the feed-forward layer in c bytes; of each
+                                  normalization its input and scale in float32; two dropout masks of a byte
+        B N S S (c + 5)           probabilities in float32 before dropout and in c bytes after it, the mask
+        B S F c (1 + 4)           the feed-forward layer's inside, of which 4 are GELU's (exact: 3; others: 0)
+
+    With `rematerialize` it is B S H c for each block. The other parts are rounder. All optimizers keep two numbers for
+    a weight.
+
+    Measured peaks on a CPU (of what a process grew by since before the model was built; BERT-Tiny, Mini and Small,
+    batches of 2,048 to 8,192 tokens, float32 and bfloat16, with and without rematerialization) are 1.1 to 1.4 times the
+    total; 0.1 to 0.2 GB of that are the traced step. With XLA, which gains less from rematerialization, up to 1.6.
+
+    Args:
+        config: the model's sizes.
+        batch: B, the examples of one device in a step (of one micro-batch, where gradients are accumulated).
+        length: S.
+        predictions: P.
+        dtype: of the computation: "float32", "bfloat16" or "float16", or a Keras policy of them.
+        rematerialize: whether blocks are computed again in the backward pass.
+    """
+    number = 4 if dtype == "float32" else 2
+    width, wide, blocks = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    tokens, scores = batch * length, batch * config.num_attention_heads * length**2
+    inside = (
+        tokens * width * (6 * number + 18)
+        + scores * (number + 5)
+        + tokens * wide * number * (1 + _KEPT_BY_ACTIVATION.get(config.hidden_act, 0))
+    )
+    weights = 4 * parameter_count(config)
+    table = 4 * config.vocab_size * width
+    logits = 4 * batch * predictions * config.vocab_size
+    activations = blocks * (tokens * width * number if rematerialize else inside)
+    activations += tokens * width * 9  # the embeddings' normalization and dropout mask
+    activations += logits + table * number // 4  # the loss's gradient; the transposed table
+    if number == 2 and not rematerialize:
+        activations += (weights - table) // 2  # the matrices as they are multiplied
+    return Memory(
+        weights=weights,
+        optimizer=2 * weights,
+        gradients=weights + 2 * table,
+        activations=activations,
+        working=max(3 * logits, inside * 3 // 2 if rematerialize else inside // 2),
+        update=weights * 11 // 2,
+    )
+
+
+def parameter_count(config: BertConfig) -> int:
+    """Returns the number of weights of the pre-training model."""
+    width, wide, vocab = config.hidden_size, config.intermediate_size, config.vocab_size
+    norm = 2 * width
+    embeddings = (vocab + config.type_vocab_size + config.max_position_embeddings) * width + norm
+    block = 4 * (width**2 + width) + 2 * norm + 2 * width * wide + wide + width
+    heads = 2 * (width**2 + width) + norm + vocab + 2 * width + 2
+    return embeddings + config.num_hidden_layers * block + heads

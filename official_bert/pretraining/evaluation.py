@@ -1,0 +1,163 @@
+"""Evaluation on held-out records, while training and after it, and the weights that did best."""
+
+import math
+import os
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from official_bert.checkpoints import bundle, run_checkpoints
+from official_bert.checkpoints.model_files import write_contents
+from official_bert.errors import UserError
+from official_bert.pretraining.metrics import pretraining_metrics
+from official_bert.pretraining.record_files import RecordFiles
+from official_bert.pretraining.run_setup import RunSetup
+from official_bert.pretraining.train_step import SUMS, Pretrainer
+from official_bert.utils import files
+from official_bert.utils.training_log import EVAL, TrainingLog
+
+RESULTS_FILE = "eval_results.txt"
+
+
+class HeldOutEvaluation:
+    """Evaluates a run on its held-out records.
+
+    Args:
+        setup: the run.
+        log: where the scores are written.
+    """
+
+    def __init__(self, setup: RunSetup, log: TrainingLog) -> None:
+        self._setup, self._log = setup, log
+
+    def on_the_way(self, is_stopping: Callable[[], bool]) -> bool:
+        """Evaluates while training and keeps the best weights; returns False where a stop came first."""
+        result = self._evaluate(is_stopping)
+        if result is None:
+            return False
+        metrics, _ = result
+        step = self._setup.pretrainer.step
+        print(
+            f"evaluation at step {step:,}: masked LM loss {metrics['masked_lm_loss']:.4f} "
+            f"({100 * metrics['masked_lm_accuracy']:.1f} % right), next sentence "
+            f"{metrics['next_sentence_loss']:.4f} ({100 * metrics['next_sentence_accuracy']:.1f} %)",
+            flush=True,
+        )
+        if self._setup.is_chief and self._best_weights().keep_if_better(step, metrics["loss"]):
+            print(f"the best so far, kept in {best_folder(self._setup.folder)}", flush=True)
+        return True
+
+    def at_the_end(self) -> None:
+        """Evaluates the weights that training ended with, or those of the newest checkpoint, into a file."""
+        setup, options = self._setup, self._setup.options
+        result = self._evaluate(lambda: False)
+        assert result is not None
+        metrics, totals = result
+        results = {"global_step": setup.pretrainer.step, **metrics}
+        text = "".join(f"{name} = {results[name]}\n" for name in sorted(results))
+        if setup.is_chief:
+            files.write_text(os.path.join(setup.folder, RESULTS_FILE), text)
+        print(f"evaluated {totals['next_sentence_count']:,.0f} records, {totals['masked_lm_count']:,.0f} predictions")
+        print(text, end="")
+        baseline = unigram_accuracy(self._records(), options.eval_batch_size, options.max_eval_steps)
+        print(f"unigram baseline, always the commonest token: masked_lm_accuracy = {baseline}", flush=True)
+
+    def _evaluate(self, is_stopping: Callable[[], bool]) -> tuple[dict[str, float], dict[str, float]] | None:
+        """Evaluates and logs; returns what `evaluate` does."""
+        setup, options, records = self._setup, self._setup.options, self._records()
+        with records.naming_damage():
+            result = evaluate(setup.pretrainer, records, options.eval_batch_size, options.max_eval_steps, is_stopping)
+        if result:
+            self._log.write(EVAL, setup.pretrainer.step, result[0])
+        return result
+
+    def _best_weights(self) -> "BestWeights":
+        setup = self._setup
+        return BestWeights(
+            best_folder(setup.folder), setup.pretrainer.model, setup.model_files, self._records().fingerprint
+        )
+
+    def _records(self) -> RecordFiles:
+        records = self._setup.records.held_out
+        assert records is not None
+        return records
+
+
+def evaluate(
+    pretrainer: Pretrainer, records: RecordFiles, batch_size: int, most_batches: int, is_stopping: Callable[[], bool]
+) -> tuple[dict[str, float], dict[str, float]] | None:
+    """Returns the metrics of the weights as they are and the sums behind them; None where a stop came first.
+
+    Args:
+        pretrainer: holds the weights.
+        records: to evaluate on.
+        batch_size: records in a batch, over all devices.
+        most_batches: after which the rest is left out.
+        is_stopping: whether a stop is asked for; it is asked before each batch.
+    """
+    data = records.evaluation(batch_size).take(most_batches)
+    totals = dict.fromkeys(SUMS, 0.0)
+    for batch in pretrainer.strategy.experimental_distribute_dataset(data):
+        if is_stopping():
+            return None
+        for name, value in pretrainer.evaluate(batch).items():
+            totals[name] += value
+    return pretraining_metrics(totals), totals
+
+
+def unigram_accuracy(records: RecordFiles, batch_size: int, most_batches: int) -> float:
+    """Returns how often the best constant answer is right: the share of the commonest token among those to predict."""
+    counts: dict[int, int] = {}
+    for batch in records.evaluation(batch_size).take(most_batches):
+        ids = tf.boolean_mask(batch["masked_lm_ids"], batch["masked_lm_weights"] > 0)
+        for token in ids.numpy().tolist():
+            counts[token] = counts.get(token, 0) + 1
+    return max(counts.values(), default=0) / max(sum(counts.values()), 1)
+
+
+class BestWeights:
+    """The weights that had the lowest loss on the held-out records so far, in a folder of their own.
+
+    Their loss and the records' fingerprint are saved with them, so that they are judged by nothing else.
+
+    Args:
+        folder: where they are kept.
+        model: whose weights.
+        model_files: contents of the small files beside them, by name.
+        data: the fingerprint of the held-out records.
+    """
+
+    def __init__(self, folder: str, model: keras.Model, model_files: dict[str, str], data: int) -> None:
+        self._folder, self._model_files = folder, model_files
+        self._loss = keras.Variable(0.0, dtype="float64", trainable=False, name="loss")
+        self._data = run_checkpoints.counter("data", data)
+        self._saved = run_checkpoints.RunCheckpoints(
+            folder, {"model": model.variables, "best": [self._loss, self._data]}, keep=1
+        )
+
+    def keep_if_better(self, step: int, loss: float) -> bool:
+        """Saves the weights of a step if their loss is finite and below that of those kept; says whether it did."""
+        if not (math.isfinite(loss) and loss < self._lowest(step)):
+            return False
+        write_contents(self._folder, self._model_files)
+        self._loss.assign(loss)
+        self._saved.save(step)
+        return True
+
+    def _lowest(self, step: int) -> float:
+        try:
+            path = self._saved.newest_whole()
+        except UserError:  # what cannot be read is not the best
+            return math.inf
+        # Those of a later step are of a run that was stopped and went on from before: its steps are taken again.
+        if path is None or run_checkpoints.step_of(path) > step:
+            return math.inf
+        source = bundle.open_bundle(path)
+        held = {name: source.read(f"best/{name}/.ATTRIBUTES/VARIABLE_VALUE") for name in ("loss", "data")}
+        return float(held["loss"]) if int(held["data"]) == int(self._data.numpy()) else math.inf
+
+
+def best_folder(folder: str) -> str:
+    """Returns where a run keeps its best weights."""
+    return os.path.join(folder, "best")

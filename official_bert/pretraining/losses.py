@@ -1,0 +1,115 @@
+"""The pre-training losses as sums and counts, so that their mean is over the whole batch on however many devices.
+
+B batch, P predictions, V vocabulary
+"""
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+from keras import ops
+
+# Added to the number of predictions, as in the original, against a batch without any.
+MASKED_LM_EPSILON = 1e-5
+
+
+def pretraining_sums(
+    outputs: dict[str, Any], features: dict[str, Any], compile_masked_lm: bool = False
+) -> dict[str, Any]:
+    """Returns the sums and counts behind losses and accuracies, as float32 scalars.
+
+    A record whose input_mask is all zero is padding of the batch and counts for nothing.
+
+    Args:
+        outputs: of the pre-training model.
+        features: a batch of records.
+        compile_masked_lm: whether XLA compiles the masked-LM loss by itself (see `masked_lm_losses`).
+
+    Returns:
+        masked_lm_loss, masked_lm_correct and masked_lm_count: cross-entropy (natural logarithm), hits and number of the
+        predictions; next_sentence_loss, next_sentence_correct, next_sentence_count: likewise of the records; tokens:
+        positions that are not padding.
+    """
+    logits = outputs["masked_lm_logits"]  # [B, P, V]
+    labels, weights = features["masked_lm_ids"], features["masked_lm_weights"]  # [B, P]
+    masked_lm_loss, masked_lm_hits = masked_lm_losses(logits, labels, compile_masked_lm)
+
+    scores = outputs["next_sentence_logits"]  # [B, 2]
+    targets = features["next_sentence_labels"][:, 0]  # [B]
+    real = ops.cast(features["input_mask"][:, 0], "float32")  # [B]: [CLS] is never padding
+    next_sentence_loss = ops.sparse_categorical_crossentropy(targets, scores, from_logits=True)
+    next_sentence_hits = ops.cast(ops.equal(ops.argmax(scores, axis=-1), targets), "float32")
+    return {
+        "masked_lm_loss": ops.sum(weights * masked_lm_loss),
+        "masked_lm_correct": ops.sum(weights * masked_lm_hits),
+        "masked_lm_count": ops.sum(weights),
+        "next_sentence_loss": ops.sum(real * next_sentence_loss),
+        "next_sentence_correct": ops.sum(real * next_sentence_hits),
+        "next_sentence_count": ops.sum(real),
+        "tokens": ops.sum(ops.cast(features["input_mask"], "float32")),
+    }
+
+
+def masked_lm_losses(logits: Any, labels: Any, compiled: bool = False) -> tuple[Any, Any]:
+    """Returns cross-entropy and hits, each [B, P] float32, in fewer passes over the logits than their definitions take.
+
+    The logits are by far the largest tensor of a small model: 78 MB for 640 predictions of 30,522 pieces. A hit is a
+    label that is the first of the highest logits, as argmax would find it. The gradient is softmax minus one-hot.
+
+    Args:
+        logits: [B, P, V] float32.
+        labels: [B, P] int32, from 0 up to V; the loss of any other is not a number.
+        compiled: whether XLA compiles these passes, for steps that are not compiled as a whole: a pass then does what
+            TensorFlow's kernels do in several, and matrix products stay with those kernels.
+    """
+    forward: Any = _compiled(_forward) if compiled else _forward
+    backward: Any = _compiled(_backward) if compiled else _backward
+    vocab = logits.shape[-1]
+
+    @tf.custom_gradient
+    def losses(logits: tf.Tensor) -> tuple[Any, Any]:
+        loss, hits, log_sums = forward(logits, flat_labels)
+
+        def gradient(of_loss: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
+            return backward(logits, flat_labels, log_sums, of_loss)
+
+        return (loss, hits), gradient
+
+    flat_labels = tf.reshape(labels, [-1])  # [B * P]
+    loss, hits = losses(tf.reshape(logits, [-1, vocab]))
+    return tf.reshape(loss, tf.shape(labels)), tf.reshape(hits, tf.shape(labels))
+
+
+def _forward(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Loss, hits and logarithm of the summed exponentials, each [N], from [N, V] and [N]."""
+    pieces = tf.range(logits.shape[-1])
+    is_piece = (labels >= 0) & (labels < logits.shape[-1])
+    of_label = tf.gather(logits, tf.where(is_piece, labels, 0), batch_dims=1)
+    highest = tf.reduce_max(logits, axis=1)
+    log_sum = tf.math.log(tf.reduce_sum(tf.exp(logits - highest[:, None]), axis=1))
+    is_better = (logits > of_label[:, None]) | ((logits == of_label[:, None]) & (pieces < labels[:, None]))
+    hits = tf.cast(~tf.reduce_any(is_better, axis=1), tf.float32)
+    return tf.where(is_piece, log_sum - (of_label - highest), float("nan")), hits, highest + log_sum
+
+
+def _backward(logits: tf.Tensor, labels: tf.Tensor, log_sums: tf.Tensor, of_loss: tf.Tensor) -> tf.Tensor:
+    """The loss's gradient by the logits, [N, V]."""
+    expected = tf.one_hot(labels, logits.shape[-1])
+    return (tf.exp(logits - log_sums[:, None]) - expected) * of_loss[:, None]
+
+
+@functools.cache
+def _compiled(function: Any) -> Any:
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+def mean_losses(sums: dict[str, Any], masked_lm_count: Any, next_sentence_count: Any) -> tuple[Any, Any]:
+    """Returns the masked-LM loss, sum / (count + 1e-5), and the next-sentence loss, sum / count.
+
+    Args:
+        sums: of one device, from `pretraining_sums`.
+        masked_lm_count: the number of predictions in the whole batch, on all devices.
+        next_sentence_count: the number of records in the whole batch.
+    """
+    masked_lm = sums["masked_lm_loss"] / (masked_lm_count + MASKED_LM_EPSILON)
+    return masked_lm, sums["next_sentence_loss"] / ops.maximum(next_sentence_count, 1.0)

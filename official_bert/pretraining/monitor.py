@@ -1,0 +1,130 @@
+"""What is watched while a run trains: measurements for the log, and whether every step was finite."""
+
+import os
+
+from official_bert.checkpoints import run_checkpoints
+from official_bert.errors import UserError
+from official_bert.pretraining import cost
+from official_bert.pretraining.metrics import pretraining_metrics
+from official_bert.pretraining.options import Phase
+from official_bert.pretraining.record_files import RecordFiles
+from official_bert.pretraining.run_setup import RunSetup
+from official_bert.utils.training_log import TRAIN, TrainingLog, progress_line
+
+_MOST_SKIPPED = 100  # steps in a row that are not finite: a run that only skips is stopped
+
+
+class Monitor:
+    """Sums up the steps since the last line of the log, writes that line, and stops a run whose steps are not finite.
+
+    Args:
+        setup: the run.
+        log: where measurements and notices are written.
+
+    Attributes:
+        skipped_in_a_row: how many steps up to now, without a finite one among them, were skipped.
+    """
+
+    def __init__(self, setup: RunSetup, log: TrainingLog) -> None:
+        self._setup, self._log = setup, log
+        self._matmul_rate = cost.matmul_rate(setup.strategy, setup.options.dtype)
+        self.skipped_in_a_row = 0
+        self.start_interval(setup.pretrainer.step)
+
+    def start_interval(self, step: int) -> None:
+        """Begins the next line of the log after a step."""
+        self._first_step, self._seconds = step, 0.0
+        self._sums: dict[str, float] = {}
+
+    def add(self, sums: dict[str, float], seconds: float) -> None:
+        """Adds a call's sums (see Pretrainer.train) and what it took."""
+        self._seconds += seconds
+        self._sums = {name: self._sums.get(name, 0.0) + value for name, value in sums.items()}
+
+    def write(self, step: int, phase: Phase) -> None:
+        """Writes the means over the steps since the last line, up to `step`, to the log and the terminal."""
+        if self._sums["nonfinite_steps"] < step - self._first_step:  # else all were skipped; the notices say so
+            values = self._measurements(step, phase)
+            self._log.write(TRAIN, step, values)
+            print(progress_line(step, self._setup.options.total_steps, values), flush=True)
+        self.start_interval(step)
+
+    def _measurements(self, step: int, phase: Phase) -> dict[str, float]:
+        steps, seconds, sums = step - self._first_step, self._seconds, self._sums
+        flop = cost.training_flop(
+            self._setup.config, phase.train_batch_size, phase.max_seq_length, phase.max_predictions_per_seq
+        )
+        return {
+            **pretraining_metrics(sums),
+            "learning_rate": float(self._setup.pretrainer.schedule(step - 1)),
+            "gradient_norm": sums["gradient_norm"] / max(steps - sums["nonfinite_steps"], 1),
+            "steps_per_second": steps / seconds,
+            "examples_per_second": steps * phase.train_batch_size / seconds,
+            "tokens_per_second": sums["tokens"] / seconds,
+            "input_wait_share": sums["input_wait"] / seconds,
+            "model_flops_per_second": flop * steps / seconds,
+            "flops_utilization": flop * steps / seconds / self._matmul_rate,
+            "max_seq_length": phase.max_seq_length,
+        }
+
+    def check_finite(
+        self, sums: dict[str, float], first: int, last: int, position: int, phase: Phase, records: RecordFiles
+    ) -> None:
+        """Notes steps that were skipped, as they were not finite, or stops the run.
+
+        Args:
+            sums: of a call (see Pretrainer.train).
+            first: the number of steps done before the call.
+            last: the number of steps done after it.
+            position: how many records of the phase were used before the call.
+            phase: which the steps belong to.
+            records: of the phase.
+
+        Raises:
+            UserError: a step was not finite, and is not to be skipped, or too many were skipped in a row.
+        """
+        if sums["nonfinite_steps"] < last - first:
+            self.skipped_in_a_row = 0
+        self.skipped_in_a_row += int(sums["nonfinite_at_end"])
+        if not sums["nonfinite_steps"]:
+            return
+        step = int(sums["nonfinite_step"])
+        what = (
+            f"step {step:,}: loss {sums['nonfinite_loss']}, gradient norm {sums['nonfinite_norm']} "
+            "(sums over the batch)"
+        )
+        options = self._setup.options
+        first_skipped = last - self.skipped_in_a_row + 1
+        # Gradients of float16 overflow now and then, until the loss is scaled less.
+        skips = options.on_nonfinite == "skip" or (options.dtype == "float16" and not sums["nonfinite_losses"])
+        if skips and self.skipped_in_a_row < _MOST_SKIPPED:
+            self._log.note(step, f"{sums['nonfinite_steps']:.0f} steps skipped as not finite, the first: {what}")
+            print(f"skipped {sums['nonfinite_steps']:.0f} steps that were not finite; {what}", flush=True)
+            return
+        # Step n, counted from 1, takes the batch after those of the n - 1 steps before it.
+        used_before = position + (step - 1 - first) * phase.train_batch_size
+        locations = records.record_locations(options.random_seed, used_before, phase.train_batch_size)
+        raise UserError(
+            f"loss or gradient is not finite in {what}; its records, numbered from 0: {locations}; "
+            f"{self._describe_checkpoints(first_skipped if skips else step)}; lower --learning_rate, lengthen the "
+            "warm-up, look at these records, or "
+            + (
+                f"take --dtype=bfloat16 or float32 ({self.skipped_in_a_row} steps in a row were skipped)"
+                if skips
+                else "leave such steps out with --on_nonfinite=skip"
+            )
+        )
+
+    def _describe_checkpoints(self, step: int) -> str:
+        """What is left to go on from when a step, counted from 1, is the first that was not finite."""
+        before: list[str] = []
+        later: list[str] = []
+        for path in run_checkpoints.saved_checkpoints(self._setup.folder):
+            (before if run_checkpoints.step_of(path) < step else later).append(os.path.basename(path))
+        if later:
+            return f"remove {', '.join(later)}, saved while steps were skipped" + (
+                f", to go on from {before[0]}" if before else ", and begin anew"
+            )
+        if before:
+            return f"the same command goes on from {before[0]}, saved before it"
+        return "no checkpoint was saved before it"

@@ -1,0 +1,269 @@
+"""The record files of a run: checked against manifest, vocabulary and model, and turned into batches."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from official_bert.data import manifest, record_damage, record_reader, record_schema
+from official_bert.data.dynamic_masking import DynamicMasking
+from official_bert.data.input_pipeline import evaluation_batches, record_locations, training_batches
+from official_bert.data.record_damage import RecordRanges
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.exact import load_vocab
+from official_bert.utils import files
+
+# Before the first step; every other record is checked when it is read.
+_FILES_CHECKED, _RECORDS_CHECKED = 16, 100
+_MOST_NAMED = 20  # records of a file in an error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordFiles:
+    """Record files that fit together and the model.
+
+    Attributes:
+        paths: the files.
+        schema: of the records in them.
+        masking: hides tokens of records that were written without masks; None where they have them.
+        readable: the ranges of records that can be read, of each file; None for all.
+        manifests: that describe these files.
+        shards: the manifest's entry of each file that has one.
+        damaged: how many records are left out because they cannot be read.
+    """
+
+    paths: list[str]
+    schema: record_schema.Schema
+    masking: DynamicMasking | None
+    readable: RecordRanges | None
+    manifests: list[manifest.Manifest]
+    shards: dict[str, manifest.Shard]
+    damaged: int = 0
+
+    @classmethod
+    def find(
+        cls,
+        patterns: list[str],
+        flag: str,
+        *,
+        max_seq_length: int,
+        max_predictions_per_seq: int,
+        config: BertConfig,
+        vocab_file: str | None,
+        do_lower_case: bool | None = None,
+        skip_damaged: bool = False,
+    ) -> "RecordFiles":
+        """Returns the files that match, after all checks that can be made before the first step.
+
+        Args:
+            patterns: file names or glob patterns.
+            flag: the flag that they came from, without dashes.
+            max_seq_length: expected length of the records.
+            max_predictions_per_seq: expected number of predictions.
+            config: the model.
+            vocab_file: the vocabulary, if known; needed where tokens are to be hidden while training.
+            do_lower_case: whether the vocabulary is uncased; None to believe the manifests.
+            skip_damaged: whether damaged records are left out; all files are read through to find them.
+
+        Raises:
+            UserError: there is no file, or something does not fit.
+        """
+        all_paths = files.expand(patterns, flag)
+        for path, manifest_file in manifest.missing_files(patterns, all_paths).items():
+            raise UserError(
+                f"--{flag}: {path} is missing, which {manifest_file} names; restore it by running the command that "
+                "made it again, or from a copy; or name the files to be used without a pattern"
+            )
+        described = manifest.of_files(all_paths)
+        paths = _without_empty_files(all_paths)
+        # A run whose records are in several folders has a manifest in each, of the same source.
+        manifests: list[manifest.Manifest] = []
+        for each, _ in described.values():
+            if all(each.source != other.source for other in manifests):
+                manifests.append(each)
+        for each in manifests:
+            _check_manifest(each, flag, max_seq_length, max_predictions_per_seq, vocab_file)
+        _check_casing(manifests, flag, do_lower_case)
+        dynamic = {each.source["flags"].get("masking") == "dynamic" for each in manifests}
+        if len(dynamic) > 1 or (dynamic == {True} and len(described) < len(paths)):
+            raise UserError(f"--{flag}: some of the records have masks and others have none; give files of one kind")
+        sizes = (config.vocab_size, config.type_vocab_size)
+        masking = None
+        if dynamic == {True}:
+            masking = _masking(manifests, max_predictions_per_seq, vocab_file)
+            schema = record_schema.unmasked_schema(max_seq_length, *sizes)
+        else:
+            schema = record_schema.pretraining_schema(max_seq_length, max_predictions_per_seq, *sizes)
+        readable, damaged = record_damage.find_readable_ranges(paths, schema) if skip_damaged else (None, 0)
+        _check_first_records(paths, schema, skip_damaged)
+        return cls(
+            paths=paths,
+            schema=schema,
+            masking=masking,
+            readable=readable,
+            manifests=manifests,
+            shards={path: shard for path, (_, shard) in described.items()},
+            damaged=damaged,
+        )
+
+    def training(self, batch_size: int, seed: int, skipped_records: int) -> tf.data.Dataset:
+        """Returns endless batches: see input_pipeline.training_batches."""
+        return training_batches(
+            self.paths,
+            batch_size,
+            self.schema,
+            seed,
+            skipped_records,
+            self._record_ranges(skipped_records),
+            self.masking,
+        )
+
+    def evaluation(self, batch_size: int) -> tf.data.Dataset:
+        """Returns each record once: see input_pipeline.evaluation_batches."""
+        return evaluation_batches(self.paths, batch_size, self.schema, self.readable, self.masking)
+
+    def record_locations(self, seed: int, skipped_records: int, number: int) -> str:
+        """Returns where the records stand that `training` yields after the skipped ones, for a reader."""
+        numbers: dict[str, list[int]] = {}
+        for path, record in record_locations(
+            self.paths, seed, skipped_records, number, self._record_ranges(skipped_records)
+        ):
+            numbers.setdefault(path, []).append(record)
+        return "; ".join(
+            f"{path}: {', '.join(map(str, sorted(some)[:_MOST_NAMED]))}{' ...' * (len(some) > _MOST_NAMED)}"
+            for path, some in sorted(numbers.items())
+        )
+
+    @contextlib.contextmanager
+    def naming_damage(self) -> Iterator[None]:
+        """Turns TensorFlow's error of a damaged record, within this context, into one that names file and record."""
+        try:
+            yield
+        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+            damage = record_damage.describe_first_damage(self.paths, self.schema)
+            if damage is None:
+                raise
+            raise UserError(
+                f"{damage}; checkpoints up to here are intact; --on_corrupt_record=skip leaves damaged records out"
+            ) from error
+
+    def identity(self) -> list[dict[str, Any]]:
+        """Returns what tells these files from others: name, length in bytes and, where a manifest has it, checksum."""
+        return [
+            {
+                "file": os.path.basename(path),
+                "bytes": files.size(path),
+                "sha256": self.shards[path].sha256 if path in self.shards else None,
+            }
+            for path in self.paths
+        ]
+
+    @property
+    def fingerprint(self) -> int:
+        """A number that other files would hardly have."""
+        return zlib.crc32(json.dumps(self.identity(), sort_keys=True).encode())
+
+    def _record_ranges(self, skipped_records: int) -> RecordRanges | None:
+        # Numbers of records are needed to start within the data alone; the manifest has them without reading.
+        if self.readable is not None or not skipped_records:
+            return self.readable
+        counts = [
+            self.shards[path].records if path in self.shards else record_reader.count(path) for path in self.paths
+        ]
+        return [[(0, count)] for count in counts]
+
+
+def _without_empty_files(paths: list[str]) -> list[str]:
+    empty = [path for path in paths if not files.size(path)]
+    if len(empty) == len(paths):
+        raise UserError(f"there is no record in {', '.join(paths)}; make some with data_gen.create_pretraining_data")
+    if empty:
+        print(f"warning: left out, since they are empty: {', '.join(empty)}")
+    return [path for path in paths if path not in empty]
+
+
+def _check_manifest(
+    described: manifest.Manifest, flag: str, max_seq_length: int, max_predictions_per_seq: int, vocab_file: str | None
+) -> None:
+    flags = described.source["flags"]
+    prefix = "phase2_" if flag.startswith("phase2_") else ""
+    wanted = {"max_seq_length": max_seq_length, "max_predictions_per_seq": max_predictions_per_seq}
+    for name, value in wanted.items():
+        if flags.get(name, value) != value:
+            raise UserError(
+                f"--{prefix}{name} is {value}, but the manifest says that the records of --{flag} were made with "
+                f"{flags[name]}; give that"
+            )
+    if vocab_file and manifest.sha256(vocab_file) != described.source["vocabulary"]:
+        raise UserError(
+            f"{vocab_file} is not the vocabulary that the records of --{flag} were made with (their manifest has "
+            "another hash of it); give that one"
+        )
+
+
+def _check_casing(manifests: list[manifest.Manifest], flag: str, do_lower_case: bool | None) -> None:
+    recorded = {each.source["flags"].get("do_lower_case") for each in manifests} - {None}
+    if len(recorded) > 1:
+        raise UserError(f"--{flag}: some of the records are lower-cased and others are not; give files of one kind")
+    if do_lower_case is not None and recorded and recorded != {do_lower_case}:
+        contradicting = "--do_lower_case" if do_lower_case else "--nodo_lower_case"
+        raise UserError(
+            f"{contradicting} contradicts the manifest of the records of --{flag}: their text was "
+            f"{'not ' if do_lower_case else ''}lower-cased; leave the flag out"
+        )
+
+
+def _masking(manifests: list[manifest.Manifest], limit: int, vocab_file: str | None) -> DynamicMasking:
+    if not vocab_file:
+        raise UserError(
+            "the records are without masks, which are made while training: that needs their vocabulary; give it as "
+            "--vocab_file"
+        )
+    settings = {
+        (each.source["flags"]["masked_lm_prob"], each.source["flags"]["do_whole_word_mask"]) for each in manifests
+    }
+    if len(settings) > 1:
+        raise UserError(
+            f"the records were made with several values of masked_lm_prob and do_whole_word_mask: {sorted(settings)}; "
+            "give records of one kind"
+        )
+    return DynamicMasking(load_vocab(vocab_file), limit, *next(iter(settings)))
+
+
+def _check_first_records(paths: list[str], schema: record_schema.Schema, damaged_are_left_out: bool) -> None:
+    for path in paths[:_FILES_CHECKED]:
+        try:
+            sample = list(itertools.islice(record_reader.read_file(path), _RECORDS_CHECKED))
+        except UserError as error:
+            if damaged_are_left_out:
+                continue
+            raise UserError(f"{error}; --on_corrupt_record=skip leaves damaged records out") from error
+        if not sample:
+            raise UserError(f"{path} holds no record; make it again with data_gen.create_pretraining_data")
+        problems = {number: record_damage.describe_mismatch(record, schema) for number, record in enumerate(sample)}
+        wrong = {number: problem for number, problem in problems.items() if problem}
+        if not wrong or (damaged_are_left_out and len(wrong) < len(sample)):
+            continue
+        number, problem = next(iter(wrong.items()))
+        if "masked_lm_ids" in schema and _is_unmasked(sample[number], schema):
+            raise UserError(
+                f"{path} was written without masks (--masking=dynamic), as its manifest says; that must lie "
+                f"beside it: copy the *.manifest.json of its run to {os.path.dirname(path) or '.'}"
+            )
+        raise UserError(
+            f"{path}: record {number} (from 0): {problem}; --max_seq_length, --max_predictions_per_seq and "
+            "--bert_config_file must be those that the records were made with"
+        )
+
+
+def _is_unmasked(record: bytes, schema: record_schema.Schema) -> bool:
+    if record_damage.describe_mismatch(record, record_schema.unmasked_schema(*schema["input_ids"].shape)):
+        return False
+    return not any(name.startswith("masked_lm_") for name in tf.train.Example.FromString(record).features.feature)

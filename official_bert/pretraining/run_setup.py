@@ -1,0 +1,336 @@
+"""What a run is made of, read and checked before its first step: a mistake shows in seconds, not after hours."""
+
+import dataclasses
+import functools
+import json
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from official_bert.checkpoints import initial_weights, run_checkpoints
+from official_bert.checkpoints.checkpoint import TOKENIZER_FILE
+from official_bert.checkpoints.model_files import casing_in, check_contents, contents_of
+from official_bert.data import manifest
+from official_bert.errors import CollectedErrors, UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.optimization import distribution
+from official_bert.optimization.choices import DTYPES, TPU
+from official_bert.optimization.schedules import PhasedSchedule, WarmupPolynomialDecay
+from official_bert.pretraining import cost, run_metadata
+from official_bert.pretraining.checks import check_lengths, check_replicas, check_vocabulary_size, read_config
+from official_bert.pretraining.curves import read_curves
+from official_bert.pretraining.options import Options, Phase
+from official_bert.pretraining.record_files import RecordFiles
+from official_bert.pretraining.train_step import Pretrainer
+from official_bert.utils import files
+from official_bert.utils.training_log import TRAIN, read_log
+
+
+class RunRecords:
+    """The records of a run: found and checked when they are first asked for.
+
+    Args:
+        options: the run's.
+        config: the model.
+    """
+
+    def __init__(self, options: Options, config: BertConfig) -> None:
+        self._options, self._config = options, config
+        self._by_phase: dict[int, RecordFiles] = {}
+
+    def training(self, phase: Phase) -> RecordFiles:
+        """Returns the records that a phase trains on."""
+        if phase.number not in self._by_phase:
+            flag = phase.flag("input_file").removeprefix("--")
+            self._by_phase[phase.number] = self._find(phase.input_file, flag, phase)
+        return self._by_phase[phase.number]
+
+    @functools.cached_property
+    def held_out(self) -> RecordFiles | None:
+        """The records to evaluate on: of --eval_input_file, or those of the first phase; None if there is no need."""
+        first_phase = self._options.phases[0]
+        if self._options.eval_input_file:
+            return self._find(self._options.eval_input_file, "eval_input_file", first_phase)
+        return self.training(first_phase) if self._options.do_eval else None
+
+    def _find(self, patterns: list[str], flag: str, phase: Phase) -> RecordFiles:
+        return RecordFiles.find(
+            patterns,
+            flag,
+            max_seq_length=phase.max_seq_length,
+            max_predictions_per_seq=phase.max_predictions_per_seq,
+            config=self._config,
+            vocab_file=self._options.vocab_file,
+            do_lower_case=self._options.do_lower_case,
+            skip_damaged=self._options.on_corrupt_record == "skip",
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSetup:
+    """What a run is made of.
+
+    Attributes:
+        options: what the user asked for.
+        strategy: the devices.
+        config: the model's sizes.
+        model_files: contents of the small files beside the checkpoints, by name.
+        records: to train and to evaluate on.
+        metadata: what run.json keeps of the run.
+        changes: the options (and the records) that --allow_changes let differ from those the run was begun with.
+        pretrainer: the model, its optimizer and its steps.
+        data_position: variables of the position in the data, saved with the weights.
+        checkpoints: where all of it is saved.
+        resumed_from: the checkpoint that the run goes on from; None where it begins.
+    """
+
+    options: Options
+    strategy: tf.distribute.Strategy
+    config: BertConfig
+    model_files: dict[str, str]
+    records: RunRecords
+    metadata: dict[str, Any]
+    changes: dict[str, tuple[Any, Any]]
+    pretrainer: Pretrainer
+    data_position: list[Any]
+    checkpoints: run_checkpoints.RunCheckpoints
+    resumed_from: str | None
+
+    @property
+    def folder(self) -> str:
+        """The run's folder."""
+        return self.options.output_dir
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the run's files: one of several workers does."""
+        return bool(self.strategy.extended.should_checkpoint)
+
+    def write_metadata(self) -> None:
+        """Writes run.json."""
+        files.write_text(os.path.join(self.folder, run_metadata.RUN_FILE), json.dumps(self.metadata, indent=1) + "\n")
+
+
+def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
+    """Returns all that a run needs; the model has random weights still.
+
+    Args:
+        options: what the user asked for.
+        strategy: where to run.
+
+    Raises:
+        UserError: something does not fit together, or does not fit the run that the folder holds.
+    """
+    check_replicas(options, strategy.num_replicas_in_sync)
+    config = read_config(options)
+    records = RunRecords(options, config)
+    resumed_from = _find_checkpoint(options)
+    steps_done = run_checkpoints.step_of(resumed_from) if resumed_from else 0
+    to_do = [phase for phase in options.phases if options.do_train and phase.last_step > steps_done]
+
+    # All mistakes are named at once, those of single flags before those that say that something differs.
+    errors = CollectedErrors()
+    training_records: dict[int, RecordFiles] = {}
+    held_out = None
+    changes: dict[str, tuple[Any, Any]] = {}
+    for phase in to_do:
+        with errors.collecting():
+            training_records[phase.number] = records.training(phase)
+    with errors.collecting():
+        held_out = records.held_out
+    with errors.collecting():
+        check_lengths(options, config)
+    with errors.collecting():
+        check_vocabulary_size(options, config)
+    with errors.collecting():
+        if options.compare_with:
+            read_curves(options.compare_with)
+    with errors.collecting():
+        if options.save_curves and strategy.extended.should_checkpoint:
+            files.check_writable(options.save_curves)
+    manifests = [each for of_phase in (*training_records.values(), held_out) if of_phase for each in of_phase.manifests]
+    options = dataclasses.replace(options, do_lower_case=_resolve_casing(options, manifests))
+    model_files = contents_of(config, options.vocab_file, bool(options.do_lower_case))
+    with errors.collecting():
+        if options.do_train and not (options.begin_anew and not resumed_from):
+            changes = run_metadata.check_resume_compatibility(options, training_records)
+    with errors.collecting():
+        _check_model_files(options, model_files, manifests)
+    errors.raise_if_any()
+
+    metadata = run_metadata.collect_run_metadata(options, config, strategy, training_records, held_out)
+    if options.do_train:
+        _print_memory_estimates(options, config, strategy.num_replicas_in_sync)
+
+    pretrainer = Pretrainer(
+        config=config,
+        strategy=strategy,
+        schedule=_schedule(options),
+        seed=options.random_seed,
+        dtype=DTYPES[options.dtype],
+        jit_compile=options.jit_compile,
+        compile_parts=options.compile_parts and distribution.compiles_parts(strategy),
+        optimizer=options.optimizer,
+        frozen=options.freeze,
+        micro_batches=options.gradient_accumulation_steps,
+        rematerialize=options.rematerialize,
+        skip_nonfinite=options.on_nonfinite == "skip",
+    )
+    metadata["parameters"] = pretrainer.model.count_params()
+    data_position = run_checkpoints.data_position()
+    checkpoints = run_checkpoints.RunCheckpoints(
+        options.output_dir, {**pretrainer.variables, "place": data_position}, options.keep_checkpoint_max
+    )
+    return RunSetup(
+        options=options,
+        strategy=strategy,
+        config=config,
+        model_files=model_files,
+        records=records,
+        metadata=metadata,
+        changes=changes,
+        pretrainer=pretrainer,
+        data_position=data_position,
+        checkpoints=checkpoints,
+        resumed_from=resumed_from,
+    )
+
+
+def _find_checkpoint(options: Options) -> str | None:
+    """The checkpoint that the run goes on from, or is evaluated at; None where it begins.
+
+    Raises:
+        UserError: steps were done, but none of their checkpoints can be read, and --begin_anew is not given.
+    """
+    folder = options.output_dir
+    try:
+        newest = run_checkpoints.newest_whole(folder)
+    except UserError as error:
+        if options.do_train and options.begin_anew:
+            return None
+        hint = "; --begin_anew begins at step 0 in this folder" if options.do_train else ""
+        raise UserError(f"{error}{hint}") from error
+    if newest or not options.do_train or options.begin_anew or not _has_lost_checkpoints(folder):
+        return newest
+    last = max((line["step"] for line in read_log(folder, TRAIN)), default=0)
+    raise UserError(
+        f"{folder} holds a run that has saved checkpoints{f' and logged {last:,} steps' if last else ''}, but none of "
+        "them is there (ckpt-*.index): copy them back to go on; or give another --output_dir; or begin at step 0 in "
+        "this folder with --begin_anew, which empties its log"
+    )
+
+
+def _has_lost_checkpoints(folder: str) -> bool:
+    """Whether a folder without checkpoints shows that there were some: a run killed before its first save has none."""
+    if not files.exists(folder):
+        return False
+    if files.exists(os.path.join(folder, run_checkpoints.STATE_FILE)):  # written after each save
+        return True
+    interval = run_metadata.read_run_metadata(folder).get("flags", {}).get("save_checkpoints_steps", math.inf)
+    return any(line["step"] > interval for line in read_log(folder, TRAIN))
+
+
+def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) -> bool:
+    """Whether the vocabulary is uncased: as the manifests say, else the flag, else the run's folder."""
+    for each in manifests:
+        recorded = each.source["flags"].get("do_lower_case")
+        if recorded is not None:
+            return bool(recorded)
+    if options.do_lower_case is not None:
+        return options.do_lower_case
+    path = os.path.join(options.output_dir, TOKENIZER_FILE)
+    return casing_in(path) if files.exists(path) else True
+
+
+def _check_model_files(options: Options, contents: dict[str, str], manifests: Sequence[manifest.Manifest]) -> None:
+    """Raises a UserError if the folder holds another model; a casing that the manifests contradict is corrected."""
+    path = os.path.join(options.output_dir, TOKENIZER_FILE)
+    if options.do_train and manifests and TOKENIZER_FILE in contents and files.exists(path):
+        if files.read_text(path) != contents[TOKENIZER_FILE]:
+            print(f"note: {path} is corrected: the records' manifest says otherwise", flush=True)
+        contents = {name: content for name, content in contents.items() if name != TOKENIZER_FILE}
+    check_contents(options.output_dir, contents)
+
+
+def _schedule(options: Options) -> PhasedSchedule:
+    return PhasedSchedule(
+        [
+            (
+                phase.first_step,
+                WarmupPolynomialDecay(
+                    phase.learning_rate,
+                    phase.last_step - phase.first_step,
+                    phase.num_warmup_steps,
+                    options.warmup_jump,
+                    options.decay_power,
+                    options.end_learning_rate,
+                ),
+            )
+            for phase in options.phases
+        ]
+    )
+
+
+def _print_memory_estimates(options: Options, config: BertConfig, replicas: int) -> None:
+    for phase in options.phases:
+        needed = cost.memory_estimate(
+            config,
+            phase.train_batch_size // replicas // options.gradient_accumulation_steps,
+            phase.max_seq_length,
+            phase.max_predictions_per_seq,
+            options.dtype,
+            options.rematerialize,
+        )
+        on_tpu = " (its compiler makes do with less: make tpu-check)" if options.strategy == TPU else ""
+        print(
+            f"estimated memory of each device in phase {phase.number}: {needed.total / 1e9:.2f} GB{on_tpu}", flush=True
+        )
+
+
+def restore_or_initialize(setup: RunSetup) -> None:
+    """Gives the model its weights: the run's own, those of --init_checkpoint, or the random ones that it has.
+
+    Raises:
+        UserError: a checkpoint does not fit, or there is nothing to evaluate.
+    """
+    options = setup.options
+    _restore(setup)
+    if setup.resumed_from:
+        print(f"going on from {setup.resumed_from}, step {setup.pretrainer.step:,}")
+    elif options.init_checkpoint:
+        print(f"weights from {options.init_checkpoint}:")
+        loaded = initial_weights.load_weights(setup.pretrainer.model, options.init_checkpoint, options.init_allow)
+        print("\n".join(loaded.lines()), flush=True)
+    elif not options.do_train:
+        raise UserError(
+            f"{setup.folder} has no checkpoint to evaluate; give the --output_dir of a training run, or weights as "
+            "--init_checkpoint"
+        )
+
+
+def _restore(setup: RunSetup) -> None:
+    """Restores the run's checkpoint, as far as it is wanted."""
+    unwanted: set[str] = set()
+    if not setup.options.do_train:
+        unwanted = {"optimizer", "loss_scale", "place"}
+    elif {"optimizer", "freeze"} & setup.changes.keys():
+        print("the optimizer's moments start anew")
+        unwanted = {"optimizer"}
+    if "float16" in setup.changes.get("dtype", ()):
+        unwanted.add("loss_scale")
+    pretrainer = setup.pretrainer
+    if setup.resumed_from:
+        setup.checkpoints.restore(setup.resumed_from, unwanted)
+        if "optimizer" in unwanted:
+            pretrainer.optimizer.iterations.assign(run_checkpoints.step_of(setup.resumed_from))
+    # All workers are at one step if the mean of the squares is the square of the mean.
+    step = float(pretrainer.step)
+    mean, mean_of_squares = (pretrainer.mean_over_workers(value) for value in (step, step**2))
+    if mean_of_squares != mean**2:
+        raise UserError(
+            f"the workers stand at different steps, this one at {step:,.0f}: all must reach the same --output_dir, and "
+            f"read the same checkpoints there; it is {setup.folder}"
+        )

@@ -1,0 +1,274 @@
+"""A model in training: what one step does, on each replica and over all of them.
+
+One tf.function runs K steps; a step runs on every replica its share of the batch, in one piece or in micro-batches. It
+is written out, because it is here that sums over replicas, clipping and random seeds must be seen; Keras' fit breaks on
+several steps per call.
+
+B batch of one replica
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.dropout import dropout_seed, step_seed
+from official_bert.modeling.pretraining_model import build_pretraining_model, freeze
+from official_bert.modeling.rematerialization import rematerialized
+from official_bert.optimization.loss_scale import DynamicLossScale
+from official_bert.optimization.optimizers import get_optimizer
+from official_bert.pretraining.losses import mean_losses, pretraining_sums
+
+SUMS = (
+    "masked_lm_loss",
+    "masked_lm_correct",
+    "masked_lm_count",
+    "next_sentence_loss",
+    "next_sentence_correct",
+    "next_sentence_count",
+    "tokens",
+)
+
+
+class Pretrainer:
+    """A model in training: the steps that change it and those that judge it, under a distribution strategy.
+
+    Args:
+        config: the model's sizes.
+        strategy: where to run.
+        schedule: the learning rate by step.
+        seed: of initial weights and dropout.
+        dtype: a Keras dtype policy. Under mixed_float16 the loss is scaled, and steps that overflow are skipped.
+        jit_compile: whether XLA compiles the step: the first one takes longer, the others less.
+        compile_parts: whether XLA compiles the masked-LM loss and the update by themselves, where it does not compile
+            the step: for one CPU (see distribution.compiles_parts).
+        optimizer: one of optimization.OPTIMIZERS.
+        frozen: regular expressions of layers' names: these are not trained.
+        micro_batches: into how many parts a replica's batch is cut; gradients are summed over them.
+        rematerialize: whether encoder blocks are computed a second time in the backward pass.
+        skip_nonfinite: whether a step whose loss or gradient is not finite leaves the weights as they are.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: BertConfig,
+        strategy: tf.distribute.Strategy,
+        schedule: Any,
+        seed: int,
+        dtype: str = "float32",
+        jit_compile: bool = False,
+        compile_parts: bool = False,
+        optimizer: str = "adamw",
+        frozen: Sequence[str] = (),
+        micro_batches: int = 1,
+        rematerialize: bool = False,
+        skip_nonfinite: bool = False,
+    ) -> None:
+        self.strategy = strategy
+        self.schedule = schedule
+        self._micro_batches = micro_batches
+        self._skip_nonfinite = skip_nonfinite
+        self._seed = zlib.crc32(f"dropout/{seed}".encode()) & 0x7FFFFFFF
+        with strategy.scope():
+            self.model = build_pretraining_model(config, seed=seed, dtype=dtype)
+            if frozen:
+                freeze(self.model, frozen)
+            self.optimizer = get_optimizer(optimizer, schedule)
+            self.optimizer.build(self.model.trainable_variables)
+            self._loss_scale = DynamicLossScale() if dtype == "mixed_float16" else None
+        self._call = rematerialized(self.model) if rematerialize else self.model
+        # Compiled once each; the number of steps is a tensor, so that another number does not compile again.
+        self._compiles_parts = compile_parts and not jit_compile
+        self._update = (
+            tf.function(self._replica_update, jit_compile=True) if self._compiles_parts else self._replica_update
+        )
+        self._train = tf.function(self._train_steps)
+        self._step = tf.function(self.replica_step, jit_compile=True) if jit_compile else self.replica_step
+        self._evaluate = tf.function(self._evaluate_step)
+        self._over_workers = tf.function(self._mean_over_workers)
+
+    @property
+    def variables(self) -> dict[str, list[Any]]:
+        """All that a checkpoint must hold for training to go on the same."""
+        scale = {"loss_scale": self._loss_scale.variables} if self._loss_scale else {}
+        return {"model": self.model.variables, "optimizer": self.optimizer.variables, **scale}
+
+    @property
+    def step(self) -> int:
+        """The number of steps taken."""
+        return int(self.optimizer.iterations.numpy())
+
+    def train(self, batches: Iterator[Any], steps: int) -> dict[str, float]:
+        """Takes steps and returns sums over them, by name.
+
+        Returns:
+            Over the steps that were finite: the sums of pretraining_sums, and gradient_norm. Of the others:
+            - nonfinite_steps: their number; nonfinite_losses: that of those whose loss was not finite.
+            - nonfinite_at_end: how many of them came last, in a row.
+            - nonfinite_step, nonfinite_loss, nonfinite_norm: number from 1, loss and gradient norm of the first whose
+              loss was not finite, or else of the first; 0 where there is none.
+            And input_wait: the seconds in which the devices waited for a batch (0 on a TPU, which asking would stop).
+        """
+        return {name: float(value) for name, value in self._train(batches, tf.constant(steps)).items()}
+
+    def evaluate(self, batch: Any) -> dict[str, float]:
+        """Returns the sums of pretraining_sums over one batch, without dropout."""
+        return {name: float(value) for name, value in self._evaluate(batch).items()}
+
+    def mean_over_workers(self, value: float) -> float:
+        """Returns the mean of all workers' values; all of them must ask together."""
+        if not isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            return value
+        return float(self._over_workers(tf.constant(value, tf.float64)))
+
+    def _mean_over_workers(self, value: tf.Tensor) -> tf.Tensor:
+        def replica_mean(value: tf.Tensor) -> tf.Tensor:
+            # The copy is on the replica's device, which the reduction must know.
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, tf.identity(value))
+
+        return self._of_one_replica(self.strategy.run(replica_mean, args=(value,)))
+
+    # AutoGraph would rewrite all functions that are called here, in vain: most of the time of tracing.
+    @tf.autograph.experimental.do_not_convert
+    def replica_step(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """One step as a replica sees it: [B, ...] of its own, gradients and sums of all.
+
+        Returns:
+            The sums over all replicas, gradient_norm, finite_loss, whether the losses are finite, and finite, whether
+            the gradients are too.
+        """
+        context = tf.distribute.get_replica_context()
+
+        def all_reduce_sum(value: tf.Tensor) -> tf.Tensor:
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+        # The losses' denominators are those of the whole batch: a replica with fewer predictions weighs less.
+        predictions = all_reduce_sum(tf.reduce_sum(features["masked_lm_weights"]))
+        examples = all_reduce_sum(tf.reduce_sum(tf.cast(features["input_mask"][:, 0], tf.float32)))
+        replica = context.replica_id_in_sync_group
+        sums, gradients = self._accumulated(features, predictions, examples, replica)
+        sums = _all_together(sums, all_reduce_sum)
+        finite_loss = tf.math.is_finite(sums["masked_lm_loss"] + sums["next_sentence_loss"])
+        # Dense, since a sparse gradient has no place among the arguments of a compiled function.
+        gradients = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
+        norm, finite = self._update(gradients, finite_loss)
+        return {**sums, "gradient_norm": norm, "finite": finite, "finite_loss": finite_loss}
+
+    def _replica_update(self, gradients: list[Any], finite_loss: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Sums gradients over replicas and applies them; returns their norm, and whether all was finite."""
+        if self._loss_scale:
+            gradients = self._loss_scale.unscale(gradients)
+        gradients, norm = self.optimizer.sum_and_clip(gradients)
+        finite = finite_loss & tf.math.is_finite(norm)
+        skips = self._skip_nonfinite or self._loss_scale is not None
+        self.optimizer.apply_summed(gradients, self.model.trainable_variables, only_if=finite if skips else None)
+        if self._loss_scale:
+            self._loss_scale.update(finite)
+        return norm, finite
+
+    def _accumulated(
+        self, features: dict[str, tf.Tensor], predictions: tf.Tensor, examples: tf.Tensor, replica: Any
+    ) -> tuple[dict[str, tf.Tensor], list[Any]]:
+        """Sums and gradients of a replica's batch, from one micro-batch after the other."""
+        variables = self.model.trainable_variables
+
+        def micro_batch_gradients(number: Any, part: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], list[Any]]:
+            with tf.GradientTape() as tape, dropout_seed(self._dropout_seed(replica, number)):
+                sums = self._sums(part, training=True)
+                loss = tf.add(*mean_losses(sums, predictions, examples))
+                if self._loss_scale:
+                    loss = self._loss_scale.scaled(loss)
+            return sums, tape.gradient(loss, variables)
+
+        if self._micro_batches == 1:
+            return micro_batch_gradients(0, features)
+        parts = {
+            name: tf.reshape(value, (self._micro_batches, value.shape[0] // self._micro_batches, *value.shape[1:]))
+            for name, value in features.items()
+        }
+
+        def add(number: tf.Tensor, totals: dict[str, tf.Tensor], summed: list[tf.Tensor]) -> tuple[Any, Any, Any]:
+            sums, gradients = micro_batch_gradients(number, {name: value[number] for name, value in parts.items()})
+            summed = [total + gradient for total, gradient in zip(summed, gradients, strict=True)]
+            return number + 1, {name: totals[name] + sums[name] for name in totals}, summed
+
+        nothing = {name: tf.constant(0.0) for name in SUMS}
+        zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
+        _, sums, gradients = tf.while_loop(
+            lambda number, *_: number < self._micro_batches,
+            add,
+            (tf.constant(0), nothing, zeros),
+            parallel_iterations=1,
+            maximum_iterations=self._micro_batches,
+        )
+        return sums, gradients
+
+    def _sums(self, features: dict[str, tf.Tensor], training: bool) -> dict[str, tf.Tensor]:
+        # Labels are left out: Keras wants the model's inputs and nothing else.
+        inputs = {name: features[name] for name in self.model.input}
+        return pretraining_sums(self._call(inputs, training=training), features, self._compiles_parts and training)
+
+    def _dropout_seed(self, replica: Any, micro_batch: Any) -> tf.Tensor:
+        return step_seed(self._seed, self.optimizer.iterations, replica, micro_batch)
+
+    def _train_steps(self, batches: Any, steps: tf.Tensor) -> dict[str, tf.Tensor]:
+        # Of 64 bits, so that it makes no difference into how many calls the steps are cut.
+        counts = ("nonfinite_steps", "nonfinite_losses")
+        totals = {name: tf.constant(0.0, tf.float64) for name in [*SUMS, "gradient_norm", *counts]}
+        bad = {name: tf.constant(0.0) for name in ("nonfinite_step", "nonfinite_loss", "nonfinite_norm")}
+        nonfinite_at_end = tf.constant(0)
+        waited = tf.constant(0.0, tf.float64)
+        for _ in tf.range(steps):
+            batch, seconds = self._next(batches, after=totals["gradient_norm"])
+            waited += seconds
+            results = {
+                name: self._of_one_replica(value)
+                for name, value in self.strategy.run(self._step, args=(batch,)).items()
+            }
+            finite, finite_loss = results.pop("finite"), results.pop("finite_loss")
+            is_first = tf.where(
+                finite_loss, ~finite & (totals["nonfinite_steps"] == 0), totals["nonfinite_losses"] == 0
+            )
+            loss = results["masked_lm_loss"] + results["next_sentence_loss"]
+            step = tf.cast(self.optimizer.iterations, tf.float32)
+            now = {"nonfinite_step": step, "nonfinite_loss": loss, "nonfinite_norm": results["gradient_norm"]}
+            bad = {name: tf.where(is_first, now[name], bad[name]) for name in bad}
+            results = {name: tf.where(finite, value, 0.0) for name, value in results.items()}
+            results["nonfinite_steps"] = 1.0 - tf.cast(finite, tf.float32)
+            results["nonfinite_losses"] = 1.0 - tf.cast(finite_loss, tf.float32)
+            totals = {name: totals[name] + tf.cast(results[name], tf.float64) for name in totals}
+            nonfinite_at_end = tf.where(finite, 0, nonfinite_at_end + 1)
+        return {**totals, **bad, "nonfinite_at_end": nonfinite_at_end, "input_wait": waited}
+
+    def _next(self, batches: Any, after: tf.Tensor) -> tuple[Any, tf.Tensor]:
+        """A batch, and the seconds for which it had to be waited for once the step before was done."""
+        if isinstance(self.strategy, tf.distribute.TPUStrategy):
+            return next(batches), tf.constant(0.0, tf.float64)
+        with tf.control_dependencies([after]):
+            since = tf.timestamp()
+        with tf.control_dependencies([since]):
+            batch = next(batches)
+        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+            return batch, tf.timestamp() - since
+
+    def _evaluate_step(self, batch: Any) -> dict[str, tf.Tensor]:
+        def replica_step(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            context = tf.distribute.get_replica_context()
+            sums = self._sums(features, training=False)
+            return _all_together(sums, lambda value: context.all_reduce(tf.distribute.ReduceOp.SUM, value))
+
+        return {
+            name: self._of_one_replica(sums) for name, sums in self.strategy.run(replica_step, args=(batch,)).items()
+        }
+
+    def _of_one_replica(self, value: Any) -> tf.Tensor:
+        return self.strategy.experimental_local_results(value)[0]
+
+
+def _all_together(sums: dict[str, tf.Tensor], all_reduce_sum: Any) -> dict[str, tf.Tensor]:
+    """Sums over replicas, in one exchange for all."""
+    stacked = all_reduce_sum(tf.stack([sums[name] for name in SUMS]))
+    return dict(zip(SUMS, tf.unstack(stacked), strict=True))

@@ -1,0 +1,105 @@
+"""Pre-training from beginning to end: set-up, weights, the loop over steps, evaluation, report."""
+
+import contextlib
+import os
+
+import tensorflow as tf
+
+from official_bert.checkpoints.model_files import write_contents
+from official_bert.errors import UserError
+from official_bert.optimization import distribution
+from official_bert.optimization.choices import MULTI_WORKER
+from official_bert.pretraining import report
+from official_bert.pretraining.curves import comparison, read_curves, save_curves
+from official_bert.pretraining.evaluation import HeldOutEvaluation
+from official_bert.pretraining.monitor import Monitor
+from official_bert.pretraining.options import Options
+from official_bert.pretraining.run_metadata import read_run_metadata
+from official_bert.pretraining.run_setup import RunSetup, restore_or_initialize, set_up
+from official_bert.pretraining.training_loop import TrainingLoop
+from official_bert.utils.locks import lock_folder
+from official_bert.utils.training_log import TrainingLog
+
+_LOST_WORKER = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.InternalError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+
+
+def run(options: Options) -> int:
+    """Trains, evaluates or both, as the options say; returns the process's exit code.
+
+    The code is 0 when all is done, and 128 plus the signal's number when SIGTERM or Ctrl-C stopped training, which
+    saves first.
+
+    Raises:
+        UserError: an option, a file or the output folder is wrong; what was saved stays as it is.
+    """
+    # First of all: a strategy over several workers must be created before TensorFlow does anything else.
+    strategy = distribution.get_strategy(options.strategy, options.tpu_name, options.tpu_zone, options.gcp_project)
+    is_chief = strategy.extended.should_checkpoint  # of several workers, one writes
+    try:
+        with lock_folder(options.output_dir, "output_dir") if is_chief else contextlib.nullcontext():
+            return _run(set_up(options, strategy))
+    except _LOST_WORKER as error:
+        if options.strategy != MULTI_WORKER:
+            raise
+        raise UserError(
+            f"another worker was lost, or cannot be reached ({str(error).splitlines()[0]}); start all workers again "
+            "with the same command: they go on from the last checkpoint"
+        ) from error
+
+
+def _run(setup: RunSetup) -> int:
+    options = setup.options
+    restore_or_initialize(setup)
+    if setup.is_chief:
+        if options.do_train and not setup.resumed_from:
+            setup.checkpoints.remove_all()  # that cannot be read: see --begin_anew
+        write_contents(setup.folder, setup.model_files)
+        # Changed options are written down by the loop, once a step was taken with them.
+        if options.do_train and not (setup.resumed_from and setup.changes):
+            setup.write_metadata()
+    log = TrainingLog(setup.folder if setup.is_chief else None, setup.pretrainer.step if options.do_train else None)
+    evaluation = HeldOutEvaluation(setup, log)
+    if options.do_train:
+        stopped_by = _train(setup, log, evaluation)
+        if stopped_by:
+            return 128 + stopped_by
+    if options.do_eval:
+        evaluation.at_the_end()
+    if setup.is_chief:
+        _write_report(setup)
+    return 0
+
+
+def _train(setup: RunSetup, log: TrainingLog, evaluation: HeldOutEvaluation) -> int | None:
+    """Trains up to the last step; returns the number of the signal that stopped it, if one did."""
+    step, total_steps = setup.pretrainer.step, setup.options.total_steps
+    if setup.resumed_from:
+        log.note(step, f"went on from {os.path.basename(setup.resumed_from)}")
+    if setup.is_chief:
+        setup.checkpoints.remove_unfinished()
+    if step >= total_steps:
+        print(f"all {total_steps:,} steps are done already")
+        return None
+    return TrainingLoop(setup, log, Monitor(setup, log), evaluation).run()
+
+
+def _write_report(setup: RunSetup) -> None:
+    options = setup.options
+    metadata = setup.metadata
+    if not options.do_train:  # after an evaluation alone, what is kept of the training stays
+        metadata = {
+            **metadata, **read_run_metadata(setup.folder), "evaluation_data": metadata["evaluation_data"]
+        }  # fmt: skip
+    written = report.write_report(setup.folder, metadata, options.compare_with)
+    print(f"report in {', '.join(written)}")
+    if options.compare_with:
+        print(comparison(read_curves(setup.folder), read_curves(options.compare_with)))
+    if options.save_curves:
+        save_curves(setup.folder, options.save_curves)
+        print(f"curves kept in {options.save_curves}")

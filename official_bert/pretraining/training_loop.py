@@ -1,0 +1,156 @@
+"""The loop over the steps of a run, with what stands between them: log, evaluation, saving, stopping."""
+
+import signal
+import time
+
+from official_bert.pretraining.evaluation import HeldOutEvaluation
+from official_bert.pretraining.monitor import Monitor
+from official_bert.pretraining.options import Phase
+from official_bert.pretraining.profiling import Profile
+from official_bert.pretraining.record_files import RecordFiles
+from official_bert.pretraining.run_setup import RunSetup
+from official_bert.utils.allocator import retune_allocator
+from official_bert.utils.signals import StopRequest
+from official_bert.utils.training_log import EVAL, TrainingLog, read_log
+
+_GRACE = 10.0  # seconds that one call to the devices should take at the most, so that a stop is answered in time
+
+
+class TrainingLoop:
+    """Trains phase after phase, call after call: a call is a number of steps that the devices take by themselves.
+
+    Args:
+        setup: the run.
+        log: takes notices.
+        monitor: looks at what each call returns.
+        evaluation: judges the weights on the way.
+    """
+
+    def __init__(self, setup: RunSetup, log: TrainingLog, monitor: Monitor, evaluation: HeldOutEvaluation) -> None:
+        self._setup, self._options, self._pretrainer = setup, setup.options, setup.pretrainer
+        self._log, self._monitor, self._evaluation = log, monitor, evaluation
+        self._seconds_per_step: float | None = None  # of all workers; None until a call was timed
+        self._metadata_is_written = not setup.changes
+
+    def run(self) -> int | None:
+        """Trains up to the last step; returns the number of the signal that stopped it, if one did."""
+        with StopRequest() as stop:
+            self._make_up_for_a_missed_evaluation(stop)
+            for phase in self._options.phases:
+                if self._pretrainer.step < phase.last_step:
+                    records = self._setup.records.training(phase)
+                    with records.naming_damage():
+                        stopped_by = self._run_phase(phase, records, stop)
+                    if stopped_by:
+                        return stopped_by
+        return None
+
+    def _run_phase(self, phase: Phase, records: RecordFiles, stop: StopRequest) -> int | None:
+        options, pretrainer, monitor = self._options, self._pretrainer, self._monitor
+        step, position = pretrainer.step, self._position_in(phase, records)
+        self._announce(phase, records)
+        data = records.training(phase.train_batch_size, options.random_seed, position)
+        batches = iter(pretrainer.strategy.experimental_distribute_dataset(data))
+        retune_allocator()
+        profile = Profile(options.profile_steps, self._setup.folder)
+        monitor.start_interval(step)
+        self._seconds_per_step = None
+        is_compiled = False
+        saved_at = step
+        while step < phase.last_step:
+            # Some steps, on the devices.
+            first, step = step, self._end_of_call(step, phase, profile)
+            profile.at(first)
+            since = time.monotonic()
+            sums = pretrainer.train(batches, step - first)
+            seconds = time.monotonic() - since
+            profile.at(step)
+            if is_compiled:  # the first call compiles: what it takes says nothing
+                self._seconds_per_step = pretrainer.mean_over_workers(seconds / (step - first))
+            is_compiled = True
+            monitor.check_finite(sums, first, step, position, phase, records)
+            monitor.add(sums, seconds)
+            position += (step - first) * phase.train_batch_size
+
+            # What is due after them.
+            stopping = self._is_stopping(stop)
+            saving = stopping or step == phase.last_step or step % options.save_checkpoints_steps == 0
+            # A line at each save too, so that the log of a run that goes on from there has the same lines.
+            if saving or step % options.log_steps == 0:
+                monitor.write(step, phase)
+            if self._is_evaluated(step) and not stopping:
+                stopping = not self._evaluate(stop)
+            # Weights that every step since the last save has left as they were are not saved again: that would only
+            # push out older checkpoints, which may be needed to go on from.
+            is_changed = monitor.skipped_in_a_row < step - saved_at
+            if (saving or stopping) and (is_changed or step == phase.last_step):
+                self._save(step, phase, position, records)
+                saved_at = step
+            if stopping:
+                profile.stop()
+                print(f"stopped at step {step:,}; the same command goes on from there")
+                return stop.signal or signal.SIGTERM
+        profile.stop()
+        return None
+
+    def _position_in(self, phase: Phase, records: RecordFiles) -> int:
+        """How many records of the phase were used before the run was stopped; 0 where it had other records."""
+        saved_phase, saved_position, fingerprint = (int(each.numpy()) for each in self._setup.data_position)
+        return saved_position if (saved_phase, fingerprint) == (phase.number, records.fingerprint) else 0
+
+    def _announce(self, phase: Phase, records: RecordFiles) -> None:
+        metadata, step = self._setup.metadata, self._pretrainer.step
+        print(
+            f"training {metadata['parameters']:,} parameters from step {step:,} to {phase.last_step:,}, "
+            f"batches of {phase.train_batch_size} x {phase.max_seq_length} on {', '.join(metadata['devices'])}",
+            flush=True,
+        )
+        if records.damaged:
+            self._log.note(step, f"{records.damaged:,} damaged records of phase {phase.number} are left out")
+
+    def _end_of_call(self, step: int, phase: Phase, profile: Profile) -> int:
+        """The step at which to come back from the devices: to log, to evaluate, to save, or to look for a stop."""
+        options = self._options
+        intervals = (options.log_steps, options.save_checkpoints_steps, options.eval_steps)
+        due = [(step // interval + 1) * interval for interval in intervals if interval]
+        due += [end for end in profile.steps if end > step]
+        most = 1  # until it is known how long a step takes
+        if self._seconds_per_step is not None:
+            most = min(options.iterations_per_loop, max(1, int(_GRACE / self._seconds_per_step)))
+        return min(step + most, phase.last_step, *due)
+
+    def _is_stopping(self, stop: StopRequest) -> bool:
+        """Whether a stop was asked of any worker; all of them must ask together."""
+        return self._pretrainer.mean_over_workers(float(stop.signal is not None)) > 0
+
+    def _is_evaluated(self, step: int) -> bool:
+        eval_steps = self._options.eval_steps
+        ends = {phase.last_step for phase in self._options.phases}
+        return bool(eval_steps and step and (step % eval_steps == 0 or step in ends))
+
+    def _evaluate(self, stop: StopRequest) -> bool:
+        """Evaluates the weights as they are; returns False where a stop came first."""
+        return self._evaluation.on_the_way(lambda: self._is_stopping(stop))
+
+    def _make_up_for_a_missed_evaluation(self, stop: StopRequest) -> None:
+        """Evaluates first where the run was stopped between a step and its evaluation."""
+        step = self._pretrainer.step
+        if not self._is_evaluated(step):
+            return
+        # Only the chief has the log; all workers must evaluate together.
+        missed = self._setup.is_chief and step not in {line["step"] for line in read_log(self._setup.folder, EVAL)}
+        if self._pretrainer.mean_over_workers(float(missed)) > 0:
+            self._evaluate(stop)
+
+    def _save(self, step: int, phase: Phase, position: int, records: RecordFiles) -> None:
+        if not self._setup.is_chief:
+            return
+        for variable, value in zip(
+            self._setup.data_position, (phase.number, position, records.fingerprint), strict=True
+        ):
+            variable.assign(value)
+        print(f"saved {self._setup.checkpoints.save(step)}", flush=True)
+        if not self._metadata_is_written:
+            # Changed options are kept once a step was taken with them, so that a kill before it changes nothing.
+            self._setup.write_metadata()
+            self._metadata_is_written = True

@@ -1,0 +1,261 @@
+"""TensorFlow Serving's JSON requests as tensors.
+
+A request is in rows, {"instances": [...]}, or in columns, {"inputs": ...}. The size of a list is checked before its
+elements, so that a request with far too much costs little more than the reading of its JSON.
+
+B instances
+"""
+
+import base64
+import binascii
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+import orjson
+import tensorflow as tf
+
+from official_bert.inference.exports import DEFAULT_SIGNATURE
+from official_bert.serving.request_error import RequestError
+from official_bert.serving.saved_model import Signature, Tensors
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """The largest request: instances, and bytes of each text."""
+
+    instances: int
+    text_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictRequest:
+    """A signature's inputs, each [B, ...], and whether they came in rows."""
+
+    signature: str
+    inputs: Tensors
+    in_rows: bool
+
+    @property
+    def instances(self) -> int:
+        """How many instances there are, B."""
+        return len(next(iter(self.inputs.values())))
+
+
+def parse(body: bytes, signatures: Mapping[str, Signature], limits: Limits, texts: bool) -> PredictRequest:
+    """Reads a request's body.
+
+    Args:
+        body: JSON.
+        signatures: the model's.
+        limits: what is too large.
+        texts: whether strings are texts, so that they must be UTF-8.
+
+    Raises:
+        RequestError: it cannot be read, or is too large.
+    """
+    message = _json_object(body)
+    unknown = message.keys() - {"signature_name", "instances", "inputs"}
+    if unknown:
+        _refuse(f"unknown key {_shown(min(unknown))}; a request has instances or inputs, and perhaps signature_name")
+    name = message.get("signature_name", DEFAULT_SIGNATURE)
+    if not isinstance(name, str):
+        _refuse(f"signature_name is {_shown(name)}; expected a string")
+    if name not in signatures:
+        _refuse(f"there is no signature {_shown(name)}; the model has {', '.join(signatures)}")
+    signature = signatures[name]
+    if not signature.takes_rows:
+        _refuse(f"signature {name} cannot be called over REST: its inputs have no dimension for instances")
+    if ("instances" in message) == ("inputs" in message):
+        _refuse('expected either {"instances": [...]} (a row for each) or {"inputs": ...} (a column for each input)')
+    if "instances" in message:
+        inputs = _from_rows(message["instances"], signature, limits, texts)
+    else:
+        inputs = _from_columns(message["inputs"], signature, limits, texts)
+    return PredictRequest(name, inputs, "instances" in message)
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        message = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        try:
+            body.decode()
+        except UnicodeDecodeError as not_utf8:
+            _refuse(f"the request is not UTF-8: byte 0x{body[not_utf8.start]:02x} at {not_utf8.start}")
+        _refuse(f"the request is not JSON: {error}")
+    if not isinstance(message, dict):
+        _refuse(f'the request is {_kind(message)}; expected an object: {{"instances": [...]}}')
+    return message
+
+
+def _from_rows(instances: Any, signature: Signature, limits: Limits, texts: bool) -> Tensors:
+    if not isinstance(instances, list) or not instances:
+        _refuse(f"instances is {_shown(instances)}; expected a list with one or more")
+    _check_count(len(instances), limits)
+    inputs = {}
+    only = next(iter(signature.inputs)) if len(signature.inputs) == 1 else None
+    rows = [{only: row} if only and not (isinstance(row, dict) and row.keys() != {"b64"}) else row for row in instances]
+    for i, row in enumerate(rows):
+        _check_names(row, signature, f"instances[{i}]")
+    for name, spec in signature.inputs.items():
+        leaves: list[Any] = []
+        shapes = []
+        for i, row in enumerate(rows):
+            where = f"instances[{i}]" + ("" if only else f".{name}")
+            more, shape = _flat(row[name], name, spec, 1, where)
+            leaves += more
+            shapes.append(shape)
+            if shape != shapes[0]:
+                _refuse(
+                    f"{name} has shape {list(shapes[0])} in instances[0] but {list(shape)} in instances[{i}]; pad them "
+                    "to one length, or send them apart"
+                )
+        inputs[name] = _tensor(leaves, (len(rows), *shapes[0]), name, spec, limits, texts)
+    return inputs
+
+
+def _from_columns(columns: Any, signature: Signature, limits: Limits, texts: bool) -> Tensors:
+    if len(signature.inputs) == 1 and not isinstance(columns, dict):
+        columns = {next(iter(signature.inputs)): columns}
+    _check_names(columns, signature, "inputs")
+    inputs = {}
+    for name, spec in signature.inputs.items():
+        column = columns[name]
+        if not isinstance(column, list):
+            _refuse(f"inputs.{name} is {_kind(column)}; expected a list")
+        if not column:
+            _refuse(f"inputs.{name} is an empty list; expected one or more instances")
+        _check_count(len(column), limits)
+        leaves, shape = _flat(column, name, spec, 0, f"inputs.{name}")
+        inputs[name] = _tensor(leaves, shape, name, spec, limits, texts)
+    counts = {name: len(value) for name, value in inputs.items()}
+    if len(set(counts.values())) > 1:
+        _refuse(f"the inputs have different numbers of instances: {counts}")
+    return inputs
+
+
+def _check_count(count: int, limits: Limits) -> None:
+    if count > limits.instances:
+        _refuse(f"the request has {count} instances; at most {limits.instances} are taken at once")
+
+
+def _check_names(values: Any, signature: Signature, where: str) -> None:
+    expected = ", ".join(signature.inputs)
+    if not isinstance(values, dict):
+        _refuse(f"{where} is {_kind(values)}; expected an object with {expected}")
+    for name in signature.inputs:
+        if name not in values:
+            _refuse(f"{where} lacks {name}; expected an object with {expected}")
+    for name in values:
+        if name not in signature.inputs:
+            _refuse(f"{where} has {_shown(name)}, which is no input; expected {expected}")
+
+
+def _flat(
+    value: Any, name: str, spec: tf.TensorSpec, first_dimension: int, where: str
+) -> tuple[list[Any], tuple[int, ...]]:
+    """Returns the leaves of nested lists, and their shape.
+
+    The lists are opened dimension by dimension, each checked as a whole before the next one is looked at.
+
+    Args:
+        value: nested lists.
+        name: the input's, for errors.
+        spec: the input's.
+        first_dimension: the dimension of the spec that the outermost list is; 1 for one instance.
+        where: the position of the value in the request, for errors.
+    """
+    level: list[Any] = [value]
+    shape: tuple[int, ...] = ()
+    for dimension in range(first_dimension, spec.shape.rank):
+        for i, each in enumerate(level) if set(map(type, level)) - {list} else ():
+            if not isinstance(each, list):
+                _refuse(f"{where}{_index(i, shape)} is {_kind(each)}; expected a list")
+        lengths = list(map(len, level))
+        if len(set(lengths)) > 1:
+            other = next(i for i, length in enumerate(lengths) if length != lengths[0])
+            _refuse(
+                f"{where} has lists of different lengths: {lengths[0]} at {_index(0, shape)}, {lengths[other]} at "
+                f"{_index(other, shape)}"
+            )
+        shape = (*shape, lengths[0] if lengths else 0)
+        if dimension and spec.shape[dimension] not in (None, shape[-1]):
+            inner = shape[1 - first_dimension :]
+            _refuse(f"{name} has shape {list(inner)} for each instance; expected {_dimensions(spec)}")
+        level = [each for part in level for each in part]
+    return level, shape
+
+
+def _index(number: int, shape: tuple[int, ...]) -> str:
+    """The position of an element of nested lists that have been flattened: [0][3]."""
+    return "".join(f"[{i}]" for i in np.unravel_index(number, shape)) if shape else ""
+
+
+def _tensor(
+    leaves: list[Any], shape: tuple[int, ...], name: str, spec: tf.TensorSpec, limits: Limits, texts: bool
+) -> np.ndarray:
+    if spec.dtype == tf.string:
+        values = np.empty(len(leaves), object)
+        values[:] = [_bytes(leaf, name, limits, texts) for leaf in leaves]
+    elif spec.dtype == tf.bool:
+        _check_types(leaves, {bool}, name, "true or false")
+        values = np.array(leaves, bool)
+    elif spec.dtype.is_integer:
+        _check_types(leaves, {int}, name, "an integer")
+        for leaf in (min(leaves), max(leaves)) if leaves else ():
+            if not spec.dtype.min <= leaf <= spec.dtype.max:
+                _refuse(f"{name} has {leaf}; {spec.dtype.name} holds {spec.dtype.min} to {spec.dtype.max}")
+        values = np.array(leaves, spec.dtype.as_numpy_dtype)
+    elif spec.dtype.is_floating:
+        _check_types(leaves, {int, float}, name, "a number")
+        values = np.array(leaves, spec.dtype.as_numpy_dtype)
+    else:
+        _refuse(f"{name} is of type {spec.dtype.name}, which cannot be sent as JSON")
+    return values.reshape(shape)
+
+
+def _dimensions(spec: tf.TensorSpec) -> str:
+    return "[" + ", ".join("any" if size is None else str(size) for size in spec.shape[1:]) + "]"
+
+
+def _bytes(leaf: Any, name: str, limits: Limits, texts: bool) -> bytes:
+    if isinstance(leaf, str):
+        value = leaf.encode()
+    elif isinstance(leaf, dict) and leaf.keys() == {"b64"} and isinstance(leaf["b64"], str):
+        try:
+            value = base64.b64decode(leaf["b64"], validate=True)
+        except (binascii.Error, ValueError) as error:
+            _refuse(f"{name} has a b64 that is not base64: {error}")
+        if texts:
+            try:
+                value.decode()
+            except UnicodeDecodeError as not_utf8:
+                _refuse(f"{name} has a b64 that is not UTF-8: byte 0x{value[not_utf8.start]:02x} at {not_utf8.start}")
+    else:
+        _refuse(f'{name} has {_shown(leaf)}; expected a string, or {{"b64": "..."}}')
+    if len(value) > limits.text_bytes:
+        _refuse(f"{name} has a text of {len(value)} bytes; at most {limits.text_bytes} are taken")
+    return value
+
+
+def _check_types(leaves: list[Any], types: set[type], name: str, expected: str) -> None:
+    if set(map(type, leaves)) - types:
+        wrong = next(leaf for leaf in leaves if type(leaf) not in types)
+        _refuse(f"{name} has {_shown(wrong)}; expected {expected}")
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _shown(value: Any) -> str:
+    """The value as JSON, cut to 40 characters; only the first elements of a list are written."""
+    text = orjson.dumps(value[:40] if isinstance(value, str | list) else value).decode()
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _refuse(message: str) -> NoReturn:
+    raise RequestError(400, message)

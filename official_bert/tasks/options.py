@@ -1,0 +1,168 @@
+"""The options of each task, and the settings that it is trained with where the user gives none.
+
+Nothing here imports TensorFlow or NumPy, so that --help is answered at once.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from official_bert.errors import UserError
+from official_bert.utils.flags import DATA, option
+
+SOURCES = FILES, TFDS = ("files", "tfds")
+LABEL_KINDS = ("classification", "multi_label", "regression", "tagging")
+
+GLUE = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
+SQUAD, SQUAD_V2, SWAG, CODAH, TAGGING, TABLE = "squad", "squad_v2", "swag", "codah", "tagging", "table"
+
+_SOURCE_HELP = "Where examples come from: files, or TensorFlow Datasets, which keeps its own in --data_dir."
+_WINDOWS_HELP = "Tokens from one window of a long text to the next; the windows' answers are averaged. None cuts texts."
+
+
+@dataclasses.dataclass(frozen=True)
+class Defaults:
+    """Settings for training where the user gives none: those of the original's scripts."""
+
+    train_batch_size: int = 32
+    learning_rate: float = 5e-5
+    num_train_epochs: float = 3.0
+    max_seq_length: int = 128
+
+
+def _default(field: Any) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """What every task has."""
+
+    defaults: ClassVar[Defaults] = Defaults()
+
+    data_dir: str | None = option(None, "Folder of the task's files.", group=DATA, free=True)
+
+    def check(self) -> None:
+        """Raises a UserError for values that cannot be."""
+        for name in ("doc_stride", "max_query_length", "max_answer_length", "n_best_size"):
+            value = getattr(self, name, None)
+            if value is not None and value < 1:
+                raise UserError(f"--{name} is {value}; expected at least 1")
+
+    def with_trained(self, task_spec: Mapping[str, Any]) -> Self:
+        """Returns these options with what a fine-tuned model's task.json says, where they have but their defaults."""
+        changes = {
+            field.name: task_spec[field.name]
+            for field in dataclasses.fields(self)
+            if field.name in task_spec and getattr(self, field.name) == _default(field)
+        }
+        return dataclasses.replace(self, **changes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GlueOptions(TaskOptions):
+    """Of the tasks of GLUE."""
+
+    source: str = option(FILES, _SOURCE_HELP, SOURCES, group=DATA)
+    doc_stride: int | None = option(None, _WINDOWS_HELP)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SquadOptions(TaskOptions):
+    """Of SQuAD v1.1."""
+
+    defaults: ClassVar[Defaults] = Defaults(max_seq_length=384)
+
+    source: str = option(FILES, _SOURCE_HELP, SOURCES, group=DATA)
+    doc_stride: int = option(128, "Tokens from one window of a long context to the next.")
+    max_query_length: int = option(64, "Tokens of a question that are kept.")
+    max_answer_length: int = option(30, "Tokens of an answer at most.")
+    n_best_size: int = option(20, "How many answers to keep for each question.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SquadV2Options(SquadOptions):
+    """Of SQuAD v2.0, where a question may have no answer."""
+
+    null_score_diff_threshold: float = option(
+        0.0, "There is no answer if that scores by more than this above the best answer."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultipleChoiceOptions(TaskOptions):
+    """Of SWAG and CODAH."""
+
+    defaults: ClassVar[Defaults] = Defaults(train_batch_size=16, learning_rate=2e-5)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggingOptions(TaskOptions):
+    """Of tagging, from files in the layouts of CoNLL and CoNLL-U."""
+
+    doc_stride: int | None = option(
+        None, "Tokens from one window of a long sentence to the next, about; None for half a window."
+    )
+    tag_column: str = option("", "The tag's column, from 0, or -1 (the default); or upos, xpos; or none.")
+    word_column: int = option(0, "The word's column, from 0; in CoNLL-U it is known.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableOptions(TaskOptions):
+    """Of a table: your own data."""
+
+    source: str = option(FILES, _SOURCE_HELP, SOURCES, group=DATA)
+    tfds_name: str | None = option(None, "Of --source=tfds: the data set there, such as imdb_reviews or conll2003.")
+    train_file: str | None = option(
+        None,
+        "A CSV, TSV or JSON lines file to train on; of TensorFlow Datasets, a part, such as train.",
+        free=True,
+    )
+    eval_file: str | None = option(None, "One to evaluate on.")
+    predict_file: str | None = option(None, "One to predict.", free=True)
+    columns: list[str] = option([], "The names of the columns, for CSV and TSV files without a header.")
+    text_column: str = option(
+        "text", "The column of the text, or of a pair's first one; several, with commas between, are joined."
+    )
+    text_pair_column: str | None = option(None, "The column of a pair's second text.")
+    label_column: str = option("label", "The column of the label.")
+    label_names: list[str] = option(
+        [], "What to call the classes, in the order of the training data's labels (numbers by value)."
+    )
+    label_kind: str = option(
+        "classification",
+        "What a label is; tagging has one for each word.",
+        LABEL_KINDS,
+    )
+    label_separator: str = option(";", "What stands between the labels of multi_label.")
+    doc_stride: int | None = option(None, _WINDOWS_HELP)
+    # No flag: what the training data call the classes of label_names, as a fine-tuned model remembers it.
+    label_values: Sequence[str] = dataclasses.field(default=(), metadata={"free": True})
+
+    def with_trained(self, task_spec: Mapping[str, Any]) -> Self:
+        """As for other tasks; the columns, too, are those that the model was trained with."""
+        kind = {"label_kind": task_spec["kind"]} if task_spec["kind"] in LABEL_KINDS else {}
+        return super().with_trained({**task_spec, **kind, **task_spec.get("table", {})})
+
+
+# The options of each task, by the name that --task gives it.
+TASK_OPTIONS: dict[str, type[TaskOptions]] = {
+    **dict.fromkeys(GLUE, GlueOptions),
+    SQUAD: SquadOptions,
+    SQUAD_V2: SquadV2Options,
+    SWAG: MultipleChoiceOptions,
+    CODAH: MultipleChoiceOptions,
+    TAGGING: TaggingOptions,
+    TABLE: TableOptions,
+}
+
+
+def options_class(task: str) -> type[TaskOptions]:
+    """Returns the class of a task's options.
+
+    Raises:
+        UserError: there is no task of that name.
+    """
+    if task not in TASK_OPTIONS:
+        raise UserError(f"unknown task {task!r}; expected one of {', '.join(TASK_OPTIONS)}")
+    return TASK_OPTIONS[task]

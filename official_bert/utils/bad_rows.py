@@ -1,0 +1,50 @@
+"""What happens to a row of the data that is wrong: reading stops there, or passes it over and counts."""
+
+import collections
+import sys
+
+from official_bert.errors import UserError
+
+STOP, SKIP = "stop", "skip"
+POLICIES = (STOP, SKIP)
+
+_MOST_SHOWN = 5  # of each file, that are shown in full
+
+
+class BadRows:
+    """Collects the rows that cannot be read.
+
+    Args:
+        policy: "stop": the first one is a UserError. "skip": they are counted, and the first ones shown.
+        silent: whether to show none.
+
+    Attributes:
+        counts: how many rows of each file were passed over.
+    """
+
+    def __init__(self, policy: str = STOP, silent: bool = False) -> None:
+        self._policy = policy
+        self._most_shown = 0 if silent else _MOST_SHOWN
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def add(self, path: str, line: int | str, problem: str) -> None:
+        """Takes note of a bad row.
+
+        Args:
+            path: the file.
+            line: the row's first line, from 1; or, in files without lines, what else says where it is.
+            problem: what was received and what was expected.
+
+        Raises:
+            UserError: the policy is to stop.
+        """
+        where = f"{path}, line {line}" if isinstance(line, int) else f"{path}, {line}"
+        if self._policy == STOP:
+            raise UserError(f"{where}: {problem}; correct it, or pass --on_bad_row=skip to leave such rows out")
+        self.counts[path] += 1
+        if self.counts[path] <= self._most_shown:
+            print(f"skipped {where}: {problem}", file=sys.stderr)
+
+    def summary(self) -> list[str]:
+        """Returns a line for each file that has bad rows."""
+        return [f"{count:,} bad rows of {path} were skipped" for path, count in self.counts.items()]

@@ -1,0 +1,310 @@
+"""A command: its flags are the fields of dataclasses, and it is parsed before anything heavy is imported.
+
+    def _train(options: Options) -> None:
+        from official_bert.pretraining import training  # imports TensorFlow
+
+        training.run(options)
+
+    PRETRAIN = Command(
+        script="run_pretraining", summary="Pre-trains BERT on TFRecord files.", main=_train, options=(Options,),
+        examples=("--input_file=a.tfrecord --output_dir=model", "--do_eval --input_file=b.tfrecord --output_dir=model"),
+    )
+
+    PRETRAIN.run()
+
+Several dataclasses make up one command: `main` is called with an instance of each, in order. Where the value of a flag
+decides which other flags there are, the command has variants: `chooser="task"` and `variants={"squad":
+Variant(options=(SquadOptions,), shown_defaults={"max_seq_length": 384}), ...}`. `main` is called with an instance of
+the chosen variant's dataclasses too, after those of the command. A flag of other variants is an error.
+
+A user's mistake is a UserError: one line on standard error, and exit code 1. After Ctrl-C the exit code is 130.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import os
+import re
+import select
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from absl import flags
+
+from official_bert.errors import UserError
+from official_bert.utils import extras, tensorflow_import
+from official_bert.utils.configs import NAMING_CONFIGS, find_config
+from official_bert.utils.flags import Flag, describe, flags_of
+from official_bert.utils.signals import end_interrupted
+
+_HELP = ("--help", "-help", "-h")
+_FLAGFILE = "flagfile"
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """What one value of a command's chooser brings.
+
+    Attributes:
+        options: dataclasses of the flags that only this value (and others that name the same dataclass) has.
+        shown_defaults: what None stands for with this value, by the name of a field of the command's own options:
+            --help shows it, and the owner of the options puts it in place of None.
+    """
+
+    options: tuple[type, ...] = ()
+    shown_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """A program with flags.
+
+    Attributes:
+        script: the module that runs it: `python -m script`.
+        summary: a sentence on what it does.
+        main: called with an instance of each of the options' classes and, if there are positional arguments, with
+            their list; returns the exit code (None for 0). Imports what is heavy when it is called.
+        options: dataclasses, whose fields are the flags.
+        examples: the flags of examples, for the end of --help.
+        extra: the extra of the package whose packages `main` imports, for the error where they are not installed.
+        positional: what arguments that are not flags are; None where there are none, so that one given is an error.
+        chooser: the flag whose value decides which of `variants` holds; it is a required field of the options.
+        variants: further flags and what None stands for, by the chooser's value.
+        aliases: other names of flags, with the name that they stand for.
+        refused: what to give in place of flags that other programs of this kind have, by their name.
+        tensorflow: whether `main` imports TensorFlow, which is then done without its remarks.
+    """
+
+    script: str
+    summary: str
+    main: Callable[..., int | None]
+    options: tuple[type, ...]
+    examples: tuple[str, ...] = ()
+    extra: str | None = None
+    positional: str | None = None
+    chooser: str | None = None
+    variants: Mapping[str, Variant] = dataclasses.field(default_factory=dict)
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tensorflow: bool = True
+
+    def run(self, arguments: Sequence[str] | None = None, program: str | None = None) -> NoReturn:
+        """Runs the command, and ends the process with its exit code.
+
+        Args:
+            arguments: what follows the program's name; None for those of this process.
+            program: what --help calls it; None for `python -m script`.
+        """
+        with exit_codes(self.extra):
+            arguments = list(sys.argv[1:] if arguments is None else arguments)
+            program = program or f"python -m {self.script}"
+            if set(_HELP) & set(_before_double_dash(arguments)):
+                print(self.help(program, arguments), flush=True)
+                sys.exit(0)
+            values = self.parse(arguments)
+            tensorflow_import.quiet_logging()
+            if self.tensorflow:
+                tensorflow_import.import_tensorflow()
+            code = self.main(*values) or 0
+            sys.stdout.flush()
+            sys.exit(code)
+
+    def parse(self, arguments: Sequence[str]) -> list[Any]:
+        """Returns what `main` is called with.
+
+        Raises:
+            UserError: a flag is unknown, missing, given to a variant that has it not, or has a wrong value.
+        """
+        variant = self._variant(arguments)
+        known_flags = self.flags(variant)
+        values, positional = _parsed(known_flags, self.aliases, arguments, lambda name: self._unknown(name, variant))
+        if self.chooser is not None:
+            values[self.chooser].value = variant
+        missing = [f"--{flag.name}" for flag in known_flags if flag.required and values[flag.name].value is None]
+        if missing:
+            verb = "is" if len(missing) == 1 else "are"
+            raise UserError(f"{_listed(missing, 'and')} {verb} required; --help shows all flags")
+        if positional and not self.positional:
+            raise UserError(f"unexpected argument {positional[0]!r}; flags are given as --name=value")
+        instances = [
+            options(**{flag.field: _found(flag.field, values[flag.name].value) for flag in flags_of(options)})
+            for options in self._classes(variant)
+        ]
+        return [*instances, positional] if self.positional else instances
+
+    def flags(self, variant: str | None = None) -> list[Flag]:
+        """Returns the flags, with those and the shown defaults of a variant."""
+        chosen = self.variants[variant] if variant is not None else Variant()
+        own = [flag for options in self.options for flag in flags_of(options, chosen.shown_defaults)]
+        return own + [
+            flag for options in chosen.options for flag in flags_of(options, group=f"--{self.chooser}={variant}")
+        ]
+
+    def help(self, program: str, arguments: Sequence[str] = ()) -> str:
+        """Returns the text of --help.
+
+        Args:
+            program: how the command is called.
+            arguments: those given beside --help: if the chooser is among them, its variant's flags are shown too.
+        """
+        variant = self._variant([each for each in arguments if each not in _HELP], must_be_given=False)
+        positional = f" [{self.positional}]" if self.positional else ""
+        parts = [self.summary, f"usage: {program} --flag=value ...{positional}", describe(self.flags(variant))]
+        if self.variants and variant is None:
+            names = textwrap.fill(", ".join(self.variants), 98, initial_indent="  ", subsequent_indent="  ")
+            parts.append(
+                f"--{self.chooser} is one of:\n{names}\n  --{self.chooser}=NAME --help shows its flags and defaults."
+            )
+        parts.append(
+            "Flags may stand in a file, one a line: --flagfile=FILE. Of a flag given twice, the last one counts."
+        )
+        if self.examples:
+            parts.append("\n".join(["examples:", *(f"  {program} {example}" for example in self.examples)]))
+        return "\n\n".join(parts)
+
+    def _classes(self, variant: str | None) -> tuple[type, ...]:
+        return self.options + (self.variants[variant].options if variant is not None else ())
+
+    def _variant(self, arguments: Sequence[str], must_be_given: bool = True) -> str | None:
+        """Returns the chooser's value among the arguments; None if there is no chooser, or none was given."""
+        if self.chooser is None:
+            return None
+        values, _ = _parsed(self.flags(), self.aliases, arguments)
+        chosen = values[self.chooser].value
+        if chosen is not None and chosen not in self.variants and chosen.lower() in self.variants:
+            chosen = chosen.lower()  # MRPC, as the original's users write it
+        if chosen is None and must_be_given:
+            raise UserError(f"--{self.chooser} is required: one of {', '.join(self.variants)}")
+        if chosen is not None and chosen not in self.variants:
+            raise UserError(
+                f"unknown --{self.chooser}={chosen}{_suggestion(chosen, self.variants)}; expected one of "
+                + ", ".join(self.variants)
+            )
+        return str(chosen) if chosen is not None else None
+
+    def _unknown(self, name: str, variant: str | None) -> str:
+        """Returns what to say of a flag that is not there."""
+        refusal = self.refused.get(name) or self.refused.get(name.removeprefix("no"))
+        if refusal:
+            return f"--{name} is not a flag of this command: {refusal}"
+        owners = [
+            other for other in self.variants if name in {flag.name for flag in self.flags(other)} - {self.chooser}
+        ]
+        if owners:
+            return f"--{self.chooser}={variant} does not take --{name}, a flag of {_listed(owners, 'and')}"
+        known = [flag.name for flag in self.flags(variant)]
+        return f"unknown flag --{name}" + (_suggestion(name, known, "--") or "; --help shows all flags")
+
+
+@contextlib.contextmanager
+def exit_codes(extra: str | None = None) -> Iterator[None]:
+    """Within its context, a UserError is shown as one line and ends the process with code 1, Ctrl-C with code 130.
+
+    A package of an extra that is not installed is a UserError too. A reader of the output that stops reading ends the
+    process with code 0.
+
+    Args:
+        extra: the extra whose packages are imported.
+    """
+    try:
+        yield
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        explained = extras.missing(error, extra)
+        if explained is None:
+            raise
+        print(f"error: {explained}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        end_interrupted()
+    except BrokenPipeError:
+        if not _output_is_closed():
+            raise
+        # Whoever read the output, `head` say, has seen enough; Python would complain of it once more at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _output_is_closed() -> bool:
+    """Whether the reader of standard output has gone."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _parsed(
+    known_flags: Sequence[Flag],
+    aliases: Mapping[str, str],
+    arguments: Sequence[str],
+    explain: Callable[[str], str] | None = None,
+) -> tuple[flags.FlagValues, list[str]]:
+    """Returns the flags with their values, and the arguments that are not flags.
+
+    Args:
+        known_flags: the flags that there are.
+        aliases: other names of them.
+        arguments: what follows the program's name.
+        explain: returns what to say of a flag that is not there; None to pass such flags over.
+
+    Raises:
+        UserError: a flag is not there, its value is wrong, or a flagfile cannot be read.
+    """
+    values = flags.FlagValues()  # type: ignore[no-untyped-call]
+    values.set_gnu_getopt(True)  # flags may follow arguments that are none
+    for flag in known_flags:
+        flag.define(values)
+    names = {flag.name for flag in known_flags}
+    for alias, name in aliases.items():
+        if name in names and alias not in names:
+            flags.DEFINE_alias(alias, name, flag_values=values)
+    try:
+        return values, values(["", *_found_flagfiles(arguments)], known_only=explain is None)[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise UserError(explain(error.flagname) if explain else str(error)) from error
+    except flags.IllegalFlagValueError as error:
+        # "flag --name=value: reason", whose reason is Python's.
+        assignment = str(error).removeprefix("flag ").removesuffix(f": {error.__context__}")
+        name = assignment.removeprefix("--").partition("=")[0]
+        expected = next((flag.expected() for flag in known_flags if flag.name == name), "another value")
+        raise UserError(f"{assignment}: expected {expected}") from error
+    except flags.CantOpenFlagFileError as error:
+        raise UserError(f"--flagfile: {error.__context__}") from error
+    except (flags.Error, ValueError) as error:
+        missing = re.fullmatch("Missing value for flag (.*)", str(error))
+        raise UserError(f"{missing[1]}: expected a value, as in {missing[1]}=..." if missing else str(error)) from error
+
+
+def _found(field: str, value: Any) -> Any:
+    """Returns the value of a field; where it may name a file of configs/, the path where it is."""
+    return find_config(value) if field in NAMING_CONFIGS and value is not None else value
+
+
+def _found_flagfiles(arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments with the paths of flagfiles that begin with configs/ as paths where they are."""
+    expanded: list[str] = []
+    for argument in arguments:
+        name, equals, path = argument.partition("=")
+        if expanded and expanded[-1].lstrip("-") == _FLAGFILE:
+            expanded.append(find_config(argument))
+        elif equals and name.lstrip("-") == _FLAGFILE:
+            expanded.append(f"{name}={find_config(path)}")
+        else:
+            expanded.append(argument)
+    return expanded
+
+
+def _before_double_dash(arguments: Sequence[str]) -> Sequence[str]:
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
+def _suggestion(name: str, known: Sequence[str] | Mapping[str, Any], dashes: str = "") -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {dashes}{close[0]}?" if close else ""
+
+
+def _listed(words: Sequence[str], conjunction: str) -> str:
+    return f" {conjunction} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

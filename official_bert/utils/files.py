@@ -1,0 +1,367 @@
+"""Reading and writing files, local or on any file system that TensorFlow knows (gs://, hdfs://, ...).
+
+What TensorFlow does not know (http://, s3://, zip://, ...) is read through fsspec, with the package that it wants.
+
+A file that is written here appears under its name whole or not at all: it is written beside, then renamed.
+"""
+
+import contextlib
+import glob as local_glob
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from official_bert.errors import UserError
+
+MAX_JSON_BYTES = 64 << 20  # of a file of settings; the largest tokenizer.json of a BERT has some 10 MB
+
+
+def is_remote(path: str) -> bool:
+    """Whether the path names a file system other than the local one."""
+    return "://" in path
+
+
+def absolute(path: str) -> str:
+    """Returns a local path from the root on, and a remote one as it is."""
+    return path if is_remote(path) else os.path.abspath(path)
+
+
+def normal(path: str) -> str:
+    """Returns the one spelling of a path that others of the same file can be compared with."""
+    return path if is_remote(path) else os.path.normpath(path)
+
+
+def refuse_overwriting(path: str, flag: str, inputs: Iterable[str]) -> None:
+    """Raises a UserError if a file to be written is one of those that are read, in any spelling or by any link.
+
+    Args:
+        path: of the file to be written.
+        flag: where it was given, without dashes.
+        inputs: files that are read.
+    """
+    for read in inputs:
+        if _is_same_file(path, read):
+            also = "" if read == path else f", the same file as {read}"
+            raise UserError(
+                f"--{flag} would write {path}, which is an input{also}; writing would destroy it; give another name"
+            )
+
+
+def _is_same_file(path: str, other: str) -> bool:
+    if is_remote(path) or is_remote(other):
+        return _normal_remote(path) == _normal_remote(other)
+    if os.path.exists(path) and os.path.exists(other):
+        return os.path.samefile(path, other)  # hard links, too
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _normal_remote(path: str) -> str:
+    scheme, separator, rest = path.partition("://")
+    return f"{scheme}://{os.path.normpath(rest)}" if separator else path
+
+
+def real(path: str) -> str:
+    """Returns the path of the file itself: without links, and from the root on; a remote one as it is."""
+    return path if is_remote(path) else os.path.realpath(path)
+
+
+def _gfile() -> Any:
+    # Imported late: local files, the common case, then cost no TensorFlow import (seconds).
+    import tensorflow as tf
+
+    return tf.io.gfile
+
+
+def _fsspec_of(path: str) -> Any:
+    """The file system of fsspec that reads this path; None where TensorFlow knows the path."""
+    if path.split("://")[0] in _gfile().get_registered_schemes():
+        return None
+    import fsspec
+
+    try:
+        return fsspec.url_to_fs(path)[0]
+    except (ImportError, ValueError) as error:  # a package is missing, or nobody knows such paths
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+def open_bytes(path: str, mode: str = "rb") -> Any:
+    """Opens a file of bytes, in mode "rb" or "wb"."""
+    if not is_remote(path):
+        return open(path, mode)
+    other = _fsspec_of(path)
+    opened = other.open(path, mode) if other else _gfile().GFile(path, mode)
+    if mode == "wb":
+        opened.write(b"")  # TensorFlow's makes the file when it is first written to, not before
+    return opened
+
+
+def check_regular(path: str) -> None:
+    """Raises a UserError if a local path is neither missing nor a regular file: a pipe or device never ends."""
+    if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
+        kind = "a folder" if os.path.isdir(path) else "a pipe, device or socket"
+        raise UserError(f"{path} is {kind}; expected a regular file")
+
+
+@contextlib.contextmanager
+def read_errors_explained(path: str) -> Iterator[None]:
+    """Raises a UserError that names the file where reading it fails."""
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError(f"there is no file {path}") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except Exception as error:  # TensorFlow's own error classes, for remote paths only
+        if not is_remote(path):
+            raise
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+def read_bytes(path: str) -> bytes:
+    """Returns the file's content; a missing or unreadable file is a UserError that names it."""
+    check_regular(path)
+    with read_errors_explained(path), open_bytes(path) as reader:
+        return bytes(reader.read())
+
+
+def sha256(path: str) -> str:
+    """Returns the SHA-256 of a file's content; a missing or unreadable file is a UserError that names it."""
+    check_regular(path)
+    with read_errors_explained(path), open_bytes(path) as reader:
+        digest = hashlib.sha256()
+        while chunk := reader.read(1 << 20):
+            digest.update(chunk)
+        return digest.hexdigest()
+
+
+def read_text(path: str) -> str:
+    """Returns the content of a UTF-8 file; bytes that are not UTF-8 are a UserError with file and line."""
+    content = read_bytes(path)
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; convert the file to UTF-8"
+        ) from error
+
+
+def parse_json(text: str, source: str) -> Any:
+    """Returns the value of a JSON text; whatever is wrong with it is a UserError that names the source."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{source} is not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise UserError(f"{source} nests its values too deeply to be read") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise UserError(f"{source} holds a value that cannot be read: {error}") from error
+
+
+def read_json(path: str, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """Returns the value in a JSON file.
+
+    Args:
+        path: the file.
+        max_bytes: the greatest size of the file.
+
+    Raises:
+        UserError: the file is missing, too large, or not valid JSON.
+    """
+    check_regular(path)
+    if exists(path) and size(path) > max_bytes:
+        raise UserError(f"{path} has {size(path):,} bytes; expected a JSON file of at most {max_bytes:,}")
+    return parse_json(read_text(path), path)
+
+
+def read_json_object(path: str, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Returns the object in a JSON file, as `read_json`; any other value is a UserError that names the file."""
+    values = read_json(path, max_bytes)
+    if not isinstance(values, dict):
+        raise UserError(f"{path} holds {type(values).__name__}; expected a JSON object")
+    return values
+
+
+@contextlib.contextmanager
+def folder_written_whole(path: str) -> Iterator[str]:
+    """Yields a folder to write in; on leaving without an error it is renamed to `path`, else it is removed.
+
+    Raises:
+        UserError: there is something under that name, or the file system refuses the write.
+    """
+    path = path.rstrip("/")
+    if exists(path) and (os.path.isfile(path) or list_folder(path)):
+        raise UserError(f"{path} is there already; give the name of a new or empty folder")
+    beside = f"{path}.writing-{os.getpid()}"
+    try:
+        make_folder(beside)
+        yield beside
+        if exists(path):
+            remove_folder(path)
+        rename(beside, path)
+    except BaseException as error:
+        if exists(beside):
+            remove_folder(beside)
+        _raise_as_user_error(path, error)
+        raise
+
+
+@contextlib.contextmanager
+def written_whole(path: str) -> Iterator[str]:
+    """Yields a path to write to; on leaving without an error that file is renamed to `path`, else it is removed.
+
+    Raises:
+        UserError: the folder cannot be made, or the file system refuses the write (a full disk, say).
+    """
+    if not is_remote(path):
+        path = os.path.realpath(path)  # what a link points to is replaced, not the link
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise UserError(f"{path} is not an ordinary file; give the name of one, or of none")
+    beside = f"{path}.writing-{uuid.uuid4().hex[:12]}"  # other machines may be writing the same file
+    try:
+        make_folder(os.path.dirname(path) or ".")
+        yield beside
+        rename(beside, path)
+    except BaseException as error:
+        remove(beside)
+        _raise_as_user_error(path, error)
+        raise
+
+
+def remove_unfinished(path: str) -> None:
+    """Removes what processes that were killed within `written_whole` left beside a local file."""
+    for left in glob(f"{local_glob.escape(real(path))}.writing-*"):
+        remove(left)
+
+
+def _raise_as_user_error(path: str, error: BaseException) -> None:
+    """Raises a UserError if this is the file system's refusal of a write."""
+    if isinstance(error, OSError):
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
+        raise UserError(f"cannot write {path}: {error}") from error
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """Writes a whole file."""
+    with written_whole(path) as beside, open_bytes(beside, "wb") as writer:
+        writer.write(content)
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a whole UTF-8 file."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def copy(source: str, target: str) -> None:
+    """Copies a file, from any file system to any; the copy appears whole."""
+    with open_bytes(source) as reader, written_whole(target) as beside, open_bytes(beside, "wb") as writer:
+        shutil.copyfileobj(reader, writer, 1 << 22)
+
+
+def check_writable(path: str) -> None:
+    """Raises a UserError unless a file of that name can be written."""
+    try:
+        with written_whole(f"{path}.probe") as beside, open_bytes(beside, "wb"):
+            pass
+    finally:
+        remove(f"{path}.probe")
+
+
+def make_folder(path: str) -> None:
+    """Makes the folder and its parents where they are missing."""
+    try:
+        if is_remote(path):
+            _gfile().makedirs(path)
+        else:
+            os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {path}: {error.strerror or error}") from error
+
+
+def rename(source: str, target: str) -> None:
+    """Renames a file over whatever stands under the target's name."""
+    if is_remote(source):
+        _gfile().rename(source, target, overwrite=True)
+    else:
+        os.replace(source, target)
+
+
+def list_folder(path: str) -> list[str]:
+    """Returns the names in a folder."""
+    return sorted(_gfile().listdir(path) if is_remote(path) else os.listdir(path))
+
+
+def remove(path: str) -> None:
+    """Removes the file if it is there."""
+    if is_remote(path):
+        if _gfile().exists(path):
+            _gfile().remove(path)
+    elif os.path.exists(path):
+        os.remove(path)
+
+
+def remove_folder(path: str) -> None:
+    """Removes the folder, with all that is in it, if it is there."""
+    if is_remote(path):
+        if _gfile().exists(path):
+            _gfile().rmtree(path)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder of that name."""
+    if not is_remote(path):
+        return os.path.exists(path)
+    other = _fsspec_of(path)
+    return bool(other.exists(path) if other else _gfile().exists(path))
+
+
+def size(path: str) -> int:
+    """Returns the file's length in bytes."""
+    if not is_remote(path):
+        return os.path.getsize(path)
+    other = _fsspec_of(path)
+    return int(other.size(path) if other else _gfile().stat(path).length)
+
+
+def glob(pattern: str) -> list[str]:
+    """Returns the files that match a pattern, sorted."""
+    if not is_remote(pattern):
+        return sorted(local_glob.glob(pattern))
+    other = _fsspec_of(pattern)
+    return sorted(map(other.unstrip_protocol, other.glob(pattern)) if other else _gfile().glob(pattern))
+
+
+def expand(patterns: list[str], flag: str) -> list[str]:
+    """Returns the files that the names and glob patterns stand for, in the order given and sorted within a pattern.
+
+    Args:
+        patterns: file names or glob patterns.
+        flag: the name of the flag they came from, for the error.
+
+    Raises:
+        UserError: nothing was given, or a pattern matches no file.
+    """
+    patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
+    if not patterns:
+        raise UserError(f"--{flag} is empty; give one or more files or glob patterns, separated by commas")
+    paths = []
+    for pattern in patterns:
+        # A name that exists is taken as it is, even with [ or * in it.
+        matches = [pattern] if os.path.exists(pattern) else glob(pattern)
+        folders = [match for match in matches if not is_remote(match) and os.path.isdir(match)]
+        matches = [match for match in matches if is_remote(match) or os.path.isfile(match)]
+        if not matches and folders:
+            raise UserError(f"--{flag}: {folders[0]} is a folder; for all files in it give {folders[0]}/*")
+        if not matches:
+            raise UserError(f"--{flag}: no file matches {pattern!r} (looked in {os.getcwd()})")
+        paths.extend(matches)
+    return paths

@@ -1,0 +1,164 @@
+"""A dataclass field is a flag: its default, help, choices and group stand in one place, its owner.
+
+    @dataclasses.dataclass(frozen=True)
+    class Options:
+        input_file: list[str] = option(dataclasses.MISSING, "TFRecord files.", group=DATA)
+        learning_rate: float = option(5e-5, "The highest learning rate.", group=TRAINING)
+
+Modules that define options import nothing heavy: flags are read, and --help answered, before TensorFlow is imported.
+"""
+
+import dataclasses
+import textwrap
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+# The headings of --help, in the order in which a command's fields use them.
+DATA, MODEL, TRAINING, EVALUATION, HARDWARE = ("data", "model", "training", "evaluation", "hardware")
+OTHER = "flags"
+
+_COLUMNS = 100
+
+
+def option(
+    default: Any,
+    help: str,
+    choices: Sequence[str] | None = None,
+    *,
+    repeated: bool = False,
+    group: str | None = None,
+    free: bool = False,
+) -> Any:
+    """A dataclass field that is also a flag.
+
+    Args:
+        default: the default; None makes the flag optional, `dataclasses.MISSING` makes it required.
+        help: one sentence for --help, which shows default and choices by itself.
+        choices: the values allowed, for text.
+        repeated: for a list: the flag is given once for each value, instead of once with commas between them.
+        free: whether a run may go on with another value (see utils.resuming).
+        group: the heading in --help: DATA, MODEL, TRAINING, EVALUATION, HARDWARE, or another.
+    """
+    metadata = {"help": help, "choices": choices, "repeated": repeated, "group": group, "free": free}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """A flag of a command.
+
+    Attributes:
+        name: without dashes. A field named like a word of Python's ends in an underscore, its flag does not.
+        field: the field's name.
+        kind: the type of its value, or of each value of a list: bool, int, float or str.
+        is_list: whether it takes several values.
+        repeated: whether it is given once for each of them.
+        required: whether it has no default.
+        default: the default; None where there is none.
+        shown_default: what --help shows as the default.
+        choices: the values allowed, or None.
+        help: the sentence of its field.
+        group: the heading in --help.
+    """
+
+    name: str
+    field: str
+    kind: type
+    is_list: bool
+    repeated: bool
+    required: bool
+    default: Any
+    shown_default: Any
+    choices: Sequence[str] | None
+    help: str
+    group: str
+
+    def define(self, values: flags.FlagValues) -> None:
+        """Adds the flag to those that `values` parses."""
+        if self.repeated:
+            flags.DEFINE_multi_string(self.name, self.default, self.help, flag_values=values)
+        elif self.is_list:
+            flags.DEFINE_list(self.name, self.default, self.help, flag_values=values)
+        elif self.choices:
+            flags.DEFINE_enum(self.name, self.default, self.choices, self.help, flag_values=values)
+        else:
+            definers: dict[type, Callable[..., Any]] = {
+                bool: flags.DEFINE_bool,
+                int: flags.DEFINE_integer,
+                float: flags.DEFINE_float,
+                str: flags.DEFINE_string,
+            }
+            definers[self.kind](self.name, self.default, self.help, flag_values=values)
+
+    def expected(self) -> str:
+        """Returns what its value may be, for an error."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[self.kind]
+
+    def describe(self) -> str:
+        """Returns its paragraph of --help."""
+        value = "|".join(self.choices) if self.choices else {int: "N", float: "X"}.get(self.kind, "TEXT")
+        if self.is_list and not self.repeated:
+            value += ",..."
+        usage = f"--[no]{self.name}" if self.kind is bool else f"--{self.name}={value}"
+        default = self.shown_default
+        if isinstance(default, list):
+            default = ",".join(map(str, default))
+        if self.required:
+            usage += "  (required)"
+        elif self.kind is bool and default is not None:
+            usage += f"  (default: {str(default).lower()})"
+        elif default not in (None, ""):
+            usage += f"  (default: {default})"
+        text = textwrap.fill(self.help, _COLUMNS, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        return f"  {usage}\n{text}"
+
+
+def flags_of(options: type, shown_defaults: Mapping[str, Any] | None = None, group: str = OTHER) -> list[Flag]:
+    """Returns a flag for each field of the dataclass `options` that is made by `option`.
+
+    Args:
+        options: a dataclass.
+        shown_defaults: what None stands for, by the field's name.
+        group: the heading of fields that name none.
+    """
+    hints = typing.get_type_hints(options)
+    flags = []
+    for field in dataclasses.fields(options):
+        if "help" not in field.metadata:  # not made by `option`
+            continue
+        default: Any = None if field.default is dataclasses.MISSING else field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        hint = hints[field.name]
+        kinds = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
+        flags.append(
+            Flag(
+                name=field.name.removesuffix("_"),
+                field=field.name,
+                kind=kinds[0],
+                is_list=typing.get_origin(hint) is list,
+                repeated=field.metadata["repeated"],
+                required=field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+                default=default,
+                shown_default=(shown_defaults or {}).get(field.name, default),
+                choices=field.metadata["choices"],
+                help=field.metadata["help"],
+                group=field.metadata["group"] or group,
+            )
+        )
+    return flags
+
+
+def describe(flags: Sequence[Flag]) -> str:
+    """Returns the flags under the headings of their groups."""
+    groups = dict.fromkeys(flag.group for flag in flags)
+    return "\n\n".join(
+        "\n".join([f"{group}:", *(flag.describe() for flag in flags if flag.group == group)]) for group in groups
+    )

@@ -1,0 +1,54 @@
+"""Which options may differ when a command is given again for a run that it began before: those marked as free.
+
+All others are locked, so that an option that nobody thought of cannot change a run unseen. An option's owner marks it
+where it is declared: `option(..., free=True)`, for where the run stands, on which devices, what is shown and kept.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def locked_options(options: type) -> frozenset[str]:
+    """Returns the names of the fields of an options dataclass that may not change in the middle of a run."""
+    return frozenset(field.name for field in dataclasses.fields(options) if not field.metadata.get("free", False))
+
+
+def locked_values(options: Any) -> dict[str, Any]:
+    """Returns the locked options of an instance by name, as JSON gives them back."""
+    names = locked_options(type(options))
+    return dict(json.loads(json.dumps({name: getattr(options, name) for name in sorted(names)})))
+
+
+def changed_options(options: Any, before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Returns the locked options that differ from those that a run was begun with: old and new value by name.
+
+    Args:
+        options: an instance of an options dataclass.
+        before: what was written down when the run was begun, by name. An option that is missing here was not there
+            then: the program behaved as it now does by the option's default.
+    """
+    defaults = _defaults(type(options))
+    changes = {}
+    for name, value in locked_values(options).items():
+        old = before.get(name, defaults.get(name, value))
+        if old != value:
+            changes[name] = (old, value)
+    return changes
+
+
+def described(changes: Mapping[str, tuple[Any, Any]]) -> str:
+    """Returns a line on changes for an error: `--name was 1 and is 2; --other was ...`."""
+    return "; ".join(f"--{name} was {old!r} and is {new!r}" for name, (old, new) in changes.items())
+
+
+def _defaults(options: type) -> dict[str, Any]:
+    """The defaults of the options that are not required."""
+    defaults = {}
+    for field in dataclasses.fields(options):
+        if field.default is not dataclasses.MISSING:
+            defaults[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            defaults[field.name] = field.default_factory()
+    return defaults

@@ -1,0 +1,46 @@
+"""SIGTERM and Ctrl-C: requests that training meets after the steps in flight and a save; elsewhere the end."""
+
+import contextlib
+import os
+import signal
+import sys
+from typing import NoReturn
+
+INTERRUPTED = 130  # the exit code of shells for a program that Ctrl-C ended
+
+
+class StopRequest:
+    """Within its context, SIGTERM and the first Ctrl-C ask for a stop instead of forcing one.
+
+    Attributes:
+        signal: the number of the signal that asked, or None.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __enter__(self) -> "StopRequest":
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: object) -> None:
+        self.signal = number
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print(f"received {signal.Signals(number).name}: saving after the steps under way", flush=True)
+
+
+def end_interrupted() -> NoReturn:
+    """Ends a process that Ctrl-C interrupted: a line on standard error, and the exit code of shells for it.
+
+    Python itself may end by the signal instead, if it arrived within `exec`; and it would wait for threads.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would show a traceback of the way out
+    print("interrupted", file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(INTERRUPTED)

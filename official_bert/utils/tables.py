@@ -1,0 +1,105 @@
+"""Tables in files: the rows of CSV, TSV, JSON lines and plain text, one by one, with the line of each."""
+
+import collections
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from official_bert.errors import UserError
+from official_bert.utils import files
+from official_bert.utils.bad_rows import BadRows
+
+_MOST_SHOWN = 10  # column names in a message
+csv.field_size_limit(2**31 - 1)  # of characters; Python's own limit is shorter than some documents
+
+
+TEXT = "text"  # the column of a .txt file
+
+
+def read_rows(
+    path: str, bad_rows: BadRows, columns: Sequence[str] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the first line's number and the values of each row, by column.
+
+    Args:
+        path: .csv (commas; quotes may hold commas and line ends), .tsv (tabs; quotes mean nothing), .jsonl (an
+            object a line) or .txt (a text a line, in a column TEXT).
+        bad_rows: gets the rows that cannot be read.
+        columns: the columns' names, for .csv and .tsv without a header; None where the first line has them.
+
+    Raises:
+        UserError: the file is missing, or its name ends otherwise, or it has no header.
+    """
+    extension = os.path.splitext(path)[1].lower()
+    if extension not in (".csv", ".tsv", ".jsonl", ".json", ".txt"):
+        raise UserError(f"{path} ends in {extension or 'nothing'}; expected .csv, .tsv, .jsonl or .txt")
+    text = files.read_text(path).removeprefix("\ufeff")
+    if extension in (".jsonl", ".json"):
+        yield from _json_rows(path, text, bad_rows)
+        return
+    if extension == ".txt":
+        for number, content in enumerate(text.split("\n"), 1):
+            if content.strip():
+                yield number, {TEXT: content.removesuffix("\r")}
+        return
+    if extension == ".csv":
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    else:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
+    before = 0
+    while True:
+        line = before + 1
+        try:
+            values = next(reader)
+        except StopIteration:
+            break
+        except csv.Error as error:
+            problem = f"{error}; a quote within a quoted text is written twice"
+            if reader.line_num > line:
+                problem += f"; all up to line {reader.line_num} was read as one text"
+            bad_rows.add(path, line, problem)
+            before = reader.line_num
+            continue
+        before = reader.line_num
+        if columns is None:
+            columns = values
+            twice = sorted(name for name, count in collections.Counter(columns).items() if count > 1)
+            if twice:
+                raise UserError(
+                    f"{path}, line 1: two columns are named {names_shown(twice)}; name each once (is the first line "
+                    "the header? A file of your own to train on may lack one: --columns)"
+                )
+        elif len(values) == len(columns):
+            yield line, dict(zip(columns, values, strict=True))
+        elif values:  # an empty line is none
+            bad_rows.add(path, line, f"{len(values)} columns; expected {len(columns)}: {names_shown(columns)}")
+    if columns is None:
+        raise UserError(f"{path} is empty; expected a header with the columns' names")
+
+
+def names_shown(names: Sequence[str]) -> str:
+    """Returns the names of columns for a message, the first ones if there are many."""
+    return ", ".join(names[:_MOST_SHOWN]) + (", ..." if len(names) > _MOST_SHOWN else "")
+
+
+def _refuse_constant(name: str) -> None:
+    """Refuses NaN and Infinity, which Python's parser takes although they are no JSON."""
+    raise ValueError(f"{name} is no value of JSON; null stands for a missing one")
+
+
+def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            bad_rows.add(path, number, f"not valid JSON: {error}")
+            continue
+        if isinstance(values, dict):
+            yield number, values
+        else:
+            bad_rows.add(path, number, f"{type(values).__name__}; expected an object with the columns as keys")

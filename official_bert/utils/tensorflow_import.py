@@ -1,0 +1,62 @@
+"""TensorFlow's import as commands do it: quietly, and without packages that no command uses."""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+
+# What Keras imports where it is installed, for wrappers and plots of its own: a third of the time of its import.
+OFFERED_BY_KERAS = ("sklearn", "matplotlib")
+
+
+def quiet_logging() -> None:
+    """Lets absl's log, which TensorFlow and Keras write to, show warnings and errors alone."""
+    from absl import logging
+
+    logging.use_absl_handler()
+    logging.set_verbosity(logging.WARNING)
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow and Keras, quietly, and without packages that no command uses."""
+    with _without(OFFERED_BY_KERAS), _quiet_standard_error():
+        import keras  # noqa: F401
+        import tensorflow  # noqa: F401
+
+
+@contextlib.contextmanager
+def _without(packages: Sequence[str]) -> Iterator[None]:
+    """Within its context these packages are as if they were not installed; later they can be imported."""
+    hidden = [name for name in packages if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes an import fail
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _quiet_standard_error() -> Iterator[None]:
+    """Within its context, TensorFlow makes no remarks about the processor, and about GPUs that a machine does not have.
+
+    It writes them to file descriptor 2 before any setting can reach it. They are shown after all if the import fails,
+    and by a user who sets TF_CPP_MIN_LOG_LEVEL.
+    """
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as remarks:
+        os.dup2(remarks.fileno(), 2)
+        try:
+            yield
+        except Exception:
+            remarks.seek(0)
+            os.write(kept, remarks.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

@@ -1,0 +1,113 @@
+"""The log of a training run: a line on the terminal, TensorBoard events, JSON lines."""
+
+import importlib.util
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.utils import files
+from official_bert.utils.progress import duration
+
+TRAIN, EVAL, NOTICES = "train", "eval", "notices"
+
+
+class TrainingLog:
+    """Writes measurements by step, under the run's folder.
+
+    `train.jsonl` and `eval.jsonl` hold a JSON object a line; the folders `train` and `eval` hold TensorBoard events.
+    `notices.jsonl` holds what happened out of the ordinary, a step and a sentence a line.
+    Nothing is written where `folder` is None (on all but one of several workers).
+
+    Args:
+        folder: the run's output folder, or None.
+        first_step: the step that training starts from; measurements and notices of later steps, from before a stop, are
+            removed: these steps are taken again. None for evaluation alone.
+    """
+
+    def __init__(self, folder: str | None, first_step: int | None) -> None:
+        self._folder = folder
+        self._writers: dict[str, Any] = {}
+        if folder is not None:
+            for kind in (TRAIN, EVAL, NOTICES):
+                # Written again even where all is kept: the next line must not be joined to one cut short by a kill.
+                if files.exists(_path(folder, kind)):
+                    last = math.inf if first_step is None else first_step
+                    kept = [line for line in read_log(folder, kind) if line["step"] <= last]
+                    files.write_text(_path(folder, kind), "".join(json.dumps(line) + "\n" for line in kept))
+        if folder is not None and not importlib.util.find_spec("tensorboard"):
+            print("no TensorBoard events are written: there is no tensorboard package")
+            self._writers = dict.fromkeys((TRAIN, EVAL))
+
+    def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Adds the measurements of a step to the JSON lines and the TensorBoard events."""
+        if self._folder is None:
+            return
+        try:
+            self._append(self._folder, kind, {"step": step, **values})
+            if kind not in self._writers:
+                self._writers[kind] = tf.summary.create_file_writer(os.path.join(self._folder, kind))
+            if self._writers[kind]:
+                with self._writers[kind].as_default(step=step):
+                    for name, value in values.items():
+                        tf.summary.scalar(name, value)
+                self._writers[kind].flush()
+        except (OSError, tf.errors.OpError) as error:
+            raise self._not_written(error) from error
+
+    def note(self, step: int, notice: str) -> None:
+        """Keeps for the run's report what happened out of the ordinary: a resumption, a skipped step."""
+        if self._folder is None:
+            return
+        try:
+            self._append(self._folder, NOTICES, {"step": step, "notice": notice})
+        except (OSError, tf.errors.OpError) as error:
+            raise self._not_written(error) from error
+
+    def _append(self, folder: str, kind: str, line: Mapping[str, Any]) -> None:
+        with tf.io.gfile.GFile(_path(folder, kind), "a") as writer:
+            writer.write(json.dumps(line) + "\n")
+
+    def _not_written(self, error: Exception) -> UserError:
+        return UserError(
+            f"cannot write the log in {self._folder}: {error}; the checkpoints are intact: make room and run the same "
+            "command to go on from the last one"
+        )
+
+
+def read_log(folder: str, kind: str) -> list[dict[str, Any]]:
+    """Returns a log of a run's folder in the order written; a last line cut short by a kill is left out."""
+    path = _path(folder, kind)
+    if not files.exists(path):
+        return []
+    lines = []
+    for number, line in enumerate(files.read_text(path).splitlines(keepends=True), start=1):
+        if line.endswith("\n"):
+            try:
+                lines.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise UserError(f"{path}, line {number}: not valid JSON ({error}); remove that line") from error
+    return lines
+
+
+def _path(folder: str, kind: str) -> str:
+    return os.path.join(folder, f"{kind}.jsonl")
+
+
+def progress_line(step: int, num_steps: int, values: Mapping[str, float]) -> str:
+    """Returns the terminal's line for the steps up to `step`; `values` are those that pretraining's monitor logs."""
+    left = duration((num_steps - step) / values["steps_per_second"])
+    return (
+        f"step {step:,} of {num_steps:,}"
+        f"  loss {values['loss']:.4f}"
+        f"  masked LM {values['masked_lm_loss']:.4f} ({100 * values['masked_lm_accuracy']:.1f} % right)"
+        f"  next sentence {values['next_sentence_loss']:.4f} ({100 * values['next_sentence_accuracy']:.1f} %)"
+        f"  rate {values['learning_rate']:.2e}"
+        f"  gradient {values['gradient_norm']:.2f}"
+        f"  {values['examples_per_second']:,.0f} examples/s {values['tokens_per_second']:,.0f} tokens/s"
+        f"  {left} left"
+    )

@@ -1,0 +1,79 @@
+"""Checkpoints for the tests of their formats: tiny ones with random weights, and such as model garden's code wrote."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from official_bert.checkpoints import bundle
+from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, SLOTS, Checkpoint, shapes_of
+from official_bert.modeling.config import BertConfig
+from tests.conftest import ROOT, WORDS
+
+# What its library, of the version told there, saved of its models, and what they computed.
+MODEL_GARDEN = json.loads((ROOT / "tests" / "golden" / "model_garden.json").read_text())
+
+
+def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int = 3, seed: int = 0) -> Checkpoint:
+    """A checkpoint with these parts, weights large enough that every one of them matters."""
+    rng = np.random.default_rng(seed)
+    weights = {
+        name: rng.normal(1.0 if name.endswith("gamma") else 0.0, 0.3, shape).astype(np.float32)
+        for part in PARTS
+        if part in parts
+        for name, shape in shapes_of(part, config, classes).items()
+    }
+    return Checkpoint(config, weights, vocab="".join(f"{word}\n" for word in WORDS))
+
+
+def with_optimizer(checkpoint: Checkpoint, step: int = 7) -> Checkpoint:
+    rng = np.random.default_rng(1)
+    slots = {
+        f"{name}/{slot}": np.abs(rng.normal(0, 1e-3, value.shape)).astype(np.float32)
+        for name, value in checkpoint.weights.items()
+        for slot in SLOTS
+    }
+    return dataclasses.replace(checkpoint, slots=slots, step=step)
+
+
+def assert_equal(a: Checkpoint, b: Checkpoint) -> None:
+    """Equal to the bit, but for the notes of how they were read."""
+    for field in ("config", "vocab", "do_lower_case", "labels"):
+        assert getattr(a, field) == getattr(b, field), field
+    for mine, other in ((a.weights, b.weights), (a.slots, b.slots)):
+        assert mine.keys() == other.keys()
+        for name, value in mine.items():
+            assert value.dtype == other[name].dtype == np.float32
+            assert value.shape == other[name].shape, name
+            assert value.tobytes() == other[name].tobytes(), name
+    if a.slots:
+        assert a.step == b.step
+
+
+def write_model_garden(model: str, folder: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Writes a checkpoint with the keys, variables' names and shapes that one of model garden's models gave its own.
+
+    Returns:
+        The values, random, by the variables' names; and what model garden's code computes with them from
+        `parity.fixed_input`, by the names of `parity.our_outputs`. It makes a vocabulary of twelve tokens.
+    """
+    entry = MODEL_GARDEN["models"][model]
+    config = BertConfig(**MODEL_GARDEN["config"], num_hidden_layers=entry["num_hidden_layers"])
+    rng = np.random.default_rng(0)
+    tensors, values = {}, {}
+    graph = trackable_object_graph_pb2.TrackableObjectGraph()
+    for path, name, shape, *kind in entry["tensors"]:
+        key = f"{path}/.ATTRIBUTES/VARIABLE_VALUE"
+        mean = 1.0 if name.endswith("gamma") else 0.0
+        tensors[key] = np.zeros(shape, *kind) if kind else rng.normal(mean, 0.3, shape).astype(np.float32)
+        graph.nodes.add().attributes.add(name="VARIABLE_VALUE", full_name=name, checkpoint_key=key)
+        values[name] = tensors[key]
+    tensors["_CHECKPOINTABLE_OBJECT_GRAPH"] = np.array(graph.SerializeToString(), object)
+    folder.mkdir(exist_ok=True)
+    bundle.write_bundle(str(folder / "bert_model.ckpt"), tensors)
+    (folder / "bert_config.json").write_text(config.to_json())
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS[: config.vocab_size]))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
+    return values, {name: np.array(output) for name, output in entry["outputs"].items()}

@@ -1,0 +1,277 @@
+"""Damage to checkpoints ends in an error that a person can mend, never in a wrong model."""
+
+import pathlib
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from official_bert.checkpoints import checksums, reading
+from official_bert.checkpoints.checkpoint import ENCODER, POOLER, Checkpoint, LoadOverrides, shapes_of
+from official_bert.checkpoints.formats.all_formats import FORMATS
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.exact import FullTokenizer
+from tests.checkpoints.checkpoint_samples import assert_equal, sample, with_optimizer, write_model_garden
+
+VARIANTS = 200
+
+# Small, so that a large share of the bytes is structure.
+CONFIG = BertConfig(78, 4, 1, 2, 8, max_position_embeddings=16)
+
+
+def write(format_name: str, folder: pathlib.Path) -> Checkpoint:
+    """Writes a tiny checkpoint and returns what reading it should give."""
+    checkpoint = sample(CONFIG)
+    folder.mkdir(exist_ok=True)
+    if format_name in ("tf1", "official_bert"):
+        checkpoint = with_optimizer(checkpoint)
+    if format_name == "model_garden":
+        write_model_garden("trained", folder)
+        checksums.write(str(folder), ["bert_config.json", "vocab.txt", "tokenizer_config.json"], {})
+        return reading.read(str(folder))[1]
+    return FORMATS[format_name].write(checkpoint, str(folder))
+
+
+def damage(folder: pathlib.Path, rng: random.Random) -> str:
+    """Damages one file and says how."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    path = rng.choice(paths)
+    content = bytearray(path.read_bytes())
+    kind = rng.choice(["flip", "flip", "flip", "cut", "insert", "remove", "zero"])
+    place = rng.randrange(len(content))
+    if kind == "flip":
+        content[place] ^= rng.randrange(1, 256)
+    elif kind == "cut":
+        del content[place:]
+    elif kind == "insert":
+        content[place:place] = rng.randbytes(rng.randrange(1, 9))
+    elif kind == "zero":
+        end = min(place + rng.randrange(1, 64), len(content))
+        content[place:end] = bytes(end - place)
+    path.write_bytes(content)
+    if kind == "remove":
+        path.unlink()
+    return f"{kind} at {place} of {path.name}"
+
+
+@pytest.mark.parametrize("format_name", list(FORMATS))
+def test_damaged_checkpoints_end_in_a_clear_error_or_read_as_if_whole(format_name: str, tmp_path: pathlib.Path):
+    rng = random.Random(format_name)
+    expected = write(format_name, tmp_path / "whole")
+    given = LoadOverrides(optimizer=bool(expected.slots))
+    assert_equal(reading.read(str(tmp_path / "whole"), given)[1], expected)
+    errors = 0
+    for _ in range(2 * VARIANTS):
+        folder = tmp_path / "damaged"
+        shutil.copytree(tmp_path / "whole", folder)
+        how = damage(folder, rng)
+        try:
+            _, found = reading.read(str(folder), given)
+            assert_equal(found, expected)  # damage to what no reader looks at
+        except UserError as error:
+            errors += 1
+            if str(folder) not in str(error):
+                raise AssertionError(f"{how}: the error names no file") from error
+        except Exception as error:
+            raise AssertionError(f"{how}: {error!r}") from error
+        shutil.rmtree(folder)
+        if errors == VARIANTS:
+            return
+    raise AssertionError(f"only {errors} of {2 * VARIANTS} variants were errors")
+
+
+def without_checksums(format_name: str, folder: pathlib.Path) -> Checkpoint:
+    """A checkpoint as others write it."""
+    checkpoint = write(format_name, folder)
+    (folder / checksums.CHECKSUM_FILE).unlink()
+    return checkpoint
+
+
+@pytest.mark.parametrize("format_name", list(FORMATS))
+def test_damage_without_checksums_ends_in_an_error_or_a_model_that_fits(format_name: str, tmp_path: pathlib.Path):
+    without_checksums(format_name, tmp_path / "whole")
+    rng = random.Random(format_name)
+    for _ in range(VARIANTS):
+        folder = tmp_path / "damaged"
+        shutil.copytree(tmp_path / "whole", folder)
+        how = damage(folder, rng)
+        try:
+            assert_fits(reading.read(str(folder))[1])
+        except UserError:
+            pass  # what is not seen is a changed number in a file that carries no checksums
+        except Exception as error:
+            raise AssertionError(f"{how}: {error!r}") from error
+        shutil.rmtree(folder)
+
+
+def assert_fits(checkpoint: Checkpoint) -> None:
+    """Whether weights, configuration, vocabulary and labels of a checkpoint make a model."""
+    classifier = [value for name, value in checkpoint.weights.items() if name.endswith("classifier/bias")]
+    classes = len(classifier[0]) if classifier else 0
+    shapes = {
+        name: shape for part in checkpoint.parts for name, shape in shapes_of(part, checkpoint.config, classes).items()
+    }
+    assert ENCODER in checkpoint.parts
+    assert {name: value.shape for name, value in checkpoint.weights.items()} == shapes
+    assert all(value.dtype == np.float32 and np.isfinite(value).all() for value in checkpoint.weights.values())
+    if checkpoint.vocab is None:
+        assert any("vocab" in note for note in checkpoint.notes)
+    else:
+        tokenizer = FullTokenizer.from_vocab(checkpoint.vocab, checkpoint.do_lower_case)
+        assert max(tokenizer.vocab.values()) < checkpoint.config.vocab_size
+    assert checkpoint.labels is None or len(checkpoint.labels) == classes
+
+
+def test_damaged_headers_of_safetensors_of_others_are_seen(tmp_path: pathlib.Path):
+    expected = without_checksums("hugging_face", tmp_path)
+    path = tmp_path / "model.safetensors"
+    content = path.read_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    rng = random.Random(0)
+    errors = 0
+    while errors < VARIANTS:
+        damaged = bytearray(content)
+        damaged[rng.randrange(header)] ^= rng.randrange(1, 256)
+        path.write_bytes(damaged)
+        try:
+            assert_equal(reading.read(str(tmp_path))[1], expected)
+        except UserError:
+            errors += 1
+
+
+@pytest.mark.parametrize(("format_name", "file"), [
+    ("tf1", "bert_model.ckpt.data-00000-of-00001"),
+    ("official_bert", "ckpt-7.data-00000-of-00001"),
+    ("hugging_face", "model.safetensors"),
+    ("keras_hub", "model.weights.h5"),
+])  # fmt: skip
+def test_weights_cut_short_are_an_error_that_names_the_file(format_name: str, file: str, tmp_path: pathlib.Path):
+    expected = without_checksums(format_name, tmp_path)
+    path = tmp_path / file
+    content = path.read_bytes()
+    # The end of ours is a description of Python's objects, which is not read.
+    used = content.rindex(expected.weights["word_embeddings/embeddings"].tobytes()[-8:]) + 8
+    for length in range(0, used, used // 29):
+        path.write_bytes(content[:length])
+        with pytest.raises(UserError, match=file):
+            reading.read(str(tmp_path), LoadOverrides(optimizer=bool(expected.slots)))
+
+
+@pytest.mark.parametrize(("format_name", "tensor"), [
+    ("tf1", "bert/encoder/layer_0/attention/self/query/kernel in .*bert_model.ckpt.data-00000-of-00001 is damaged"),
+    ("official_bert", "model/layer_0_attention_query.Skernel/.* in .*ckpt-7.data-00000-of-00001 is damaged"),
+    ("hugging_face", "bert.encoder.layer.0.attention.self.query.weight in .*model.safetensors is not as it was"),
+    ("keras_hub", "model.weights.h5/layers/transformer_encoder_0/_self_attention_layer/query_dense/vars/0 in .* is "),
+])  # fmt: skip
+def test_a_flipped_byte_is_an_error_that_names_the_tensor(format_name: str, tensor: str, tmp_path: pathlib.Path):
+    checkpoint = write(format_name, tmp_path)
+    value = checkpoint.weights["layer_0_attention_query/kernel"]
+    for path in filter(pathlib.Path.is_file, tmp_path.iterdir()):
+        content = path.read_bytes()
+        for stored in (value.tobytes(), value.T.tobytes()):
+            if stored in content:
+                damaged = bytearray(content)
+                damaged[content.index(stored) + 5] ^= 1
+                path.write_bytes(damaged)
+    with pytest.raises(UserError, match=tensor):
+        reading.read(str(tmp_path))
+
+
+@pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face", "keras_hub"])
+def test_weights_that_are_not_numbers_are_refused(format_name: str, tmp_path: pathlib.Path):
+    checkpoint = sample(CONFIG)
+    checkpoint.weights["layer_0_output/kernel"][1, 2] = np.nan
+    FORMATS[format_name].write(checkpoint, str(tmp_path))
+    with pytest.raises(UserError, match="holds values that are not finite"):
+        reading.read(str(tmp_path))
+
+
+@pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face", "keras_hub"])
+def test_a_vocabulary_of_another_size_is_refused(format_name: str, tmp_path: pathlib.Path):
+    without_checksums(format_name, tmp_path)
+    (path,) = tmp_path.rglob("vocab*.txt")
+    if format_name == "hugging_face":
+        (tmp_path / "tokenizer.json").unlink()
+    path.write_text(path.read_text() + "more\n")
+    with pytest.raises(UserError, match="has 79 tokens, but the configuration has vocab_size 78"):
+        reading.read(str(tmp_path))
+
+
+@pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face", "keras_hub"])
+def test_a_table_of_another_size_is_refused_by_name(format_name: str, tmp_path: pathlib.Path):
+    without_checksums(format_name, tmp_path)
+    for path in tmp_path.glob("*config.json"):
+        path.write_text(path.read_text().replace("78", "80"))
+    with pytest.raises(UserError, match=r"(?i)embedding.* has shape \[78, 4\]; expected \[80, 4\]"):
+        reading.read(str(tmp_path))
+
+
+def test_missing_and_unexpected_tensors_are_listed(tmp_path: pathlib.Path):
+    from safetensors.numpy import load_file, save_file
+
+    without_checksums("hugging_face", tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    tensors["cls.predictions.more"] = tensors.pop("cls.predictions.bias")
+    del tensors["bert.encoder.layer.0.output.dense.bias"]
+    save_file(tensors, path)
+    with pytest.raises(UserError) as caught:
+        reading.read(str(tmp_path))
+    assert "2 missing: bert.encoder.layer.0.output.dense.bias, cls.predictions.bias" in str(caught.value)
+    assert "1 unexpected: cls.predictions.more" in str(caught.value)
+
+
+def test_a_head_that_the_configuration_promises_must_be_there(tmp_path: pathlib.Path):
+    without_checksums("keras_hub", tmp_path / "preset")
+    (tmp_path / "preset" / "task.weights.h5").unlink()
+    with pytest.raises(UserError, match="describes a BertMaskedLM, but its head is not in task.weights.h5"):
+        reading.read(str(tmp_path / "preset"))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    FORMATS["hugging_face"].write(sample(CONFIG, frozenset({ENCODER, POOLER})), str(folder))
+    (folder / checksums.CHECKSUM_FILE).unlink()
+    path = folder / "config.json"
+    path.write_text(path.read_text().replace("BertModel", "BertForMaskedLM"))
+    with pytest.raises(UserError, match="describes a BertForMaskedLM, but .*model.safetensors has no masked-LM head"):
+        reading.read(str(folder))
+
+
+@pytest.mark.parametrize("format_name", ["tf1", "official_bert", "model_garden"])
+def test_an_index_without_its_data_says_which_file_is_missing(format_name: str, tmp_path: pathlib.Path):
+    write(format_name, tmp_path)
+    (path,) = tmp_path.glob("*.data-*")
+    path.rename(tmp_path / "kept")
+    with pytest.raises(UserError, match=f"index is there, but not {path.name} beside it; copy the checkpoint's every"):
+        reading.read(str(tmp_path))
+    (tmp_path / "kept").rename(tmp_path / path.name.replace("00000-of-00001", "00001-of-00002"))
+    with pytest.raises(UserError, match="index is there, but not .*.data-00000-of-00002 beside it"):
+        reading.read(str(tmp_path))
+
+
+def test_pickled_weights_are_not_opened(tmp_path: pathlib.Path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04anything")
+    with pytest.raises(UserError, match="pickled weights can run any code and are not opened.*safe_serialization"):
+        reading.read(str(tmp_path))
+
+
+def test_a_changed_configuration_is_an_error_unless_its_checksum_is_removed(tmp_path: pathlib.Path):
+    write("tf1", tmp_path)
+    path = tmp_path / "bert_config.json"
+    path.write_text(path.read_text().replace('"num_attention_heads": 2', '"num_attention_heads": 4'))
+    with pytest.raises(UserError, match="bert_config.json is not as it was written; .*remove .*checksums.json"):
+        reading.read(str(tmp_path))
+    (tmp_path / "checksums.json").unlink()
+    assert reading.read(str(tmp_path))[1].config.num_attention_heads == 4
+
+
+def test_places_without_a_checkpoint_say_what_was_expected(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match="there is no readable checkpoint .*nowhere"):
+        reading.read(str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="holds no checkpoint of a known format; expected a folder with"):
+        reading.read(str(tmp_path))
+    (tmp_path / "text.txt").write_text("hello")
+    with pytest.raises(UserError, match="holds no checkpoint of a known format"):
+        reading.read(str(tmp_path / "text.txt"))

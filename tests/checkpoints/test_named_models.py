@@ -1,0 +1,240 @@
+"""hf:// and google:// names: downloaded from a server on this machine that answers as the real ones do."""
+
+import base64
+import hashlib
+import http.server
+import io
+import json
+import pathlib
+import threading
+import zipfile
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from huggingface_hub import constants
+
+from official_bert.checkpoints import (
+    conversion,
+    google_models,
+    initial_weights,
+    loading,
+    named_models,
+    reading,
+)
+from official_bert.checkpoints.formats import hugging_face, tf1
+from official_bert.checkpoints.options import ConversionOptions
+from official_bert.errors import UserError
+from official_bert.finetuning.initial_model import read_initial_model
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.pretraining_model import build_pretraining_model
+from tests.checkpoints.checkpoint_samples import assert_equal, sample
+from tests.conftest import ROOT, WORDS
+
+CONFIG = BertConfig(len(WORDS), 4, 1, 2, 8, max_position_embeddings=16)
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TINY = "uncased_L-2_H-128_A-2"
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Files by path with their headers, as a hub of models and as a bucket; counts what is asked for."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, tuple[bytes, dict[str, str]]] = {}
+        self.asked: list[str] = []
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def add_repository(self, name: str, folder: pathlib.Path, revisions: list[str]) -> None:
+        """What huggingface_hub asks of a hub: the commit of a revision with its files, and each file with its hash."""
+        contents = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        siblings = [{"rfilename": each} for each in contents]
+        tree = [
+            {"type": "file", "path": each, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+            for each, content in contents.items()
+        ]
+        for revision in [*revisions, COMMIT]:
+            information = {"id": name, "modelId": name, "sha": COMMIT, "private": False, "siblings": siblings}
+            self.files[f"/api/models/{name}/revision/{revision}"] = json.dumps(information).encode(), {}
+            self.files[f"/api/models/{name}/tree/{revision}"] = json.dumps(tree).encode(), {}
+            for each, content in contents.items():
+                headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'}
+                self.files[f"/{name}/resolve/{revision}/{each}"] = content, headers
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        path = self.path.split("?")[0]
+        self.server.asked.append(path)
+        content, headers = self.server.files.get(path, (None, {}))
+        self.send_response(404 if content is None else 200)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if "Content-Length" not in headers:
+            self.send_header("Content-Length", str(len(content or b"")))
+        self.end_headers()
+        if self.command == "GET" and content is not None:
+            self.wfile.write(content)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def own_caches(server: Server, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(constants, "ENDPOINT", server.address)
+    addresses = server.address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", addresses)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(google_models, "ADDRESS", server.address)
+    monkeypatch.setenv(google_models.CACHE_VARIABLE, str(tmp_path / "cache"))
+    for module in (named_models, google_models):
+        module.local_folder.cache_clear()
+    yield
+    for module in (named_models, google_models):
+        module.local_folder.cache_clear()
+
+
+@pytest.fixture
+def on_hub(server: Server, tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "published"
+    hugging_face.write(sample(CONFIG), str(folder))
+    (folder / "pytorch_model.bin").write_bytes(b"other weights")
+    server.add_repository("owner/name", folder, ["main", "v1"])
+    return folder
+
+
+def test_a_name_on_the_hub_is_taken_wherever_a_checkpoint_is(
+    on_hub: pathlib.Path, server: Server, tmp_path: pathlib.Path
+):
+    expected = reading.read(str(on_hub))[1]
+    assert_equal(reading.read("hf://owner/name")[1], expected)
+    assert not [path for path in server.asked if path.endswith("pytorch_model.bin")]
+    assert loading.load("hf://owner/name@v1").tokenizer.tokenize("the cat") == ["the", "cat"]
+    assert read_initial_model("hf://owner/name").vocab == expected.vocab
+    conversion.convert(ConversionOptions(from_="hf://owner/name", to=str(tmp_path / "converted")))
+    with pytest.raises(UserError, match="is in another format; run: official-bert convert --from=hf://owner/name"):
+        initial_weights.load_weights(build_pretraining_model(CONFIG), "hf://owner/name")
+
+
+def test_without_network_the_cache_serves_and_else_the_error_says_what_to_do(
+    on_hub: pathlib.Path, server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    folder = named_models.local_folder("hf://owner/name")
+    named_models.local_folder.cache_clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    asked = len(server.asked)
+    assert named_models.local_folder("hf://owner/name") == folder
+    with pytest.raises(
+        UserError,
+        match=r"cannot fetch hf://owner/other@v2: config.json, .* of owner/other at revision v2 would come from "
+        r"http://127.0.0.1.*not in the cache .*hub.*by hand, run `hf download owner/other --local-dir FOLDER`",
+    ):
+        named_models.local_folder("hf://owner/other@v2")
+    assert len(server.asked) == asked
+
+
+@pytest.mark.parametrize("name", ["hf://", "hf://a/b/c", "hf://owner/../name"])
+def test_what_is_no_name_on_the_hub_is_refused(name: str, server: Server):
+    with pytest.raises(UserError, match="is no name on the Hub; expected hf://owner/name or"):
+        reading.read(name)
+    with pytest.raises(UserError, match="cannot fetch hf://owner/gone"):
+        reading.read("hf://owner/gone")
+
+
+def google_zip(folder: pathlib.Path, prefix: str = f"{TINY}/") -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as writer:
+        for path in sorted(folder.iterdir()):
+            writer.write(path, prefix + path.name)
+        writer.writestr("../outside.txt", "not to be written")
+    return content.getvalue()
+
+
+def publish(server: Server, content: bytes, **headers: str) -> None:
+    md5 = base64.b64encode(hashlib.md5(content).digest()).decode()
+    server.files[f"/2020_02_20/{TINY}.zip"] = content, {"x-goog-hash": f"crc32c=AAAAAA==, md5={md5}", **headers}
+
+
+@pytest.fixture
+def released(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "released"
+    tf1.write(sample(CONFIG), str(folder))
+    for name in ("tokenizer_config.json", "checksums.json"):
+        (folder / name).unlink()
+    return folder
+
+
+@pytest.mark.parametrize("prefix", [f"{TINY}/", ""])
+def test_a_release_of_google_is_downloaded_once(
+    prefix: str, released: pathlib.Path, server: Server, tmp_path: pathlib.Path
+):
+    publish(server, google_zip(released, prefix))
+    _, expected = reading.read(str(released))
+    assert_equal(reading.read(f"google://{TINY}")[1], expected)
+    model = build_pretraining_model(CONFIG)
+    assert not initial_weights.load_weights(model, f"google://{TINY}").missing
+    np.testing.assert_array_equal(model.get_layer("pooler").kernel, expected.weights["pooler/kernel"])
+    google_models.local_folder.cache_clear()
+    assert google_models.local_folder(f"google://{TINY}") == str(tmp_path / "cache" / "google" / TINY)
+    assert len(server.asked) == 1
+    assert not list(tmp_path.rglob("outside.txt"))
+
+
+def test_a_download_that_is_damaged_leaves_nothing(released: pathlib.Path, server: Server, tmp_path: pathlib.Path):
+    content = google_zip(released)
+    by_hand = rf"by hand, download http://127.0.0.1.*/2020_02_20/{TINY}.zip.* on any machine, unpack it"
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    md5 = base64.b64encode(hashlib.md5(content).digest()).decode()
+    for received, headers, message in (
+        (
+            bytes(flipped),
+            {"x-goog-hash": f"md5={md5}"},
+            "checksum is",
+        ),
+        (bytes(flipped), {"x-goog-hash": ""}, "was received damaged: Bad CRC"),
+        (b"<html>", {}, "was received damaged: File is not a zip file"),
+    ):
+        publish(server, received, **headers)
+        with pytest.raises(UserError, match=message):
+            reading.read(f"google://{TINY}")
+    del server.files[f"/2020_02_20/{TINY}.zip"]
+    with pytest.raises(UserError, match=rf"cannot download .*404.*{by_hand}"):
+        reading.read(f"google://{TINY}")
+    with pytest.raises(UserError, match="is none of Google's releases; the names are uncased_L-12_H-768_A-12"):
+        reading.read("google://uncased_L-3_H-128_A-2")
+    assert not (tmp_path / "cache" / "google" / TINY).exists()
+
+
+def test_a_zip_of_another_size_than_the_known_one_is_refused(
+    released: pathlib.Path, server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(google_models._SIZES, TINY, 12345)
+    publish(server, google_zip(released))
+    with pytest.raises(UserError, match=r"gave [\d,]+ bytes; 12,345 bytes are known: try again"):
+        reading.read(f"google://{TINY}")
+
+
+def test_every_configuration_of_a_release_has_an_address():
+    sizes = {path.stem for path in (ROOT / "configs" / "models").glob("*.json")}
+    known = set(google_models._DATES) | google_models._MINIATURES
+    assert sizes <= known
+    assert len(google_models._MINIATURES) == 24

@@ -1,0 +1,247 @@
+"""Batches of records: their order, starting anywhere in it, and masks that are made on the way."""
+
+import itertools
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_gen import writer
+from official_bert.data import input_pipeline, manifest, record_codec, record_reader, record_schema
+from official_bert.data.dynamic_masking import DynamicMasking, record_keys
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.pretraining.record_files import RecordFiles
+from tests.conftest import WORDS
+
+VOCAB = {word: number for number, word in enumerate(WORDS)}
+LENGTH, LIMIT = 16, 4
+UNMASKED = record_schema.unmasked_schema(LENGTH, len(WORDS), 2)
+
+
+def write_records(folder: pathlib.Path, counts: list[int], compress: bool = False) -> list[str]:
+    """Files of unmasked records that differ from each other in their tokens."""
+    rng = np.random.default_rng(1)
+    paths = []
+    for number, count in enumerate(counts):
+        path = folder / f"{number}.tfrecord"
+        length = rng.integers(8, LENGTH + 1, (count, 1))
+        first = rng.integers(3, 5, (count, 1))
+        position = np.arange(LENGTH)[None, :]
+        ids = np.where(position < length, rng.integers(5, len(WORDS), (count, LENGTH)), 0)
+        ids[:, 0] = VOCAB["[CLS]"]
+        ids[(position == first) | (position == length - 1)] = VOCAB["[SEP]"]
+        batch = {
+            "input_ids": ids,
+            "input_mask": position < length,
+            "segment_ids": (position > first) & (position < length),
+            "next_sentence_labels": rng.integers(0, 2, (count, 1)),
+        }
+        with writer.open_shard(str(path), compress) as shard:
+            for record in record_codec.encode(batch, UNMASKED):
+                shard.write(writer.framed(record))
+        paths.append(str(path))
+    return paths
+
+
+def rows(data: tf.data.Dataset, batches: int) -> np.ndarray:
+    return np.concatenate([batch["input_ids"].numpy() for batch in data.take(batches)])
+
+
+@pytest.mark.parametrize(
+    ("counts", "compress"), [([50], False), ([7, 30, 1, 12, 25, 3], False), ([7, 2, 9], True)], ids=str
+)
+def test_starting_anywhere_gives_the_rest_of_the_same_sequence(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, counts: list[int], compress: bool
+):
+    monkeypatch.setattr(input_pipeline, "_WINDOW", 8)
+    paths = write_records(tmp_path, counts, compress)
+    total = sum(counts)
+    whole = rows(input_pipeline.training_batches(paths, 1, UNMASKED, seed=3), 3 * total)
+    for epoch in range(3):
+        # Every record once in each epoch, and in another order.
+        assert len(np.unique(whole[epoch * total : (epoch + 1) * total], axis=0)) == total
+    assert (whole[:total] != whole[total : 2 * total]).any()
+    for skipped in (1, 8, total // 3, total // 2, total - 1, total, total + 9):
+        rest = rows(input_pipeline.training_batches(paths, 1, UNMASKED, 3, skipped), 3 * total - skipped)
+        np.testing.assert_array_equal(rest, whole[skipped:], err_msg=f"skipped {skipped}")
+
+
+def test_the_order_depends_on_the_seed(tmp_path: pathlib.Path):
+    paths = write_records(tmp_path, [40])
+    first, second = (rows(input_pipeline.training_batches(paths, 8, UNMASKED, seed), 5) for seed in (1, 2))
+    assert (first != second).any()
+    np.testing.assert_array_equal(np.unique(first, axis=0), np.unique(second, axis=0))
+
+
+def test_locations_name_the_records_of_a_batch(tmp_path: pathlib.Path):
+    paths = write_records(tmp_path, [7, 30, 12])
+    held = {
+        (path, number): record_codec.parse(tf.constant([record]), UNMASKED)["input_ids"].numpy()[0]
+        for path in paths
+        for number, record in enumerate(record_reader.read_file(path))
+    }
+    batch = rows(input_pipeline.training_batches(paths, 8, UNMASKED, 5, skipped_records=40), 2)
+    locations = input_pipeline.record_locations(paths, 5, 40, 16)
+    np.testing.assert_array_equal([held[location] for location in locations], batch)
+
+
+def masking(whole_words: bool = False) -> DynamicMasking:
+    return DynamicMasking(VOCAB, LIMIT, 0.3, whole_words)
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_dynamic_masks_are_those_of_masked_records(tmp_path: pathlib.Path, whole_words: bool):
+    paths = write_records(tmp_path, [400])
+    plain = next(iter(input_pipeline.evaluation_batches(paths, 400, UNMASKED)))
+    plain_ids = plain["input_ids"].numpy()
+    kinds: dict[str, int] = {"mask": 0, "kept": 0, "other": 0}
+    position_counts = np.zeros(LENGTH)
+    word_keys = np.arange(400, dtype=np.int64)
+    for epoch in range(10):
+        keys = record_keys(1, tf.fill([400], tf.constant(epoch, tf.int64)), tf.constant(word_keys))
+        batch = {name: value.numpy() for name, value in masking(whole_words).mask(plain, keys).items()}
+        for ids, row, positions, labels, weights, mask in zip(
+            plain_ids,
+            batch["input_ids"],
+            batch["masked_lm_positions"],
+            batch["masked_lm_ids"],
+            batch["masked_lm_weights"],
+            batch["input_mask"],
+            strict=True,
+        ):
+            count = int(weights.sum())
+            budget = min(LIMIT, max(1, round(float(mask.sum()) * 0.3)))
+            assert count <= budget if whole_words else count == budget
+            assert (weights == (np.arange(LIMIT) < count)).all()
+            chosen = positions[:count]
+            assert (np.diff(chosen) > 0).all()
+            assert (labels[:count] == ids[chosen]).all()
+            assert not positions[count:].any()
+            assert not labels[count:].any()
+            assert not np.isin(ids[chosen], [VOCAB["[CLS]"], VOCAB["[SEP]"], VOCAB["[PAD]"]]).any()
+            untouched = np.ones(LENGTH, bool)
+            untouched[chosen] = False
+            assert (row[untouched] == ids[untouched]).all()
+            for position in chosen:
+                kind = "mask" if row[position] == VOCAB["[MASK]"] else "kept" if row[position] == ids[position] else ""
+                kinds[kind or "other"] += 1
+            position_counts[chosen] += 1
+            if whole_words:
+                assert_whole_words(ids, mask, set(chosen.tolist()), budget)
+    total = sum(kinds.values())
+    # A random piece is [MASK] or the same one as before with 2 in 83.
+    assert kinds["mask"] / total == pytest.approx(0.8 + 0.1 / len(WORDS), abs=0.016)
+    assert kinds["kept"] / total == pytest.approx(0.1 + 0.1 / len(WORDS), abs=0.016)
+    # Positions that hold text in every record are chosen alike. (Words are chosen by their length as well.)
+    assert whole_words or position_counts[[1, 2, 5, 6]].std() / position_counts[[1, 2, 5, 6]].mean() < 0.1
+
+
+def assert_whole_words(ids: np.ndarray, mask: np.ndarray, chosen: set[int], budget: int) -> None:
+    words: list[list[int]] = []
+    for position in np.flatnonzero(mask):
+        if ids[position] in (VOCAB["[CLS]"], VOCAB["[SEP]"]):
+            continue
+        if words and WORDS[ids[position]].startswith("##"):
+            words[-1].append(position)
+        else:
+            words.append([position])
+    taken = 0
+    for word in words:
+        assert chosen.isdisjoint(word) or chosen.issuperset(word), "a word is hidden in part"
+        taken += len(word) if chosen.issuperset(word) else 0
+    # No word is left out that would have fitted.
+    assert all(len(word) > budget - taken for word in words if chosen.isdisjoint(word))
+
+
+def test_dynamic_masks_change_with_the_epoch_and_with_nothing_else(tmp_path: pathlib.Path):
+    paths = write_records(tmp_path, [20, 12])
+    schema = UNMASKED
+
+    def epochs(batch_size: int, skipped: int = 0) -> dict[str, list[list[int]]]:
+        """By tokens without masks: the masked ones, epoch by epoch."""
+        data = input_pipeline.training_batches(paths, batch_size, schema, 7, skipped, masking=masking())
+        found: dict[str, list[list[int]]] = {}
+        for batch in itertools.islice(data, (96 - skipped) // batch_size):
+            ids = batch["input_ids"].numpy()
+            for row, positions, labels, weights in zip(
+                ids, batch["masked_lm_positions"].numpy(), batch["masked_lm_ids"].numpy(),
+                batch["masked_lm_weights"].numpy(), strict=True,
+            ):  # fmt: skip
+                original = row.copy()
+                original[positions[weights > 0]] = labels[weights > 0]
+                found.setdefault(str(original), []).append(row.tolist())
+        return found
+
+    by_eight, by_four = epochs(8), epochs(4)
+    assert by_eight == by_four
+    assert len(by_eight) == 32
+    assert sum(masks[0] != masks[1] for masks in by_eight.values()) > 28
+    later = epochs(8, skipped=64)
+    assert all(masks[-1] == later[key][0] for key, masks in by_eight.items())
+
+
+def test_evaluation_hides_the_same_tokens_each_time(tmp_path: pathlib.Path):
+    paths = write_records(tmp_path, [10])
+    first, second = (
+        list(input_pipeline.evaluation_batches(paths, 4, UNMASKED, masking=masking()).as_numpy_iterator())
+        for _ in range(2)
+    )
+    assert len(first) == 3
+    for one, other in zip(first, second, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    assert first[2]["masked_lm_weights"][2:].sum() == 0  # the batch's padding
+    assert set(first[0]) == set(record_schema.pretraining_schema(LENGTH, LIMIT))
+
+
+def test_records_without_masks_and_without_their_manifest_are_recognised(
+    tmp_path: pathlib.Path, tiny_config: BertConfig
+):
+    (path,) = write_records(tmp_path, [3])
+
+    def find_records(path: str, length: int) -> RecordFiles:
+        return RecordFiles.find(
+            [path], "input_file", max_seq_length=length, max_predictions_per_seq=LIMIT, config=tiny_config,
+            vocab_file=None,
+        )  # fmt: skip
+
+    with pytest.raises(UserError, match=r"0.tfrecord was written without masks .* copy the \*.manifest.json of its"):
+        find_records(path, LENGTH)
+    with pytest.raises(UserError, match=f"input_ids has {LENGTH} values; expected 8"):
+        find_records(path, 8)
+
+
+def test_the_manifest_decides_whether_a_shard_is_missing_or_empty(
+    tmp_path: pathlib.Path, tiny_config: BertConfig, capsys: pytest.CaptureFixture[str]
+):
+    paths = [*write_records(tmp_path, [3, 4]), str(tmp_path / "2.tfrecord")]
+    pathlib.Path(paths[2]).touch()
+    shards = [
+        manifest.Shard(f"{number}.tfrecord", count, pathlib.Path(path).stat().st_size, manifest.sha256(path))
+        for number, (path, count) in enumerate(zip(paths, (3, 4, 0), strict=True))
+    ]
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    flags = {"masking": "dynamic", "masked_lm_prob": 0.15, "do_whole_word_mask": False}
+    source = {"flags": flags, "vocabulary": manifest.sha256(str(tmp_path / "vocab.txt"))}
+    manifest.write(paths, str(tmp_path / "out"), manifest.Manifest(source, shards, {}))
+
+    def checked(*patterns: str) -> RecordFiles:
+        names = [str(tmp_path / pattern) for pattern in patterns]
+        return RecordFiles.find(
+            names, "input_file", max_seq_length=LENGTH, max_predictions_per_seq=LIMIT, config=tiny_config,
+            vocab_file=str(tmp_path / "vocab.txt"),
+        )  # fmt: skip
+
+    assert checked("*.tfrecord").paths == paths[:2]  # the third is empty, as its manifest says
+    assert "left out, since they are empty" in capsys.readouterr().out
+    content = pathlib.Path(paths[1]).read_bytes()
+    pathlib.Path(paths[1]).write_bytes(b"")
+    with pytest.raises(UserError, match=f"1.tfrecord has 0 bytes, but .*out.manifest.json says {len(content)}"):
+        checked("*.tfrecord")
+    pathlib.Path(paths[1]).unlink()
+    for pattern in ("*.tfrecord", "[01].tfrecord", "?.tf*"):
+        with pytest.raises(UserError, match="--input_file: .*1.tfrecord is missing, which .*out.manifest.json names"):
+            checked(pattern)
+    assert checked("0.tfrecord").paths == checked("[02].tfrecord").paths == paths[:1]  # what was not asked for

@@ -1,0 +1,387 @@
+import bz2
+import gzip
+import itertools
+import json
+import os
+import pathlib
+import re
+import struct
+import threading
+import types
+from collections.abc import Callable
+
+import fsspec
+import pytest
+import sentencex
+import tensorflow as tf
+import zstandard
+
+from data_gen.options import TEXT_FORMATS
+from data_gen.text_formats import detect_format, find_ranges, read_documents
+from official_bert.errors import UserError
+from official_bert.utils import files
+
+DOCUMENTS = [
+    ["Dr. Smith went home.", "It rained, as it had all day.", "Nobody cared."],
+    ["Ça va?", "“Oui,” dit-elle.", "Then they both went to the mat in the sun & sat down."],
+]
+
+TEXTS = {
+    "sentences": "\n\n".join("\n".join(document) for document in DOCUMENTS) + "\n",
+    "paragraphs": "".join(f"{d[0]} {d[1]}\n{d[2]}\n\n\n" for d in DOCUMENTS),
+    "wikiextractor": "".join(
+        f'<doc id="{n}" url="http://x/{n}" title="A "b" & {n}">\nA "b" & {n}\n\n{d[0]} {d[1]}\n\n{d[2]}\n</doc>\n'
+        for n, d in enumerate(DOCUMENTS)
+    ),
+    "jsonl": "".join(json.dumps({"id": 1, "text": f"{d[0]} {d[1]}\n\n{d[2]}\n"}) + "\n" for d in DOCUMENTS),
+}
+
+SKIPPED_FRAME = b"\x50\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc"
+
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
+    "plain": bytes,
+    "gzip": gzip.compress,
+    "gzip, two members": lambda text: gzip.compress(text[:50]) + gzip.compress(text[50:]),
+    "bzip2": bz2.compress,
+    "bzip2, two streams": lambda text: bz2.compress(text[:50]) + bz2.compress(text[50:]),
+    "zstandard": zstandard.compress,
+    "zstandard, two frames": lambda text: zstandard.compress(text[:50]) + zstandard.compress(text[50:]),
+    "zstandard, frame to skip": lambda text: SKIPPED_FRAME + zstandard.compress(text) + SKIPPED_FRAME,
+}
+
+
+@pytest.fixture
+def written(tmp_path: pathlib.Path) -> Callable[[str | bytes], str]:
+    def write(content: str | bytes) -> str:
+        path = tmp_path / "text"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return write
+
+
+Written = Callable[[str | bytes], str]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("format", TEXTS)
+def test_every_format_and_compression_gives_the_same_documents(format: str, compression: str, written: Written):
+    path = written(COMPRESSIONS[compression](TEXTS[format].encode()))
+    assert list(read_documents(path, format)) == DOCUMENTS
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("format", TEXTS)
+def test_the_format_is_found_out(format: str, compression: str, written: Written):
+    path = written(COMPRESSIONS[compression](b"\xef\xbb\xbf\n  \r\n" + TEXTS[format].encode()))
+    assert detect_format(path) == format
+    assert list(read_documents(path)) == DOCUMENTS
+
+
+@pytest.mark.parametrize("format", TEXTS)
+def test_windows_line_ends_and_a_byte_order_mark_change_nothing(format: str, written: Written):
+    path = written(b"\xef\xbb\xbf" + TEXTS[format].replace("\n", "\r\n").encode())
+    assert detect_format(path) == format
+    assert list(read_documents(path, format)) == DOCUMENTS
+
+
+@pytest.mark.parametrize("format", TEXTS)
+def test_a_missing_last_line_end_changes_nothing(format: str, written: Written):
+    assert list(read_documents(written(TEXTS[format].rstrip()), format)) == DOCUMENTS
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("format", TEXT_FORMATS)
+def test_empty_files_hold_no_documents(format: str, compression: str, written: Written):
+    for text in b"", b"\n \n\t\r\n":
+        path = written(COMPRESSIONS[compression](text))
+        assert list(read_documents(path, format)) == []
+        assert detect_format(path) == "sentences"
+
+
+def test_documents_without_text_are_left_out(written: Written):
+    doc = '<doc id="1" url="" title="{0}">\n{0}\n\n{1}\n</doc>\n'
+    path = written(doc.format("Title", "") + doc.format("B", "B") + doc.format("", ""))
+    assert list(read_documents(path)) == [["B"]]  # a second line that equals the title is text
+    assert list(read_documents(written('{"text": ""}\n\n{"text": " \\n "}\n{"text": "a"}'))) == [["a"]]
+
+
+def test_another_field_of_json_objects_can_hold_the_text(written: Written):
+    path = written('{"text": 1, "body": "It is. It was."}')
+    assert list(read_documents(path, json_field="body")) == [["It is.", "It was."]]
+
+
+def test_wikiextractor_escapes_are_undone_once(written: Written):
+    text = "AT&amp;T is &lt;b&gt; but &amp;lt; and &copy stay."
+    path = written(f'<doc id="1" url="" title="A&B">\nA&amp;B\n{text}\n</doc>\n')
+    assert list(read_documents(path)) == [["AT&T is <b> but &lt; and &copy stay."]]
+
+
+@pytest.mark.parametrize("format", TEXTS)
+def test_no_sentence_holds_a_line_break(format: str, written: Written):
+    line = "a\rb\vc\fd\x1ce\x1df\x1eg\x85h\u2028i\u2029j"
+    text = {
+        "sentences": line,
+        "paragraphs": line,
+        "wikiextractor": f'<doc id="1" url="" title="t">\n{line}\n</doc>',
+        "jsonl": json.dumps({"text": f"{line}\r\n\n"}),
+    }[format]
+    (document,) = read_documents(written(text), format)
+    assert all(len(sentence.splitlines()) == 1 for sentence in document)
+    # In the original's format, what its tokenizer makes of such characters.
+    assert document == (["a bcdefgh i j"] if format == "sentences" else list("abcdefghij"))
+
+
+@pytest.mark.parametrize("space", "\u00a0\u1680\u2003\u202f\u205f\u3000")
+def test_wide_spaces_before_a_period_do_not_stop_the_reading(space: str, written: Written):
+    text = f"This is plan B{space}. Then he came. 第一{space}。"
+    (document,) = read_documents(written(text), "paragraphs")
+    assert "Then he came." in document
+
+
+def test_a_paragraph_that_the_cutter_fails_on_stays_whole(written: Written, monkeypatch: pytest.MonkeyPatch):
+    panic = type("PanicException", (BaseException,), {})
+
+    def fail(language: str, text: str) -> list[str]:
+        raise panic
+
+    monkeypatch.setattr("data_gen.sentence_splitting.sentencex", types.SimpleNamespace(segment=fail))
+    assert list(read_documents(written("It is. It was."), "paragraphs")) == [["It is. It was."]]
+
+
+def test_the_language_decides_where_paragraphs_are_cut(written: Written):
+    path = written("Er kam bzw. ging am 3. Mai z.B. nach Rom.")
+    assert [len(document) for document in read_documents(path, "paragraphs", "de")] == [1]
+    assert [len(document) for document in read_documents(path, "paragraphs", "en")] == [3]
+
+
+@pytest.mark.parametrize("format", ["paragraphs", "jsonl", "auto"])
+def test_a_big_single_line_is_cut_like_a_small_one(format: str, written: Written):
+    sentences = [f"This is sentence {number}, which someone wrote." for number in range(100_000)]
+    text = " ".join(sentences)
+    assert len(text) > 4_000_000
+    path = written(json.dumps({"text": text}) if format == "jsonl" else text)
+    assert list(read_documents(path, format)) == [sentences]
+
+
+def test_a_big_line_without_sentence_ends_is_one_sentence(written: Written):
+    path = written("word " * 1_000_000)
+    assert detect_format(path) == "sentences"
+    for format in "sentences", "paragraphs":
+        assert list(read_documents(path, format)) == [[("word " * 1_000_000).strip()]]
+
+
+def test_documents_come_before_the_file_is_read_whole(tmp_path: pathlib.Path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    more = threading.Event()
+
+    def write() -> None:
+        with open(path, "wb", buffering=0) as pipe:
+            pipe.write(b"One.\nTwo.\n\n" * 100_000)
+            more.wait(10)
+            pipe.write(b"Three.\n")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    documents = read_documents(str(path))
+    assert next(documents) == ["One.", "Two."]
+    more.set()
+    assert list(documents)[-1] == ["Three."]
+    writer.join()
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("scheme", ["ram", "memory"])
+def test_remote_files_are_read_through_tensorflow_or_fsspec(scheme: str, compression: str):
+    path = f"{scheme}://text_formats_{compression.replace(', ', '_').replace(' ', '_')}"
+    with tf.io.gfile.GFile(path, "wb") if scheme == "ram" else fsspec.open(path, "wb") as writer:
+        writer.write(COMPRESSIONS[compression](TEXTS["jsonl"].encode()))
+    assert list(read_documents(path)) == DOCUMENTS
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("memory://missing", "there is no file memory://missing"),
+        ("ram://missing", "cannot read ram://missing: "),
+        ("nope://missing", "cannot read nope://missing: Protocol not known: nope"),
+        ("/missing/file", "there is no file /missing/file"),
+    ],
+)
+@pytest.mark.parametrize("format", ["auto", "jsonl"])
+def test_a_missing_file_is_an_error(path: str, message: str, format: str):
+    with pytest.raises(UserError, match=message):
+        list(read_documents(path, format))
+    with pytest.raises(UserError, match=message):
+        detect_format(path)
+
+
+def test_a_folder_is_an_error(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=f"cannot read {tmp_path}: Is a directory"):
+        list(read_documents(str(tmp_path)))
+
+
+DOC = '<doc id="1" url="" title="t">\nt\n\nText.\n'
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "message"),
+    [
+        ("auto", b"a\nb\ncd\xffe\n", r"text, line 3: byte 0xff at column 3 is not UTF-8; convert the file"),
+        ("sentences", b"a\n\xe4\n", r"text, line 2: byte 0xe4 at column 1 is not UTF-8.* --drop_invalid_utf8"),
+        ("paragraphs", b"a\n\xe4\n", r"text, line 2: byte 0xe4 at column 1 is not UTF-8"),
+        ("wikiextractor", DOC.encode() + b"\xe4\n", r"text, line 5: byte 0xe4 at column 1 is not UTF-8"),
+        ("jsonl", b'{"text": "a"}\n{"text": "\xe4"}', r"text, line 2: byte 0xe4 at column 11 is not UTF-8"),
+        ("auto", '{"text": "a"}\n\n{"text": "a}', r'text, line 3: invalid JSON \(.*column 10.*\): \{"text": "a\};'),
+        ("auto", '{"text": "a"', r"text, line 1: invalid JSON"),
+        ("auto", '{\n"text": "a"\n}', r"text, line 1: invalid JSON .*; expected an object per line"),
+        ("jsonl", "[" * 100_000, r"text, line 1: invalid JSON"),
+        ("jsonl", '{"text": ' + "1" * 5000 + "}", r"text, line 1: invalid JSON .*1 \.\.\.; expected"),
+        ("jsonl", '["a"]', r'text, line 1: expected a JSON object, received \["a"\]'),
+        ("auto", '{"a": 1, "b": 2}', r"text, line 1: the JSON object has no field 'text'; its fields are 'a', 'b'"),
+        ("auto", "{}", r"text, line 1: the JSON object has no field 'text'; its fields are none"),
+        ("auto", '{"text": "a"}\n{"text": null}', r"text, line 2: the field 'text' is not text, but null"),
+        ("auto", '{"text": "a\\ud83d"}', r"text, line 1: \\ud83d in the field 'text' is half a character"),
+        ("auto", f"{DOC}</doc>\n{DOC}", r"text, line 6: the <doc \.\.\.> has no </doc>; the file is not whole"),
+        ("auto", f"{DOC}{DOC}</doc>", r"text, line 1: the <doc \.\.\.> has no </doc> before the next, on line 5"),
+        ("auto", f"{DOC}</doc>\n</doc>", r"text, line 6: </doc> without a <doc"),
+        ("auto", f"{DOC}</doc>\n\nMore.\n", r"text, line 7: text outside of <doc \.\.\.> and </doc>: More\.;"),
+        ("wikiextractor", "Plain text.", r"text, line 1: text outside of <doc"),
+    ],
+)
+@pytest.mark.parametrize("compression", ["plain", "zstandard"])
+def test_errors_name_file_and_line(format: str, text: str | bytes, message: str, compression: str, written: Written):
+    content = text if isinstance(text, bytes) else text.encode()
+    with pytest.raises(UserError, match=message):
+        list(read_documents(written(COMPRESSIONS[compression](content)), format))
+
+
+def test_invalid_utf8_is_dropped_if_asked(written: Written):
+    documents = read_documents(written(b"a\xffb\n\xe4\n\nc"), "sentences", drop_invalid_utf8=True)
+    assert list(documents) == [["ab"], ["c"]]
+    path = written('{"text": "a\\ud83db \\ud83d\\ude00"}')
+    assert list(read_documents(path, drop_invalid_utf8=True)) == [["ab 😀"]]
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, zstandard.compress])
+def test_a_truncated_compressed_file_is_an_error_at_any_length(compress: Callable[[bytes], bytes], written: Written):
+    content = compress(TEXTS["sentences"].encode())
+    for length in range(12, len(content)):
+        with pytest.raises(UserError, match=r"text ends within its compressed data, after line \d of the text;"):
+            list(read_documents(written(content[:length]), "sentences"))
+    with pytest.raises(UserError, match="text ends within its compressed data"):
+        detect_format(written(content[:-1]))
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, zstandard.compress])
+def test_the_lines_before_the_end_of_a_truncated_file_are_counted(compress: Callable[[bytes], bytes], written: Written):
+    lines = "".join(f"{number * 7919 % 104729} {number**3}\n" for number in range(200_000)).encode()
+    content = compress(lines)
+    with pytest.raises(UserError) as caught:
+        list(read_documents(written(content[: len(content) // 2]), "sentences"))
+    (number,) = re.findall(r"after line (\d+)", str(caught.value))
+    assert 30_000 < int(number) < 170_000
+
+
+@pytest.mark.parametrize(
+    "compress",
+    [gzip.compress, bz2.compress, lambda text: zstandard.ZstdCompressor(write_checksum=True).compress(text)],
+)
+def test_a_corrupt_compressed_file_is_an_error(compress: Callable[[bytes], bytes], written: Written):
+    text = "".join(f"{number * 7919 % 104729}\n" for number in range(5000)).encode()
+    content = bytearray(compress(text))
+    for position in range(12, len(content), len(content) // 20):
+        damaged = content[:position] + bytes([content[position] ^ 0x55]) + content[position + 1 :]
+        with pytest.raises(UserError, match="text"):
+            list(read_documents(written(bytes(damaged)), "sentences"))
+
+
+def test_an_unknown_format_or_language_is_an_error_at_once():
+    with pytest.raises(UserError, match="no text format 'xml'; expected one of auto, sentences, paragraphs, wiki"):
+        read_documents("x", "xml")
+    for language in "German", "", "EN":
+        with pytest.raises(UserError, match=f"'{language}' is not a language code"):
+            read_documents("x", language=language)
+        with pytest.raises(UserError, match=f"'{language}' is not a language code"):
+            detect_format("x", language)
+
+
+def test_text_that_starts_with_the_letters_of_a_compression_is_text(written: Written):
+    assert list(read_documents(written("BZh9 is not bzip2.\n"))) == [["BZh9 is not bzip2."]]
+
+
+@pytest.mark.parametrize("name", ["ar", "de", "hi", "ja", "tr", "vi", "zh"])
+@pytest.mark.parametrize("language", ["own", "en"])
+def test_the_format_of_real_text_is_found_out(name: str, language: str, test_data: pathlib.Path):
+    (path,) = (test_data / "text").glob(f"{name}_*.txt")
+    expected = "sentences" if name == "ja" else "paragraphs"
+    assert detect_format(str(path), name if language == "own" else language) == expected
+
+
+def test_real_text_cut_into_sentences_by_any_rule_is_found_out(test_data: pathlib.Path, written: Written):
+    articles = list(read_documents(str(test_data / "corpus" / "enwiki" / "wiki_00")))
+    assert detect_format(written("\n\n".join("\n".join(article) for article in articles))) == "sentences"
+    # A coarse rule that leaves several sentences on some lines.
+    paragraphs = (test_data / "corpus" / "enwiki" / "wiki_01").read_text(encoding="utf-8")
+    paragraphs = re.sub(r"</?doc.*>", "", paragraphs)
+    assert detect_format(written(paragraphs)) == "paragraphs"
+    assert detect_format(written(re.sub(r"(?<=[a-z]{3}[.!?]) +(?=[A-Z])", "\n", paragraphs))) == "sentences"
+
+
+def test_real_wikiextractor_files_are_read_whole(test_data: pathlib.Path):
+    for path in sorted((test_data / "corpus" / "enwiki").iterdir())[:5]:
+        assert detect_format(str(path)) == "wikiextractor"
+        text = path.read_text(encoding="utf-8")
+        blocks = re.findall(r'<doc [^\n]*title="([^\n]*)">\n(.*?)\n</doc>', text, re.DOTALL)
+        documents = list(read_documents(str(path)))
+        # Without white space, as sentences may follow each other without any.
+        bodies = ["".join(body.removeprefix(title).split()) for title, body in blocks]
+        assert ["".join("".join(document).split()) for document in documents] == [body for body in bodies if body]
+        assert all(s and s == s.strip() and "\n" not in s for document in documents for s in document)
+
+
+def test_real_paragraphs_are_cut_where_the_library_cuts(test_data: pathlib.Path):
+    path = test_data / "text" / "de_xquad.txt"
+    lines = path.read_text(encoding="utf-8-sig").split("\n")
+    expected = [
+        [s.strip() for line in group for s in sentencex.segment("de", line.replace("\u00a0", " ").strip())]
+        for empty, group in itertools.groupby(lines, key=lambda line: not line.strip())
+        if not empty
+    ]
+    assert list(read_documents(str(path), language="de")) == expected
+
+
+def test_patterns_of_remote_files_are_expanded_through_fsspec():
+    for name in ("b.txt", "a.txt"):
+        with fsspec.open(f"memory://patterns/{name}", "wb") as writer:
+            writer.write(b"One.\n")
+    found = files.expand(["memory://patterns/*.txt"], "input_file")
+    assert [path.rsplit("/")[-1] for path in found] == ["a.txt", "b.txt"]
+    assert [files.size(path) for path in found] == [5, 5]
+    assert list(read_documents(found[0])) == [["One."]]
+    with pytest.raises(UserError, match=r"no file matches 'memory://patterns/\*.json'"):
+        files.expand(["memory://patterns/*.json"], "input_file")
+
+
+@pytest.mark.parametrize(("format", "content"), [
+    ("sentences", b"\xef\xbb\xbfa b\nc\n\nd\n\xe3\x80\x80\n\n\ne f g\r\n\r\nh\n"),
+    ("paragraphs", b"One. Two.\n\n\nThree. Four.\nFive.\n \nSix."),
+    ("wikiextractor", b'<doc title="A">\nA\n\nOne. Two.\n</doc>\n\n<doc i="2">\nB.\n</doc>\n<doc id="3">\nx\n</doc>\n'),
+    ("jsonl", b'{"text": "One. Two."}\n\n{"text": "Three."}\n{"text": "x"}\n'),
+])  # fmt: skip
+def test_ranges_hold_the_documents_of_the_file(format: str, content: bytes, tmp_path: pathlib.Path):
+    path = tmp_path / "text"
+    path.write_bytes(content * 3)
+    whole = list(read_documents(str(path), format))
+    numbers = set()
+    for size in range(1, 3 * len(content) + 1):
+        ranges = find_ranges(str(path), format, size)
+        assert ranges[0][0] == 0
+        assert ranges[-1][1] is None
+        parts = [list(read_documents(str(path), format, start=start, end=end)) for start, end in ranges]
+        assert [document for part in parts for document in part] == whole
+        numbers.add(len(ranges))
+    assert {1, 2, 3} <= numbers
+    path.write_bytes(gzip.compress(content * 3))
+    assert find_ranges(str(path), format, 10) == [(0, None)]

@@ -1,0 +1,67 @@
+"""Small models of every kind whose answers differ from text to text, for the tests of what is exported."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from official_bert.modeling import task_models
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.modeling.task_models import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
+    TAGGING,
+)
+from tests.conftest import WORDS
+
+CHOICES = 4
+LABELS = ["no", "perhaps", "yes"]
+CONFIG = BertConfig(
+    vocab_size=len(WORDS),
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=64,
+)
+TEXTS = [
+    "The cat sat on the mat.",
+    "",
+    "un\u00e4ffable, d\u00f3g! 中文 \U0001f642 na\u00efve",
+    "the dog ran in the sun, playing and walking on a mat; " * 3,
+    "a",
+]
+
+
+def scattered(model: keras.Model) -> keras.Model:
+    """Gives the model weights so large that its outputs depend on its inputs."""
+    for number, variable in enumerate(model.variables):
+        variable.assign(variable + np.random.default_rng(number).normal(size=variable.shape) * 0.4)
+    return model
+
+
+def model_of(kind: str, config: BertConfig = CONFIG) -> keras.Model:
+    return scattered(task_models.build(kind, build_encoder(config, seed=1), len(LABELS), CHOICES, seed=2))
+
+
+def pretraining_model(config: BertConfig = CONFIG) -> keras.Model:
+    return scattered(build_pretraining_model(config, seed=1))
+
+
+def task_spec_of(kind: str, **changes: Any) -> dict[str, Any]:
+    task_spec = {
+        "task": f"a {kind}",
+        "kind": kind,
+        "pair": False,
+        "labels": LABELS if kind in (CLASSIFICATION, MULTI_LABEL, TAGGING) else None,
+        "num_choices": CHOICES if kind == MULTIPLE_CHOICE else None,
+        "max_seq_length": 20,
+    }
+    if kind == QUESTION_ANSWERING:
+        task_spec |= {"doc_stride": 5, "max_query_length": 6, "max_answer_length": 4, "n_best_size": 6}
+        task_spec |= {"version_2": False, "null_score_diff_threshold": 0.0}
+    return task_spec | changes

@@ -1,0 +1,314 @@
+import ast
+import concurrent.futures
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.checkpoints import finetuned, model_files, run_checkpoints
+from official_bert.errors import UserError
+from official_bert.export import saved_model, warmup
+from official_bert.export.options import SavedModelOptions
+from official_bert.export.saved_model import read_source
+from official_bert.export.text_models import TextModel
+from official_bert.export.warmup import EXAMPLES
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.pretraining_model import encoder_of
+from official_bert.modeling.task_models import CLASSIFICATION, KINDS
+from official_bert.serving.saved_model import SavedModel
+from official_bert.tokenization.exact import FullTokenizer
+from tests.conftest import ROOT, WORDS
+from tests.export.exported_models import CONFIG, TEXTS, model_of, pretraining_model, task_spec_of
+from tests.serving.serving_client import running
+
+VOCAB = "\n".join(WORDS) + "\n"
+
+# Loads an export where this package cannot be imported, and prints what it answers as JSON.
+LOADER = """
+import json, sys
+sys.modules["official_bert"] = None
+import tensorflow as tf
+import tensorflow_text
+model = tf.saved_model.load(sys.argv[1])
+given = {name: tf.constant(values) for name, values in json.loads(sys.argv[2]).items()}
+found = model.signatures["serving_default"](**given)
+values = {name: value.numpy() for name, value in found.items()}
+print(json.dumps({name: value.tolist() for name, value in values.items() if value.dtype != object}))
+"""
+
+
+def save_finetuned(folder: pathlib.Path, kind: str, config: BertConfig = CONFIG, **changes: Any) -> str:
+    finetuned.save(str(folder), model_of(kind, config), task_spec_of(kind, **changes), config, VOCAB, True)
+    return str(folder)
+
+
+def save_run(folder: pathlib.Path) -> str:
+    """A pre-training run's folder."""
+    vocab_file = folder.parent / "run_vocab.txt"
+    vocab_file.write_text(VOCAB)
+    model_files.write_contents(str(folder), model_files.contents_of(CONFIG, str(vocab_file), do_lower_case=True))
+    run_checkpoints.RunCheckpoints(str(folder), {"model": pretraining_model().variables}, keep=1).save(0)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The only version of an export of a classifier of pairs."""
+    folder = tmp_path_factory.mktemp("exports")
+    model_dir = save_finetuned(folder / "model", CLASSIFICATION, pair=True)
+    path = saved_model.export(SavedModelOptions(model_dir=model_dir, export_dir=str(folder / "here" / "name")))
+    assert path == str(folder / "here" / "name" / "1")
+    return pathlib.Path(path)
+
+
+def test_export_moves_and_loads_without_this_package(exported: pathlib.Path, tmp_path: pathlib.Path):
+    moved = shutil.copytree(exported, tmp_path / "elsewhere")
+    texts = {"text": TEXTS, "text_pair": TEXTS[::-1]}
+    command = [sys.executable, "-c", LOADER, str(moved), json.dumps(texts)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    model, _, tokenizer, task_spec = finetuned.load(str(exported.parent.parent.parent / "model"))
+    text_model = TextModel(model, tokenizer, CLASSIFICATION, task_spec)
+    expected = text_model.answer(**{name: tf.constant(values) for name, values in texts.items()})
+    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], rtol=1e-5, atol=1e-6)
+
+
+def test_export_says_what_it_is_and_names_no_folder_of_this_machine(exported: pathlib.Path):
+    assert json.loads((exported / "assets.extra" / "official_bert.json").read_text()) == {
+        "kind": "classification",
+        "task": "a classification",
+        "inputs": ["text", "text_pair"],
+        "labels": ["no", "perhaps", "yes"],
+        "max_seq_length": 20,
+        "do_lower_case": True,
+        "version_of_official_bert": "0.1.0",
+    }
+    assert (exported / "assets" / "vocab.txt").read_text() == VOCAB
+    content = (exported / "saved_model.pb").read_bytes()
+    for place in (str(ROOT), str(exported.parent.parent.parent), sys.prefix):
+        assert place.encode() not in content
+    assert sorted(path.name for path in exported.parent.iterdir()) == ["1"]
+
+
+@pytest.mark.parametrize("name", ["saved_model.pb", "variables", "assets/vocab.txt", "assets.extra/official_bert.json"])
+def test_a_flipped_byte_of_an_export_is_found_when_it_is_loaded(
+    name: str, exported: pathlib.Path, tmp_path: pathlib.Path
+):
+    version = shutil.copytree(exported, tmp_path / "1")
+    path = next((version / name).glob("*.data*")) if name == "variables" else version / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{path.name} is not as it was written; restore the folder from a copy"):
+        SavedModel(str(version))
+
+
+def test_signatures_agree_with_each_other(exported: pathlib.Path):
+    signatures = tf.saved_model.load(str(exported)).signatures
+    texts = {"text": tf.constant(TEXTS), "text_pair": tf.constant(TEXTS[::-1])}
+    features = signatures["tokenize"](**texts)
+    assert {value.dtype for value in features.values()} == {tf.int32}
+    answers, from_ids = signatures["serving_default"](**texts), signatures["serving_ids"](**features)
+    assert set(answers) == {"label", "probability", "labels", "probabilities"}
+    assert set(from_ids) == {*answers, "logits"}
+    for name, value in answers.items():
+        np.testing.assert_array_equal(value, from_ids[name])
+
+
+def test_serving_reads_the_warm_up_file_and_answers_fit_its_messages(exported: pathlib.Path):
+    from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+
+    path = str(exported / "assets.extra" / "tf_serving_warmup_requests")
+    logs = [prediction_log_pb2.PredictionLog.FromString(record.numpy()) for record in tf.data.TFRecordDataset(path)]
+    assert len(logs) == len(EXAMPLES)
+    model = tf.saved_model.load(str(exported))
+    for log, text in zip(logs, EXAMPLES, strict=True):
+        request = log.predict_log.request
+        assert request.model_spec.signature_name == "serving_default"
+        inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
+        assert set(inputs) == {"text", "text_pair"}
+        assert {value.numpy().item() for value in inputs.values()} == {text.encode()}
+        response = predict_pb2.PredictResponse()
+        for name, value in model.signatures["serving_default"](**inputs).items():
+            response.outputs[name].CopyFrom(tf.make_tensor_proto(value))
+        again = predict_pb2.PredictResponse.FromString(response.SerializeToString())
+        assert tf.make_ndarray(again.outputs["probabilities"]).shape == (1, 3)
+
+
+def blocks_of_the_page(word: str) -> list[str]:
+    """The blocks of Python of docs/serving.md in which a word stands."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "serving.md").read_text(), re.DOTALL)
+    return [block for block in blocks if word in block]
+
+
+@pytest.fixture(scope="module")
+def sst2(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The export of which docs/serving.md speaks: a classifier of one text."""
+    folder = tmp_path_factory.mktemp("docs")
+    model_dir = save_finetuned(folder / "sst2", CLASSIFICATION)
+    saved_model.export(SavedModelOptions(model_dir=model_dir, export_dir=str(folder / "exports" / "sst2")))
+    return folder
+
+
+def test_the_call_over_grpc_in_the_docs_is_answered(sst2: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    import grpc
+    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+    serve = tf.saved_model.load(str(sst2 / "exports" / "sst2" / "1")).signatures["serving_default"]
+
+    class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
+        """TensorFlow Serving's, with its messages over its protocol."""
+
+        def Predict(self, request: Any, context: Any) -> Any:  # noqa: N802
+            assert request.model_spec.name == "sst2"
+            inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
+            response = predict_pb2.PredictResponse()
+            for name, value in serve(**inputs).items():
+                response.outputs[name].CopyFrom(tf.make_tensor_proto(value))
+            return response
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    (client,) = blocks_of_the_page("grpc")
+    exec(client.replace("localhost:8500", f"127.0.0.1:{port}"), {})
+    server.stop(None).wait()
+    expected = serve(text=tf.constant(["the film was good"]))["label"].numpy()
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_the_clients_in_python_in_the_docs_are_answered(
+    sst2: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(sst2)
+    (load,) = blocks_of_the_page("tf.saved_model.load")
+    found: dict[str, Any] = {}
+    exec(load.replace('model.signatures["', 'found = model.signatures["'), found)
+    (client,) = blocks_of_the_page("urllib")
+    with running({"sst2": sst2 / "exports" / "sst2"}) as (server, _):
+        exec(client.replace("http://localhost:8501", server.url), {})
+    (answer,) = ast.literal_eval(capsys.readouterr().out)
+    assert answer["label"] == found["found"]["label"].numpy()[0].decode()
+    np.testing.assert_allclose(answer["probabilities"], found["found"]["probabilities"][0], rtol=1e-5)
+
+
+def test_requests_of_others_to_warm_up_by_are_read(tmp_path: pathlib.Path):
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    log = prediction_log_pb2.PredictionLog()
+    log.log_metadata.sampling_config.sampling_rate = 0.5  # a number of fixed length, and messages that are not wanted
+    request = log.predict_log.request
+    request.model_spec.name, request.model_spec.version.value = "m", 300
+    request.model_spec.signature_name = "serving_ids"
+    request.output_filter.append("logits")
+    inputs = {"input_ids": np.arange(300, dtype=np.int32)[None], "texts": np.array([b"a", b"\xff"], object)}
+    for name, value in inputs.items():
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+    plain = prediction_log_pb2.PredictionLog()
+    plain.predict_log.request.model_spec.name = "m"
+    other = prediction_log_pb2.PredictionLog()
+    other.classify_log.request.model_spec.name = "m"
+    path = str(tmp_path / "requests")
+    with tf.io.TFRecordWriter(path) as writer:
+        for each in (log, other, plain):
+            writer.write(each.SerializeToString())
+    first, second = warmup.read_requests(path)
+    assert first[0] == "serving_ids"
+    assert first[1].keys() == inputs.keys()
+    for name, value in inputs.items():
+        np.testing.assert_array_equal(first[1][name], value)
+    assert second == ("serving_default", {})
+
+
+def test_next_version_is_one_more_and_none_is_overwritten(tmp_path: pathlib.Path):
+    assert saved_model.next_version(str(tmp_path / "none")) == 1
+    for name in ("2", "11", "12.writing-5", "notes"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "11" / "saved_model.pb").touch()
+    assert saved_model.next_version(str(tmp_path)) == 12
+    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
+    with pytest.raises(UserError, match="11 is there already"):
+        saved_model.export(SavedModelOptions(model_dir, str(tmp_path), version=11))
+    with pytest.raises(UserError, match="--version=0; expected 1 or more"):
+        saved_model.export(SavedModelOptions(model_dir, str(tmp_path), version=0))
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
+
+    def fails(module: Any, folder: str, signatures: Any) -> None:
+        (pathlib.Path(folder) / "saved_model.pb").touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tf.saved_model, "save", fails)
+    monkeypatch.setattr(TextModel, "signatures", lambda self: {})
+    with pytest.raises(UserError, match="No space left on device"):
+        saved_model.export(SavedModelOptions(model_dir, str(tmp_path / "exports")))
+    assert list((tmp_path / "exports").iterdir()) == []
+
+
+def test_a_run_is_exported_to_fill_masks_or_as_its_encoder(tmp_path: pathlib.Path):
+    run = save_run(tmp_path / "run")
+    source = read_source(run)
+    assert (source.kind, source.task_spec["max_seq_length"]) == ("fill_mask", 64)
+    assert read_source(run, max_seq_length=32).task_spec["max_seq_length"] == 32
+    source = read_source(run, encoder=True)
+    assert source.kind == "encoder"
+    ids = np.array([[2, 7, 8, 3]], np.int32)
+    features = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+    expected = encoder_of(pretraining_model())(features)
+    for name, value in source.model(features).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_encoder_of_a_finetuned_model_has_its_weights(kind: str, tmp_path: pathlib.Path):
+    source = read_source(save_finetuned(tmp_path / "model", kind), encoder=True)
+    trained = {variable.path: variable for variable in model_of(kind).variables}
+    assert len(source.model.variables) > 30
+    for variable in source.model.variables:
+        np.testing.assert_array_equal(variable, trained[variable.path])
+    assert ("pooled_output" in source.model.output) == ("pooler/kernel" in trained)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"max_seq_length": 65}, "longest sequence is 65 tokens; expected 8 to 64"),
+    ({"max_seq_length": 2}, "longest sequence is 2 tokens; expected 8 to 64"),
+    ({"model_dir": "nowhere"}, "nowhere"),
+])  # fmt: skip
+def test_what_cannot_be_exported_is_said(options: dict[str, Any], message: str, tmp_path: pathlib.Path):
+    given = SavedModelOptions(save_finetuned(tmp_path / "model", CLASSIFICATION), str(tmp_path / "exports"))
+    with pytest.raises(UserError, match=message):
+        saved_model.export(dataclasses.replace(given, **options))
+    assert not (tmp_path / "exports").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_answers_the_same_when_it_is_loaded(kind: str, tmp_path: pathlib.Path):
+    model_dir = save_finetuned(tmp_path / "model", kind)
+    model = tf.saved_model.load(saved_model.export(SavedModelOptions(model_dir, str(tmp_path / "exports"))))
+    text_model = TextModel(
+        model_of(kind), FullTokenizer(os.path.join(model_dir, "vocab.txt")), kind, task_spec_of(kind)
+    )
+    given = {
+        name: tf.constant(TEXTS) if spec.shape.rank == 1 else tf.constant([[text] * spec.shape[1] for text in TEXTS])
+        for name, spec in text_model.inputs.items()
+    }
+    expected = text_model.answer(**given)
+    for name, value in model.signatures["serving_default"](**given).items():
+        if value.dtype.is_floating:
+            np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(value, expected[name])

@@ -1,0 +1,235 @@
+"""Answers of the functions that are exported against those of the library in Python, on the same weights."""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.export import text_models
+from official_bert.export.graph_inputs import token_spans, truncated
+from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K, TextModel
+from official_bert.inference.fill_mask import fill_mask
+from official_bert.modeling.task_models import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
+    REGRESSION,
+    TAGGING,
+)
+from official_bert.tasks import squad, squad_answers, tagging
+from official_bert.tokenization.exact import FullTokenizer
+from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, model_of, pretraining_model, task_spec_of
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+@pytest.fixture
+def tokenizer(vocab_file: str) -> FullTokenizer:
+    return FullTokenizer(vocab_file)
+
+
+def joined(tokenizer: FullTokenizer, first: str, second: str | None, length: int) -> tuple[list[int], list[int]]:
+    """The tokens and segments of a text or pair, cut a token at a time, by fine-tuning's law."""
+    a = tokenizer.tokenize(first)
+    b = None if second is None else tokenizer.tokenize(second)
+    while len(a) + len(b or []) > length - (2 if b is None else 3):
+        (a if b is None or len(a) > len(b) else b).pop()
+    tokens = ["[CLS]", *a, "[SEP]"] if b is None else ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
+    segments = [0] * (len(a) + 2) + [1] * (len(tokens) - len(a) - 2)
+    return tokenizer.convert_tokens_to_ids(tokens), segments
+
+
+def outputs_of(model: keras.Model, ids: list[int], segments: list[int]) -> Any:
+    features = {"input_ids": [ids], "input_mask": [[1] * len(ids)], "segment_ids": [segments]}
+    return model({name: np.array(value, np.int32) for name, value in features.items()}, training=False)
+
+
+def outputs_of_rows(model: keras.Model, rows: list[tuple[list[int], list[int]]]) -> Any:
+    """The outputs of many rows, padded to the longest."""
+    length = max(len(ids) for ids, _ in rows)
+
+    def padded(values: list[int]) -> list[int]:
+        return [*values, *[0] * (length - len(values))]
+
+    features = {
+        "input_ids": [padded(ids) for ids, _ in rows],
+        "input_mask": [padded([1] * len(ids)) for ids, _ in rows],
+        "segment_ids": [padded(segments) for _, segments in rows],
+    }
+    return model({name: np.array(value, np.int32) for name, value in features.items()}, training=False)
+
+
+def numpy_of(results: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.numpy() for name, value in results.items()}
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_classes_are_those_of_the_model(pair: bool, tokenizer: FullTokenizer):
+    model = model_of(CLASSIFICATION)
+    given = {"text": TEXTS, "text_pair": TEXTS[::-1]} if pair else {"text": TEXTS}
+    text_model = TextModel(model, tokenizer, CLASSIFICATION, task_spec_of(CLASSIFICATION, pair=pair))
+    assert list(text_model.inputs) == list(given)
+    found = numpy_of(text_model.answer(**{name: tf.constant(texts) for name, texts in given.items()}))
+    for row, text in enumerate(TEXTS):
+        second = TEXTS[-1 - row] if pair and tokenizer.tokenize(TEXTS[-1 - row]) else None  # without tokens it is none
+        logits = outputs_of(model, *joined(tokenizer, text, second, 20))[0]
+        expected = tf.nn.softmax(logits).numpy()
+        np.testing.assert_allclose(found["probabilities"][row], expected, **CLOSE)
+        assert found["label"][row].decode() == LABELS[int(np.argmax(expected))]
+        assert found["probability"][row] == pytest.approx(max(expected), rel=1e-5)
+        assert [label.decode() for label in found["labels"][row]] == LABELS
+    assert len(set(np.round(found["probabilities"][:, 0], 4))) > 3  # or the test could not fail
+
+
+@pytest.mark.parametrize("kind", [MULTI_LABEL, REGRESSION])
+def test_labels_by_themselves_and_values_are_those_of_the_model(kind: str, tokenizer: FullTokenizer):
+    model = model_of(kind)
+    found = numpy_of(TextModel(model, tokenizer, kind, task_spec_of(kind)).answer(text=tf.constant(TEXTS)))
+    for row, text in enumerate(TEXTS):
+        outputs = outputs_of(model, *joined(tokenizer, text, None, 20)).numpy()[0]
+        if kind == REGRESSION:
+            np.testing.assert_allclose(found["value"][row], outputs, **CLOSE)
+        else:
+            np.testing.assert_allclose(found["probabilities"][row], 1 / (1 + np.exp(-outputs)), **CLOSE)
+
+
+def test_choices_are_those_of_the_model(tokenizer: FullTokenizer):
+    model = model_of(MULTIPLE_CHOICE)
+    text_model = TextModel(model, tokenizer, MULTIPLE_CHOICE, task_spec_of(MULTIPLE_CHOICE))
+    endings = [[TEXTS[(row + place) % len(TEXTS)] for place in range(CHOICES)] for row in range(len(TEXTS))]
+    found = numpy_of(text_model.answer(prompt=tf.constant(TEXTS), endings=tf.constant(endings)))
+    for row, text in enumerate(TEXTS):
+        rows = [joined(tokenizer, text, ending, 20) for ending in endings[row]]
+        length = max(len(ids) for ids, _ in rows)
+        features = {
+            "input_ids": [[ids + [0] * (length - len(ids)) for ids, _ in rows]],
+            "input_mask": [[[1] * len(ids) + [0] * (length - len(ids)) for ids, _ in rows]],
+            "segment_ids": [[segments + [0] * (length - len(segments)) for _, segments in rows]],
+        }
+        logits = model({name: np.array(value, np.int32) for name, value in features.items()}, training=False)
+        np.testing.assert_allclose(found["probabilities"][row], tf.nn.softmax(logits[0]).numpy(), **CLOSE)
+        assert found["choice"][row] == np.argmax(logits[0])
+
+
+def test_masks_are_filled_as_in_python(tokenizer: FullTokenizer):
+    whole = pretraining_model()
+    model = keras.Model(whole.input, whole.output["masked_lm_logits"])
+    texts = ["the [MASK] sat on the [MASK].", "no mask", "[MASK]", "[mask] [SEP] a [MASK] b" * 2]
+    found = numpy_of(TextModel(model, tokenizer, FILL_MASK, {"max_seq_length": 64}).answer(text=tf.constant(texts)))
+    assert found["tokens"].shape == found["probabilities"].shape == (4, 2, TOP_K)
+    for row, text in enumerate(texts):
+        expected = fill_mask(whole, tokenizer, CONFIG, text, TOP_K) if "[MASK]" in text else []
+        for place in range(2):
+            if place < len(expected):
+                candidates = expected[place]
+                assert [token.decode() for token in found["tokens"][row, place]] == [each.token for each in candidates]
+                probabilities = [each.probability for each in candidates]
+                np.testing.assert_allclose(found["probabilities"][row, place], probabilities, **CLOSE)
+            else:
+                assert set(found["tokens"][row, place]) == {b""}
+                assert not found["probabilities"][row, place].any()
+
+
+def test_texts_without_any_mask_have_no_fillings(tokenizer: FullTokenizer):
+    whole = pretraining_model()
+    model = keras.Model(whole.input, whole.output["masked_lm_logits"])
+    found = TextModel(model, tokenizer, FILL_MASK, {"max_seq_length": 64}).answer(text=tf.constant(["the cat", ""]))
+    assert found["tokens"].shape == (2, 0, TOP_K)
+
+
+CONTEXTS = [TEXTS[0], TEXTS[3], TEXTS[2] * 4, "the the the cat. the cat. the the the cat. " * 2, "", TEXTS[3] * 4]
+
+
+@pytest.mark.parametrize("version_2", [False, True])
+def test_answers_to_questions_are_those_of_python(
+    version_2: bool, tokenizer: FullTokenizer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(text_models, "_WINDOWS_AT_ONCE", 16)
+    model = model_of(QUESTION_ANSWERING)
+    limits = squad.Limits(max_seq_length=20, doc_stride=5, max_query_length=6)
+    asked = ["who sat?", "where did the dog and the cat run in the sun?", "", "who", "what", "why?"]
+    questions = [
+        squad.Question(str(number), *each, None) for number, each in enumerate(zip(asked, CONTEXTS, strict=True))
+    ]
+    cut = squad.cut_into_windows(questions, tokenizer, limits)
+    logits = outputs_of_rows(model, [(window.input_ids, window.segment_ids) for window in cut])
+    starts, ends = (logits[name].numpy() for name in ("start_logits", "end_logits"))
+    predictions = squad_answers.predict(questions, cut, starts, ends, version_2, n_best_size=6, max_answer_length=4)
+    threshold = float(np.median([prediction.null_score_difference for prediction in predictions]))
+    task_spec = task_spec_of(QUESTION_ANSWERING, version_2=version_2, null_score_diff_threshold=threshold + 1e-3)
+    text_model = TextModel(model, tokenizer, QUESTION_ANSWERING, task_spec)
+    found = numpy_of(text_model.answer(question=tf.constant(asked), context=tf.constant(CONTEXTS)))
+    answers = [prediction.answer(version_2, threshold + 1e-3) for prediction in predictions]
+    assert len({answer.text for answer in answers}) > 2
+    for row, answer in enumerate(answers):
+        assert found["answer"][row].decode() == answer.text == CONTEXTS[row][answer.start : answer.end]
+        assert (found["start"][row], found["end"][row]) == (answer.start, answer.end)
+        assert found["probability"][row] == pytest.approx(answer.probability, rel=1e-4)
+        assert found["null_score_difference"][row] == pytest.approx(
+            predictions[row].null_score_difference, rel=1e-4, abs=1e-5
+        )
+    assert len(text_model.tokenize(question=tf.constant(asked), context=tf.constant(CONTEXTS))["text_index"]) == len(
+        cut
+    )
+
+
+@pytest.mark.parametrize("length", [20, 8, 64])
+def test_tags_are_those_of_python_for_texts_of_any_length(length: int, tokenizer: FullTokenizer):
+    model = model_of(TAGGING)
+    texts = [*TEXTS, "playing unaffable " * 9, "a" * 12 + " b " + "c" * 190 + " d"]
+    sentences = [tokenizer.basic_tokenizer.tokenize(text) for text in texts]
+    cut = tagging.cut_into_windows(sentences, tokenizer, length)
+    logits = outputs_of_rows(model, [(window.input_ids, [0] * len(window.input_ids)) for window in cut]).numpy()
+    tags, probabilities = tagging.tags_from_logits([*map(len, sentences)], cut, logits, LABELS)
+    text_model = TextModel(model, tokenizer, TAGGING, task_spec_of(TAGGING, max_seq_length=length))
+    found = numpy_of(text_model.answer(text=tf.constant(texts)))
+    assert len({tag for row in tags for tag in row}) > 1  # or the test could not fail
+    for row, text in enumerate(texts):
+        count = len(sentences[row])
+        assert [tag.decode() for tag in found["tags"][row]] == tags[row] + [""] * (max(map(len, tags)) - count)
+        np.testing.assert_allclose(found["probabilities"][row, :count], probabilities[row], **CLOSE)
+        starts, ends = found["starts"][row], found["ends"][row]
+        words = [text[start:end] for start, end in zip(starts[:count], ends[:count], strict=True)]
+        assert [word.decode() for word in found["words"][row, :count]] == words
+        assert [tokenizer.basic_tokenizer.tokenize(word) for word in words] == [[word] for word in sentences[row]]
+        assert (starts[count:] == -1).all()
+        assert (ends[count:] == -1).all()
+
+
+def test_encoder_gives_its_outputs_and_the_mask(tokenizer: FullTokenizer):
+    from official_bert.modeling.pretraining_model import encoder_of
+
+    encoder = encoder_of(pretraining_model())
+    found = numpy_of(TextModel(encoder, tokenizer, ENCODER, {"max_seq_length": 20}).answer(text=tf.constant(TEXTS)))
+    for row, text in enumerate(TEXTS):
+        ids, segments = joined(tokenizer, text, None, 20)
+        expected = outputs_of(encoder, ids, segments)
+        np.testing.assert_allclose(found["pooled_output"][row], expected["pooled_output"][0], **CLOSE)
+        np.testing.assert_allclose(found["sequence_output"][row, : len(ids)], expected["sequence_output"][0], **CLOSE)
+        assert found["input_mask"][row].sum() == len(ids)
+
+
+def test_pairs_are_cut_as_one_token_at_a_time_would():
+    for room in (5, 6, 11):
+        lengths = [(a, b) for a in range(14) for b in range(14)]
+        ragged = [tf.RaggedTensor.from_row_lengths(tf.zeros([sum(column)], tf.int32), list(column))
+                  for column in zip(*lengths, strict=True)]  # fmt: skip
+        first, second = truncated(token_spans(ragged[0]), token_spans(ragged[1]), room + 3)
+        for (a, b), *kept in zip(lengths, first.lengths.numpy(), second.lengths.numpy(), strict=True):
+            while a + b > room:
+                a, b = (a - 1, b) if a > b else (a, b - 1)
+            assert kept == [a, b]
+
+
+def test_batches_are_padded_to_their_longest_text_only(tokenizer: FullTokenizer):
+    text_model = TextModel(model_of(CLASSIFICATION), tokenizer, CLASSIFICATION, task_spec_of(CLASSIFICATION))
+    for texts, length in ((["the cat", "a"], 4), ([""], 2), ([TEXTS[3]], 20)):
+        features = text_model.tokenize(text=tf.constant(texts))
+        assert {name: value.shape for name, value in features.items()} == dict.fromkeys(
+            ("input_ids", "input_mask", "segment_ids"), (len(texts), length)
+        )
+    assert math.prod(text_model.tokenize(text=tf.zeros([0], tf.string))["input_ids"].shape) == 0

@@ -1,0 +1,276 @@
+import dataclasses
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from official_bert.checkpoints import finetuned
+from official_bert.errors import UserError
+from official_bert.finetuning import batches, evaluation, runner, trainer
+from official_bert.finetuning.initial_model import read_initial_model
+from official_bert.finetuning.options import Options
+from official_bert.modeling import task_models
+from official_bert.modeling.config import BertConfig
+from official_bert.tasks import tabular
+from official_bert.tasks.options import GlueOptions, TableOptions
+from official_bert.utils.bad_rows import BadRows
+from tests.conftest import ROOT, WORDS
+
+GOOD, BAD = "cat dog sun play".split(), "mat sat ran walk".split()
+
+
+def write_table(path: pathlib.Path, count: int, seed: int) -> str:
+    """A CSV file whose labels are told by the words of the texts."""
+    rng = np.random.default_rng(seed)
+    lines = ["text,label"]
+    for _ in range(count):
+        good = rng.random() < 0.5
+        words = [*rng.choice("a b c the".split(), 2), *rng.choice(GOOD if good else BAD, rng.integers(2, 9))]
+        lines.append(f"{' '.join(rng.permutation(words))},{'good' if good else 'bad'}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def options(tmp_path, vocab_file) -> Options:
+    config = BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=32, initializer_range=0.2,
+    )  # fmt: skip
+    (tmp_path / "config.json").write_text(config.to_json())
+    return Options(
+        task="table",
+        task_options=TableOptions(
+            train_file=write_table(tmp_path / "train.csv", 90, 1),
+            eval_file=write_table(tmp_path / "eval.csv", 40, 2),
+            predict_file=write_table(tmp_path / "predict.csv", 10, 3),
+        ),
+        init=str(tmp_path / "config.json"),
+        vocab_file=vocab_file,
+        output_dir=str(tmp_path / "run"),
+        do_train=True,
+        do_eval=True,
+        do_predict=True,
+        learning_rate=0.005,
+        num_train_epochs=6.0,
+        train_batch_size=16,
+        max_seq_length=16,
+        log_steps=4,
+        cache_dir=str(tmp_path / "cache"),
+    )
+
+
+def with_task_options(options: Options, **changes) -> Options:
+    return dataclasses.replace(options, task_options=dataclasses.replace(options.task_options, **changes))
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options, tmp_path, monkeypatch, capsys):
+    predicted_again = []
+
+    def predict(*arguments):
+        predicted_again.append(arguments)
+        return trainer.predict(*arguments)
+
+    monkeypatch.setattr(evaluation, "predict", predict)
+    scores = runner.run(options)
+    assert len(predicted_again) == 1  # the part to predict; the dev part was scored in training, with the same weights
+    assert scores["dev"]["accuracy"] > 0.85
+    shown = capsys.readouterr().out
+    for line in (
+        f"loaded {options.init}: 1 layers of 16, uncased vocabulary of {len(WORDS)} pieces; the head is new",
+        "note: 2 classes: bad, good",
+        f"scores, curves and errors: {tmp_path / 'run' / 'report.html'}",
+        f"official-bert export --model_dir={tmp_path / 'run'} ",
+    ):
+        assert line in shown
+    assert json.loads((tmp_path / "run" / "results.json").read_text()) == scores
+    predictions = (tmp_path / "run" / "predictions_test.tsv").read_text().splitlines()
+    assert predictions[0] == "id\tprediction\texpected\tprobability of bad\tprobability of good"
+    assert len(predictions) == 11
+    logged = [json.loads(line) for line in (tmp_path / "run" / "eval.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in logged] == [6, 12, 18, 24, 30, 36]
+    losses = [json.loads(line) for line in (tmp_path / "run" / "train.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in losses[:8]] == [4, 6, 8, 12, 16, 18, 20, 24]
+    assert max(line["dev/accuracy"] for line in logged) == pytest.approx(scores["dev"]["accuracy"])
+    whole = finetuned.load(str(tmp_path / "run"))
+    assert whole.task_spec["labels"] == ["bad", "good"]
+
+    # Killed in the third epoch, after its scores were logged but before it was saved.
+    other = dataclasses.replace(options, output_dir=str(tmp_path / "other"))
+    train = trainer.Trainer.train
+
+    def killed(self, features, first, last, *rest):
+        if first == 12:
+            raise KilledError
+        return train(self, features, first, last, *rest)
+
+    monkeypatch.setattr(trainer.Trainer, "train", killed)
+    with pytest.raises(KilledError):
+        runner.run(other)
+    monkeypatch.setattr(trainer.Trainer, "train", train)
+    capsys.readouterr()
+    assert runner.run(other) == scores
+    assert "resuming at step 12" in capsys.readouterr().out
+    again = finetuned.load(str(tmp_path / "other"))
+    for expected, found in zip(whole.model.get_weights(), again.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(expected, found)
+    lines = [json.loads(line) for line in (tmp_path / "other" / "eval.jsonl").read_text().splitlines()]
+    assert lines == logged
+
+    with pytest.raises(UserError, match=r"holds another run \(--learning_rate was 0.005 and is 0.02\)"):
+        runner.run(dataclasses.replace(options, learning_rate=0.02))
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(options, tmp_path, monkeypatch, capsys):
+    options = dataclasses.replace(options, num_train_epochs=2.0, do_eval=False, do_predict=False)
+    runner.run(options)
+    other = dataclasses.replace(options, output_dir=str(tmp_path / "other"))
+    train = trainer.Trainer.train
+
+    def terminated(self, features, first, last, on_step, *rest):
+        def told(done: int, loss: float) -> bool:
+            if done == 8:
+                signal.raise_signal(signal.SIGTERM)
+            return on_step(done, loss)
+
+        return train(self, features, first, last, told, *rest)
+
+    monkeypatch.setattr(trainer.Trainer, "train", terminated)
+    with pytest.raises(SystemExit) as stopped:
+        runner.run(other)
+    assert stopped.value.code == 143
+    assert "stopped at step 8; the same command goes on from there" in capsys.readouterr().out
+    monkeypatch.setattr(trainer.Trainer, "train", train)
+    runner.run(other)
+    assert "resuming at step 8" in capsys.readouterr().out
+    weights = [finetuned.load(each.output_dir).model.get_weights() for each in (options, other)]
+    for expected, found in zip(*weights, strict=True):
+        np.testing.assert_array_equal(expected, found)
+
+
+@pytest.mark.slow
+def test_a_run_stops_early_and_weighs_decays_and_freezes(options, tmp_path, capsys):
+    runner.run(
+        dataclasses.replace(
+            options,
+            do_eval=False,
+            do_predict=False,
+            class_weights=["balanced"],
+            freeze=[".*embeddings"],
+            layer_decay=0.5,
+            dtype="bfloat16",
+            learning_rate=1e-9,
+            early_stopping=1,
+            eval_steps=4,
+        )
+    )
+    assert "stopped early" in capsys.readouterr().out
+    start = read_initial_model(options.init, options.vocab_file).build_encoder(options.random_seed, "float32")
+    model = finetuned.load(str(tmp_path / "run")).model
+    name = "word_embeddings"
+    np.testing.assert_array_equal(model.get_layer(name).get_weights()[0], start.get_layer(name).get_weights()[0])
+    changed = [not np.array_equal(a, b) for a, b in zip(model.get_weights(), start.get_weights(), strict=False)]
+    assert any(changed)
+
+
+def test_a_run_that_failed_at_its_start_may_be_given_again_mended(options):
+    short = dataclasses.replace(options, num_train_epochs=1.0, do_eval=False, do_predict=False)
+    with pytest.raises(UserError, match="no layer's whole name matches"):
+        runner.run(dataclasses.replace(short, freeze=["typo"]))
+    runner.run(dataclasses.replace(short, on_bad_row="skip"))
+
+
+def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(options, tmp_path, capsys):
+    with open(options.task_options.eval_file, "a") as file:
+        file.write(",good\n")
+    options = dataclasses.replace(options, num_train_epochs=1.0, do_predict=False, on_bad_row="skip")
+    given = with_task_options(options, doc_stride=6)
+    scores = runner.run(given)
+    assert f"1 bad rows of {options.task_options.eval_file} were skipped" in capsys.readouterr().out
+    later = dataclasses.replace(given, do_train=False, max_seq_length=None, init=None, vocab_file=None)
+    later = with_task_options(later, train_file=None, doc_stride=None)
+    assert runner.run(later) == scores
+    with pytest.raises(UserError, match="--do_predict: table has nothing to predict; a table needs --predict_file"):
+        runner.run(with_task_options(dataclasses.replace(later, do_predict=True), predict_file=None))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"task": "colla"}, "unknown task 'colla'; expected one of cola, "),
+    ({"do_train": False, "do_eval": False, "do_predict": False}, "nothing to do"),
+    ({"max_seq_length": 64}, "the model reads 32 tokens at most"),
+    ({"class_weights": ["1", "x"]}, "expected balanced, or 2 numbers"),
+    ({"do_train": False}, "there is no fine-tuned model in"),
+    ({"train_batch_size": 0}, "--train_batch_size is 0; expected at least 1"),
+    ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, "there is no nowhere/train.tsv"),
+    ({"freeze": ["nothing"]}, "no layer's whole name matches 'nothing'"),
+])  # fmt: skip
+def test_what_cannot_be_is_said(options, changes, message):
+    with pytest.raises(UserError, match=message):
+        runner.run(dataclasses.replace(options, **changes))
+
+
+def test_a_notebook_trains_with_keras_alone(options):
+    start = read_initial_model(options.init, options.vocab_file)
+    encoder, config = start.build_encoder(1, "float32"), start.config
+    # From here on as in a notebook, which gets encoder, config and tokenizer from official_bert.load.
+    task = tabular.TableTask(options.task_options)
+    features = task.featurize(task.read("train", BadRows()), start.tokenizer(), 16)
+    model = task_models.build_classifier(encoder, num_labels=2)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), weighted_metrics=["accuracy"])
+    history = model.fit(batches.for_fit(features, 16, 16), epochs=2, shuffle=False, verbose=0).history
+    assert len(history["accuracy"]) == 2
+    outputs = trainer.predict(model, features, 64, config.max_position_embeddings)
+    assert np.stack(outputs).shape == (90, 2)
+
+
+@pytest.mark.slow
+def test_mirrored_on_one_device_is_that_device(options):
+    short = dataclasses.replace(options, num_train_epochs=1.0, do_predict=False)
+    one = runner.run(short)
+    other = dataclasses.replace(short, output_dir=f"{options.output_dir}-mirrored", distribution_strategy="mirrored")
+    assert runner.run(other) == one
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label_kind", ["classification", "tagging"])
+def test_two_devices_end_with_the_weights_of_one(label_kind, options, tmp_path):
+    if label_kind == "tagging":  # of each word, whether it is a good one
+        for path in (options.task_options.train_file, options.task_options.eval_file):
+            texts = [line.rsplit(",", 1)[0] for line in pathlib.Path(path).read_text().splitlines()[1:]]
+            rows = [f"{text},{' '.join('good' if word in GOOD else 'bad' for word in text.split())}" for text in texts]
+            pathlib.Path(path).write_text("\n".join(["text,label", *rows]) + "\n")
+        options = with_task_options(options, label_kind="tagging", predict_file=None)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    code = """
+import dataclasses, json, sys
+import tensorflow as tf
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+from official_bert.finetuning import runner
+from official_bert.finetuning.options import Options
+from official_bert.modeling import task_models
+from official_bert.tasks.options import TableOptions
+for build in (task_models.build_classifier, task_models.build_token_tagger):
+    build.__defaults__ = (0.0, None)
+given = json.loads(sys.argv[1])
+runner.run(Options(**given | {"task_options": TableOptions(**given["task_options"])}))
+"""
+    weights = []
+    for strategy in ("one_device", "mirrored"):
+        changes = {"distribution_strategy": strategy, "output_dir": str(tmp_path / strategy), "num_train_epochs": 1.0}
+        given = json.dumps(dataclasses.asdict(options) | changes | {"do_predict": False})
+        subprocess.run([sys.executable, "-c", code, given], cwd=ROOT, check=True, capture_output=True)
+        weights.append(finetuned.load(str(tmp_path / strategy)).model.get_weights())
+    for one, two in zip(*weights, strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-4)

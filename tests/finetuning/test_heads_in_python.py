@@ -1,0 +1,62 @@
+"""The examples of docs/python.md, run as they stand, one after the other."""
+
+import pathlib
+import re
+
+import pytest
+
+from official_bert.checkpoints import model_files, run_checkpoints
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.pretraining_model import build_pretraining_model
+from tests.conftest import ROOT, WORDS
+
+CONFIG = BertConfig(
+    vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+    max_position_embeddings=128,
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The working directory of a reader: a pre-trained model in `model`, and the checkout's configs."""
+    model = build_pretraining_model(CONFIG, seed=0)
+    model_files.write_contents(str(tmp_path / "model"), model_files.contents_of(CONFIG, vocab_file, do_lower_case=True))
+    run_checkpoints.RunCheckpoints(str(tmp_path / "model"), {"model": model.variables}, keep=1).save(0)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def blocks_of(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("folder")
+def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[str]):
+    names: dict = {}
+    blocks = blocks_of("docs/python.md")
+    assert len(blocks) == 11
+    for block in blocks:
+        exec(block, names)
+    assert names["outputs"]["sequence_output"].shape == (1, 5, 8)
+    assert names["values"].shape == (1,)
+    assert names["probabilities"].shape == (1, 3)
+    assert len(names["tags"][0]) == 3
+    assert set(names["tags"][0]) <= {"DET", "NOUN", "VERB"}
+    answer = names["answer"]
+    assert "the cat sat on the mat"[answer.start : answer.end] == answer.text != ""
+    assert names["choices"][0] in range(4)
+    assert len(names["fillings"][0][0]) == 3
+    assert names["vectors"].shape == (2, 8)
+    assert capsys.readouterr().out.count("(2, 8)") == 2  # the vectors of two texts
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("folder")
+def test_the_lines_of_the_readme_run():
+    names: dict = {}
+    for block in blocks_of("README.md"):
+        assert len(block.strip().splitlines()) <= 10
+        exec(block, names)
+    assert set(names["classifier"].classify(["a dull film"])) <= {"bad", "good"}

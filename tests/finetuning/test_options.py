@@ -1,0 +1,137 @@
+import dataclasses
+import json
+import pathlib
+
+import pytest
+
+from official_bert.commands import FINETUNE
+from official_bert.errors import UserError
+from official_bert.finetuning import training
+from official_bert.finetuning.options import Options
+from official_bert.tasks import all_tasks
+from official_bert.tasks.options import (
+    TASK_OPTIONS,
+    Defaults,
+    GlueOptions,
+    MultipleChoiceOptions,
+    SquadOptions,
+    SquadV2Options,
+    TableOptions,
+)
+
+NEEDED = ["--init=a", "--output_dir=b"]
+
+# What an earlier version wrote for --task=squad --do_train: every task's options, None for the task's default.
+WRITTEN_BEFORE = {
+    "task": "squad", "init": "a", "source": "files", "tfds_name": None, "do_lower_case": None, "max_seq_length": None,
+    "doc_stride": None, "train_batch_size": None, "learning_rate": None, "num_train_epochs": None,
+    "warmup_proportion": 0.1, "eval_steps": None, "early_stopping": 0, "class_weights": [], "freeze": [],
+    "layer_decay": 1.0, "dtype": "float32", "random_seed": 12345, "on_bad_row": "stop", "teacher": None,
+    "temperature": 1.0, "teacher_weight": 1.0, "random_seeds": [], "grid_batch_sizes": [], "grid_learning_rates": [],
+    "grid_epochs": [], "max_query_length": 64, "max_answer_length": 30, "n_best_size": 20,
+    "null_score_diff_threshold": 0.0, "tag_column": "", "word_column": 0, "eval_file": None, "text_column": "text",
+    "text_pair_column": None, "label_column": "label", "label_kind": "classification", "label_separator": ";",
+    "label_min": None, "label_max": None, "data": "d",
+}  # fmt: skip
+
+
+def parse(*arguments: str) -> list:
+    return FINETUNE.parse([*NEEDED, *arguments])
+
+
+def test_each_task_has_its_own_options_and_defaults():
+    options, task_options = parse("--task=squad", "--doc_stride=64")
+    assert options.settings() == Defaults(32, 5e-5, 3.0, 384)
+    assert task_options == SquadOptions(doc_stride=64)
+    options, task_options = parse("--task=codah")
+    assert dataclasses.replace(options, learning_rate=1e-3).settings() == Defaults(16, 1e-3, 3.0, 128)
+    assert task_options == MultipleChoiceOptions()
+    assert parse("--task=table", "--train_file=a.csv")[1] == TableOptions(train_file="a.csv")
+
+
+@pytest.mark.parametrize(("task", "flag"), [
+    ("swag", "--doc_stride=64"),
+    ("codah", "--doc_stride=64"),
+    ("squad", "--null_score_diff_threshold=1"),
+    ("sst-2", "--text_column=words"),
+    ("tagging", "--max_query_length=9"),
+    ("table", "--tag_column=xpos"),
+])  # fmt: skip
+def test_a_flag_of_another_task_is_an_error(task: str, flag: str):
+    with pytest.raises(UserError, match=f"--task={task} does not take {flag.split('=')[0]}"):
+        parse(f"--task={task}", flag)
+
+
+def test_help_shows_the_task_s_defaults_and_lists_the_tasks():
+    text = FINETUNE.help("run_finetuning", ["--task=squad"])
+    for line in ("--max_seq_length=N  (default: 384)", "--train_batch_size=N  (default: 32)", "--n_best_size=N"):
+        assert line in text
+    assert "--text_column" not in text
+    headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["data:", "model:", "training:", "evaluation:", "hardware:", "--task=squad:", "examples:"]
+    for task in TASK_OPTIONS:
+        assert task in FINETUNE.help("run_finetuning")
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"task": "colla"}, "unknown task 'colla'; expected one of cola, "),
+    ({"do_train": False}, "nothing to do"),
+    ({"train_batch_size": 0}, "--train_batch_size is 0; expected at least 1"),
+    ({"learning_rate": 0.0}, "--learning_rate is 0.0; expected a positive number"),
+    ({"warmup_proportion": 1.5}, "--warmup_proportion is 1.5; expected a share from 0 to 1"),
+    ({"layer_decay": 0.0}, "--layer_decay is 0.0; expected a factor over 0, up to 1"),
+    ({"early_stopping": -1}, "--early_stopping is -1; expected 0 or more"),
+    ({"task_options": SquadOptions(n_best_size=0)}, "--n_best_size is 0; expected at least 1"),
+])  # fmt: skip
+def test_values_that_cannot_be_are_refused(changes: dict, message: str):
+    options = Options(task="squad", task_options=SquadOptions(), init="a", output_dir="b", do_train=True)
+    options.check()
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(options, **changes).check()
+
+
+def test_a_task_takes_no_other_task_s_options():
+    with pytest.raises(TypeError, match="the options of swag are GlueOptions; expected MultipleChoiceOptions"):
+        all_tasks.make_task("swag", GlueOptions())
+
+
+@pytest.mark.parametrize("task", TASK_OPTIONS)
+def test_every_task_is_made_from_its_options(task: str, tmp_path: pathlib.Path):
+    (tmp_path / "train.txt").write_text("a X\n")
+    (tmp_path / "rows.csv").write_text("text,label\na,x\nb,y\n")
+    options = TASK_OPTIONS[task](data_dir=str(tmp_path))
+    if isinstance(options, TableOptions):
+        options = dataclasses.replace(options, train_file=str(tmp_path / "rows.csv"))
+    assert all_tasks.make_task(task, options).name == task
+
+
+@pytest.mark.parametrize(("changes", "task_changes", "message"), [
+    ({}, {}, ""),
+    ({"learning_rate": 5e-5, "eval_batch_size": 7, "log_steps": 1}, {"data_dir": "elsewhere"}, ""),
+    ({"learning_rate": 1e-5}, {}, "--learning_rate was 5e-05 and is 1e-05"),
+    ({"dtype": "bfloat16"}, {}, "--dtype was 'float32' and is 'bfloat16'"),
+    ({}, {"doc_stride": 64}, "--doc_stride was 128 and is 64"),
+    ({}, {"max_query_length": 9}, "--max_query_length was 64 and is 9"),
+])  # fmt: skip
+def test_a_run_of_an_earlier_version_goes_on_with_the_same_options(
+    changes: dict, task_changes: dict, message: str, tmp_path: pathlib.Path
+):
+    for name in ("task.json", "bert_config.json"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / training.OPTIONS_FILE).write_text(json.dumps(WRITTEN_BEFORE))
+    options = Options(
+        task="squad", task_options=SquadOptions(**task_changes), init="a", output_dir=str(tmp_path), **changes
+    ).resolved()
+    if message:
+        with pytest.raises(UserError, match=message):
+            training.check_resume_compatibility(options, "d")
+    else:
+        training.check_resume_compatibility(options, "d")
+        with pytest.raises(UserError, match="other training data"):
+            training.check_resume_compatibility(options, "e")
+
+
+def test_what_a_model_was_trained_with_holds_where_the_user_says_nothing():
+    task_spec = {"task": "squad_v2", "doc_stride": 64, "n_best_size": 5, "null_score_diff_threshold": -1.5}
+    trained = SquadV2Options(n_best_size=7).with_trained(task_spec)
+    assert trained == SquadV2Options(doc_stride=64, n_best_size=7, null_score_diff_threshold=-1.5)

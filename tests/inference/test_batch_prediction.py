@@ -1,0 +1,235 @@
+import json
+import pathlib
+import shutil
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from official_bert.checkpoints import checksums
+from official_bert.errors import UserError
+from official_bert.inference import batch_prediction, exports
+from official_bert.inference.batch_prediction import predict, read_rows
+from official_bert.inference.options import BatchPredictionOptions
+from official_bert.utils.locks import lock_file
+
+
+class Lengths(tf.Module):
+    """A model that says how long each text is, and fails at the number of calls that it is told."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def lengths(self, text: Any) -> dict[str, Any]:
+        tf.debugging.assert_none_equal(text, "fail")
+        return {"length": tf.strings.length(text, "UTF8_CHAR"), "text": text}
+
+
+@pytest.fixture(scope="module")
+def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("exports")
+    for version in ("2", "10"):
+        module = Lengths()
+        tf.saved_model.save(module, str(folder / version), signatures=module.lengths)
+        metadata = folder / version / exports.METADATA_FILE
+        metadata.parent.mkdir()
+        metadata.write_text('{"inputs": ["text"]}')
+    return str(folder)
+
+
+def answers_of(path: pathlib.Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_answers_come_in_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.Path):
+    texts = ["é" * (number * 7 % 50) + "\u2028中" for number in range(100)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text, "id": 1}) + "\n" for text in texts))
+    told = predict(
+        BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), batch_size=3)
+    )
+    assert told.endswith("out.jsonl: 100 answers")
+    # Not by splitlines, which knows more line ends than JSON lines do.
+    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").split("\n")
+    assert [json.loads(line) for line in lines[:-1]] == [{"length": len(text), "text": text} for text in texts]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_tables_are_read_with_quotes_and_line_ends_in_them(export_dir: str, tmp_path: pathlib.Path):
+    (tmp_path / "in.csv").write_text('id,text\n1,"a, ""b""\nc"\n2,d\n')
+    predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.csv"), str(tmp_path / "out.jsonl")))
+    assert [answer["text"] for answer in answers_of(tmp_path / "out.jsonl")] == ['a, "b"\nc', "d"]
+
+
+@pytest.fixture
+def stopped(export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> BatchPredictionOptions:
+    """The options of a run that has been stopped by Ctrl-C after 4 of 8 texts."""
+    monkeypatch.setattr(batch_prediction, "_BATCHES_AT_ONCE", 1)
+    monkeypatch.setattr(batch_prediction, "_ROWS_A_DIGEST", 2)
+    export = shutil.copytree(export_dir, tmp_path / "exports")
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": "a" * number}) + "\n" for number in range(8)))
+    options = BatchPredictionOptions(str(export), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), batch_size=2)
+    answers, batches = batch_prediction._answers, []
+
+    def interrupted(*given):
+        batches.append(given)
+        if len(batches) == 3:
+            raise KeyboardInterrupt
+        return answers(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batch_prediction, "_answers", interrupted)
+        with pytest.raises(KeyboardInterrupt):  # which utils/command_line.py answers with one line
+            predict(options)
+    return options
+
+
+def test_after_ctrl_c_the_run_goes_on_from_there(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+    part = tmp_path / "out.jsonl.part"
+    assert len(answers_of(part)) == 4
+    with open(part, "a") as file:
+        file.write('{"length": 4, "te')  # the machine stopped while it wrote
+    assert predict(stopped).endswith("8 answers, 4 of them from an earlier run")
+    assert [answer["length"] for answer in answers_of(tmp_path / "out.jsonl")] == list(range(8))
+    assert not part.exists()
+
+
+def test_changed_data_of_the_same_size_are_not_gone_on_with(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+    text = (tmp_path / "in.jsonl").read_text()
+    (tmp_path / "in.jsonl").write_text(text.replace('"aaa"', '"bbb"'))  # the last row that was answered
+    with pytest.raises(UserError, match="holds answers to 4 rows that have changed since; remove it to begin anew"):
+        predict(stopped)
+    assert len(answers_of(tmp_path / "out.jsonl.part")) == 4
+
+
+def test_rows_that_were_not_answered_may_be_mended(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+    text = (tmp_path / "in.jsonl").read_text()
+    (tmp_path / "in.jsonl").write_text(text.replace('"aaaa"', '"mend"') + '{"text": "more"}\n')
+    assert predict(stopped).endswith("9 answers, 4 of them from an earlier run")
+    texts = [answer["text"] for answer in answers_of(tmp_path / "out.jsonl")]
+    assert texts == ["", "a", "aa", "aaa", "mend", "aaaaa", "a" * 6, "a" * 7, "more"]
+
+
+def test_another_model_under_the_same_number_is_not_gone_on_with(
+    stopped: BatchPredictionOptions, tmp_path: pathlib.Path
+):
+    with open(tmp_path / "exports" / "10" / exports.METADATA_FILE, "a") as file:
+        file.write(" ")
+    with pytest.raises(UserError, match="holds answers of another model .*; remove it to begin anew"):
+        predict(stopped)
+
+
+def test_a_full_disk_is_one_line(tmp_path: pathlib.Path):
+    (tmp_path / "part").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"cannot write .*part: No space left on device; the answers so far are kept"):
+        batch_prediction._append(f"{tmp_path}/part", [{}])
+
+
+def test_a_row_that_the_model_refuses_is_named(export_dir: str, tmp_path: pathlib.Path):
+    texts = ["a", "long " * 9, "fail", "b"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    with pytest.raises(UserError, match=r"in.jsonl: the model cannot answer row 3 .*; mend or remove it"):
+        predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")))
+
+
+def test_one_process_at_a_time_writes_the_answers(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+    before = (tmp_path / "out.jsonl.part").read_bytes()
+    with lock_file(f"{tmp_path}/./out.jsonl", "output_file"), pytest.raises(UserError, match="is in use"):
+        predict(stopped)
+    assert (tmp_path / "out.jsonl.part").read_bytes() == before
+    assert predict(stopped).endswith("4 of them from an earlier run")
+
+
+def test_a_damaged_export_is_refused(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+    version = tmp_path / "exports" / "10"
+    checksums.write(str(version), ["saved_model.pb"], {})
+    with open(version / "saved_model.pb", "ab") as file:
+        file.write(b"x")
+    with pytest.raises(UserError, match="saved_model.pb is not as it was written"):
+        predict(stopped)
+
+
+@pytest.mark.parametrize("spelling", ["in.jsonl", "./folder/../in.jsonl", "link.jsonl", "hard.jsonl"])
+def test_the_input_is_never_overwritten(spelling: str, export_dir: str, tmp_path: pathlib.Path):
+    content = '{"text": "a"}\n'
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "in.jsonl").write_text(content)
+    (tmp_path / "link.jsonl").symlink_to("in.jsonl")
+    (tmp_path / "hard.jsonl").hardlink_to(tmp_path / "in.jsonl")
+    with pytest.raises(UserError, match="--output_file would write .* which is an input"):
+        predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), f"{tmp_path}/{spelling}"))
+    assert (tmp_path / "in.jsonl").read_text() == content
+
+
+@pytest.mark.parametrize("name", ["out.jsonl.part", "out.jsonl.part.json"])
+def test_an_input_named_like_a_part_is_not_written_to(name: str, export_dir: str, tmp_path: pathlib.Path):
+    (tmp_path / name).write_text('{"text": "a"}\n')
+    with pytest.raises(UserError, match="which is an input"):
+        predict(BatchPredictionOptions(export_dir, str(tmp_path / name), str(tmp_path / "out.jsonl")))
+
+
+def test_outputs_that_cannot_be_written_are_named_first(export_dir: str, tmp_path: pathlib.Path):
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
+    for name, message in (
+        ("", "which is a folder; give the name of a file"),
+        ("in.jsonl/out", "cannot make the folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), f"{tmp_path}/{name}"))
+    graph = f"{export_dir}/10/saved_model.pb"
+    with pytest.raises(UserError, match="which is an input"):
+        predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), graph))
+
+
+def test_tables_are_read_as_for_fine_tuning(export_dir: str, tmp_path: pathlib.Path):
+    rows = {"in.tsv": 'text\tid\n"a\t1\n', "bom.csv": "\ufefftext\nb\n", "long.csv": f"text\n{'c' * 140_000}\n"}
+    expected = {"in.tsv": '"a', "bom.csv": "b", "long.csv": "c" * 140_000}
+    for name, content in rows.items():
+        (tmp_path / name).write_text(content, "utf-8")
+        assert list(read_rows(str(tmp_path / name), ["text"])) == [{"text": expected[name]}]
+
+
+def test_rows_are_read_by_the_columns_that_the_model_was_trained_on(tmp_path: pathlib.Path):
+    table = {"columns": ["label", "title", "body"], "text_column": "title,body", "text_pair_column": "label"}
+    (tmp_path / "in.csv").write_text("1,a b,c\n2,d,e\n")
+    assert list(read_rows(str(tmp_path / "in.csv"), ["text", "text_pair"], table)) == [
+        {"text": "a b c", "text_pair": "1"}, {"text": "d e", "text_pair": "2"}
+    ]  # fmt: skip
+    (tmp_path / "in.jsonl").write_text('{"title": "a", "body": "b"}\n{"text": "c", "title": "d", "body": "e"}\n')
+    rows = read_rows(str(tmp_path / "in.jsonl"), ["text"], {**table, "columns": []})
+    assert list(rows) == [{"text": "a b"}, {"text": "c"}]
+    (tmp_path / "in.jsonl").write_text('{"title": "a"}\n')
+    with pytest.raises(UserError, match="line 1: 'text' is nothing"):
+        list(read_rows(str(tmp_path / "in.jsonl"), ["text"], table))
+
+
+def test_the_part_of_another_run_is_not_gone_on_with(export_dir: str, tmp_path: pathlib.Path):
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "out.jsonl.part").write_text('{"text": "b"}\n')
+    with pytest.raises(UserError, match="holds answers of another run; remove it to begin anew"):
+        predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")))
+    assert (tmp_path / "out.jsonl.part").read_text() == '{"text": "b"}\n'
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("in.jsonl", '{"text": "a"}\n\n{"txt": "b"}\n', "line 3: 'text' is nothing; expected a text"),
+    ("in.jsonl", '{"text": 5}\n', "line 1: 'text' is 5; expected a text"),
+    ("in.jsonl", '{"text": "a"\n', "line 1: not valid JSON"),
+    ("in.csv", "txt\na\n", "line 2: 'text' is nothing"),
+    ("in.csv", "text,id\na\n", "line 2: 1 columns; expected 2: text, id$"),
+    ("in.csv", "text,text\na,b\n", "two columns are named text"),
+    ("in.csv", 'text\n"a\n', "line 2: .* quote"),
+    ("in.jsonl", '{"text": "a\\ud800"}\n', r"line 1: 'text' has half a surrogate, .ud800"),
+])  # fmt: skip
+def test_rows_that_lack_an_input_are_named_before_anything_is_written(
+    name: str, content: str, message: str, export_dir: str, tmp_path: pathlib.Path
+):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        predict(BatchPredictionOptions(export_dir, str(tmp_path / name), str(tmp_path / "out.jsonl")))
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_endings_are_a_list_or_columns_of_their_own(tmp_path: pathlib.Path):
+    (tmp_path / "in.tsv").write_text("prompt\tending0\tending1\nwho\ta\tb\n")
+    (tmp_path / "in.jsonl").write_text('{"prompt": "who", "endings": ["a", "b"]}\n')
+    for name in ("in.tsv", "in.jsonl"):
+        rows = list(read_rows(str(tmp_path / name), ["prompt", "endings"]))
+        assert rows == [{"prompt": "who", "endings": ["a", "b"]}]

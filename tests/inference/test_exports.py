@@ -1,0 +1,63 @@
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.inference import exports
+from tests.conftest import ROOT
+
+
+def strings(*values: str) -> np.ndarray:
+    return np.array([value.encode() for value in values], object)
+
+
+def test_newest_version_is_the_greatest_number(tmp_path: pathlib.Path):
+    for name in ("2", "010", "9x", "²", "12.writing-3"):
+        (tmp_path / name).mkdir()
+    assert exports.version_folders(str(tmp_path)) == {2: f"{tmp_path}/2", 10: f"{tmp_path}/010"}
+    assert exports.newest_version(str(tmp_path)) == f"{tmp_path}/010"
+    (tmp_path / "10").mkdir()
+    assert exports.newest_version(str(tmp_path)) == f"{tmp_path}/10"
+    (tmp_path / "2" / exports.GRAPH_FILE).touch()
+    assert exports.newest_version(str(tmp_path / "2")) == str(tmp_path / "2")
+    with pytest.raises(UserError, match="holds no export; make one with export_saved_model"):
+        exports.newest_version(str(tmp_path / "none"))
+
+
+def test_metadata_of_other_tools_models_are_empty(tmp_path: pathlib.Path):
+    assert exports.read_metadata(str(tmp_path)) == {}
+    path = tmp_path / exports.METADATA_FILE
+    path.parent.mkdir()
+    path.write_text('{"kind": "tagging"}')
+    assert exports.read_metadata(str(tmp_path)) == {"kind": "tagging"}
+
+
+def test_rows_are_split_without_padding_and_joined_with_it():
+    outputs = {"words": np.stack([strings("a", "b"), strings("c", "")]), "starts": np.array([[0, 2], [0, -1]]),
+               "probabilities": np.array([[0.5, 0.25], [0.75, 0.0]])}  # fmt: skip
+    first, second = exports.split_rows(outputs)
+    assert {name: value.tolist() for name, value in first.items()} == {
+        "words": [[b"a", b"b"]], "starts": [[0, 2]], "probabilities": [[0.5, 0.25]]
+    }  # fmt: skip
+    assert {name: value.tolist() for name, value in second.items()} == {
+        "words": [[b"c"]], "starts": [[0]], "probabilities": [[0.75]]
+    }  # fmt: skip
+    for name, value in exports.join_rows([first, second]).items():
+        np.testing.assert_array_equal(value, outputs[name])
+
+
+def test_a_pooled_vector_stays_whole_where_it_is_as_wide_as_the_batch_is_long():
+    outputs = {"input_mask": np.array([[1, 1, 0, 0]]), "sequence_output": np.ones([1, 4, 3]),
+               "pooled_output": np.ones([1, 4])}  # fmt: skip
+    (row,) = exports.split_rows(outputs)
+    shapes = {name: value.shape for name, value in row.items()}
+    assert shapes == {"input_mask": (1, 2), "sequence_output": (1, 2, 3), "pooled_output": (1, 4)}
+
+
+def test_the_layout_is_known_without_tensorflow():
+    code = "import sys; from official_bert.inference import exports; print('tensorflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]

@@ -1,0 +1,192 @@
+import json
+import pathlib
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+import official_bert
+from official_bert.checkpoints import model_files, run_checkpoints
+from official_bert.checkpoints.loading import Loaded
+from official_bert.commands import FEATURES
+from official_bert.errors import UserError
+from official_bert.inference import feature_extraction, feature_files
+from official_bert.inference.features import FeatureExtractor
+from official_bert.inference.options import FeatureOptions
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.tokenization.exact import FullTokenizer
+from official_bert.utils.locks import lock_file
+
+TEXTS = ["the cat sat on the mat", "", "Unaffable cats, sunning .", "dog ||| the cat", "ran " * 40]
+
+
+@pytest.fixture
+def loaded(tiny_config: BertConfig, vocab_file: str) -> Loaded:
+    return Loaded(build_encoder(tiny_config, seed=0), tiny_config, FullTokenizer(vocab_file))
+
+
+def layers_of(loaded: Loaded, text: str) -> list[np.ndarray]:
+    """All layers of one text, computed by itself."""
+    encoder = build_encoder(loaded.config, return_all_layers=True)
+    encoder.set_weights(loaded.encoder.get_weights())
+    first, _, second = text.partition(" ||| ")
+    tokens = ["[CLS]", *loaded.tokenizer.tokenize(first), "[SEP]"]
+    segments = [0] * len(tokens)
+    if second:
+        more = [*loaded.tokenizer.tokenize(second), "[SEP]"]
+        tokens, segments = tokens + more, segments + [1] * len(more)
+    ids = loaded.tokenizer.convert_tokens_to_ids(tokens)
+    inputs = {"input_ids": [ids], "input_mask": [[1] * len(ids)], "segment_ids": [segments]}
+    return [np.asarray(layer[0]) for layer in encoder({k: np.array(v) for k, v in inputs.items()})["encoder_outputs"]]
+
+
+def test_every_token_has_the_vectors_of_the_layers_asked_for(loaded: Loaded):
+    extractor = FeatureExtractor(loaded, layers=[-1, 1], max_seq_length=32, batch_size=2)
+    found = list(extractor.extract(TEXTS[:4]))
+    assert [features.text for features in found] == TEXTS[:4]
+    for features in found:
+        first, last = layers_of(loaded, features.text)
+        assert features.values.shape == (len(features.tokens), 2, 8)
+        np.testing.assert_allclose(features.values[:, 0], last, atol=1e-5)
+        np.testing.assert_allclose(features.values[:, 1], first, atol=1e-5)
+        assert not features.is_truncated
+        for token, start, end in zip(features.tokens, features.starts, features.ends, strict=True):
+            if start < 0:
+                assert token in ("[CLS]", "[SEP]")
+            elif token != "[UNK]":
+                assert features.text[start:end].lower() == token.removeprefix("##")
+
+
+def test_pooling_takes_all_tokens_but_no_padding(loaded: Loaded):
+    for pooling, pool in (("cls", lambda x: x[0]), ("mean", lambda x: x.mean(0)), ("max", lambda x: x.max(0))):
+        found = list(FeatureExtractor(loaded, [-1], pooling, max_seq_length=32).extract(TEXTS[:4]))
+        for features in found:
+            np.testing.assert_allclose(features.values[0], pool(layers_of(loaded, features.text)[-1]), atol=1e-5)
+
+
+def test_words_get_the_mean_of_their_pieces(loaded: Loaded):
+    extractor = FeatureExtractor(loaded, [2], align="words", max_seq_length=32)
+    empty, words = extractor.extract(["", "Unaffable  cat"])
+    assert (words.tokens, words.starts, words.ends) == (["Unaffable", "cat"], [0, 11], [9, 14])
+    last = layers_of(loaded, words.text)[-1]
+    np.testing.assert_allclose(words.values[:, 0], [last[1:4].mean(axis=0), last[4]], atol=1e-5)
+    assert empty.values.shape == (0, 1, 8)
+
+
+def test_what_is_too_long_is_cut_and_said(loaded: Loaded):
+    extractor = FeatureExtractor(loaded, [-1], max_seq_length=6)
+    short, long, pair = extractor.extract(["the cat", "the cat sat on the mat", "the cat ||| sat on the mat"])
+    assert [short.is_truncated, long.is_truncated, pair.is_truncated] == [False, True, True]
+    assert long.tokens == "[CLS] the cat sat on [SEP]".split()
+    assert pair.tokens == "[CLS] the cat [SEP] sat [SEP]".split()
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"layers": [0]}, "expected some of 1 to 2, or of -1 to -2"),
+    ({"layers": [-3]}, "expected some of 1 to 2"),
+    ({"layers": []}, "expected some of 1 to 2"),
+    ({"layers": [1], "max_seq_length": 33}, "max_seq_length is 33; expected 4 to 32"),
+    ({"layers": [1], "pooling": "cls", "align": "words", "max_seq_length": 8}, "leaves no words to align"),
+    ({"layers": [1], "max_seq_length": 8, "batch_size": 0}, "batch_size is 0"),
+])  # fmt: skip
+def test_impossible_wishes_are_refused(arguments: dict, message: str, loaded: Loaded):
+    with pytest.raises(UserError, match=message):
+        FeatureExtractor(loaded, **arguments)
+
+
+def written(path: pathlib.Path, format: str, loaded: Loaded, pooling: str = "none") -> list:
+    extractor = FeatureExtractor(loaded, [-1, 1], pooling, max_seq_length=32, batch_size=2)
+    features = list(extractor.extract(TEXTS))
+    with feature_files.writer(str(path), format, extractor, pooling) as add:
+        for each in features:
+            add(each)
+    return features
+
+
+def test_npy_holds_all_tokens_and_beside_it_is_said_whose_they_are(loaded: Loaded, tmp_path: pathlib.Path):
+    features = written(tmp_path / "a.npy", "npy", loaded)
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.concatenate([each.values for each in features]))
+    lines = [json.loads(line) for line in (tmp_path / "a.npy.tokens.jsonl").read_text().splitlines()]
+    assert [line["tokens"] for line in lines] == [each.tokens for each in features]
+    pooled = written(tmp_path / "b.npy", "npy", loaded, "mean")
+    np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), np.stack([each.values for each in pooled]))
+
+
+@pytest.mark.parametrize("pooling", ["none", "max"])
+def test_parquet_and_json_lines_hold_the_same(pooling: str, loaded: Loaded, tmp_path: pathlib.Path):
+    features = written(tmp_path / "a.parquet", "parquet", loaded, pooling)
+    written(tmp_path / "a.jsonl", "jsonl", loaded, pooling)
+    table = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    for number, (row, line, each) in enumerate(zip(table, lines, features, strict=True)):
+        assert (row["text"], line["text"], line["index"]) == (each.text, each.text, number)
+        for place, layer in enumerate((-1, 1)):
+            np.testing.assert_array_equal(np.array(row[f"layer_{layer}"], np.float32), each.values[..., place, :])
+            np.testing.assert_allclose(line["layers"][str(layer)], each.values[..., place, :], atol=1e-6)
+        for name in ("tokens", "starts", "ends"):
+            assert row.get(name, []) == line.get(name, []) == getattr(each, name)
+
+
+def test_the_original_layout_is_kept(loaded: Loaded, tmp_path: pathlib.Path):
+    features = written(tmp_path / "a.jsonl", "original", loaded)
+    line = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[3])
+    assert set(line) == {"linex_index", "features"}
+    assert line["linex_index"] == 3
+    assert [token["token"] for token in line["features"]] == "[CLS] dog [SEP] the cat [SEP]".split()
+    assert [layer["index"] for layer in line["features"][0]["layers"]] == [-1, 1]
+    values = line["features"][1]["layers"][0]["values"]
+    assert values == features[3].values[1, 0].astype(float).round(6).tolist()
+
+
+def test_a_write_that_fails_leaves_nothing(loaded: Loaded, tmp_path: pathlib.Path):
+    extractor = FeatureExtractor(loaded, [-1], max_seq_length=32)
+    for format in ("npy", "parquet", "jsonl", "original"):
+        with (
+            pytest.raises(AttributeError),
+            feature_files.writer(str(tmp_path / "out"), format, extractor, "none") as add,
+        ):
+            [add(each) for each in [*extractor.extract(["the cat"]), None]]
+    assert [path.name for path in tmp_path.iterdir()] == ["vocab.txt"]
+
+
+def test_formats_go_by_the_ending():
+    assert feature_files.format_of("a/b.npy") == "npy"
+    assert feature_files.format_of("b.txt", "original") == "original"
+    with pytest.raises(UserError, match="pass --output_format"):
+        feature_files.format_of("b.txt")
+
+
+def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path):
+    model = build_pretraining_model(tiny_config, seed=0)
+    folder = str(tmp_path / "run")
+    model_files.write_contents(folder, model_files.contents_of(tiny_config, vocab_file, do_lower_case=True))
+    run_checkpoints.RunCheckpoints(folder, {"model": model.variables}, keep=1).save(0)
+    text = tmp_path / "a.txt"
+    text.write_text("\r\n".join(TEXTS) + "\n")
+    flags = [
+        f"--init={folder}", f"--input_file={text}", "--layers=-1,1", f"--output_file={tmp_path / 'a.npy'}",
+        "--pooling=mean", "--max_seq_length=16",
+    ]  # fmt: skip
+    with lock_file(str(tmp_path / "a.npy"), "output_file"), pytest.raises(UserError, match="is in use"):
+        feature_extraction.write_features(*FEATURES.parse(flags))
+    said = feature_extraction.write_features(*FEATURES.parse(flags))
+    assert "5 texts in" in said
+    assert "1 were cut to 16 tokens" in said
+    extractor = FeatureExtractor(official_bert.load(folder), [-1, 1], "mean", max_seq_length=16)
+    expected = np.stack([each.values for each in extractor.extract(TEXTS)])
+    np.testing.assert_allclose(np.load(tmp_path / "a.npy"), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("output", ["./a.npy", "b.npy", "vocab.txt"])
+def test_inputs_are_never_overwritten(output: str, tmp_path: pathlib.Path):
+    for name in ("a.npy", "b.npy.tokens.jsonl", "vocab.txt"):
+        (tmp_path / name).write_text("a text\n")
+    source = "b.npy.tokens.jsonl" if output == "b.npy" else "a.npy"
+    options = FeatureOptions(
+        "no checkpoint", f"{tmp_path}/{source}", f"{tmp_path}/{output}", "npy", vocab_file=f"{tmp_path}/vocab.txt"
+    )
+    with pytest.raises(UserError, match="--output_file would write .* which is an input"):
+        feature_extraction.write_features(options)
+    assert (tmp_path / source).read_text() == "a text\n"

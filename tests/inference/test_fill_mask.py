@@ -1,0 +1,109 @@
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.checkpoints import loading, model_files, run_checkpoints
+from official_bert.errors import UserError
+from official_bert.inference.fill_mask import fill_mask
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.tokenization.exact import FullTokenizer
+from tests.conftest import ROOT, WORDS
+
+
+@pytest.fixture
+def model_dir(tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path) -> str:
+    """A run whose model answers "cat" whatever is asked."""
+    folder = str(tmp_path / "run")
+    model = build_pretraining_model(tiny_config, seed=0)
+    bias = np.zeros(len(WORDS), "float32")
+    bias[WORDS.index("cat")], bias[WORDS.index("dog")] = 5.0, 4.0
+    next(variable for variable in model.variables if variable.path == "masked_lm_output/bias").assign(bias)
+    model_files.write_contents(folder, model_files.contents_of(tiny_config, vocab_file, do_lower_case=True))
+    run_checkpoints.RunCheckpoints(folder, {"model": model.variables}, keep=1).save(0)
+    return folder
+
+
+def test_every_mask_gets_its_candidates_best_first(model_dir: str):
+    model, config, tokenizer = loading.load_pretraining_model(model_dir)
+    first, second = fill_mask(model, tokenizer, config, "The [MASK] sat on the [MASK].", top_k=len(WORDS))
+    for candidates in (first, second):
+        assert [candidate.token for candidate in candidates[:2]] == ["cat", "dog"]
+        probabilities = [candidate.probability for candidate in candidates]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert sum(probabilities) == pytest.approx(1.0)
+
+
+def test_candidates_are_those_of_the_logits(tiny_config: BertConfig, vocab_file: str):
+    tokenizer = FullTokenizer(vocab_file)
+    model = build_pretraining_model(tiny_config, seed=1)
+    ids = tokenizer.convert_tokens_to_ids(["[CLS]", "the", "[MASK]", "sat", "[SEP]"])
+    features = {"input_ids": [ids], "input_mask": [[1] * 5], "segment_ids": [[0] * 5], "masked_lm_positions": [[2]]}
+    logits = model({name: np.array(value) for name, value in features.items()})["masked_lm_logits"][0, 0]
+    expected = tf.nn.softmax(logits).numpy()
+    (candidates,) = fill_mask(model, tokenizer, tiny_config, "the [MASK] sat", top_k=3)
+    best = np.argsort(-expected)[:3]
+    assert [candidate.token for candidate in candidates] == [WORDS[index] for index in best]
+    assert [candidate.probability for candidate in candidates] == pytest.approx(list(expected[best]), rel=1e-4)
+
+
+def test_vocabulary_with_two_equal_lines_answers(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS[:40], "cat", *WORDS[41:]]) + "\n")
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    (candidates,) = fill_mask(build_pretraining_model(tiny_config), tokenizer, tiny_config, "the [MASK]", 60)
+    assert len({candidate.token for candidate in candidates}) == 60
+
+
+@pytest.mark.parametrize(("text", "top_k", "message"), [
+    ("the cat sat", 5, r"has no \[MASK\]"),
+    ("[MASK]" + " cat" * 40, 5, "has 43 tokens; the model reads 32"),
+    ("the [MASK]", 0, "0 candidates were asked for"),
+])  # fmt: skip
+def test_questions_without_an_answer_are_refused(
+    text: str, top_k: int, message: str, tiny_config: BertConfig, vocab_file: str
+):
+    with pytest.raises(UserError, match=message):
+        fill_mask(build_pretraining_model(tiny_config), FullTokenizer(vocab_file), tiny_config, text, top_k)
+
+
+def test_script_prints_candidates(model_dir: str):
+    command = [sys.executable, "-m", "fill_mask", f"--model_dir={model_dir}", "--top_k=2", "the [MASK] ran ."]
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "the [MASK] ran ."
+    assert lines[1].split()[-1] == "cat"
+    assert lines[2].split()[-1] == "dog"
+    assert done.stderr == ""
+
+
+def test_folders_that_lack_something_say_what(model_dir: str, tmp_path: pathlib.Path):
+    folder = pathlib.Path(model_dir)
+    with pytest.raises(UserError, match="there is no readable checkpoint .*empty"):
+        loading.load_pretraining_model(str(tmp_path / "empty"))
+    vocab = (folder / "vocab.txt").read_text()
+    for cut in (vocab[:-20], vocab[: len(vocab) // 2]):
+        (folder / "vocab.txt").write_text(cut)
+        for load in (loading.load_pretraining_model, loading.load):  # fill_mask's, and all others'
+            with pytest.raises(UserError, match="vocab.txt is not as it was written; restore the folder from a copy"):
+                load(model_dir)
+    (folder / "vocab.txt").write_text(vocab)
+    (folder / "checksums.json").unlink()
+    (folder / "vocab.txt").rename(folder / "kept.txt")
+    with pytest.raises(UserError, match="has no vocabulary; pass --vocab_file to run_pretraining"):
+        loading.load_pretraining_model(model_dir)
+    (folder / "kept.txt").rename(folder / "vocab.txt")
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(UserError, match="tokenizer_config.json is damaged"):
+        loading.load_pretraining_model(model_dir)
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    for path in folder.glob("ckpt-*"):
+        path.unlink()
+    with pytest.raises(UserError, match="holds no checkpoint of a known format"):
+        loading.load_pretraining_model(model_dir)

@@ -1,0 +1,230 @@
+"""What Keras users do with a model: save, load in a new process, clone, quantize, export; precision and summaries."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import official_bert
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from tests.conftest import ROOT, WORDS
+
+TEXTS = ["the cat sat", "a dog ran in the sun", "walking"]
+ENDINGS = [("the cat", ["sat", "ran", "on", "the mat"])]
+
+
+@pytest.fixture
+def config() -> BertConfig:
+    return BertConfig(
+        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=32,
+    )  # fmt: skip
+
+
+# What the fast tests try; the slow ones try all.
+FAST = ("classifier", "tagger")
+
+# Each class, its settings, and examples with labels.
+MODELS = {
+    "classifier": ("TextClassifier", {"labels": ["bad", "good"]}, TEXTS, ["good", "bad", 1]),
+    "pairs": ("TextClassifier", {"labels": "abc", "pair": True}, (TEXTS, TEXTS[::-1]), ["a", "c", "b"]),
+    "several": ("TextClassifier", {"labels": "abc", "multi_label": True}, TEXTS, [["a"], [], ["b", "c"]]),
+    "windows": ("TextClassifier", {"labels": "ab", "doc_stride": 3, "max_seq_length": 6}, TEXTS, ["a", "b", "a"]),
+    "regressor": ("TextRegressor", {"pair": True}, [(text, "mat") for text in TEXTS], [1, 2.5, 0]),
+    "tagger": ("TokenTagger", {"labels": ["D", "N", "V"]}, ["the cat sat", ["a", "dog"]], ["D N V", ["D", "N"]]),
+    "answerer": (
+        "QuestionAnswerer",
+        {"max_query_length": 8, "doc_stride": 8, "no_answer": True},
+        (["who sat ?", "who ran ?", "when ?"], ["the cat sat", "a dog ran", "in the sun"]),
+        ["cat", ("dog", 2), None],
+    ),
+    "choice": ("MultipleChoice", {}, ENDINGS, [3]),
+    "masked_lm": ("MaskedLM", {}, ["the [MASK] sat", "a [MASK]"], None),
+}  # fmt: skip
+
+
+def built(name: str, config: BertConfig, vocab_file: str, **settings):
+    class_name, own, x, y = MODELS[name]
+    model = getattr(official_bert, class_name).from_checkpoint(config, vocab_file=vocab_file, **{**own, **settings})
+    return model, x, y
+
+
+def assert_same(left, right, rtol=1e-5):
+    if isinstance(left, np.ndarray):
+        np.testing.assert_allclose(left, right, rtol=rtol)
+    else:
+        assert str(left) == str(right)
+
+
+@pytest.mark.parametrize("name", [
+    name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS
+])  # fmt: skip
+def test_every_model_learns_answers_and_survives_saving(name, config, vocab_file, tmp_path):
+    model, x, y = built(name, config, vocab_file)
+    model.compile(learning_rate=1e-2, jit_compile=False)
+    before = model.evaluate(x, y, verbose=0, return_dict=True)
+    model.fit(x, y, epochs=4, verbose=0)
+    after = model.evaluate(x, y, verbose=0, return_dict=True)
+    assert after["loss"] != before["loss"]
+    answers = model.predict(x)
+    assert len(answers) == (1 if name == "choice" else len(x[0]) if isinstance(x, tuple) else len(x))
+    model.save(tmp_path / "model.keras")
+    assert_same(type(model).load(str(tmp_path / "model.keras")).predict(x), answers)
+    other, *_ = built(name, config, vocab_file, seed=1)
+    model.save_weights(tmp_path / "model.weights.h5")
+    other.load_weights(tmp_path / "model.weights.h5")
+    assert_same(other.predict(x), answers)
+
+
+@pytest.mark.slow
+def test_every_model_is_loaded_after_import_official_bert_alone(config, vocab_file, tmp_path):
+    for name in MODELS:
+        model, *_ = built(name, config, vocab_file)
+        model.save(tmp_path / f"{name}.keras")
+    code = (
+        "import sys, pathlib, official_bert, keras\n"
+        "for path in sorted(pathlib.Path(sys.argv[1]).glob('*.keras')):\n"
+        "    print(path.stem, type(keras.models.load_model(path)).__name__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert dict(line.split() for line in done.stdout.splitlines()) == {name: each[0] for name, each in MODELS.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["classifier", "pairs", "several", "regressor", "choice"])
+def test_an_export_answers_as_the_model_does(name, config, vocab_file, tmp_path):
+    model, x, _ = built(name, config, vocab_file)
+    model.export(str(tmp_path / "export"))
+    model.export(str(tmp_path / "export"))
+    assert sorted(path.name for path in (tmp_path / "export").iterdir()) == ["1", "2"]
+    function = tf.saved_model.load(str(tmp_path / "export" / "2")).signatures["serving_default"]
+    if name == "choice":
+        outputs = function(prompt=tf.constant([x[0][0]]), endings=tf.constant([x[0][1]]))
+    elif name == "pairs":
+        outputs = function(text=tf.constant(x[0]), text_pair=tf.constant(x[1]))
+    elif name == "regressor":
+        outputs = function(text=tf.constant([a for a, _ in x]), text_pair=tf.constant([b for _, b in x]))
+    else:
+        outputs = function(text=tf.constant(x))
+    np.testing.assert_allclose(
+        outputs["value" if name == "regressor" else "probabilities"], model.predict(x), rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("name", ["classifier", "pairs", "several", "regressor", "tagger", "answerer", "choice"])
+def test_the_folder_of_a_fine_tuned_model_is_written_and_read(name, config, vocab_file, tmp_path):
+    model, x, _ = built(name, config, vocab_file)
+    model.save_checkpoint(str(tmp_path / "folder"))
+    loaded = type(model).from_checkpoint(str(tmp_path / "folder"))
+    assert loaded.get_config() == {**model.get_config(), "dtype": loaded.get_config()["dtype"]}
+    assert_same(loaded.predict(x), model.predict(x))
+
+
+@pytest.mark.slow
+def test_vectors_are_those_of_the_extractor(config, vocab_file, tmp_path):
+    encoder = official_bert.TextEncoder.from_checkpoint(config, vocab_file=vocab_file, layers=[-1, -2])
+    vectors = encoder.predict([*TEXTS, "the cat ||| ran"])
+    assert vectors.shape == (4, 16)
+    ids = encoder.preprocessor(TEXTS[:1])
+    np.testing.assert_allclose(vectors[0, :8], np.mean(encoder(ids)["sequence_output"][0], axis=0), rtol=1e-5)
+    pooled = official_bert.TextEncoder.from_checkpoint(config, vocab_file=vocab_file, pooling="pooled")
+    np.testing.assert_allclose(pooled.predict(TEXTS)[:1], pooled(ids)["pooled_output"], rtol=1e-5)
+    encoder.save(tmp_path / "encoder.keras")
+    np.testing.assert_array_equal(
+        official_bert.TextEncoder.load(str(tmp_path / "encoder.keras")).predict(TEXTS), vectors[:3]
+    )
+    with pytest.raises(UserError, match="nothing to learn by itself"):
+        encoder.fit(TEXTS, [0, 1, 0])
+
+
+@pytest.mark.slow
+def test_precision_follows_the_argument_or_the_global_policy(config, vocab_file, tmp_path):
+    model, *_ = built("classifier", config, vocab_file, dtype="mixed_bfloat16")
+    assert model.get_layer("layer_0_intermediate").compute_dtype == "bfloat16"
+    assert model.get_layer("layer_0_intermediate").variable_dtype == "float32"
+    assert model.output.dtype == "float32"
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        other, *_ = built("classifier", config, vocab_file)
+    finally:
+        keras.config.set_dtype_policy(before)
+    np.testing.assert_array_equal(other.predict(TEXTS), model.predict(TEXTS))
+    model.save(tmp_path / "model.keras")
+    assert keras.models.load_model(tmp_path / "model.keras").get_config()["dtype"] == "mixed_bfloat16"
+
+
+def test_models_can_be_cloned_summarized_and_looked_into(config, vocab_file, capsys):
+    model, *_ = built("classifier", config, vocab_file)
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    ids = model.preprocessor(TEXTS)
+    np.testing.assert_array_equal(clone.predict(ids, verbose=0), model.predict(ids, verbose=0))
+    model.summary()
+    assert "layer_1_output" in capsys.readouterr().out
+    assert model.count_params() == sum(int(np.prod(variable.shape)) for variable in model.variables)
+
+
+@pytest.mark.slow
+def test_dense_layers_take_eight_bits_and_low_rank_updates(config, vocab_file, tmp_path):
+    model, *_ = built("classifier", config, vocab_file)
+    exact = model.predict(TEXTS)
+    model.quantize("int8")
+    assert model.get_layer("layer_0_intermediate").kernel.dtype == "int8"
+    quantized = model.predict(TEXTS)
+    np.testing.assert_allclose(quantized, exact, atol=0.02)
+    assert not np.array_equal(quantized, exact)
+    model.save(tmp_path / "int8.keras")
+    np.testing.assert_array_equal(
+        official_bert.TextClassifier.load(str(tmp_path / "int8.keras")).predict(TEXTS), quantized
+    )
+    other, *_ = built("classifier", config, vocab_file)
+    for layer in other.layers:
+        if layer.name.endswith(("attention_query", "attention_value")):
+            layer.enable_lora(2)
+    other.compile(learning_rate=1e-2, jit_compile=False)
+    other.fit(TEXTS, ["good", "bad", "good"], epochs=2, verbose=0)
+    other.save(tmp_path / "lora.keras")
+    loaded = official_bert.TextClassifier.load(str(tmp_path / "lora.keras"))
+    np.testing.assert_allclose(loaded.predict(TEXTS), other.predict(TEXTS), rtol=1e-5)
+
+
+def test_frozen_layers_stay_frozen_when_loaded(config, vocab_file, tmp_path):
+    model, *_ = built("classifier", config, vocab_file)
+    model.freeze("layer_0_.*")
+    model.save(tmp_path / "model.keras")
+    loaded = official_bert.TextClassifier.load(str(tmp_path / "model.keras"))
+    assert [variable.path for variable in loaded.trainable_variables] == [
+        variable.path for variable in model.trainable_variables
+    ]
+    with pytest.raises(UserError, match="holds a TextClassifier; expected a TextRegressor"):
+        official_bert.TextRegressor.load(str(tmp_path / "model.keras"))
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "y", "message"),
+    [
+        ("pairs", ["a"], ["a"], r"x\[0\] is 'a'; expected a pair of texts"),
+        ("pairs", (["a"], ["a", "b"]), ["a"], "1 first texts and 2 second ones"),
+        ("tagger", ["the cat"], ["D"], r"x\[0\] has 2 words and y\[0\] 1 tags"),
+        ("tagger", ["the cat"], ["D X"], r"y\[0\]\[1\] is 'X'; expected one of D, N, V"),
+        ("answerer", (["who"], ["the cat"]), ["dog"], r"y\[0\] is 'dog', which the context does not have there"),
+        ("choice", [("the", ["a", "b"])], [0], r"x\[0\] has 2 endings; expected 4"),
+        ("choice", ENDINGS, [4], r"y\[0\] is 4"),
+        ("masked_lm", ["a"], [0], "leave out y"),
+        ("regressor", [("a", "b")], [float("inf")], r"y\[0\] is inf; expected a finite number"),
+    ],
+)  # fmt: skip
+def test_examples_that_do_not_fit_are_named(name, x, y, message, config, vocab_file):
+    model, *_ = built(name, config, vocab_file)
+    with pytest.raises(UserError, match=message):
+        model.fit(x, y, verbose=0)
+    with pytest.raises(UserError, match="labels are a; expected two or more different names"):
+        official_bert.TextClassifier.from_checkpoint(config, labels=["a"], vocab_file=vocab_file)

@@ -1,0 +1,272 @@
+"""Keras' fit, evaluate and callbacks on strings: figures and weights are those of batches made by hand."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import official_bert
+from official_bert.errors import UserError
+from official_bert.finetuning import batches
+from official_bert.modeling.config import BertConfig
+from official_bert.optimization.optimizers import BertAdamW
+from official_bert.optimization.schedules import WarmupPolynomialDecay
+from official_bert.tasks import sequences
+from official_bert.tasks.sequences import TextExample
+from tests.conftest import ROOT, WORDS
+
+TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 8 + ["the cat"]
+LABELS = ["good", "bad", "good", "bad"] * 8 + ["good"]
+
+
+@pytest.fixture
+def config() -> BertConfig:
+    return BertConfig(
+        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=32, hidden_dropout_prob=0.1,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def classifier(config: BertConfig, vocab_file: str) -> official_bert.TextClassifier:
+    model = official_bert.TextClassifier.from_checkpoint(config, labels=["bad", "good"], vocab_file=vocab_file, seed=3)
+    model.compile(jit_compile=False)
+    return model
+
+
+def features_of(model: official_bert.TextClassifier, texts: list[str], labels: list[str]):
+    examples = [
+        TextExample(str(number), text, None, model.labels.index(label))
+        for number, (text, label) in enumerate(zip(texts, labels, strict=True))
+    ]
+    return sequences.featurize(examples, model._tokenizer, model.max_seq_length, kind="classification", num_labels=2)
+
+
+def test_fit_on_strings_is_fit_on_the_same_batches_made_by_hand(classifier, config, vocab_file):
+    history = classifier.fit(TEXTS[:32], LABELS[:32], batch_size=8, epochs=2, verbose=0).history
+    by_hand = official_bert.TextClassifier.from_checkpoint(
+        config, labels=["bad", "good"], vocab_file=vocab_file, seed=3
+    )
+    by_hand.compile(BertAdamW(WarmupPolynomialDecay(5e-5, 8, 0)), jit_compile=False)
+    features = features_of(by_hand, TEXTS[:32], LABELS[:32])
+    losses = []
+    for epoch in range(2):
+        sums = []
+        for rows in batches.training_batch_indices(batches.row_lengths(features), 8, 3, epoch):
+            inputs = batches.padded_inputs(features, rows, 32)
+            sums.append(by_hand.train_on_batch(inputs, features.targets["labels"][rows], return_dict=True)["loss"])
+            by_hand.reset_metrics()
+        losses.append(float(np.mean(sums)))
+    np.testing.assert_allclose(history["loss"], losses, rtol=1e-6)
+    for ours, expected in zip(classifier.variables, by_hand.variables, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-8, err_msg=ours.path)  # sums have no fixed order
+
+
+def test_a_smaller_last_batch_leaves_loss_and_accuracy_right(classifier):
+    classifier.fit(TEXTS, LABELS, epochs=3, verbose=0)
+    loss, accuracy = classifier.evaluate(TEXTS, LABELS, batch_size=32, verbose=0)
+    probabilities = classifier.predict(TEXTS)
+    numbers = [classifier.labels.index(label) for label in LABELS]
+    assert accuracy == pytest.approx(np.mean(probabilities.argmax(-1) == numbers))
+    assert loss == pytest.approx(-np.log(probabilities[np.arange(33), numbers]).mean(), rel=1e-5)
+    assert classifier.classify(TEXTS) == [classifier.labels[number] for number in probabilities.argmax(-1)]
+
+
+@pytest.mark.slow
+def test_data_in_every_form_give_the_same_loss(classifier):
+    class Column(list):
+        """As pandas' columns: no sequence to Keras, but with to_list."""
+
+        to_list = list.copy
+
+    expected = classifier.evaluate(TEXTS, LABELS, verbose=0)
+    numbers = [classifier.labels.index(label) for label in LABELS]
+    slices = tf.data.Dataset.from_tensor_slices
+    forms = [
+        (np.array(TEXTS), np.array(LABELS)),
+        (np.array([text.encode() for text in TEXTS]), numbers),
+        (Column(TEXTS), Column(LABELS)),
+        (tf.constant(TEXTS), tf.constant(numbers)),
+        (slices((TEXTS, LABELS)), None),
+        (slices((TEXTS, numbers)).batch(5), None),
+        (classifier.preprocessor(TEXTS), np.array(numbers)),
+    ]
+    for x, y in forms:
+        np.testing.assert_allclose(classifier.evaluate(x, y, verbose=0), expected, rtol=1e-5)
+    for x in (slices(TEXTS), slices((TEXTS, numbers)).batch(4), np.array(TEXTS)):
+        np.testing.assert_allclose(classifier.predict(x), classifier.predict(TEXTS), rtol=1e-6)
+    np.testing.assert_allclose(
+        tf.nn.softmax(classifier.predict(classifier.preprocessor(TEXTS), verbose=0)),
+        classifier.predict(TEXTS),
+        rtol=1e-5,
+    )
+
+
+@pytest.mark.slow
+def test_a_data_set_trains_as_the_model_s_own_ids_do(classifier):
+    data = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(8)
+    history = classifier.fit(data, validation_data=data, epochs=2, verbose=0).history
+    assert set(history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    assert int(classifier.optimizer.iterations) == 10
+    assert float(classifier.optimizer.learning_rate) == 0.0  # it has fallen over the ten steps
+    plain = keras.Model(classifier.input, classifier.output)
+    plain.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    number_of = tf.constant([[1], [0]] * 4)
+    plain.fit(data.take(4).map(lambda x, y: (classifier.preprocessor(x), number_of)), shuffle=False, verbose=0)
+
+
+@pytest.mark.slow
+def test_weights_of_classes_and_examples_count_in_the_loss(classifier):
+    expected = classifier.evaluate(TEXTS[:2], LABELS[:2], verbose=0)[0]
+    first = classifier.evaluate(TEXTS[:1], LABELS[:1], verbose=0)[0]
+    weighed = classifier.evaluate(TEXTS[:2], LABELS[:2], sample_weight=[3.0, 0.0], verbose=0)[0]
+    assert weighed == pytest.approx(3 * first / 2, rel=1e-5)
+    history = classifier.fit(TEXTS[:2], LABELS[:2], class_weight={"good": 3.0, 0: 0.0}, epochs=1, verbose=0).history
+    assert history["loss"][0] == pytest.approx(3 * first / 2, rel=0.2)  # dropout
+    assert abs(history["loss"][0] - expected) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": ["good", "fair"]}, r"y\[1\] is 'fair'; expected one of bad, good, or a number from 0 to 1"),
+        ({"y": [0]}, "there are 2 examples and 1 values in y"),
+        ({"y": [0, float("nan")]}, r"y\[1\] is nan"),
+        ({"y": None}, "there are no labels"),
+        ({"x": "a text"}, "one text was given, 'a text'; expected several"),
+        ({"x": ["a", 5]}, r"x\[1\] is 5; expected a text"),
+        ({"x": ["a", b"\xff"]}, r"x\[1\] is not UTF-8"),
+        ({"x": [], "y": []}, "there are no examples"),
+        ({"sample_weight": [1.0]}, "2 examples and 1 values in sample_weight"),
+        ({"class_weight": {"fair": 2.0}}, r"class_weight\[0\] is 'fair'"),
+        ({"validation_split": 0.9}, "leaves one of both parts empty"),
+        ({"validation_data": [TEXTS]}, "expected texts and labels"),
+    ],
+)
+def test_data_that_do_not_fit_are_named(classifier, change, message):
+    with pytest.raises(UserError, match=message):
+        classifier.fit(**{"x": TEXTS[:2], "y": [0, 1], "verbose": 0, **change})
+
+
+@pytest.mark.slow
+def test_callbacks_see_true_figures_and_resuming_is_exact(classifier, config, vocab_file, tmp_path):
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                raise InterruptedError
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(str(tmp_path / "backup"), delete_checkpoint=False)
+
+    settings = {"validation_data": (TEXTS, LABELS), "epochs": 4, "batch_size": 8, "verbose": 0}
+    whole = classifier.fit(TEXTS, LABELS, **settings)
+    seen = [
+        official_bert.TextClassifier.from_checkpoint(config, labels=["bad", "good"], vocab_file=vocab_file, seed=3)
+        for _ in range(2)
+    ]
+    for model in seen:
+        model.compile(jit_compile=False)
+    with pytest.raises(InterruptedError):
+        seen[0].fit(TEXTS, LABELS, callbacks=[backup(), Stop()], **settings)
+    best = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), monitor="val_loss", save_best_only=True)
+    rest = seen[1].fit(TEXTS, LABELS, callbacks=[backup(), best, keras.callbacks.EarlyStopping(patience=5)], **settings)
+    np.testing.assert_allclose(rest.history["val_loss"], whole.history["val_loss"][2:], rtol=1e-6)
+    for ours, expected in zip(seen[1].variables, classifier.variables, strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-7, err_msg=ours.path)
+    loaded = official_bert.TextClassifier.load(str(tmp_path / "best.keras"))
+    assert min(rest.history["val_loss"]) == pytest.approx(loaded.evaluate(TEXTS, LABELS, verbose=0)[0], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_any_optimizer_loss_and_metric_can_be_compiled(classifier):
+    classifier.compile(
+        keras.optimizers.Adam(3e-3),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=[keras.metrics.SparseTopKCategoricalAccuracy(2, name="top2")],
+        weighted_metrics=["accuracy"],
+        steps_per_execution=2,
+        jit_compile=False,
+    )
+    before = classifier.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)
+    classifier.fit(TEXTS, LABELS, batch_size=8, epochs=8, verbose=0)
+    after = classifier.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)
+    assert after["loss"] < before["loss"]
+    assert after["top2"] == 1.0
+    assert "accuracy" in after
+
+
+@pytest.mark.slow
+def test_layers_can_be_frozen_and_learn_at_rates_of_their_own(classifier):
+    frozen = classifier.freeze("layer_0_.*", ".*embeddings.*")
+    classifier.compile(layer_decay=0.5, learning_rate=1e-3, jit_compile=False)
+    before = {variable.path: variable.numpy() for variable in classifier.variables}
+    classifier.fit(TEXTS, LABELS, verbose=0)
+    assert classifier.optimizer.factors == {
+        variable.path: 0.5 for variable in classifier.trainable_variables if "/layer_1" in f"/{variable.path}"
+    }
+    for variable in classifier.variables:
+        changed = not np.array_equal(variable, before[variable.path])
+        assert changed != any(f"{name}/" in f"{variable.path}/" for name in frozen), variable.path
+
+
+@pytest.mark.slow
+def test_the_command_and_fit_give_the_same_weights_for_a_seed(config, vocab_file, tmp_path):
+    (tmp_path / "bert_config.json").write_text(json.dumps(config.to_dict()))
+    rows = "".join(f"{text.replace(',', '')},{label}\n" for text, label in zip(TEXTS[:32], LABELS[:32], strict=True))
+    (tmp_path / "train.csv").write_text("text,label\n" + rows)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "run_finetuning", "--task=table", f"--train_file={tmp_path}/train.csv",
+            f"--init={tmp_path}/bert_config.json", f"--vocab_file={vocab_file}", f"--output_dir={tmp_path}/run",
+            "--do_train", "--num_train_epochs=2", "--train_batch_size=8", "--random_seed=5", "--max_seq_length=32",
+        ],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    command = official_bert.TextClassifier.from_checkpoint(str(tmp_path / "run"))
+    ours = official_bert.TextClassifier.from_checkpoint(
+        str(tmp_path / "bert_config.json"), labels=command.labels, vocab_file=vocab_file, seed=5, max_seq_length=32
+    )
+    texts = [text.replace(",", "") for text in TEXTS[:32]]
+    ours.fit(texts, LABELS[:32], batch_size=8, epochs=2, verbose=0)
+    for variable, expected in zip(ours.variables, command.variables, strict=True):
+        np.testing.assert_allclose(variable, expected, atol=1e-6, err_msg=variable.path)
+
+
+TWO_DEVICES = """
+import sys
+import tensorflow as tf
+devices = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
+sys.exit(__import__("pytest").main(["-q", "-m", "two_devices", "-p", "no:cacheprovider", sys.argv[1]]))
+"""
+
+
+@pytest.mark.slow
+def test_two_devices():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", TWO_DEVICES, __file__]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.two_devices
+def test_two_devices_equal_one(config, vocab_file):
+    histories = []
+    for strategy in (tf.distribute.OneDeviceStrategy("CPU:0"), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
+        with strategy.scope():
+            model = official_bert.TextClassifier.from_checkpoint(
+                BertConfig(**{**config.to_dict(), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
+                labels=["bad", "good"], vocab_file=vocab_file, seed=3,
+            )  # fmt: skip
+        model.compile(learning_rate=1e-3, jit_compile=False)
+        history = model.fit(TEXTS[:32], LABELS[:32], validation_data=(TEXTS[:32], LABELS[:32]), epochs=2, verbose=0)
+        histories.append((history.history, model.predict(TEXTS)))
+    for name in ("val_loss", "val_accuracy"):
+        np.testing.assert_allclose(histories[0][0][name], histories[1][0][name], rtol=1e-2)
+    np.testing.assert_allclose(histories[0][1], histories[1][1], atol=5e-3)

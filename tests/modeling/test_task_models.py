@@ -1,0 +1,165 @@
+import h5py
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.checkpoints import finetuned
+from official_bert.errors import UserError
+from official_bert.modeling import task_models
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.encoder import build_encoder
+from tests.conftest import WORDS
+
+B, S, LABELS, CHOICES = 8, 6, 3, 2
+
+
+@pytest.fixture
+def quick_config() -> BertConfig:
+    """Of a model that learns in few steps."""
+    return BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        initializer_range=0.2,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+
+
+def features(shape: tuple[int, ...], seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(5, len(WORDS), shape).astype(np.int32)
+    mask = np.ones(shape, np.int32)
+    mask[..., -1] = 0
+    return {"input_ids": ids * mask, "input_mask": mask, "segment_ids": rng.integers(0, 2, shape).astype(np.int32)}
+
+
+def cross_entropy(from_logits: bool = True):
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
+
+
+def example(kind: str):
+    """Inputs, targets, the loss, and what makes of the model's output something to compare with the targets."""
+    rng = np.random.default_rng(1)
+    if kind == "classification":
+        return features((B, S)), rng.integers(0, LABELS, B), cross_entropy(), lambda y: y.argmax(-1)
+    if kind == "multi_label":
+        targets = rng.integers(0, 2, (B, LABELS))
+        return features((B, S)), targets, keras.losses.BinaryCrossentropy(from_logits=True), lambda y: y > 0
+    if kind == "regression":
+        return features((B, S)), rng.integers(0, 5, B), keras.losses.MeanSquaredError(), lambda y: y.round()
+    if kind == "tagging":
+        targets = rng.integers(0, LABELS, (B, S))
+        return features((B, S)), targets, cross_entropy(), lambda y: y.argmax(-1)
+    if kind == "question_answering":
+        targets = {"start_logits": rng.integers(0, S - 1, B), "end_logits": rng.integers(0, S - 1, B)}
+        losses = {name: cross_entropy() for name in targets}
+        return features((B, S)), targets, losses, lambda y: {name: each.argmax(-1) for name, each in y.items()}
+    return features((B, CHOICES, S)), rng.integers(0, CHOICES, B), cross_entropy(), lambda y: y.argmax(-1)
+
+
+def model_of(kind: str, config) -> keras.Model:
+    return task_models.build(kind, build_encoder(config, seed=3), LABELS, CHOICES, seed=3)
+
+
+def description(kind: str) -> dict:
+    return {
+        "task": "t",
+        "kind": kind,
+        "pair": False,
+        "labels": ["x", "y", "z"],
+        "num_choices": CHOICES,
+        "max_seq_length": S,
+    }
+
+
+# They take their time, as each builds a graph of its own.
+SLOW = ("multi_label", "regression", "tagging", "multiple_choice")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in task_models.KINDS]
+)
+def test_a_head_learns_eight_examples_by_heart_and_answers_the_same_when_loaded(kind, quick_config, tmp_path):
+    inputs, targets, loss, decoded = example(kind)
+    model = model_of(kind, quick_config)
+    model.compile(keras.optimizers.Adam(0.003), loss)
+    data = tf.data.Dataset.from_tensors((inputs, targets)).repeat()
+    before = [variable.numpy() for variable in model.variables]
+    model.fit(data, steps_per_epoch=1, shuffle=False, verbose=0)
+    for old, variable in zip(before, model.variables, strict=True):
+        pooler_is_unused = kind in ("tagging", "question_answering") and variable.path.startswith("pooler")
+        # Added to the logits of all choices alike, it has no gradient but rounding.
+        cancels = variable.path == "multiple_choice/bias"
+        assert pooler_is_unused or cancels or not np.array_equal(old, variable.numpy()), variable.path
+    for _ in range(6):
+        model.fit(data, steps_per_epoch=60, shuffle=False, verbose=0)
+        output = keras.tree.map_structure(np.asarray, model(inputs, training=False))
+        if all_equal(decoded(output), targets):
+            break
+    assert all_equal(decoded(output), targets)
+    finetuned.save(str(tmp_path / "model"), model, description(kind), quick_config, "\n".join(WORDS) + "\n", True)
+    with h5py.File(tmp_path / "model" / "model.weights.h5") as weights:
+        assert "optimizer" not in weights
+    again = finetuned.load(str(tmp_path / "model"))
+    assert again.config == quick_config
+    assert again.task_spec == description(kind)
+    assert again.tokenizer.tokenize("The cat") == ["the", "cat"]
+    keras.tree.map_structure(np.testing.assert_array_equal, again.model(inputs, training=False), output)
+
+
+def all_equal(found, targets) -> bool:
+    if isinstance(targets, dict):
+        return all(np.array_equal(found[name], targets[name]) for name in targets)
+    return np.array_equal(found, targets)
+
+
+@pytest.mark.parametrize("kind", task_models.KINDS)
+def test_more_padding_changes_no_prediction(kind, tiny_config):
+    inputs, *_ = example(kind)
+    model = model_of(kind, tiny_config)
+    longer = {
+        name: np.pad(each, [(0, 0)] * (each.ndim - 1) + [(0, 4)]) for name, each in inputs.items()
+    }  # [..., S + 4]
+    ours, theirs = model(inputs), model(longer)
+
+    def compare(a, b):
+        np.testing.assert_allclose(a, b[:, :S] if a.shape != b.shape else b, atol=1e-5)
+
+    keras.tree.map_structure(compare, ours, theirs)
+
+
+def test_logits_are_float32_under_bfloat16(tiny_config):
+    for kind in task_models.KINDS:
+        encoder = build_encoder(tiny_config, dtype="mixed_bfloat16")
+        outputs = task_models.build(kind, encoder, LABELS, CHOICES).outputs
+        assert {each.dtype for each in outputs} == {"float32"}
+
+
+def test_an_encoder_without_a_pooler_is_refused(tiny_config):
+    encoder = build_encoder(tiny_config)
+    bare = keras.Model(encoder.input, {"sequence_output": encoder.output["sequence_output"]})
+    with pytest.raises(UserError, match="no pooled_output"):
+        task_models.build_classifier(bare, 2)
+
+
+def test_a_damaged_folder_is_named(tiny_config, tmp_path):
+    folder = tmp_path / "model"
+    with pytest.raises(UserError, match="no task.json"):
+        finetuned.load(str(folder))
+    model = model_of("classification", tiny_config)
+    finetuned.save(str(folder), model, description("classification"), tiny_config, "\n".join(WORDS) + "\n", True)
+    weights = (folder / "model.weights.h5").read_bytes()
+    (folder / "model.weights.h5").write_bytes(weights[:1000])
+    with pytest.raises(UserError, match="model.weights.h5 is not as it was written"):
+        finetuned.load(str(folder))
+    (folder / "checksums.json").unlink()  # as in folders of earlier versions
+    with pytest.raises(UserError, match="model.weights.h5 is damaged: "):
+        finetuned.load(str(folder))
+    (folder / "task.json").write_text('{"task": "t"}')
+    with pytest.raises(UserError, match="lacks kind, pair"):
+        finetuned.load(str(folder))

@@ -1,0 +1,184 @@
+# ruff: noqa: E501
+"""Mutation testing: `make mutations` breaks one line at a time, and expects the tests named beside it to fail.
+
+Each mutation is made in a copy of the checkout, so that the tree itself stays as it is. A mutation that no test notices
+is printed as a survivor, and the exit code is 1. tests/test_mutations.py keeps the list up to date.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).parent.parent
+_TIMEOUT = 1200  # seconds: a mutation may make a loop endless
+
+
+class Mutation(NamedTuple):
+    """A line's part in a file, what it becomes, and the tests that should fail then."""
+
+    path: str
+    old: str
+    new: str
+    tests: str
+
+
+M = Mutation
+_FAST, _REFERENCE, _PARITY = (
+    "tests/data_gen/test_fast_pipeline.py",
+    "tests/data_gen/test_golden_records.py tests/data_gen/test_create_pretraining_data.py",
+    "tests/data_gen/test_masking_parity.py",
+)
+_OPTIMIZERS, _TRAINING = (
+    "tests/optimization/test_optimizers.py",
+    "tests/pretraining/test_exact_numbers.py tests/pretraining/test_training.py",
+)
+_FORMATS, _EXACT = "tests/checkpoints/test_checkpoint_formats.py", "tests/tokenization/test_exact.py"
+_SQUAD, _GRAPH = "tests/tasks/test_squad.py", "tests/export/test_graph_tokenization.py"
+_SERVING, _JSON = "tests/serving/test_serving.py", "tests/serving/test_json_requests.py"
+
+MUTATIONS = [
+    # Masking.
+    M("official_bert/data/masking_rates.py", "mask: int = 80", "mask: int = 81", _REFERENCE),
+    M("official_bert/data/masking_rates.py", "return self.same / rest if", "return self.random / (rest + 1) if", _REFERENCE),
+    M("official_bert/data/masking_rates.py", "(self.mask + self.same) / 100", "(self.mask + self.same + 1) / 100", _PARITY),
+    M("data_gen/masking.py", "max(1, round(tokens * masked_lm_prob))", "max(1, int(tokens * masked_lm_prob))", _REFERENCE),
+    M("data_gen/masking.py", "if len(chosen) + len(word) > budget:", "if len(chosen) + len(word) > budget + 1:", _REFERENCE),
+    M("data_gen/masking.py", "if whole_words and candidates and token in", "if candidates and token in", _REFERENCE),
+    M("data_gen/masking.py", "rng.randint(0, len(vocabulary.words) - 1)", "rng.randint(1, len(vocabulary.words) - 1)", _REFERENCE),
+    M("data_gen/vectorized.py", "candidate = (position > 0) & ", "candidate = ", _FAST),
+    M("data_gen/vectorized.py", "np.rint(length * config.masked_lm_prob)", "np.floor(length * config.masked_lm_prob)", _FAST),
+    M("official_bert/data/dynamic_masking.py", "tf.maximum(1, wanted)", "tf.maximum(2, wanted)", "tests/data " + _PARITY),
+    M("official_bert/data/dynamic_masking.py", "candidate & (~_is_in(ids, continues) | (number == 1))", "candidate", "tests/data " + _PARITY),
+    # Pairs and instances.
+    M("data_gen/instances.py", "position -= len(chunk) - cut", "position -= len(chunk) - cut - 1", _REFERENCE),
+    M("data_gen/instances.py", "len(chunk) == 1 or rng.random() < 0.5", "len(chunk) == 1 or rng.random() < 0.4", _REFERENCE),
+    M("data_gen/instances.py", "for _ in range(10):", "for _ in range(1):", _REFERENCE),
+    M("data_gen/instances.py", "rng.randint(2, max_tokens)", "rng.randint(3, max_tokens)", _REFERENCE),
+    M("data_gen/vectorized.py", "is_random = end - position == 1 or next(draws) < 0.5", "is_random = next(draws) < 0.5", _FAST),
+    M("data_gen/vectorized.py", "others += (others >= owner) & (total > 1)", "others += 0 * owner", _FAST),
+    M("official_bert/tokenization/pairs.py", "longer = a if len(a) > len(b) else b", "longer = a if len(a) >= len(b) else b", _REFERENCE),
+    M("official_bert/tokenization/pairs.py", "(a if len(a) > len(b) else b).pop()", "(a if len(a) >= len(b) else b).pop()", "tests/tasks/test_glue.py"),
+    M("official_bert/tokenization/pairs.py", "segment_ids += [1] * (len(b) + 1)", "segment_ids += [1] * len(b) + [0]", _REFERENCE),
+    # Optimizer and schedule.
+    M("official_bert/optimization/optimizers.py", "self._squares[index] + (1.0", "self._means[index] + (1.0", _OPTIMIZERS),
+    M("official_bert/optimization/optimizers.py", "(1.0 - self.beta_2) * ops.square(gradient)", "(1.0 - self.beta_1) * ops.square(gradient)", _OPTIMIZERS),
+    M("official_bert/optimization/optimizers.py", "beta_2: float = 0.999,\n        epsilon: float = 1e-6,\n        weight_decay_rate: float = 0.01,\n        clip_norm: float | None = 1.0,\n        name: str = \"bert_adam_w\"", "beta_2: float = 0.998,\n        epsilon: float = 1e-6,\n        weight_decay_rate: float = 0.01,\n        clip_norm: float | None = 1.0,\n        name: str = \"bert_adam_w\"", _OPTIMIZERS),
+    M("official_bert/optimization/all_reduce_clip.py", "use_norm=norm)", "use_norm=2 * norm)", _OPTIMIZERS),
+    M("official_bert/optimization/schedules.py", "start = 0 if self.jump else", "start = 1 if self.jump else", _OPTIMIZERS),
+    M("official_bert/optimization/schedules.py", "self.peak * step / self.warmup_steps, rate)", "self.peak * (step + 1) / self.warmup_steps, rate)", _OPTIMIZERS),
+    M("official_bert/optimization/schedules.py", 'ops.cast(step, "int64") >= first, schedule(step - first)', 'ops.cast(step, "int64") > first, schedule(step - first)', _OPTIMIZERS + " tests/pretraining/test_resuming.py"),
+    M("official_bert/optimization/loss_scale.py", "tf.where(finite, self._finite_steps", "tf.where(~finite, self._finite_steps", _OPTIMIZERS + " " + _TRAINING),
+    # Losses and the training step.
+    M("official_bert/pretraining/losses.py", "/ (masked_lm_count + MASKED_LM_EPSILON)", "/ masked_lm_count", _TRAINING),
+    M("official_bert/pretraining/losses.py", "MASKED_LM_EPSILON = 1e-5", "MASKED_LM_EPSILON = 1e-4", _TRAINING),
+    M("official_bert/pretraining/losses.py", 'ops.sum(weights * masked_lm_loss)', "ops.sum(masked_lm_loss)", _TRAINING),
+    M("official_bert/pretraining/losses.py", "ops.sum(real * next_sentence_loss)", "ops.sum(next_sentence_loss)", _TRAINING),
+    M("official_bert/pretraining/train_step.py", 'zlib.crc32(f"dropout/{seed}".encode())', 'zlib.crc32(b"dropout")', _TRAINING),
+    M("official_bert/pretraining/train_step.py", "only_if=finite if skips else None", "only_if=finite_loss if skips else None", "tests/pretraining"),
+    M("official_bert/modeling/dropout.py", "of_replica * _REPLICA_FACTOR", "0 * of_replica * _REPLICA_FACTOR", "tests/modeling " + _TRAINING + " tests/finetuning/test_trainer.py"),
+    M("official_bert/modeling/dropout.py", "seed & 0x7FFFFFFF", "0 * seed", "tests/modeling " + _TRAINING + " tests/finetuning/test_trainer.py"),
+    # The network.
+    M("official_bert/modeling/config.py", "LAYER_NORM_EPSILON = 1e-12", "LAYER_NORM_EPSILON = 1e-3", "tests/modeling"),
+    M("official_bert/modeling/encoder_block.py", "-10000.0", "-1.0", "tests/modeling"),
+    M("official_bert/modeling/initialization.py", "gelu(x, approximate=True)", "gelu(x, approximate=False)", "tests/modeling"),
+    # Resumption.
+    M("official_bert/data/input_pipeline.py", "seed + epoch * 2**32", "seed", "tests/pretraining tests/data"),
+    M("official_bert/utils/resuming.py", 'field.metadata.get("free", False)', 'field.metadata.get("choices", False)', "tests/utils tests/pretraining/test_resuming.py"),
+    # Names of weights.
+    M("official_bert/checkpoints/formats/tf1.py", '"layer_{}_attention_key/kernel": "bert/encoder/layer_{}/attention/self/key/kernel"', '"layer_{}_attention_key/kernel": "bert/encoder/layer_{}/attention/self/value/kernel"', _FORMATS + " tests/checkpoints"),
+    M("official_bert/checkpoints/formats/tf1.py", '"layer_{}_output_layer_norm/gamma": "bert/encoder/layer_{}/output/LayerNorm/gamma"', '"layer_{}_output_layer_norm/gamma": "bert/encoder/layer_{}/attention/output/LayerNorm/gamma"', _FORMATS + " tests/checkpoints"),
+    M("official_bert/checkpoints/formats/tf1.py", 'TRANSPOSED = frozenset({"next_sentence/kernel", ', "TRANSPOSED = frozenset({", _FORMATS + " tests/checkpoints"),
+    # WordPiece and basic tokenization.
+    M("official_bert/tokenization/exact.py", "MAX_CHARACTERS_PER_WORD = 200", "MAX_CHARACTERS_PER_WORD = 100", _EXACT),
+    M("official_bert/tokenization/exact.py", 'prefix = CONTINUATION if start else ""', 'prefix = CONTINUATION', _EXACT),
+    M("official_bert/tokenization/exact.py", "range(min(len(word), start + self._longest), start, -1)", "range(min(len(word), start + self._longest) - 1, start, -1)", _EXACT),
+    M("official_bert/tokenization/exact.py", "return result + sorted(marks, key", "return result + sorted(marks[::-1], key", _EXACT + " tests/tokenization/test_fast.py"),
+    # Tokenization in the graph.
+    M("official_bert/export/graph_tokenization.py", "ends_word = before & ~after", "ends_word = before", _GRAPH),
+    M("official_bert/export/graph_tokenization.py", "begins = (breaks > 0) | (flags & ALONE > 0)", "begins = breaks > 0", _GRAPH),
+    M("official_bert/export/graph_tokenization.py", "kept = _positions(flags & SPACE == 0)", "kept = _positions(flags >= 0)", _GRAPH),
+    M("official_bert/export/graph_inputs.py", "(room + 1) // 2", "room // 2", "tests/export"),
+    # Answers.
+    M("official_bert/tasks/squad_answers.py", "(lengths >= 1) & (lengths <= max_answer_length)", "(lengths >= 1) & (lengths < max_answer_length)", _SQUAD),
+    M("official_bert/tasks/squad_answers.py", "allowed = np.flatnonzero(window.has_most_context)", "allowed = np.flatnonzero(window.has_most_context + 1)", _SQUAD),
+    M("official_bert/tasks/squad_answers.py", "_score(nothing) - _score(best))", "_score(best) - _score(nothing))", _SQUAD),
+    M("official_bert/tasks/windows.py", "0.01", "0.1", "tests/tasks"),
+    M("official_bert/tasks/task.py", '"start_logits": 0.5, "end_logits": 0.5', '"start_logits": 1.0, "end_logits": 1.0', "tests/finetuning tests/tasks"),
+    # Fine-tuning.
+    M("official_bert/finetuning/trainer.py", "decay ** (num_layers - block)", "decay ** (num_layers - 1 - block)", "tests/finetuning"),
+    M("official_bert/finetuning/batches.py", "np.random.default_rng([seed, epoch])", "np.random.default_rng([seed])", "tests/finetuning"),
+    M("official_bert/finetuning/trainer.py", "int(config.num_steps * config.warmup_proportion)", "int(config.num_steps * config.warmup_proportion) + 1", "tests/finetuning"),
+    # Serving.
+    M("official_bert/serving/batching.py", "len(self._waiting) + count > self._limits.queue", "len(self._waiting) > self._limits.queue", _SERVING),
+    M("official_bert/serving/batching.py", "if self._running and len(batch) < self._limits.size and left > 0:", "if len(batch) < self._limits.size and left > 0:", "tests/serving"),
+    M("official_bert/serving/batching.py", "max(length, other) <= max(_SHORT, _ALIKE * min(length, other))", "length >= 0", "tests/serving"),
+    M("official_bert/serving/json_requests.py", '("instances" in message) == ("inputs" in message)', '("instances" in message) and ("inputs" in message)', _JSON + " " + _SERVING),
+    M("official_bert/serving/json_requests.py", "if count > limits.instances:", "if count > limits.instances + 1:", _JSON + " " + _SERVING),
+    M("official_bert/serving/json_requests.py", "if len(value) > limits.text_bytes:", "if len(value) >= limits.text_bytes:", _JSON + " " + _SERVING),
+]  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="mutate only files whose path has this in it")
+    parser.add_argument("--processes", type=int, default=2, help="mutations tried at once")
+    arguments = parser.parse_args()
+    chosen = [each for each in MUTATIONS if arguments.only in each.path]
+    since = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.processes) as pool:
+        copies = [_copy_of_the_tree(pathlib.Path(folder) / str(number)) for number in range(arguments.processes)]
+        survivors = []
+        for number, (mutation, survives) in enumerate(pool.map(lambda each: _try(each, copies), chosen), start=1):
+            verdict = "SURVIVES" if survives else "caught"
+            print(
+                f"{number}/{len(chosen)} {verdict}: {mutation.path}: {mutation.old!r} -> {mutation.new!r}", flush=True
+            )
+            survivors += [mutation] * survives
+    minutes = (time.monotonic() - since) / 60
+    print(
+        f"{len(chosen)} mutations, {len(chosen) - len(survivors)} caught, {len(survivors)} survive, {minutes:.0f} minutes"
+    )
+    return 1 if survivors else 0
+
+
+def _copy_of_the_tree(target: pathlib.Path) -> pathlib.Path:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+def _try(mutation: Mutation, copies: list[pathlib.Path]) -> tuple[Mutation, bool]:
+    """Runs the tests with a mutation; returns whether they pass all the same."""
+    tree = copies.pop()
+    path = tree / mutation.path
+    source = path.read_text(encoding="utf-8")
+    try:
+        path.write_text(source.replace(mutation.old, mutation.new), encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", "-x", *mutation.tests.split()]
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, check=False, timeout=_TIMEOUT
+        )  # fmt: skip
+        survives = done.returncode == 0
+        if done.returncode not in (0, 1):
+            raise RuntimeError(f"pytest ended with {done.returncode} for {mutation}: {done.stdout.decode()[-2000:]}")
+    except subprocess.TimeoutExpired:
+        survives = False  # a test that hangs is noticed too
+    finally:
+        path.write_text(source, encoding="utf-8")
+        copies.append(tree)
+    return mutation, survives
+
+
+if __name__ == "__main__":
+    sys.exit(main())

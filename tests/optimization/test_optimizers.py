@@ -1,0 +1,327 @@
+import dataclasses
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.pretraining_model import build_pretraining_model, freeze
+from official_bert.optimization import distribution
+from official_bert.optimization.choices import OPTIMIZERS
+from official_bert.optimization.loss_scale import DynamicLossScale
+from official_bert.optimization.optimizers import (
+    BertAdamW,
+    Lamb,
+    get_optimizer,
+    is_decayed,
+    trust_ratio,
+)
+from official_bert.optimization.schedules import WarmupPolynomialDecay
+from tests.conftest import ROOT
+from tests.pretraining.test_training import TWO_DEVICES
+from tests.reference import ReferenceAdamW, ReferenceKerasAdamW, ReferenceLamb
+
+REFERENCES = {"adamw": ReferenceAdamW, "lamb": ReferenceLamb, "keras_adamw": ReferenceKerasAdamW}
+
+
+def rates(schedule: WarmupPolynomialDecay, steps: int) -> list[float]:
+    return [float(schedule(step)) for step in range(steps)]
+
+
+def test_rate_warms_up_then_jumps_to_the_line_from_step_zero():
+    expected = [0.0, 0.25, 0.5, 0.75, *(1 - step / 10 for step in range(4, 11)), 0.0]
+    assert rates(WarmupPolynomialDecay(1.0, 10, 4), 12) == pytest.approx(expected)
+
+
+def test_rate_without_the_jump_decays_from_the_peak():
+    expected = [0.0, 0.25, 0.5, 0.75, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0.0]
+    assert rates(WarmupPolynomialDecay(1.0, 10, 4, jump=False), 11) == pytest.approx(expected)
+
+
+def test_rate_without_warmup_starts_at_the_peak():
+    assert rates(WarmupPolynomialDecay(2.0, 4), 5) == pytest.approx([2.0, 1.5, 1.0, 0.5, 0.0])
+
+
+def test_warmup_longer_than_training_only_rises():
+    assert rates(WarmupPolynomialDecay(1.0, 3, 6), 3) == pytest.approx([0, 1 / 6, 2 / 6])
+    assert rates(WarmupPolynomialDecay(1.0, 3, 6, jump=False), 3) == pytest.approx([0, 1 / 6, 2 / 6])
+
+
+@pytest.mark.parametrize("jump", [True, False])
+def test_line_is_the_same_to_the_bit_as_computed_without_a_power(jump: bool):
+    peak, steps, warmup = np.float32(8.12e-4), 7506, 2133
+    start = 0 if jump else warmup
+    for step in range(warmup, steps, 97):
+        gone = np.float32(step - start) / np.float32(steps - start)
+        assert float(WarmupPolynomialDecay(8.12e-4, steps, warmup, jump)(step)) == peak * (np.float32(1) - gone)
+
+
+def test_polynomial_decay_goes_from_the_peak_to_the_end_rate_and_stays():
+    schedule = WarmupPolynomialDecay(1.0, 10, 2, jump=False, power=2.0, end_rate=0.2)
+    expected = [0.0, 0.5, *(0.2 + 0.8 * (1 - (step - 2) / 8) ** 2 for step in range(2, 11)), 0.2, 0.2]
+    assert rates(schedule, 13) == pytest.approx(expected)
+    expected = [0.0, 0.5, *((1 - step / 10) ** 0.5 for step in range(2, 11)), 0.0]
+    assert rates(WarmupPolynomialDecay(1.0, 10, 2, power=0.5), 12) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("name", "compiled"), [*((name, False) for name in OPTIMIZERS), ("adamw", True)])
+@pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the norm that is clipped
+def test_updates_equal_the_published_rule_over_several_steps(
+    tiny_config: BertConfig, scale: float, name: str, compiled: bool
+):
+    model = build_pretraining_model(dataclasses.replace(tiny_config, num_hidden_layers=1), seed=0)
+    variables = model.trainable_variables
+    optimizer = get_optimizer(name, WarmupPolynomialDecay(1e-2, 8, 3))
+    optimizer.build(variables)
+    if compiled:
+        optimizer.compile_apply()
+    reference = REFERENCES[name](1e-2, 8, 3)
+    weights = {variable.path: np.asarray(variable, np.float64) for variable in variables}
+    rng = np.random.default_rng(0)
+    for _ in range(9):
+        gradients = {path: rng.normal(0, scale, value.shape) for path, value in weights.items()}
+        optimizer.apply([tf.constant(gradients[v.path], tf.float32) for v in variables], variables)
+        weights = reference.apply(weights, gradients)
+        for variable in variables:
+            np.testing.assert_allclose(variable, weights[variable.path], atol=1e-6)
+
+
+def test_rules_differ_and_an_unknown_name_is_refused(tiny_config: BertConfig):
+    results = set()
+    for name in OPTIMIZERS:
+        kernel = keras.Variable(np.ones((2, 2), "float32"), name="kernel")
+        get_optimizer(name, 0.1).apply([tf.ones((2, 2))], [kernel])
+        results.add(float(kernel[0, 0]))
+    assert len(results) == len(OPTIMIZERS)
+    with pytest.raises(UserError, match="unknown optimizer 'sgd'; expected one of adamw, lamb, keras_adamw"):
+        get_optimizer("sgd", 0.1)
+
+
+def test_trust_ratio_is_one_where_a_norm_is_zero():
+    some, none = tf.constant([3.0, 4.0]), tf.zeros(2)
+    assert float(trust_ratio(some, some / 2)) == pytest.approx(2.0)
+    assert float(trust_ratio(some, none)) == float(trust_ratio(none, some)) == float(trust_ratio(none, none)) == 1.0
+
+
+def test_lamb_moves_a_matrix_by_the_rate_whatever_the_size_of_its_gradient():
+    for scale in (1e-3, 1e3):
+        kernel = keras.Variable(np.full((3, 4), 2.0, "float32"), name="kernel")
+        gradient = tf.constant(np.random.default_rng(0).normal(0, scale, (3, 4)), tf.float32)
+        Lamb(0.1, clip_norm=None).apply([gradient], [kernel])
+        moved = np.linalg.norm(np.asarray(kernel) - 2.0) / np.linalg.norm(np.full((3, 4), 2.0))
+        assert moved == pytest.approx(0.1, rel=1e-5)
+
+
+def test_biases_and_normalization_are_not_decayed_and_all_else_is(tiny_config: BertConfig):
+    for variable in build_pretraining_model(tiny_config).trainable_variables:
+        # The original's rule: no decay where the name has LayerNorm, layer_norm or bias in it.
+        excluded = any(part in variable.path for part in ("layer_norm", "bias"))
+        assert is_decayed(variable) != excluded, variable.path
+
+
+def test_rows_of_equal_ids_are_added_up_before_squaring():
+    table = keras.Variable(np.zeros((4, 2), "float32"), name="embeddings")
+    sparse = tf.IndexedSlices(tf.constant([[1.0, 0.0], [2.0, 1.0]]), tf.constant([1, 1]), tf.constant([4, 2]))
+    dense = tf.constant([[0.0, 0.0], [3.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    results = []
+    for gradient in (sparse, dense):
+        table.assign(np.zeros((4, 2)))
+        BertAdamW(0.1).apply([gradient], [table])
+        results.append(np.asarray(table).copy())
+    np.testing.assert_array_equal(*results)
+    assert results[0].any()
+
+
+def test_norm_is_that_before_clipping():
+    optimizer = BertAdamW(0.1, clip_norm=1.0)
+    (clipped,), norm = optimizer.sum_and_clip([tf.constant([3.0, 4.0])])
+    assert float(norm) == pytest.approx(5.0)
+    np.testing.assert_allclose(clipped, [0.6, 0.8])
+    (whole,), _ = BertAdamW(0.1, clip_norm=None).sum_and_clip([tf.constant([3.0, 4.0])])
+    np.testing.assert_allclose(whole, [3.0, 4.0])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer_survives_its_configuration(name: str):
+    schedule = WarmupPolynomialDecay(1e-3, 10, 2, jump=False, power=0.5, end_rate=1e-5)
+    settings = {"beta_1": 0.8, "beta_2": 0.99, "epsilon": 1e-5, "weight_decay_rate": 0.1, "clip_norm": None}
+    optimizer = get_optimizer(name, schedule, **settings)
+    copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(copy) is type(optimizer)
+    assert copy.get_config() == optimizer.get_config()
+    values = optimizer.get_config()
+    for setting, value in settings.items():
+        assert values["weight_decay" if name == "keras_adamw" and "decay" in setting else setting] == value
+
+
+def test_keras_fit_uses_the_same_update(tiny_config: BertConfig):
+    inputs = keras.Input((3,))
+    outputs = keras.layers.Dense(2, name="dense")(inputs)
+    x, y = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
+    model = keras.Model(inputs, outputs)
+    before = {variable.path: np.asarray(variable, np.float64) for variable in model.variables}
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x) - y))
+    arrays = [np.asarray(gradient, np.float64) for gradient in tape.gradient(loss, model.variables)]
+    gradients = dict(zip(before, arrays, strict=True))
+    expected = ReferenceAdamW(0.1, 10, 0).apply(before, gradients)
+    model.compile(BertAdamW(WarmupPolynomialDecay(0.1, 10)), loss="mse")
+    model.fit(x, y, batch_size=4, epochs=1, verbose=0)
+    for variable in model.variables:
+        np.testing.assert_allclose(variable, expected[variable.path], rtol=1e-5)
+
+
+def test_frozen_layers_get_neither_update_nor_decay(tiny_config: BertConfig):
+    model = build_pretraining_model(tiny_config, seed=0)
+    frozen = freeze(model, ["layer_0_.*", "word_embeddings"])
+    assert frozen[0] == "word_embeddings"
+    assert len(frozen) == 9
+    before = {variable.path: np.asarray(variable).copy() for variable in model.variables}
+    optimizer = get_optimizer("adamw", 0.1)
+    optimizer.build(model.trainable_variables)
+    optimizer.apply([tf.ones(variable.shape) for variable in model.trainable_variables], model.trainable_variables)
+    for variable in model.variables:
+        still = np.array_equal(variable, before[variable.path])
+        assert still == (variable.path.split("/")[0] in frozen), variable.path
+    assert not any(name in variable.path for variable in optimizer.variables for name in frozen)
+
+
+@pytest.mark.parametrize(("patterns", "message"), [
+    (["layer_0"], "no layer's whole name matches 'layer_0'; the layers with weights are word_embeddings, .*next_sen"),
+    (["layer_0_output_dropout"], "no layer's whole name matches"),  # it has no weights: nothing would be frozen
+    (["layer_(0"], r"'layer_\(0' is not a regular expression: missing \)"),
+    ([".*"], "nothing is left to train"),
+])  # fmt: skip
+def test_freezing_nothing_or_everything_is_refused(tiny_config: BertConfig, patterns: list[str], message: str):
+    model = build_pretraining_model(tiny_config)
+    with pytest.raises(UserError, match=message):
+        freeze(model, patterns)
+    assert len(model.trainable_variables) == len(model.variables)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_step_is_skipped_where_the_gradient_overflows_and_the_loss_scale_adapts(jit_compile: bool):
+    def train(inputs: list[float]) -> tuple[list[np.ndarray], list[np.ndarray], list[float]]:
+        kernel = keras.Variable(np.ones((2, 2), "float32"), name="kernel")
+        optimizer = BertAdamW(0.1, clip_norm=None)
+        optimizer.build([kernel])
+        scale = DynamicLossScale(initial=2.0**10, growth_steps=2)
+
+        @tf.function(jit_compile=jit_compile)
+        def step(x):
+            with tf.GradientTape() as tape:
+                half = tf.cast(kernel.value, tf.float16) * tf.cast(x, tf.float16)
+                scaled = scale.scaled(tf.reduce_sum(tf.cast(half, tf.float32)))  # the backward pass is in float16
+            gradients, norm = optimizer.sum_and_clip(scale.unscale(tape.gradient(scaled, [kernel.value])))
+            finite = tf.math.is_finite(norm)
+            optimizer.apply_summed(gradients, [kernel], only_if=finite)
+            scale.update(finite)
+            return norm
+
+        weights, factors = [], []
+        for x in inputs:
+            assert float(step(tf.constant(x))) == (pytest.approx(4.0) if x == 2.0 else np.inf)
+            weights.append(np.asarray(kernel).copy())
+            factors.append(float(scale.factor))
+        assert int(optimizer.iterations.numpy()) == len(inputs)
+        return weights, [np.asarray(variable) for variable in optimizer.variables[2:]], factors
+
+    skipping, averages, factors = train([2.0, 100.0, 2.0, 2.0])  # 100 * 2 ** 10 is beyond float16
+    whole, averages_of_whole, _ = train([2.0, 2.0, 2.0])
+    assert factors == [2.0**10, 2.0**9, 2.0**9, 2.0**10]
+    np.testing.assert_array_equal(skipping[1], skipping[0])
+    np.testing.assert_array_equal(skipping[2:], whole[1:])
+    np.testing.assert_array_equal(averages, averages_of_whole)
+
+
+def test_loss_scale_stays_within_its_bounds_and_in_a_checkpoint():
+    scale = DynamicLossScale(initial=2.0, growth_steps=1)
+    for _ in range(3):
+        scale.update(tf.constant(False))
+    assert float(scale.factor) == 1.0
+    for _ in range(30):
+        scale.update(tf.constant(True))
+    assert float(scale.factor) == 2.0**24
+    assert [variable.path for variable in scale.variables] == ["loss_scale/factor", "loss_scale/finite_steps"]
+
+
+def test_two_devices_equal_one():
+    """Runs the tests marked two_devices in a process of their own, whose processor is split in two."""
+    command = [sys.executable, "-c", TWO_DEVICES, __file__]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def mirrored() -> tf.distribute.Strategy:
+    """One for all tests: a second one would number its exchanges between devices as the first, and they would mix."""
+    return distribution.get_strategy("mirrored")
+
+
+@pytest.mark.two_devices
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_two_devices_update_as_one_does(name: str, mirrored: tf.distribute.Strategy):
+    def train(strategy: tf.distribute.Strategy) -> tuple[list[float], np.ndarray, np.ndarray]:
+        with strategy.scope():
+            kernel = keras.Variable(np.full((3, 2), 0.5, "float32"), name="kernel")
+            bias = keras.Variable(np.zeros(2, "float32"), name="bias")
+            optimizer = get_optimizer(name, 0.1, clip_norm=0.5)
+            optimizer.build([kernel, bias])
+
+        def on_replica(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.square(x @ kernel.value + bias.value - 1.0)) / 8
+            gradients, norm = optimizer.sum_and_clip(tape.gradient(loss, [kernel.value, bias.value]))
+            optimizer.apply_summed(gradients, [kernel, bias], only_if=tf.math.is_finite(norm))
+            return norm
+
+        @tf.function
+        def step(x):
+            return strategy.experimental_local_results(strategy.run(on_replica, args=(x,)))[0]
+
+        examples = np.random.default_rng(0).normal(0, 1, (48, 3)).astype("float32")
+        batches = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(examples).batch(8))
+        return [float(step(x)) for x in batches], np.asarray(kernel), np.asarray(bias)
+
+    one, two = train(distribution.get_strategy("one_device")), train(mirrored)
+    for expected, found in zip(one, two, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert np.abs(one[1] - 0.5).min() > 0.01
+
+
+@pytest.mark.two_devices
+def test_overflow_on_one_device_skips_the_step_on_both(mirrored: tf.distribute.Strategy):
+    with mirrored.scope():
+        kernel = keras.Variable(1.0, name="kernel")
+        optimizer = get_optimizer("adamw", 0.1)
+        optimizer.build([kernel])
+        scale = DynamicLossScale(initial=4.0)
+
+    @tf.function
+    def steps(bad, count):
+        def on_replica():
+            here = tf.distribute.get_replica_context().replica_id_in_sync_group
+            value = tf.where(tf.equal(here, bad), float("inf"), 1.0)
+            with tf.GradientTape() as tape:
+                loss = scale.scaled(kernel.value * value)
+            grads, norm = optimizer.sum_and_clip(scale.unscale(tape.gradient(loss, [kernel.value])))
+            finite = tf.math.is_finite(norm)
+            optimizer.apply_summed(grads, [kernel], only_if=finite)
+            scale.update(finite)
+
+        for _ in tf.range(count):  # as many steps in a call as the training loop takes
+            mirrored.run(on_replica)
+
+    steps(1, 2)
+    assert float(kernel.numpy()) == 1.0
+    assert float(scale.factor) == 1.0
+    steps(-1, 2)
+    assert float(kernel.numpy()) < 1.0
+    assert int(optimizer.iterations.numpy()) == 4
+    copies = mirrored.experimental_local_results(kernel.value)
+    assert len({float(copy.numpy()) for copy in copies}) == 1

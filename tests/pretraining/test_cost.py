@@ -1,0 +1,126 @@
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.dropout import dropout_seed
+from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.modeling.rematerialization import rematerialized
+from official_bert.optimization import distribution
+from official_bert.pretraining.cost import Memory, matmul_rate, memory_estimate, parameter_count, training_flop
+from official_bert.pretraining.losses import mean_losses, pretraining_sums
+
+BATCH, LENGTH, PREDICTIONS = 7, 128, 2
+CONFIG = BertConfig(
+    vocab_size=1009,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=208,
+    max_position_embeddings=128,
+)
+
+
+def traced_gradient(config: BertConfig, dtype: str, rematerialize: bool) -> tuple[tf.Graph, set[str]]:
+    """The graph that computes all gradients, and the names of those operations that make the loss."""
+    model = build_pretraining_model(config, seed=0, dtype=dtype)
+    call = rematerialized(model) if rematerialize else model
+    shapes = {
+        **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (BATCH, LENGTH)),
+        **dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), (BATCH, PREDICTIONS)),
+        "next_sentence_labels": (BATCH, 1),
+    }
+    specs = {name: tf.TensorSpec(shape, "float32" if "weights" in name else "int32") for name, shape in shapes.items()}
+    forward: set[str] = set()
+
+    @tf.function
+    def gradients(features):
+        with tf.GradientTape() as tape, dropout_seed(tf.constant([1, 2])):
+            outputs = call({name: features[name] for name in model.input}, training=True)
+            loss = tf.add(*mean_losses(pretraining_sums(outputs, features), 14.0, 7.0))
+        forward.update(operation.name for operation in tf.compat.v1.get_default_graph().get_operations())
+        return [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, model.trainable_variables)]
+
+    return gradients.get_concrete_function(specs).graph, forward
+
+
+def multiply_adds(operation: tf.Operation) -> int:
+    """Of a matrix product: its outputs, each a sum over what the two factors share."""
+    flipped = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
+    shared = operation.inputs[0].shape[-2 if flipped else -1]
+    return int(np.prod(operation.outputs[0].shape)) * shared
+
+
+def kept_bytes(graph: tf.Graph, forward: set[str]) -> int:
+    """What the forward pass makes and the backward pass reads, besides weights and inputs."""
+    kept = {}
+    for operation in graph.get_operations():
+        if operation.name in forward or operation.type == "Shape":
+            continue
+        for tensor in operation.inputs:
+            while tensor.op.type in ("Reshape", "Identity", "IdentityN"):  # the same memory under another name
+                tensor = tensor.op.inputs[tensor.value_index]
+            if tensor.op.name in forward and tensor.op.type not in ("ReadVariableOp", "Placeholder", "Const", "Shape"):
+                kept[tensor.name] = int(np.prod(tensor.shape)) * tensor.dtype.size
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize(("dtype", "rematerialize"), [
+    ("float32", False), ("mixed_bfloat16", False), ("float32", True), ("mixed_bfloat16", True),
+])  # fmt: skip
+def test_activations_are_those_that_the_backward_pass_reads(dtype: str, rematerialize: bool):
+    graph, forward = traced_gradient(CONFIG, dtype, rematerialize)
+    estimate = memory_estimate(CONFIG, BATCH, LENGTH, PREDICTIONS, dtype, rematerialize)
+    assert estimate.activations == pytest.approx(kept_bytes(graph, forward), rel=0.06)  # small things are left out
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu_exact", "relu"])
+def test_activations_of_other_activations(hidden_act: str):
+    config = dataclasses.replace(CONFIG, hidden_act=hidden_act)
+    graph, forward = traced_gradient(config, "float32", False)
+    estimate = memory_estimate(config, BATCH, LENGTH, PREDICTIONS)
+    assert estimate.activations == pytest.approx(kept_bytes(graph, forward), rel=0.06)  # small things are left out
+
+
+def test_operations_are_those_of_the_matrix_products_that_training_runs():
+    graph, _ = traced_gradient(CONFIG, "float32", False)
+    products = [
+        operation
+        for operation in graph.get_operations()
+        if operation.type in ("MatMul", "BatchMatMulV2", "BatchMatMulV3")
+        # A look-up of segments is computed as a product, which the formula counts as the look-up that it is.
+        and "token_type_embeddings" not in operation.name
+    ]
+    assert len(products) == 3 * (2 * 8 + 4)
+    counted = 2 * sum(multiply_adds(operation) for operation in products)
+    assert training_flop(CONFIG, BATCH, LENGTH, PREDICTIONS) == counted
+
+
+def test_operations_of_bert_base_are_near_six_for_each_weight_and_token():
+    config = BertConfig(vocab_size=30522)
+    flop = training_flop(config, 64, 128, 20)
+    in_blocks = 12 * (4 * 768**2 + 2 * 768 * 3072)
+    assert flop == pytest.approx(6 * in_blocks * 64 * 128, rel=0.15)
+
+
+def test_parameters_are_counted_as_the_model_has_them(tiny_config: BertConfig):
+    for config in (tiny_config, CONFIG):
+        assert parameter_count(config) == build_pretraining_model(config).count_params()
+
+
+def test_peak_is_that_of_the_backward_pass_or_of_the_update():
+    memory = Memory(weights=1, optimizer=2, gradients=3, activations=4, working=5, update=6)
+    assert memory.total == 1 + 2 + 3 + 4 + 5
+    assert dataclasses.replace(memory, update=60).total == 1 + 2 + 60
+    mini = BertConfig(30522, 256, 4, 4, 1024)
+    whole, again = (memory_estimate(mini, 32, 128, 20, rematerialize=flag).total for flag in (False, True))
+    assert again < 0.7 * whole
+
+
+def test_rate_of_matrix_products_is_measured():
+    rate = matmul_rate(distribution.get_strategy("one_device"), repeats=1)
+    # No core does 1e12 a second in float32; products that TensorFlow computed beforehand would seem to.
+    assert 1e8 < rate < 1e12 * (os.cpu_count() or 1)

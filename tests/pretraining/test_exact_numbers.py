@@ -1,0 +1,90 @@
+"""Numbers that a run depends on, each with its value: off by one, or another constant, must show."""
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from official_bert.data import record_codec, record_reader
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.dropout import step_seed
+from official_bert.pretraining import training
+from official_bert.pretraining.losses import mean_losses
+from official_bert.pretraining.record_files import RecordFiles
+from tests.pretraining.test_training import (  # noqa: F401
+    LENGTH,
+    PREDICTIONS,
+    SCHEMA,
+    config_file,
+    options_for,
+    quick_rate_of_products,
+    record_files,
+)
+
+
+def test_the_masked_lm_loss_has_the_epsilon_of_the_original():
+    sums = {"masked_lm_loss": 3.0, "next_sentence_loss": 5.0}
+    masked_lm, next_sentence = mean_losses(sums, 0.0, 0.0)
+    assert float(masked_lm) == pytest.approx(3.0 / 1e-5)  # google-research/bert: numerator / (denominator + 1e-5)
+    assert float(next_sentence) == 5.0
+    masked_lm, next_sentence = mean_losses(sums, 2.0, 10.0)
+    assert float(masked_lm) == pytest.approx(3.0 / 2.00001, rel=1e-7)
+    assert float(next_sentence) == 0.5
+
+
+def test_dropout_seeds_are_those_of_the_runs_before():
+    # Written down when replicas and micro-batches got their factors: a run that goes on needs the same masks.
+    assert step_seed(12345678, 5, 3, 2).numpy().tolist() == [-2097229707, 5]
+    seeds = {
+        tuple(step_seed(seed, step, replica, micro_batch).numpy())
+        for seed in (0, 1) for step in (0, 1) for replica in (0, 1, 7) for micro_batch in (0, 1, 7)
+    }  # fmt: skip
+    assert len(seeds) == 2 * 2 * 3 * 3
+
+
+def test_evaluation_ends_after_as_many_batches_as_asked_for(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    options = options_for(
+        record_files, config_file, tmp_path / "run", num_train_steps=1, do_eval=True, max_eval_steps=3,
+        eval_batch_size=4,
+    )  # fmt: skip
+    training.run(options)
+    assert "evaluated 12 records" in capsys.readouterr().out
+
+
+def test_the_records_of_the_step_that_is_not_finite_are_named(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    tiny_config: BertConfig,
+    tmp_path: pathlib.Path,
+):
+    # The first step is finite, at random weights; at this rate the weights that it leaves are good for nothing.
+    options = options_for(record_files, config_file, tmp_path / "run", learning_rate=1e30, num_warmup_steps=0)
+    with pytest.raises(UserError, match=r"not finite in step 2: ") as caught:
+        training.run(options)
+    named = {
+        (pathlib.Path(path).name, int(number))
+        for path, numbers in re.findall(r"([\w/.-]+\.tfrecord): ([\d, ]+)", str(caught.value))
+        for number in numbers.split(", ")
+    }
+    # The second batch that training reads, found again in the files by its content.
+    found = RecordFiles.find(
+        record_files, "input_file", max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS, config=tiny_config,
+        vocab_file=None,
+    )  # fmt: skip
+    batch = list(found.training(8, options.random_seed, 0).take(2))[1]
+    stored = {
+        record: (pathlib.Path(path).name, number)
+        for path in record_files
+        for number, record in enumerate(record_reader.read_file(path))
+    }
+    features = {name: np.asarray(value) for name, value in batch.items()}
+    expected = {stored[record] for record in record_codec.encode(features, SCHEMA)}
+    assert len(expected) == 8
+    assert named == expected

@@ -1,0 +1,231 @@
+"""A run's folder under odd names, with files lost or damaged, and what goes on from it."""
+
+import json
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import official_bert
+from official_bert.checkpoints import bundle
+from official_bert.checkpoints.loading import load_pretraining_model
+from official_bert.errors import UserError
+from official_bert.pretraining import monitor, training
+from official_bert.utils.training_log import read_log
+from tests.pretraining.test_training import (  # noqa: F401
+    config_file,
+    options_for,
+    quick_rate_of_products,
+    record_files,
+)
+
+
+def checkpoints_in(folder: pathlib.Path) -> list[str]:
+    return sorted(path.stem for path in folder.iterdir() if path.suffix == ".index")
+
+
+def test_a_folder_with_brackets_in_its_name_goes_on_keeps_as_many_as_asked_for_and_is_read(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    vocab_file: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    folder = tmp_path / "run[1]*"
+    settings = {"num_train_steps": 4, "save_checkpoints_steps": 2, "keep_checkpoint_max": 1, "vocab_file": vocab_file}
+    best = {"eval_input_file": record_files, "eval_steps": 2}
+    training.run(options_for(record_files, config_file, folder, **settings, **best))
+    assert checkpoints_in(folder) == ["ckpt-4"]
+    longer = {**settings, "num_train_steps": 6, "allow_changes": ["num_train_steps"]}
+    training.run(options_for(record_files, config_file, folder, **longer, **best))
+    assert f"going on from {folder}/ckpt-4, step 4" in capsys.readouterr().out
+    assert [line["step"] for line in read_log(str(folder), "train")] == [1, 2, 3, 4, 5, 6]
+    assert {path.name.split(".")[0] for path in folder.glob("ckpt*")} == {"ckpt-6"}
+    model, _, _ = load_pretraining_model(str(folder))
+    encoder = official_bert.load(str(folder)).encoder
+    source = bundle.open_bundle(str(folder / "ckpt-6"))
+    for loaded in (model, encoder):
+        kernel = next(each for each in loaded.variables if each.path == "pooler/kernel")
+        stored = source.read("model/pooler.Skernel/.ATTRIBUTES/VARIABLE_VALUE")
+        np.testing.assert_array_equal(np.asarray(kernel), stored)
+
+
+@pytest.fixture
+def run_folder(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    vocab_file: str,
+    tmp_path: pathlib.Path,
+) -> pathlib.Path:
+    """A run with the checkpoints ckpt-2 and ckpt-4."""
+    training.run(four_steps(record_files, config_file, vocab_file, tmp_path / "run"))
+    return tmp_path / "run"
+
+
+def four_steps(
+    records: list[str], config: str, vocabulary: str, folder: pathlib.Path, **changes: object
+) -> training.Options:
+    settings = {"num_train_steps": 4, "save_checkpoints_steps": 2, "vocab_file": vocabulary, **changes}
+    return options_for(records, config, folder, **settings)
+
+
+def test_the_newest_whole_checkpoint_is_found_whatever_the_file_named_checkpoint_says(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    vocab_file: str,
+    run_folder: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    for content in (b"", b'model_checkpoint_path: "ckpt-77"\n', b"\x00garbage: {"):
+        (run_folder / "checkpoint").write_bytes(content)
+        assert bundle.prefix_of(str(run_folder)) == f"{run_folder}/ckpt-4"
+    training.run(four_steps(record_files, config_file, vocab_file, run_folder))
+    assert f"going on from {run_folder}/ckpt-4" in capsys.readouterr().out
+
+
+def test_loaders_and_training_pass_over_a_damaged_checkpoint_alike(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    vocab_file: str,
+    run_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    data = run_folder / "ckpt-4.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:1000])
+    expected = tf.train.load_variable(
+        str(run_folder / "ckpt-2"), "model/word_embeddings.Sembeddings/.ATTRIBUTES/VARIABLE_VALUE"
+    )
+    model, _, _ = load_pretraining_model(str(run_folder))
+    encoder = official_bert.load(str(run_folder)).encoder
+    for loaded in (model, encoder):
+        table = next(each for each in loaded.variables if each.path == "word_embeddings/embeddings")
+        np.testing.assert_array_equal(np.asarray(table), expected)
+    other = options_for(
+        record_files, config_file, tmp_path / "other", init_checkpoint=str(run_folder), num_train_steps=1
+    )
+    training.run(other)
+    training.run(four_steps(record_files, config_file, vocab_file, run_folder))
+    output = capsys.readouterr().out
+    assert output.count("ckpt-4 is damaged and passed over") >= 3
+    assert f"going on from {run_folder}/ckpt-2, step 2" in output
+    assert checkpoints_in(run_folder) == ["ckpt-2", "ckpt-4"]
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_unasked(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    vocab_file: str,
+    run_folder: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    for path in run_folder.glob("*.index"):
+        path.unlink()
+    log = (run_folder / "train.jsonl").read_text()
+    again = four_steps(record_files, config_file, vocab_file, run_folder)
+    message = "has saved checkpoints and logged 4 steps, but none of them is there .* or begin at step 0 .*--begin_anew"
+    with pytest.raises(UserError, match=message):
+        training.run(again)
+    (run_folder / "checkpoint").unlink()  # the log alone shows it too: step 4 is after the save of step 2
+    with pytest.raises(UserError, match=message):
+        training.run(again)
+    assert (run_folder / "train.jsonl").read_text() == log
+    capsys.readouterr()
+    # Any option may be another one: there is nothing to go on with.
+    changed = {"begin_anew": True, "learning_rate": 1e-3}
+    training.run(four_steps(record_files, config_file, vocab_file, run_folder, **changed))
+    assert "from step 0 to 4" in capsys.readouterr().out
+    # The flag does nothing where there is a checkpoint, so that the same command goes on.
+    training.run(four_steps(record_files, config_file, vocab_file, run_folder, **changed))
+    assert "going on from" in capsys.readouterr().out
+
+
+def test_checkpoints_that_are_all_damaged_are_left_alone_until_asked(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    vocab_file: str,
+    run_folder: pathlib.Path,
+):
+    for path in run_folder.glob("ckpt-*.data*"):
+        path.write_bytes(b"nothing")
+    with pytest.raises(UserError, match="none of the checkpoints .*ckpt-4, .*ckpt-2 can be read; .*; --begin_anew"):
+        training.run(four_steps(record_files, config_file, vocab_file, run_folder))
+    assert checkpoints_in(run_folder) == ["ckpt-2", "ckpt-4"]
+    training.run(four_steps(record_files, config_file, vocab_file, run_folder, begin_anew=True))
+    assert bundle.find_damage(str(run_folder / "ckpt-4")) is None
+
+
+def test_a_run_that_was_killed_before_its_first_save_begins_again(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    vocab_file: str,
+    run_folder: pathlib.Path,
+):
+    for path in [*run_folder.glob("ckpt*"), run_folder / "checkpoint"]:
+        path.unlink()
+    log = run_folder / "train.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:2]))
+    (run_folder / "ckpt-2_temp").mkdir()
+    training.run(four_steps(record_files, config_file, vocab_file, run_folder))
+    assert [line["loss"] for line in read_log(str(run_folder), "train")] == [json.loads(line)["loss"] for line in lines]
+
+
+def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(monitor, "_MOST_SKIPPED", 8)
+    # The first step of so high a rate is finite, and none after it.
+    options = options_for(
+        record_files, config_file, tmp_path / "run", learning_rate=1e30, num_warmup_steps=0, on_nonfinite="skip",
+        save_checkpoints_steps=1, keep_checkpoint_max=3,
+    )  # fmt: skip
+    with pytest.raises(
+        UserError, match=r"the same command goes on from ckpt-1, saved before it; lower .*\(8 steps in a"
+    ):
+        training.run(options)
+    assert checkpoints_in(tmp_path / "run") == ["ckpt-1"]
+    # As a run of the code before left it, which saved while it skipped.
+    for step in (5, 6):
+        for ending in ("index", "data-00000-of-00001"):
+            shutil.copy(tmp_path / "run" / f"ckpt-1.{ending}", tmp_path / "run" / f"ckpt-{step}.{ending}")
+    os.remove(tmp_path / "run" / "ckpt-1.index")
+    with pytest.raises(UserError, match="remove ckpt-6, ckpt-5, saved while steps were skipped, and begin anew; lower"):
+        monitor.Monitor.check_finite(*finite_check(options, tmp_path, skipped=8, last=9))
+
+
+def finite_check(options: training.Options, tmp_path: pathlib.Path, skipped: int, last: int):
+    """Arguments of Monitor.check_finite for a call of one step, after some that were skipped."""
+
+    class Records:
+        def record_locations(self, *_: object) -> str:
+            return "0.tfrecord: 1"
+
+    class Setup:
+        folder = options.output_dir
+
+    Setup.options = options  # type: ignore[attr-defined]
+    watched = monitor.Monitor.__new__(monitor.Monitor)
+    watched._setup, watched.skipped_in_a_row = Setup(), skipped - 1  # type: ignore[assignment]
+    sums = {"nonfinite_steps": 1.0, "nonfinite_losses": 1.0, "nonfinite_at_end": 1.0, "nonfinite_step": float(last),
+            "nonfinite_loss": float("nan"), "nonfinite_norm": float("nan")}  # fmt: skip
+    return watched, sums, last - 1, last, 0, options.phases[0], Records()
+
+
+def test_a_call_that_ends_with_finite_steps_begins_the_count_of_skipped_ones_again(
+    record_files: list[str],  # noqa: F811
+    config_file: str,  # noqa: F811
+    tmp_path: pathlib.Path,
+):
+    options = options_for(record_files, config_file, tmp_path / "run", on_nonfinite="skip")
+    watched, sums, *_, phase, records = finite_check(options, tmp_path, skipped=100, last=1)
+    watched._log = training.TrainingLog(None, 0)
+    # One of a thousand steps: this is no run that only skips.
+    watched.check_finite({**sums, "nonfinite_at_end": 0.0}, 0, 1000, 0, phase, records)
+    assert watched.skipped_in_a_row == 0

@@ -1,0 +1,17 @@
+"""What the tests of the server share."""
+
+import pathlib
+
+import pytest
+
+from tests.serving import served_models
+
+
+@pytest.fixture(scope="session")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder with a folder of versions for each of served_models.ALL."""
+    folder = tmp_path_factory.mktemp("exports")
+    for name, write in served_models.ALL.items():
+        (folder / name).mkdir()
+        write(folder / name)
+    return folder

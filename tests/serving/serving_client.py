@@ -1,0 +1,109 @@
+"""A server in a thread of the tests' process, and a plain client."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from official_bert.serving.options import Options
+from official_bert.serving.server import Server
+
+
+class Answer:
+    """What came back: status, headers, body."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self.status, self.headers, self.body = response.status, response.headers, response.read()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        return self.json["error"]
+
+
+class Client:
+    """Sends requests, each in a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.address = url.removeprefix("http://")
+
+    def send(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
+        connection = http.client.HTTPConnection(self.address, timeout=30)
+        with contextlib.closing(connection):
+            content = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+            connection.request(method, path, content, headers or {})
+            return Answer(connection.getresponse())
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.send("GET", path, headers=headers)
+
+    def predict(self, model: str, body: Any, **headers: str) -> Answer:
+        return self.send("POST", f"/v1/models/{model}:predict", body, headers)
+
+
+def head_of(model: str, length: int) -> bytes:
+    """The head of a request to predict, for a body of so many bytes."""
+    return f"POST /v1/models/{model}:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+def sent(client: Client, content: bytes) -> socket.socket:
+    """A connection on which these bytes have been sent."""
+    host, port = client.address.split(":")
+    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection.sendall(content)
+    return connection
+
+
+@contextlib.contextmanager
+def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[Server, Client]]:
+    """Serves models (name -> folder) while the block runs, and stops the server behind it."""
+    flags = [f"{name}={folder}" for name, folder in models.items()]
+    server = Server(Options(model=flags, port=0, **({"reload_seconds": 0.1} | options)))
+    started, failures = threading.Event(), []
+
+    async def serve() -> None:
+        ready = asyncio.Event()
+        task = asyncio.create_task(server.run(ready))
+        await asyncio.wait([task, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
+        server.loop = asyncio.get_running_loop()
+        if not task.done():  # else its failure is to be noted first
+            started.set()
+        await task
+
+    def thread() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            failures.append(error)
+        started.set()
+
+    runner = threading.Thread(target=thread)
+    runner.start()
+    started.wait()
+    try:
+        if failures:
+            raise failures[0]
+        yield server, Client(server.url)
+    finally:
+        if runner.is_alive():
+            server.loop.call_soon_threadsafe(server.stop)
+        runner.join()
+
+
+def eventually(check: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Whether something comes true before long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if check():
+            return True
+        time.sleep(0.02)
+    return False

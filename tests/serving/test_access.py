@@ -1,0 +1,79 @@
+"""Who is answered without a token, and by which rules."""
+
+import logging
+import pathlib
+
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.serving.options import Options
+from tests.serving.serving_client import Client, running
+
+BODY = {"instances": ["ab"]}
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def client(exports: pathlib.Path):
+    with running({"size": exports / "size"}, allowed_hosts=["bert.example.com", "::5"]) as (_, client):
+        yield client
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8501", "127.0.0.1", "127.8.9.1:1", "[::1]:8501",
+                                  "Bert.Example.com", "bert.example.com:443", "[::5]"])  # fmt: skip
+def test_requests_to_this_machine_or_an_allowed_host_are_answered(client: Client, host: str):
+    assert client.predict("size", BODY, Host=host).status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8501", "localhost.evil.example", "example.com",
+                                  "127.0.0.1.evil.example", "10.0.0.1", "[::2]", "127.0.0.1@evil.x", ""])  # fmt: skip
+def test_requests_to_another_name_are_refused(client: Client, host: str):
+    for answer in (client.predict("size", BODY, Host=host), client.get("/v1/models", Host=host)):
+        assert (answer.status, "start it with --allowed_hosts=NAME or with --token_file" in answer.error) == (403, True)
+    for path in ("/healthz", "/readyz", "/"):
+        assert client.get(path, Host=host).status == 200
+
+
+def test_pages_from_elsewhere_are_refused(client: Client):
+    for origin in ("http://evil.example", "null", "", f"http://{client.address}.evil.example", "http://localhost:1"):
+        answer = client.predict("size", BODY, Origin=origin, **JSON)
+        assert (answer.status, "may not ask this server" in answer.error) == (403, True), origin
+    for origin in (client.url, client.url.upper(), "https://bert.example.com", "https://bert.example.com:444"):
+        assert client.predict("size", BODY, Origin=origin, **JSON).status == 200
+    assert client.predict("size", BODY, Host="localhost:80", Origin="http://localhost", **JSON).status == 200
+
+
+def test_a_page_must_send_json(client: Client):
+    for content_type in ("text/plain", "application/x-www-form-urlencoded"):
+        answer = client.predict("size", BODY, Origin=client.url, **{"Content-Type": content_type})
+        assert (answer.status, "a page must send application/json" in answer.error) == (415, True)
+        assert client.predict("size", BODY, **{"Content-Type": content_type}).status == 200  # no page: curl, say
+
+
+def test_with_a_token_any_name_is_answered(exports: pathlib.Path, tmp_path: pathlib.Path):
+    (tmp_path / "token").write_text("s3cret")
+    with running({"size": exports / "size"}, token_file=str(tmp_path / "token")) as (_, client):
+        headers = {"Host": "bert.example.com", "Origin": "https://other.example", **JSON}
+        assert client.predict("size", BODY, **headers).status == 401
+        assert client.predict("size", BODY, Authorization="Bearer s3cret", **headers).status == 200
+
+
+@pytest.mark.parametrize("name", ["http://bert.example.com", "bert.example.com:80", "a b", ""])
+def test_allowed_hosts_are_names_alone(name: str):
+    with pytest.raises(UserError, match="give names alone, as in bert.example.com"):
+        Options(model=["a=b"], allowed_hosts=[name])
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o640, True), (0o600, False)])
+def test_a_token_that_others_can_read_is_warned_of(
+    mode: int, warned: bool, exports: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    token.chmod(mode)
+    with (
+        caplog.at_level(logging.WARNING, "official_bert.serving"),
+        running({"size": exports / "size"}, token_file=str(token)),
+    ):
+        pass
+    assert ("other users can read the token; forbid it with chmod 600" in caplog.messages) == warned

@@ -1,0 +1,87 @@
+"""Which instances are computed together, and when."""
+
+import asyncio
+import concurrent.futures
+import pathlib
+import threading
+
+import numpy as np
+import pytest
+
+from official_bert.serving.batching import Batcher, BatchLimits
+from official_bert.serving.metrics import Metrics
+from official_bert.serving.saved_model import SavedModel
+
+FOR_EVER = 3600.0  # seconds: far longer than a test
+
+
+class Recorded:
+    """A model of one text that notes the texts of each batch, and computes only while `opened` is set."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.model = SavedModel(str(folder / "1"))
+        self.batches: list[list[int]] = []  # bytes of each text
+        self.opened = threading.Event()
+        self.opened.set()
+        run = self.model.run
+
+        def recorded(signature, inputs):
+            self.batches.append([len(text) for text in inputs["text"]])
+            assert self.opened.wait(60)
+            return run(signature, inputs)
+
+        self.model.run = recorded
+
+    def answers(self, *rounds: list[int], size: int = 4) -> None:
+        """Asks for texts of these lengths: one text first, which occupies the model, and then all others at once."""
+
+        async def ask() -> None:
+            with concurrent.futures.ThreadPoolExecutor(1) as threads:
+                limits = BatchLimits(size=size, wait=FOR_EVER if len(rounds) == 1 else 0.0, queue=1000)
+                batcher = Batcher(self.model, name="m", threads=threads, parallel=1, limits=limits, metrics=Metrics())
+                asked = []
+                for lengths in rounds:
+                    for length in lengths:
+                        asked.append(asyncio.create_task(batcher.predict("serving_default", text_of(length))))
+                    await asyncio.sleep(0)  # so that the first one is being computed
+                self.opened.set()
+                async with asyncio.timeout(60):
+                    found = await asyncio.gather(*asked)
+                expected = [1000.0 + length for lengths in rounds for length in lengths]
+                assert [float(each["value"][0]) for each in found] == expected
+
+        asyncio.run(ask())
+
+
+def text_of(length: int) -> dict[str, np.ndarray]:
+    return {"text": np.array([b"x" * length], object)}
+
+
+@pytest.fixture
+def recorded(exports: pathlib.Path) -> Recorded:
+    return Recorded(exports / "size")
+
+
+def test_a_lone_request_does_not_wait_for_others(recorded: Recorded):
+    recorded.answers([5])  # the batch is not full, and could wait for an hour
+    assert recorded.batches == [[5]]
+
+
+def test_texts_of_like_length_share_batches(recorded: Recorded):
+    recorded.opened.clear()
+    # Long ones come between short ones; up to 64 bytes all are alike, beyond to twice the length.
+    recorded.answers([1], [70, 1000, 30, 500, 64, 2, 1001, 139, 10])
+    assert recorded.batches[0] == [1]
+    assert [sorted(batch) for batch in recorded.batches[1:]] == [[64, 70, 139], [500, 1000, 1001], [2, 10, 30]]
+
+
+def test_a_batch_takes_the_nearest_lengths_to_the_oldest_text(recorded: Recorded):
+    recorded.opened.clear()
+    recorded.answers([1], [100, 190, 101, 60, 99, 102], size=3)
+    assert [sorted(batch) for batch in recorded.batches[1:3]] == [[99, 100, 101], [102, 190]]
+
+
+def test_texts_are_short_up_to_64_bytes(recorded: Recorded):
+    recorded.opened.clear()
+    recorded.answers([1], [2, 64, 65])
+    assert recorded.batches[1:] == [[2, 64], [65]]

@@ -1,0 +1,183 @@
+"""Limits of connections and of what is in flight, and that no request is lost when the server stops."""
+
+import errno
+import json
+import logging
+import pathlib
+import resource
+import socket
+import threading
+import time
+
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.serving import connections, json_requests
+from official_bert.serving.options import Options
+from tests.serving.serving_client import Client, eventually, head_of, running, sent
+
+BODY = json.dumps({"instances": ["ab"]}).encode()
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def status_of(connection: socket.socket) -> int:
+    """The status of an answer, which is read whole; 0 where the connection ends without one."""
+    reader = connection.makefile("rb")
+    line = reader.readline()
+    length = 0
+    while (header := reader.readline().strip()) and line:
+        if header.lower().startswith(b"content-length:"):
+            length = int(header.split(b":")[1])
+    reader.read(length)
+    return int(line.split()[1]) if line else 0
+
+
+def test_connections_beyond_the_limit_are_refused(exports: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    with (
+        caplog.at_level(logging.WARNING, "official_bert.serving"),
+        running({"size": exports / "size"}, max_connections=2) as (_, client),
+        sent(client, GET) as first,
+        sent(client, GET) as second,
+    ):
+        assert (status_of(first), status_of(second)) == (200, 200)
+        with sent(client, b"") as third:
+            assert status_of(third) == 503
+        second.sendall(GET)
+        assert status_of(second) == 200
+        first.close()
+        assert eventually(lambda: _is_answered(client))
+    refused = [record.fields for record in caplog.records if record.getMessage() == "a connection is refused"]
+    assert refused
+    assert {each["limit"] for each in refused} == {2}
+
+
+def _is_answered(client: Client) -> bool:
+    try:
+        return client.get("/healthz").status == 200
+    except OSError:  # refused, and closed before the request was sent
+        return False
+
+
+@pytest.mark.parametrize(("soft", "hard", "expected", "asked"), [
+    (128, 128, 64, []), (4096, 4096, 1000, []), (128, 512, 448, [512]), (128, resource.RLIM_INFINITY, 1000, [1064])
+])  # fmt: skip
+def test_the_limit_leaves_descriptors_for_the_rest(
+    soft: int, hard: int, expected: int, asked: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    set_to: list[int] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: set_to.append(limits[0]))
+    assert connections.limit_by_descriptors(1000) == expected
+    assert set_to == asked
+
+
+def test_a_system_without_descriptors_is_asked_again(
+    exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    accept, failures = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files")]
+
+    def fails_once(listener):
+        if failures:
+            raise failures.pop()
+        return accept(listener)
+
+    monkeypatch.setattr(connections, "_PAUSE_SECONDS", 0.01)
+    with (
+        caplog.at_level(logging.WARNING, "official_bert.serving"),
+        running({"size": exports / "size"}) as (_, client),
+    ):
+        monkeypatch.setattr(socket.socket, "accept", fails_once)
+        assert client.get("/healthz").status == 200
+    assert not failures
+    assert "cannot accept a connection" in caplog.messages
+    assert "Traceback" not in caplog.text
+
+
+def test_a_slow_head_is_closed_on_a_used_connection_and_an_idle_one_is_not(exports: pathlib.Path):
+    with (
+        running({"size": exports / "size"}, timeout_seconds=1.0) as (_, client),
+        sent(client, GET) as idle,
+        sent(client, GET) as slow,
+    ):
+        assert (status_of(idle), status_of(slow)) == (200, 200)
+        slow.sendall(GET[:20])
+        assert slow.recv(1) == b""  # within the socket's 30 seconds; aiohttp keeps it for 75
+        idle.sendall(GET)
+        assert status_of(idle) == 200
+
+
+def test_bodies_in_flight_are_limited_together(exports: pathlib.Path):
+    limits = {"max_body_bytes": 20_000, "max_in_flight_bytes": 20_000}
+    large = json.dumps({"instances": ["ab"], "signature_name": "x" * 10_000})
+    with running({"size": exports / "size"}, **limits) as (_, client):
+        with sent(client, head_of("size", 15_000) + b" " * 14_000):
+            assert eventually(lambda: client.predict("size", large).status == 503)
+            assert client.predict("size", BODY).status == 200
+        assert eventually(lambda: client.predict("size", large).status == 400)  # read again, and refused for its name
+
+
+def test_large_bodies_are_parsed_outside_the_event_loop(exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    parse, opened = json_requests.parse, threading.Event()
+
+    def waits(body, *given, **named):
+        if len(body) > 100_000:
+            assert opened.wait(60)
+        return parse(body, *given, **named)
+
+    monkeypatch.setattr(json_requests, "parse", waits)
+    large = BODY + b" " * 200_000
+    with running({"size": exports / "size"}) as (_, client), sent(client, head_of("size", len(large)) + large) as asked:
+        assert eventually(lambda: "requests_under_way 2.0" in client.get("/metrics").body.decode())
+        assert client.predict("size", BODY).status == 200
+        opened.set()
+        assert status_of(asked) == 200
+
+
+@pytest.mark.parametrize("options", [{"max_connections": 0}, {"max_in_flight_bytes": 1000}])
+def test_limits_that_allow_no_request_are_refused(options: dict):
+    with pytest.raises(UserError, match="give 1 or more|could never be answered"):
+        Options(model=["a=b"], **options)
+
+
+# Stopping.
+
+
+def test_requests_in_the_sockets_queue_are_answered_before_the_end(
+    exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connections, "_ACCEPTED_AT_ONCE", 1)  # so that the queue is long
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        go_on.wait(60)
+
+    with running({"size": exports / "size"}) as (server, client):
+        server.loop.call_soon_threadsafe(block)
+        assert blocked.wait(60)
+        asked = [sent(client, head_of("size", len(BODY)) + BODY) for _ in range(40)]
+        server.loop.call_soon_threadsafe(server.stop)
+        go_on.set()
+        assert [status_of(each) for each in asked] == [200] * len(asked)
+        for each in asked:
+            each.close()
+
+
+def test_a_client_that_has_just_connected_may_ask_before_the_end(
+    exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connections, "_FIRST_BYTES_SECONDS", 60.0)
+    with running({"size": exports / "size"}) as (server, client), sent(client, b"") as connection:
+        server.loop.call_soon_threadsafe(server.stop)
+        assert eventually(lambda: _is_closed(client))
+        connection.sendall(head_of("size", len(BODY)) + BODY)
+        assert status_of(connection) == 200
+
+
+def _is_closed(client: Client) -> bool:
+    try:
+        client.get("/healthz")
+    except OSError:
+        return True
+    time.sleep(0.01)
+    return False

@@ -1,0 +1,228 @@
+"""The server's page in a real browser: clicks, keys, a phone. Skipped where there is no Chromium."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+
+import pytest
+
+from tests.serving import served_models
+from tests.serving.serving_client import Client, running
+
+pytestmark = pytest.mark.slow
+EVIL = "<img src=x onerror=\"document.title='gotcha'\"><script>document.title='gotcha'</script>"
+# Where to put screenshots, for people to look at.
+PICTURES = os.environ.get("OFFICIAL_BERT_SCREENSHOTS")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright import sync_api as api
+
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not program:
+        pytest.skip("there is no Chromium on this machine")
+    with api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def url(exports: pathlib.Path):
+    with running({name: exports / name for name in served_models.ALL}) as (_, client):
+        yield client.url
+
+
+@pytest.fixture
+def page(browser, url: str, request: pytest.FixtureRequest):
+    """The page on a desk, or on a phone; anything on the browser's console is a failure."""
+    size = getattr(request, "param", {"width": 1000, "height": 900})
+    context = browser.new_context(viewport=size, permissions=["clipboard-read", "clipboard-write"])
+    context.set_default_timeout(30_000)
+    opened = context.new_page()
+    complaints: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    foreign: list[str] = []
+    opened.on("request", lambda sent: sent.url.startswith((url, "data:")) or foreign.append(sent.url))
+    opened.goto(url)
+    opened.wait_for_selector("#model option", state="attached")
+    opened.complaints = complaints
+    yield opened
+    if PICTURES:
+        name = re.sub(r"\W+", "-", request.node.name)
+        opened.screenshot(path=f"{PICTURES}/{name}.png", full_page=True)
+    context.close()
+    assert opened.complaints == []
+    assert foreign == []
+
+
+def answered(page, model: str, **texts: str) -> str:
+    """Chooses a model, writes, clicks, and returns what the page says of the answer."""
+    page.get_by_label("Model").select_option(model)
+    for label, text in texts.items():
+        page.locator(f"#input-{label}").fill(text)
+    page.get_by_role("button", name="Answer").click()
+    page.wait_for_selector("#answer:not([hidden])")
+    return page.locator("#status").inner_text()
+
+
+def test_classification_shows_probabilities_with_bars(page):
+    assert re.fullmatch(r"short \(\d+(\.\d)? ms, version 1\)", answered(page, "length", text="it's short"))
+    rows = page.locator("#result tbody tr").all_inner_texts()
+    assert [row.split("\t")[:2] for row in rows] == [["short", "90.0 %"], ["long", "10.0 %"]]
+    wide, narrow = [bar.bounding_box()["width"] for bar in page.locator(".bar").all()]
+    assert wide == pytest.approx(9 * narrow, rel=0.05)
+
+
+def test_masks_are_filled_with_candidates(page):
+    assert answered(page, "mask", text="[MASK] and [MASK].").startswith("paris, paris (")
+    assert page.locator("caption").all_inner_texts() == ["[MASK] number 1", "[MASK] number 2"]
+    assert page.locator("tbody th").all_inner_texts()[:3] == ["paris", "lyon", "<b>x</b>"]
+    assert answered(page, "mask", text="none").startswith("no [MASK] (")
+
+
+def test_the_answer_is_marked_in_the_context(page):
+    assert answered(page, "answers", question="who?", context="Ünder😀 the\nsea").startswith("Ünder😀 (")
+    assert page.locator("mark").inner_text() == "Ünder😀"
+    assert page.locator(".passage").inner_text() == "Ünder😀 the\nsea"
+
+
+def test_tags_are_coloured_and_named(page):
+    assert answered(page, "names", text="😀 Anna met Bob").startswith("2 of 4 words tagged (")
+    assert page.locator(".tag").all_inner_texts() == ["AnnaNAME", "BobNAME"]
+    assert page.locator(".passage").inner_text() == "😀 AnnaNAME met BobNAME"
+    colour = "node => getComputedStyle(node).backgroundColor"
+    assert page.locator(".tag").first.evaluate(colour) != page.locator("body").evaluate(colour)
+
+
+def test_words_of_one_entity_are_one_span(page):
+    assert answered(page, "names", text="2 Louis 14 met Anna Bob").startswith("5 of 6 words tagged (")
+    assert page.locator(".tag").all_inner_texts() == ["2NAME", "Louis 14NAME", "AnnaNAME", "BobNAME"]
+    page.get_by_text("Word by word").click()
+    assert page.locator("td:nth-child(2)").all_inner_texts() == ["I-NAME", "NAME", "I-NAME", "O", "NAME", "NAME"]
+
+
+def test_choices_labels_on_pairs_and_numbers_are_tables(page):
+    assert answered(page, "endings", prompt="p", endings="a\nbb\n\ncccc\nd").startswith("cccc (")
+    assert page.locator("tr.best th").inner_text() == "cccc"
+    assert answered(page, "pair", text="x" * 60, text_pair="y").startswith("first (")
+    assert answered(page, "size", text="ab").startswith("1,002 (")
+
+
+def test_what_is_written_is_never_read_as_html(page):
+    for model, fields in (("names", {"text": EVIL}), ("answers", {"question": EVIL, "context": EVIL}),
+                          ("endings", {"prompt": "p", "endings": f"{EVIL}\nb\nc\nd"})):  # fmt: skip
+        answered(page, model, **fields)
+        assert "<img src=x" in page.locator("#answer").inner_text()
+        assert page.locator("#result img, #result script").count() == 0
+    assert page.title() == "official-bert"
+
+
+def test_the_command_shown_asks_the_same(page):
+    answered(page, "length", text='it\'s $HOME "here" `x` \\')
+    page.get_by_text("The same request with curl").click()
+    command = page.locator("#curl").inner_text()
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == command
+    if shutil.which("curl"):
+        import subprocess
+
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout) == json.loads(page.locator("#json").text_content())
+    assert '"labels": [ "short", "long" ]' in page.locator("#json").text_content()
+
+
+@pytest.mark.parametrize("model", served_models.ALL)
+def test_the_command_fits_the_model_before_anything_is_written(page, url: str, model: str):
+    page.get_by_label("Model").select_option(model)
+    page.get_by_text("The same request with curl").click()
+    command = page.locator("#curl").inner_text()
+    body = json.loads(command.split("-d '")[1].removesuffix("'"))
+    answer = Client(url).predict(model, body)
+    assert (answer.status, len(answer.json["predictions"])) == (200, 1)
+    (row,) = body["instances"]
+    page.locator(f"#input-{next(iter(row))}").fill("it's new")
+    assert """it'\\''s new""" in page.locator("#curl").inner_text()
+
+
+def test_the_page_asks_again_while_a_model_is_being_loaded(browser, exports: pathlib.Path):
+    with running({"size": exports / "size"}, reload_seconds=1000.0) as (server, client):
+        versions = dict(server.models["size"].versions)
+        server.models["size"].versions.clear()
+        page = browser.new_page()
+        page.goto(client.url)
+        page.get_by_text("It is being loaded.").wait_for()
+        assert page.locator("textarea").count() == 0
+        server.models["size"].versions.update(versions)
+        page.locator("#input-text").fill("ab")  # it comes by itself
+        server.models["size"].versions.clear()
+        page.get_by_role("button", name="Answer").click()
+        page.get_by_text("size is being loaded; try again later. Asking again").wait_for()
+        server.models["size"].versions.update(versions)
+        page.wait_for_selector("#answer:not([hidden])")
+        assert page.locator("#status").inner_text().startswith("1,002 (")
+        page.close()
+
+
+def test_a_refusal_is_shown(page):
+    page.get_by_label("Model").select_option("length")
+    page.locator("#input-text").fill("!")
+    page.get_by_role("button", name="Answer").click()
+    page.get_by_role("alert").wait_for()
+    assert page.get_by_role("alert").inner_text() == "the model refuses the input: assertion failed: [no ! please]"
+    assert any("400" in each for each in page.complaints)  # Chromium's own line about the status
+    page.complaints.clear()
+    assert answered(page, "length", text="ok").startswith("short (")
+    assert not page.get_by_role("alert").is_visible()
+
+
+def test_keys_alone_suffice(page):
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "model"
+    page.keyboard.type("names")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "input-text"
+    page.keyboard.type("Anna ran")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".tag")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+def test_all_that_can_be_used_has_a_name(page):
+    answered(page, "answers", question="who?", context="I am")
+    for role in ("combobox", "textbox", "button"):
+        for each in page.get_by_role(role).all():
+            name = each.evaluate("node => (node.labels?.[0] || node).textContent || node.getAttribute('aria-label')")
+            assert name.strip(), each
+    assert page.locator("html").get_attribute("lang") == "en"
+    assert page.locator("[role=status]").count() == 1
+
+
+@pytest.mark.parametrize("page", [{"width": 360, "height": 740}], indirect=True)
+@pytest.mark.parametrize("model", ["names", "answers", "mask"])
+def test_a_phone_shows_all_without_scrolling_sideways(page, model: str):
+    text = "Anna met Bob " * 10 + "x" * 200 + " [MASK]"
+    answered(page, model, **({"question": "who?", "context": text} if model == "answers" else {"text": text}))
+    page.get_by_text("The same request with curl").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.get_by_role("button", name="Answer").bounding_box()["height"] >= 44  # a thumb's width
+
+
+def test_a_server_with_a_token_asks_for_it(browser, exports: pathlib.Path, tmp_path: pathlib.Path):
+    (tmp_path / "token").write_text("s3cret")
+    with running({"size": exports / "size"}, token_file=str(tmp_path / "token")) as (_, client):
+        page = browser.new_page()
+        page.goto(client.url)
+        page.get_by_label("Token").fill("s3cret")
+        page.get_by_label("Token").press("Enter")
+        page.wait_for_selector("#model option", state="attached")
+        assert answered(page, "size", text="ab").startswith("1,002 (")
+        assert "s3cret" not in page.content()
+        assert "$OFFICIAL_BERT_TOKEN" in page.locator("#curl").text_content()
+        page.close()

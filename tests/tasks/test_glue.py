@@ -1,0 +1,250 @@
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from official_bert.errors import UserError
+from official_bert.modeling import task_models
+from official_bert.tasks import glue, scores, sequences
+from official_bert.tasks.options import GLUE, GlueOptions
+from official_bert.tasks.sequences import TextExample
+from official_bert.tokenization import pairs
+from official_bert.tokenization.fast import FastTokenizer
+from official_bert.utils.bad_rows import BadRows
+
+# Examples of each part in the release, where we have it.
+ROWS = {
+    "cola": ("CoLA", 8551, 1043, 1063),
+    "sst-2": ("SST-2", 67349, 872, 1821),
+    "mrpc": ("MRPC", 3668, 408, 1725),
+    "sts-b": ("STS-B", 5749, 1500, 1379),
+    "rte": ("RTE", 2490, 277, 3000),
+    "wnli": ("WNLI", 635, 71, 146),
+    "qnli": ("QNLI", None, 5463, None),
+}
+
+
+def task_in(folder, name) -> glue.GlueTask:
+    return glue.GlueTask(name, GlueOptions(data_dir=str(folder)))
+
+
+def test_every_task_of_glue_has_options():
+    assert tuple(glue.SPECS) == GLUE
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_all_examples_of_the_release_are_read(name, test_data):
+    folder, *counts = ROWS[name]
+    task = task_in(test_data / "glue" / folder, name)
+    for split, count in zip(("train", "dev", "test"), counts, strict=True):
+        if count is not None:
+            examples = task.read(split, BadRows())
+            assert len(examples) == count
+            assert all(example.text_a and (example.text_b is not None) == task.pair for example in examples)
+            assert all((example.label is None) == (split == "test") for example in examples)
+
+
+def test_a_file_is_read_as_the_release_has_it(tmp_path):
+    # A byte order mark, quotes that mean nothing, Windows' line ends, a column too many.
+    (tmp_path / "train.tsv").write_text(
+        '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t5\t6\t" He said\tShe " said\r\n0\t7\t8\tx\ty\tmore\r\n'
+    )
+    examples = task_in(tmp_path, "mrpc").read("train", BadRows())
+    assert examples == [TextExample("0", '" He said', 'She " said', 1), TextExample("1", "x", "y", 0)]
+
+
+def test_mnli_qqp_and_the_diagnostic_set_are_read_by_their_known_columns(tmp_path):
+    (tmp_path / "dev_matched.tsv").write_text(
+        "index\tpromptID\tsentence1\tsentence2\tlabel1\tgold_label\n4\tp\tA man.\tA cat.\tneutral\tcontradiction\n"
+    )
+    examples = task_in(tmp_path, "mnli").read("dev_matched", BadRows())
+    assert examples == [TextExample("4", "A man.", "A cat.", 0)]
+    (tmp_path / "train.tsv").write_text("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n9\t1\t2\tWho?\tWhat?\t1\n")
+    assert task_in(tmp_path, "qqp").read("train", BadRows()) == [TextExample("0", "Who?", "What?", 1)]
+    (tmp_path / "diagnostic.tsv").write_text("index\tsentence1\tsentence2\n0\tA.\tB.\n")
+    assert task_in(tmp_path, "ax").read("test", BadRows()) == [TextExample("0", "A.", "B.")]
+    with pytest.raises(UserError, match="a run on mnli as --init"):
+        task_in(tmp_path, "ax").read("train", BadRows())
+
+
+@pytest.mark.parametrize(("row", "problem"), [
+    ("a text", "1 columns; expected 2: sentence, label"),
+    ("a text\t2", "unknown label '2'; expected one of 0, 1"),
+    (" \t1", "an empty text in sentence"),
+])  # fmt: skip
+def test_a_bad_row_is_named_or_counted(row, problem, tmp_path, capsys):
+    path = tmp_path / "train.tsv"
+    path.write_text(f"sentence\tlabel\ngood\t1\n{row}\nfine\t0\n")
+    task = task_in(tmp_path, "sst-2")
+    with pytest.raises(UserError, match=f"train.tsv, line 3: {problem}.*--on_bad_row=skip"):
+        task.read("train", BadRows())
+    bad_rows = BadRows("skip")
+    assert [example.text_a for example in task.read("train", bad_rows)] == ["good", "fine"]
+    assert bad_rows.summary() == [f"1 bad rows of {path} were skipped"]
+    assert "line 3" in capsys.readouterr().err
+
+
+def test_missing_files_and_columns_are_named(tmp_path):
+    with pytest.raises(UserError, match="there is no .*train.tsv; give the folder"):
+        task_in(tmp_path, "rte").read("train", BadRows())
+    (tmp_path / "train.tsv").write_text("index\ttext\n")
+    with pytest.raises(UserError, match="no column sentence1, sentence2 among index, text"):
+        task_in(tmp_path, "rte").read("train", BadRows())
+
+
+def test_a_score_out_of_range_is_named(tmp_path):
+    (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t5.5\n")
+    with pytest.raises(UserError, match="score '5.5'; expected a number from 0 to 5"):
+        task_in(tmp_path, "sts-b").read("dev", BadRows())
+
+
+def test_submissions_have_the_leaderboards_form(tmp_path):
+    examples = [TextExample("0", "a", "b"), TextExample("1", "c", "d")]
+    probabilities = np.array([[0.1, 0.7, 0.2], [0.8, 0.1, 0.1]])
+    (path,) = task_in(tmp_path, "mnli").write_predictions(str(tmp_path), "test_mismatched", probabilities, examples)
+    assert path.endswith("MNLI-mm.tsv")
+    assert (tmp_path / "MNLI-mm.tsv").read_text() == "index\tprediction\n0\tentailment\n1\tcontradiction\n"
+    task_in(tmp_path, "sts-b").write_predictions(str(tmp_path), "test", np.array([-0.2, 2.34567]), examples)
+    assert (tmp_path / "STS-B.tsv").read_text() == "index\tprediction\n0\t0.000\n1\t2.346\n"
+    task_in(tmp_path, "mnli").write_predictions(str(tmp_path), "dev_matched", probabilities, examples)
+    assert (tmp_path / "predictions_dev_matched.tsv").read_text().startswith("id\tprediction\texpected\tprobability of")
+
+
+def test_many_lengths_are_cut_as_one_pair_is():
+    rng = random.Random(0)
+    for _ in range(300):
+        la, lb, room = rng.randrange(12), rng.randrange(12), rng.randrange(14)
+        a, b = list(range(la)), list(range(lb))
+        pairs.truncate_at_the_end(a, b, room)
+        got = pairs.lengths_truncated_at_the_end(np.array([la]), np.array([lb]), room)
+        assert (len(a), len(b)) == (int(got[0][0]), int(got[1][0])), (la, lb, room)
+        assert a == list(range(len(a)))
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_features_are_those_of_one_example_at_a_time(pair, vocab_file):
+    tokenizer = FastTokenizer(vocab_file)
+    rng = random.Random(1)
+
+    def text():
+        return " ".join(rng.choices("the cat dog playing walked on mat, sun!".split(), k=rng.randrange(9)))
+
+    examples = [TextExample(str(i), text(), text() if pair else None, i % 3) for i in range(40)]
+    features = sequences.featurizer("classification", 3)(examples, tokenizer, 12)
+    for number, example in enumerate(examples):
+        a = tokenizer.exact.tokenize(example.text_a)
+        b = tokenizer.exact.tokenize(example.text_b) if pair else []
+        pairs.truncate_at_the_end(a, b, 12 - (3 if b else 2))
+        tokens, segment_ids = pairs.join("[CLS]", "[SEP]", a, b or None)
+        row = slice(features.splits[number], features.splits[number + 1])
+        assert tokenizer.exact.convert_ids_to_tokens(features.input_ids[row].tolist()) == tokens
+        assert features.segment_ids[row].tolist() == segment_ids
+    assert features.targets["labels"].tolist() == [i % 3 for i in range(40)]
+
+
+@pytest.mark.parametrize("doc_stride", [None, 2])
+def test_a_second_text_without_tokens_is_none(doc_stride, vocab_file):
+    tokenizer = FastTokenizer(vocab_file)
+    texts = [("the cat", "sat"), ("the cat", "\u200b"), ("the cat sat on mat", "")]
+    examples = [TextExample(str(number), *pair, 0) for number, pair in enumerate(texts)]
+    features = sequences.featurizer("classification", 2, doc_stride)(examples, tokenizer, 7)
+    rows = np.split(features.input_ids, features.splits[1:-1])
+    tokens = [tokenizer.exact.convert_ids_to_tokens(row.tolist()) for row in rows]
+    last = "the cat sat on mat" if doc_stride is None else "the cat"  # with windows the first text keeps half
+    assert [" ".join(each) for each in tokens] == [
+        "[CLS] the cat [SEP] sat [SEP]", "[CLS] the cat [SEP]", f"[CLS] {last} [SEP]"
+    ]  # fmt: skip
+    assert [row.sum() for row in np.split(features.segment_ids, features.splits[1:-1])] == [2, 0, 0]
+
+
+def test_windows_cover_a_long_text_and_are_pooled(vocab_file):
+    tokenizer = FastTokenizer(vocab_file)
+    long = " ".join("abcdefghij")
+    examples = [TextExample("0", long, None, 1), TextExample("1", "a", None, 0), TextExample("2", "", None, 0)]
+    features = sequences.featurizer("classification", 2, doc_stride=3)(examples, tokenizer, 6)
+    texts = [
+        "".join(tokenizer.exact.convert_ids_to_tokens(features.input_ids[start + 1 : end - 1].tolist()))
+        for start, end in zip(features.splits[:-1], features.splits[1:], strict=True)
+    ]
+    assert texts == ["abcd", "defg", "ghij", "a", ""]
+    assert features.details["example"].tolist() == [0, 0, 0, 1, 2]
+    assert features.targets["labels"].tolist() == [1, 1, 1, 0, 0]
+    logits = [np.array(row) for row in ([0.0, 1.0], [0.0, 2.0], [0.0, 6.0], [1.0, 0.0], [0.0, 0.0])]
+    predictions = sequences.decoder("classification")(logits, features, examples)
+    np.testing.assert_allclose(predictions[:, 1], [1 / (1 + np.exp(-3.0)), 1 / (1 + np.e), 0.5])
+    long_pairs = [TextExample("0", "k l", long, 1)]
+    features = sequences.featurizer("classification", 2, doc_stride=4)(long_pairs, tokenizer, 9)
+    rows = np.split(features.input_ids, features.splits[1:-1])
+    assert ["".join(tokenizer.exact.convert_ids_to_tokens(row[4:-1].tolist())) for row in rows] == [
+        "abcd",
+        "efgh",
+        "ij",
+    ]
+    with pytest.raises(UserError, match="doc_stride is 7, but only 4 tokens"):
+        sequences.featurizer("classification", 2, doc_stride=7)(examples, tokenizer, 6)
+
+
+def test_scores_are_the_known_ones_and_defined_at_the_edges():
+    predicted, expected = np.array([1, 1, 0, 0, 1]), np.array([1, 0, 0, 1, 1])
+    # By hand: 2 true and 1 false positives, 1 true and 1 false negatives.
+    assert scores.accuracy(predicted, expected) == pytest.approx(3 / 5)
+    assert scores.f1(predicted, expected) == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
+    assert scores.matthews(predicted, expected) == pytest.approx((2 * 1 - 1 * 1) / (3 * 3 * 2 * 2) ** 0.5)
+    assert scores.pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])) == pytest.approx(1.0)
+    assert scores.spearman(np.array([1.0, 2.0, 9.0]), np.array([3.0, 2.0, 1.0])) == pytest.approx(-1.0)
+    constant = np.zeros(3)
+    assert scores.matthews(np.zeros(3, int), np.array([0, 1, 0])) == 0.0
+    assert scores.f1(np.zeros(3, int), np.zeros(3, int)) == 0.0
+    assert scores.pearson(constant, np.arange(3.0)) == scores.spearman(np.arange(3.0), constant) == 0.0
+    assert scores.accuracy([], []) == scores.f1([], []) == scores.matthews([], []) == 0.0
+    assert scores.pearson(np.ones(1), np.ones(1)) == 0.0
+
+
+def test_every_task_scores_a_perfect_prediction_best():
+    for name in glue.SPECS:
+        task = task_in("", name)
+        if task.kind == task_models.REGRESSION:
+            examples = [TextExample(str(i), "a", "b", float(i)) for i in range(5)]
+            predictions = np.arange(5.0)
+        else:
+            numbers = [i % len(task.labels) for i in range(9)]
+            examples = [TextExample(str(i), "a", "b", number) for i, number in enumerate(numbers)]
+            predictions = np.eye(len(task.labels))[numbers]
+        found = task.metrics(predictions, examples)
+        assert task.best_metric in found
+        assert all(value == pytest.approx(1.0) for value in found.values()), task.name
+        assert all(outcome.correct for outcome in task.outcomes(predictions, examples))
+
+
+@pytest.mark.parametrize(("name", "split", "columns", "expected"), [
+    ("sst-2", "train", {"sentence": ["b", "a"], "label": [1, 0]}, [("a", None, 0), ("b", None, 1)]),
+    (
+        "mnli", "dev_matched", {"premise": ["b", "a"], "hypothesis": ["d", "c"], "label": [0, 2]},
+        [("a", "c", 0), ("b", "d", 1)],  # theirs are entailment, neutral, contradiction
+    ),
+    (
+        "sts-b", "test", {"sentence1": ["b", "a"], "sentence2": ["d", "c"], "label": [-1.0, 2.5]},
+        [("a", "c", 2.5), ("b", "d", None)],
+    ),
+])  # fmt: skip
+def test_tensorflow_datasets_have_the_same_examples(name, split, columns, expected, tmp_path):
+    def data(builder, **_):
+        rows = {key: np.array(values) if key == "label" else values for key, values in columns.items()}
+        rows["label"] = rows["label"].astype(np.float32 if name == "sts-b" else np.int64)
+        return tf.data.Dataset.from_tensor_slices({**rows, "idx": np.array([1, 0], np.int32)})
+
+    task = glue.GlueTask(name, GlueOptions(data_dir=str(tmp_path), source="tfds"))
+    with tfds.testing.mock_data(as_dataset_fn=data, data_dir=str(tmp_path)):
+        examples = task.read(split, BadRows())
+    assert [(each.text_a, each.text_b, each.label) for each in examples] == expected
+    assert [each.id for each in examples] == ["0", "1"]
+
+
+def test_evaluation_data_need_labels_and_empty_test_rows_are_predicted(tmp_path):
+    (tmp_path / "dev.tsv").write_text("sentence\na film\n")
+    (tmp_path / "test.tsv").write_text("index\tsentence\n0\ta film\n1\t \n")
+    with pytest.raises(UserError, match=r"dev\.tsv, line 1: no column label among sentence"):
+        task_in(tmp_path, "sst-2").read("dev", BadRows())
+    assert [each.id for each in task_in(tmp_path, "sst-2").read("test", BadRows())] == ["0", "1"]

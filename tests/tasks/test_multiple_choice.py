@@ -1,0 +1,121 @@
+import csv
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.tasks import multiple_choice
+from official_bert.tasks.multiple_choice import Example
+from official_bert.tokenization.exact import FullTokenizer
+from official_bert.utils.bad_rows import BadRows
+from tests.tasks.bad_rows import KeptRows
+
+
+def read(path: str, **more: Any) -> tuple[list[Example], list[str]]:
+    """The good examples, and the bad ones' problems."""
+    bad_rows = KeptRows()
+    return multiple_choice.read(path, bad_rows, **more), bad_rows.problems
+
+
+HEADER = ["", "video-id", "sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"]
+ROW = ["7", "v", 'The "cat",\nsat.', "The dog", "ran", "sat", "walked", "played", "2"]
+ENDINGS = ("The dog ran", "The dog sat", "The dog walked", "The dog played")
+
+
+def swag(path: pathlib.Path, *rows: list[str], header: list[str] = HEADER) -> str:
+    with path.open("w", newline="", encoding="utf-8") as writer:
+        csv.writer(writer).writerows([header, *rows])
+    return str(path)
+
+
+def test_swag_is_read_from_csv_with_quotes_and_newlines(tmp_path: pathlib.Path):
+    path = swag(tmp_path / "a.csv", ROW, ROW)
+    expected = Example('The "cat",\nsat.', ENDINGS, 2)
+    assert read(path) == ([expected, expected], [])
+
+
+def test_swag_is_read_from_json_lines(tmp_path: pathlib.Path):
+    row = {"sent1": "a", "sent2": "b", "ending0": "c", "ending1": "d", "ending2": "e", "ending3": "f", "label": 0}
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(row) + "\n\n" + json.dumps(row | {"label": -1}) + "\n")
+    known = Example("a", ("b c", "b d", "b e", "b f"), 0)
+    assert read(str(path), need_labels=False)[0] == [known, Example("a", known.endings, None)]
+    assert read(str(path)) == ([known], [f"{path}, line 3: there is no label"])
+
+
+def test_a_test_set_without_labels_is_read_for_prediction(tmp_path: pathlib.Path):
+    path = swag(tmp_path / "a.csv", ROW[:-1], header=HEADER[:-1])
+    assert read(path, need_labels=False)[0][0].label is None
+    with pytest.raises(UserError, match="line 2: there is no label; correct it"):
+        multiple_choice.read(path, BadRows())
+
+
+@pytest.mark.parametrize(("row", "reason"), [
+    (ROW[:-1], "line 4: it has fewer columns than the header, 9"),
+    ([*ROW, "more"], "line 4: it has more columns than the header, 9"),
+    ([*ROW[:-1], "4"], "line 4: the label is 4; expected 0 to 3"),
+    ([*ROW[:-1], "-1"], "line 4: the label is -1; expected 0 to 3"),
+    ([*ROW[:-1], "gold"], "line 4: the label is 'gold'; expected 0 to 3"),
+    ([*ROW[:2], " ", *ROW[3:]], "line 4: the prompt is empty"),
+    ([*ROW[:5], "", *ROW[6:]], "line 4: an ending is empty"),
+])  # fmt: skip
+def test_a_broken_row_is_named_by_its_line_and_the_rest_is_read(row: list[str], reason: str, tmp_path: pathlib.Path):
+    path = swag(tmp_path / "a.csv", ROW, row, ROW)  # the first row has two lines
+    examples, problems = read(path)
+    assert len(examples) == 2
+    assert problems == [f"{path}, {reason}"]
+
+
+@pytest.mark.parametrize(("line", "reason"), [
+    ("o\tp\ta\tb\tc\t1", "it has 6 columns; expected category, prompt, four endings and label"),
+    ("o\tp\ta\tb\tc\td\t1.0", "the label is '1.0'"),
+    ("o\tp\ta\t\tc\td\t1", "the ending 1 is empty"),
+])  # fmt: skip
+def test_a_broken_line_of_codah_is_named(line: str, reason: str, tmp_path: pathlib.Path):
+    path = tmp_path / "a.tsv"
+    path.write_text(f'o\tsay "p\ta\tb\tc\td\t3\r\n{line}\n')
+    examples, (problem,) = read(str(path))
+    assert examples == [Example('say "p', ("a", "b", "c", "d"), 3)]
+    assert problem.startswith(f"{path}, line 2: {reason}")
+
+
+def test_files_of_another_layout_are_refused(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match="has no column sent2, ending0"):
+        read(swag(tmp_path / "a.csv", header=["sent1", "ending1", "ending2", "ending3", "label"]))
+    with pytest.raises(UserError, match="expected SWAG's"):
+        read(swag(tmp_path / "a.txt"))
+    with pytest.raises(UserError, match="has no examples"):
+        read(swag(tmp_path / "a.csv"))
+
+
+def test_each_ending_is_packed_with_the_prompt(vocab_file: str):
+    tokenizer = FullTokenizer(vocab_file)
+    example = Example("the cat sat", ("on the mat", "in sun", "ran", "walked"), 0)
+    packed = multiple_choice.pack(example, tokenizer, 7)
+    tokens = [" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids, _ in packed]
+    assert tokens == [
+        "[CLS] the cat [SEP] on the [SEP]",
+        "[CLS] the cat [SEP] in sun [SEP]",
+        "[CLS] the cat sat [SEP] ran [SEP]",
+        "[CLS] the cat [SEP] walk ##ed [SEP]",
+    ]
+    assert [segments for _, segments in packed] == [[0] * 4 + [1] * 3] * 2 + [[0] * 5 + [1] * 2, [0] * 4 + [1] * 3]
+
+
+def test_the_highest_score_is_the_choice():
+    choices = multiple_choice.choices_from_logits([np.array([0, 3, 1, 2.0]), np.array([9, 3, 1, 2.0])])
+    assert choices == [1, 0]
+    examples = [Example("p", ENDINGS, label) for label in (1, 2)]
+    assert multiple_choice.accuracy(choices, examples) == 0.5
+    with pytest.raises(UserError, match="example 0 has no label"):
+        multiple_choice.accuracy([1], [Example("p", ENDINGS, None)])
+
+
+def test_real_sets_are_read_whole(test_data: pathlib.Path):
+    examples, problems = read(str(test_data / "codah" / "full_data.tsv"))
+    assert (len(examples), problems) == (2776, [])
+    examples, problems = read(str(test_data / "swag" / "hf_sample_10rows.jsonl"))
+    assert (len(examples), problems) == (10, [])

@@ -1,0 +1,105 @@
+"""Questions, choices and tags through run_finetuning: from files to a model in a folder, and its answers."""
+
+import dataclasses
+import json
+import pathlib
+
+import pytest
+
+from official_bert.finetuning import runner
+from official_bert.finetuning.options import Options
+from official_bert.modeling.config import BertConfig
+from official_bert.tasks.options import SquadOptions, TaskOptions, options_class
+from official_bert.tasks.task import DEV, TRAIN
+from tests.conftest import WORDS
+
+CONTEXTS = [
+    "the cat sat on the mat . the dog ran in the sun .",
+    "the dog walked on the cat . un mat and sun played .",
+]
+
+
+def config_file(folder: pathlib.Path) -> str:
+    config = BertConfig(
+        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.1,
+    )  # fmt: skip
+    path = folder / "bert_config.json"
+    path.write_text(config.to_json())
+    return str(path)
+
+
+def squad_file(path: pathlib.Path, version_2: bool) -> None:
+    """Eight questions that differ in a word, each with another answer; in v2.0 two have none."""
+    paragraphs = []
+    for number, context in enumerate(CONTEXTS):
+        qas = []
+        for word, answer in zip("abcd", ("cat", "the mat", "ran in", "sun"), strict=True):
+            answer = answer if answer in context else "the dog walked"
+            entry = {"id": f"{word}{number}", "question": f"{word} {word} ?", "answers": []}
+            if version_2 and word == "d":
+                entry["is_impossible"] = True
+            else:
+                entry["answers"] = [{"text": answer, "answer_start": context.index(answer)}]
+            qas.append(entry)
+        paragraphs.append({"context": context, "qas": qas})
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+
+
+def squad_data(folder: pathlib.Path) -> None:
+    for part in (TRAIN, DEV):
+        squad_file(folder / f"{part}-v1.1.json", version_2=False)
+
+
+def squad_v2_data(folder: pathlib.Path) -> None:
+    for part in (TRAIN, DEV):
+        squad_file(folder / f"{part}-v2.0.json", version_2=True)
+
+
+def codah_data(folder: pathlib.Path) -> None:
+    lines = []
+    for number, word in enumerate("abcdefgh"):
+        endings = ["the dog ran", "on the mat", "in the sun"]
+        endings.insert(number % 4, f"the cat sat {word}")
+        lines.append(f"o\t{word} played\t" + "\t".join(endings) + f"\t{number % 4}")
+    for part in ("train", "dev", "test"):
+        (folder / f"{part}.tsv").write_text("\n".join(lines) + "\n")
+
+
+def tagging_data(folder: pathlib.Path) -> None:
+    text = "".join(
+        f"{a} {b}\n" for a, b in zip("the cat sat on the mat".split(), "O B-X O O B-Y I-Y".split(), strict=True)
+    )
+    text += "\nunaffable B-X\ndog I-X\nand O\nsun B-Z\n\n" + "".join(f"{w} B-{w}\nran O\n\n" for w in "abcdef")
+    for part in ("train", "dev"):
+        (folder / f"{part}.txt").write_text(text)
+
+
+@pytest.mark.parametrize(("name", "make_data", "score", "most"), [
+    ("squad", squad_data, "f1", 100.0),
+    pytest.param("squad_v2", squad_v2_data, "f1", 100.0, marks=pytest.mark.slow),
+    pytest.param("codah", codah_data, "accuracy", 1.0, marks=pytest.mark.slow),
+    pytest.param("tagging", tagging_data, "f1", 1.0, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_eight_examples_are_learnt_by_heart_saved_and_predicted_again(
+    name: str, make_data, score: str, most: float, tmp_path: pathlib.Path, vocab_file: str
+):
+    data = tmp_path / "data"
+    data.mkdir()
+    make_data(data)
+    task_options: TaskOptions = options_class(name)(data_dir=str(data))
+    if isinstance(task_options, SquadOptions):
+        task_options = dataclasses.replace(task_options, doc_stride=8, max_query_length=4)
+    options = Options(
+        task=name, task_options=task_options, init=config_file(tmp_path), vocab_file=vocab_file, do_train=True,
+        output_dir=str(tmp_path / "run"), do_eval=True, max_seq_length=18,
+        train_batch_size=8, learning_rate=2e-3 if "squad" in name else 5e-3,
+        num_train_epochs=250 if "squad" in name else 60, eval_steps=1000,
+        random_seed=1,
+    )  # fmt: skip
+    results = runner.run(options)
+    assert results[DEV][score] == most, results
+    # The folder is enough to answer again, even where the training data are gone.
+    (data / next(path.name for path in data.iterdir() if path.name.startswith(TRAIN))).unlink()
+    again = runner.run(dataclasses.replace(options, do_train=False))
+    assert again == results

@@ -1,0 +1,255 @@
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from official_bert.errors import UserError
+from official_bert.tasks import tabular
+from official_bert.tasks.options import TableOptions
+from official_bert.tasks.sequences import TextExample
+from official_bert.utils import tables
+from official_bert.utils.bad_rows import BadRows
+from tests.tasks.bad_rows import KeptRows
+
+
+def options(path, **more) -> TableOptions:
+    return TableOptions(train_file=str(path), **more)
+
+
+def written(tmp_path, text, name="train.csv"):
+    path = tmp_path / name
+    path.write_bytes(text.encode("utf-8"))
+    return path
+
+
+def read(path, bad_rows=None, split="train", **more):
+    return tabular.TableTask(options(path, **more)).read(split, bad_rows or BadRows())
+
+
+def test_quotes_commas_line_ends_and_a_byte_order_mark_in_csv(tmp_path):
+    path = written(tmp_path, '\ufefftext,label\r\n"a, ""b""\nc",x\r\n\r\nd,y\r\n')
+    assert read(path) == [TextExample("2", 'a, "b"\nc', None, 0), TextExample("5", "d", None, 1)]
+
+
+def test_tsv_knows_no_quotes_and_jsonl_has_named_values(tmp_path):
+    path = written(tmp_path, 'first\tsecond\tclass\n"a\tb"\tx\nc\td\ty\n', "train.tsv")
+    columns = {"text_column": "first", "text_pair_column": "second", "label_column": "class"}
+    assert read(path, **columns) == [TextExample("2", '"a', 'b"', 0), TextExample("3", "c", "d", 1)]
+    rows = [{"text": "a\nb", "label": 3}, {"text": "ü", "label": 10}, {"text": "c", "label": 3}]
+    path = written(tmp_path, "\n".join(map(json.dumps, rows)) + "\n", "train.jsonl")
+    task = tabular.TableTask(options(path))
+    assert task.labels == ("3", "10")  # by value, not by the alphabet
+    assert [example.label for example in task.read("train", BadRows())] == [0, 1, 0]
+
+
+def test_several_labels_and_none(tmp_path):
+    path = written(tmp_path, "text,label\na,x; y\nb,\nc,y\n")
+    task = tabular.TableTask(options(path, label_kind="multi_label"))
+    assert task.labels == ("x", "y")
+    examples = task.read("train", BadRows())
+    assert [example.label for example in examples] == [(0, 1), (), (1,)]
+    predictions = np.array([[0.9, 0.8], [0.1, 0.2], [0.7, 0.9]])
+    assert task.metrics(predictions, examples) == {
+        "f1_micro": pytest.approx(6 / 7),
+        "f1_macro": pytest.approx((2 / 3 + 1) / 2),
+        "exact_match": pytest.approx(2 / 3),
+    }
+    assert [each.predicted for each in task.outcomes(predictions, examples)] == ["x, y", "(none)", "x, y"]
+
+
+def test_numbers_are_labels_too(tmp_path):
+    path = written(tmp_path, "text,label\na,1.5\nb,-2\n")
+    task = tabular.TableTask(options(path, label_kind="regression"))
+    assert [example.label for example in task.read("train", BadRows())] == [1.5, -2.0]
+    path = written(tmp_path, "text,label\na,1.5\nb,inf\n")
+    with pytest.raises(UserError, match="line 3: label 'inf'; expected a number"):
+        read(path, label_kind="regression")
+
+
+@pytest.mark.parametrize(("rows", "message"), [
+    ("a,x\nb\nc,y\n", "line 3: 1 columns; expected 2: text, label"),
+    ("a,x\n ,y\nc,y\n", "line 3: an empty text in text"),
+    ('a,x\n"b,y\nc,y\n', "line 3: unexpected end of data"),
+    ('a,x\n"b\n\nb",y\n,x\nc,y\n', "line 6: an empty text in text"),
+])  # fmt: skip
+def test_a_bad_row_is_named_by_its_first_line_or_skipped(rows, message, tmp_path):
+    path = written(tmp_path, "text,label\n" + rows)
+    labels = written(tmp_path, "text,label\na,x\nb,y\n", "labels.csv")
+    more = {"eval_file": str(path)}
+    with pytest.raises(UserError, match=message):
+        read(labels, split="dev", **more)
+    bad_rows = BadRows("skip")
+    assert read(labels, bad_rows, split="dev", **more)
+    assert bad_rows.counts == {str(path): 1}
+
+
+def test_labels_that_training_does_not_have_and_missing_ones_are_named(tmp_path):
+    path = written(tmp_path, "text,label\na,x\nb,y\n")
+    other = str(written(tmp_path, "text,label\na,z\n", "eval.csv"))
+    with pytest.raises(UserError, match="eval.csv, line 2: unknown label 'z'; the training data have 2: x, y"):
+        read(path, split="dev", eval_file=other)
+    other = str(written(tmp_path, '{"text": "a"}\n', "eval.jsonl"))
+    with pytest.raises(UserError, match="eval.jsonl, line 1: no key label"):
+        read(path, split="dev", eval_file=other)
+    other = str(written(tmp_path, "text\na\n", "predict.csv"))  # what is to be predicted needs no label
+    assert read(path, split="test", predict_file=other) == [TextExample("2", "a", None, None)]
+
+
+@pytest.mark.parametrize(("text", "name", "message"), [
+    ("text,label\na,x\n", "train.csv", "only the label 'x'"),
+    ("text,class\na,x\n", "train.csv", "line 1: no column label among text, class; name yours with --text_column"),
+    ("text,label\na,\n", "train.csv", "has no labels in 'label': see --label_column"),
+    ("text,label\n", "train.csv", "train.csv has no rows; expected texts with labels below the header"),
+    ("text;label\na;x\nb;y\n", "train.csv", "one column, 'text;label'; are the columns separated by semicolons"),
+    ("text\tlabel\na\tx\nb\ty\n", "train.csv", "are the columns separated by tabs"),
+    ("text,label\na,NaN\nb,x\nc,y\n", "train.csv", "line 2: label 'NaN' in label stands for a missing one"),
+    ('{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n{"text": "c", "label": NaN}\n', "train.jsonl",
+     "line 3: not valid JSON: NaN is no value of JSON"),
+    ('{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n{"text": "c", "label": null}\n', "train.jsonl",
+     "line 3: no label in label"),
+    ('{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n{"text": "c", "label": ["x"]}\n', "train.jsonl",
+     r'line 3: label \["x"\] in label; expected the name of a class'),
+    ('{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n' + "[" * 100_000, "train.jsonl",
+     "line 3: not valid JSON: "),
+    ("words,label\na,x\nb,y\n", "train.csv", "line 1: no column text among words, label"),
+    ("text,text,label\na,b,x\n", "train.csv", "two columns are named text"),
+    ("", "train.csv", "is empty; expected a header"),
+    ("text,label\n", "train.xls", "ends in .xls; expected .csv, .tsv, .jsonl or .txt"),
+    ('{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n[1]\n', "train.jsonl", "line 3: list; expected an obj"),
+    ('{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n{"te\n', "train.jsonl", "line 3: not valid JSON"),
+    ('{"text": 1, "label": "x"}\n{"text": "b", "label": "y"}\n', "train.jsonl", "line 1: text is int; expected a text"),
+])  # fmt: skip
+def test_a_broken_file_is_named(text, name, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        read(written(tmp_path, text, name))
+
+
+def test_a_table_from_tensorflow_datasets(tmp_path):
+    rows = [("good", 1), ("bad", 0), ("fair", 1)]
+
+    def data(builder: tfds.core.DatasetBuilder, **_: object) -> tf.data.Dataset:
+        texts, labels = zip(*rows, strict=True)
+        return tf.data.Dataset.from_tensor_slices({"text": list(texts), "label": np.array(labels, np.int64)})
+
+    given = options("train", source="tfds", tfds_name="imdb_reviews", data_dir=str(tmp_path))
+    with tfds.testing.mock_data(as_dataset_fn=data, data_dir=str(tmp_path)):
+        task = tabular.TableTask(given)
+        assert task.labels == ("neg", "pos")
+        assert task.read("train", BadRows()) == [
+            TextExample("1", "good", None, 1), TextExample("2", "bad", None, 0), TextExample("3", "fair", None, 1)
+        ]  # fmt: skip
+        rows[1] = ("", 0)
+        with pytest.raises(UserError, match="imdb_reviews, part train, row 2: an empty text in text"):
+            task.read("train", BadRows())
+        with pytest.raises(UserError, match="no column words among"):
+            read("train", source="tfds", tfds_name="imdb_reviews", data_dir=str(tmp_path), text_column="words")
+    with pytest.raises(UserError, match="cannot get no_such_set from TensorFlow Datasets"):
+        tabular.TableTask(options("train", source="tfds", tfds_name="no_such_set"))
+    with pytest.raises(UserError, match="needs --tfds_name"):
+        tabular.TableTask(options("train", source="tfds"))
+
+
+def test_one_bad_quote_loses_one_row_and_long_documents_are_read(tmp_path):
+    long = "word " * 40_000
+    path = written(tmp_path, f'text,label\n"a" b,x\nc,x\nd,y\n{long},y\n')
+    bad_rows = KeptRows()
+    examples = read(path, bad_rows)
+    assert [example.id for example in examples] == ["3", "4", "5"]
+    assert examples[-1].text_a == long
+    (problem,) = bad_rows.problems
+    assert re.search("train.csv, line 2: .* a quote within a quoted text is written twice$", problem)
+    bad_rows = KeptRows()
+    read(written(tmp_path, 'text,label\na,x\nb,y\n"c,x\nd,y\n'), bad_rows)
+    assert "line 4: " in bad_rows.problems[0]
+    assert bad_rows.problems[0].endswith("; all up to line 5 was read as one text")
+
+
+def test_texts_for_a_teacher_may_have_empty_labels(tmp_path):
+    path = written(tmp_path, "text,label\na,\nb,\n")
+    task = tabular.TableTask(options(path), ("x", "y"), needs_labels=False)
+    assert [example.label for example in task.read("train", BadRows())] == [None, None]
+    with pytest.raises(UserError, match="line 2: no label in label"):
+        tabular.TableTask(options(path), ("x", "y")).read("train", BadRows())
+
+
+def test_missing_labels_make_no_classes(tmp_path):
+    rows = [{"text": "a", "label": "x"}, {"text": "b", "label": 1}, {"text": "c", "label": None}, {"text": "d"}]
+    path = written(tmp_path, "\n".join(map(json.dumps, rows)) + '\n{"text": "e", "label": NaN}\n', "train.jsonl")
+    task = tabular.TableTask(options(path))
+    assert task.labels == ("1", "x")
+    bad_rows = KeptRows()
+    assert [each.label for each in task.read("train", bad_rows)] == [1, 0]
+    assert [re.sub(r"^.*train.jsonl, ", "", each) for each in bad_rows.problems] == [
+        "line 3: no label in label",
+        "line 4: no key label",
+        "line 5: not valid JSON: NaN is no value of JSON; null stands for a missing one",
+    ]
+    several = [{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": ["x", None]}, {"text": "c", "label": [["y"]]}]
+    path = written(tmp_path, "\n".join(map(json.dumps, several)) + "\n", "several.jsonl")
+    task = tabular.TableTask(options(path, label_kind="multi_label"))
+    assert task.labels == ("x", "y")
+    bad_rows = KeptRows()
+    assert [each.label for each in task.read("train", bad_rows)] == [(0, 1)]
+    assert len(bad_rows.problems) == 2
+
+
+def test_a_file_without_a_header_has_its_columns_named(tmp_path):
+    path = written(tmp_path, '"3","Wall St.","Stocks fall"\n"1","War","Peace"\n')
+    given = {"columns": ["label", "title", "description"], "text_column": "title,description"}
+    task = tabular.TableTask(options(path, label_names=["World", "Business"], **given))
+    assert task.labels == ("World", "Business")
+    examples = task.read("train", BadRows())
+    assert examples == [TextExample("1", "Wall St. Stocks fall", None, 1), TextExample("2", "War Peace", None, 0)]
+    pair = tabular.TableTask(
+        options(path, columns=given["columns"], text_column="title", text_pair_column="description")
+    )
+    assert pair.read("train", BadRows())[0] == TextExample("1", "Wall St.", "Stocks fall", 1)
+    with pytest.raises(
+        UserError, match="no column label among 3, Wall St., Stocks fall; .* without a header with --columns"
+    ):
+        read(path)
+    with pytest.raises(UserError, match="--label_names has 1 names; the training data have 2 labels: 1, 3"):
+        tabular.TableTask(options(path, label_names=["World"], **given))
+
+
+def test_a_model_remembers_its_columns_and_what_the_data_call_its_classes(tmp_path):
+    path = written(tmp_path, "1,War,Peace\n3,Wall St.,Stocks fall\n")
+    given = {
+        "columns": ["label", "title", "body"], "text_column": "title", "text_pair_column": "body",
+        "label_names": ["World", "Business"],
+    }  # fmt: skip
+    spec = tabular.TableTask(options(path, **given)).task_spec(16)
+    spec = json.loads(json.dumps(spec))
+    later = TableOptions(eval_file=str(path)).with_trained(spec)
+    assert {name: getattr(later, name) for name in given} == given
+    task = tabular.TableTask(later, spec["labels"])
+    assert (task.labels, task.pair) == (("World", "Business"), True)
+    assert [each.label for each in task.read("dev", BadRows())] == [0, 1]
+    other = written(tmp_path, "World,War,Peace\n", "named.csv")  # a class may stand under its name as well
+    task = tabular.TableTask(dataclasses.replace(later, eval_file=str(other)), spec["labels"])
+    assert [each.label for each in task.read("dev", BadRows())] == [0]
+
+
+def test_answers_go_by_the_id_of_the_row_and_a_text_file_has_a_text_a_line(tmp_path):
+    path = written(tmp_path, "text,label\na,x\nb,y\n")
+    table = written(tmp_path, "id,text\nq7,a\nq9,b\n", "predict.csv")
+    assert [each.id for each in read(path, split="test", predict_file=str(table))] == ["q7", "q9"]
+    lines = written(tmp_path, 'one, two\n\n"three\n', "predict.txt")
+    found = read(path, split="test", predict_file=str(lines))
+    assert found == [TextExample("1", "one, two"), TextExample("3", '"three')]
+
+
+def test_a_wide_table_is_read_in_linear_time(tmp_path):
+    """With a comparison of every two of 200,000 columns this would take an hour."""
+    count = 200_000
+    header = ",".join(f"column{number}" for number in range(count))
+    path = written(tmp_path, f"{header}\n{',' * (count - 1)}\n")
+    (row,) = tables.read_rows(str(path), BadRows())
+    assert (row[0], len(row[1])) == (2, count)
+    with pytest.raises(UserError, match=r"no column label among column0, .*column9, \.\.\.;") as caught:
+        read(path)
+    assert len(str(caught.value)) < 600

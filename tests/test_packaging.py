@@ -1,0 +1,147 @@
+"""What is installed with the package, and that its lists agree."""
+
+import importlib.metadata
+import pathlib
+import re
+import sys
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from official_bert import main
+from official_bert.commands import PRETRAIN
+from official_bert.utils.command_line import Command
+from official_bert.utils.configs import find_config
+from official_bert.utils.extras import EXTRAS
+from tests.conftest import ROOT
+from tests.test_structure import imports_of
+from tests.utils.test_command_line import Options
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PLAIN = [Requirement(each) for each in PROJECT["dependencies"]]
+OF_EXTRA = {
+    extra: [Requirement(each) for each in requirements]
+    for extra, requirements in PROJECT["optional-dependencies"].items()
+    if extra != "all"
+}
+# Imported where a peer is installed anyway, to compare with it.
+PEERS = {"torch", "transformers"}
+
+
+def lines_of(name: str) -> list[str]:
+    text = re.sub(r"#.*", "", (ROOT / name).read_text(encoding="utf-8"))
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+PINS = dict(line.split("==") for line in lines_of("constraints.txt"))
+
+
+def names(requirements: list[Requirement]) -> set[str]:
+    return {canonicalize_name(each.name) for each in requirements}
+
+
+def test_requirements_txt_names_what_all_but_two_extras_need():
+    include, *listed = lines_of("requirements.txt")
+    assert include == "-c constraints.txt"
+    wanted = [*PLAIN, *(each for extra, of in OF_EXTRA.items() if extra not in ("beam", "portable") for each in of)]
+    assert set(listed) == names(wanted)
+    assert {"tensorflow", "keras-nlp", "tensorflow-text", "tensorflow-datasets", "absl-py"} <= set(listed)
+
+
+def test_versions_are_pinned_in_one_file_and_within_the_ranges():
+    listed = [line for name in ("requirements.txt", "requirements-dev.txt") for line in lines_of(name)]
+    named = [line for line in listed if not line.startswith("-")]
+    assert not [line for line in named if not re.fullmatch(r"[\w.-]+", line)]
+    assert set(named) == set(PINS)
+    for requirement in [*PLAIN, *(each for of in OF_EXTRA.values() for each in of)]:
+        assert PINS[requirement.name] in requirement.specifier, requirement
+        assert re.search(r">=\d", str(requirement.specifier)), requirement
+
+
+def test_all_has_every_extra():
+    (everything,) = (Requirement(each) for each in PROJECT["optional-dependencies"]["all"])
+    assert (everything.name, everything.extras) == (PROJECT["name"], set(OF_EXTRA))
+
+
+def test_the_extra_that_an_error_names_installs_the_package():
+    distributions = importlib.metadata.packages_distributions()
+    for package, extras in EXTRAS.items():
+        installing = {canonicalize_name(name) for name in distributions[package]}
+        if package == "keras_hub":  # keras-nlp brings it
+            brought = {Requirement(each).name for each in importlib.metadata.requires("keras-nlp") or []}
+            assert "keras-hub" in brought
+            installing = {"keras-nlp"}
+        having = {extra for extra, requirements in OF_EXTRA.items() if names(requirements) & installing}
+        assert set(extras) == having, package
+
+
+def test_every_package_that_is_imported_is_a_dependency():
+    distributions = importlib.metadata.packages_distributions()
+    brought = {"numpy", "google"}  # by TensorFlow; the second is protobuf
+    for path in [*(ROOT / "official_bert").rglob("*.py"), *(ROOT / "data_gen").rglob("*.py")]:
+        for name in {each.split(".")[0] for each in imports_of(path)}:
+            if name in sys.stdlib_module_names | brought | PEERS | {"official_bert", "data_gen"} | set(EXTRAS):
+                continue
+            installing = {canonicalize_name(each) for each in distributions[name]}
+            assert installing & names(PLAIN), f"{path} imports {name}, which pyproject.toml does not have"
+
+
+def test_a_package_that_is_missing_is_named_with_its_extra(capsys: pytest.CaptureFixture[str]):
+    def imports(package: str, extra: str | None) -> Command:
+        def run(_: object) -> None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+        return Command(script="s", summary="", main=run, options=(Options,), extra=extra, tensorflow=False)
+
+    for package, extra, wanted in (
+        ("sklearn.metrics", "finetune", "[finetune]"),
+        ("tensorflow_text", "data", "[data]"),
+        ("tensorflow_text", None, "[serve]"),
+        ("tensorflow_datasets.core", "finetune", "[tfds]"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            imports(package, extra).run(["--needed=x"])
+        assert ended.value.code == 1
+        said = capsys.readouterr().err
+        missing = package.split(".")[0]
+        assert said == f"error: the package {missing} is not installed; run: pip install 'official-bert{wanted}'\n"
+    with pytest.raises(ModuleNotFoundError):
+        imports("official_bert.nowhere", "data").run(["--needed=x"])
+
+
+def test_files_of_configs_are_found_from_other_folders(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    path = "configs/models/uncased_L-2_H-128_A-2.json"
+    assert find_config(path) == str(ROOT / path)
+    assert find_config("configs/none.json") == "configs/none.json"
+    assert find_config("models/none.json") == "models/none.json"
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "cpu.flagfile").write_text("--needed=mine\n", encoding="utf-8")
+    assert find_config("configs/cpu.flagfile") == "configs/cpu.flagfile"
+    command = Command(script="s", summary="", main=print, options=(Options,))
+    assert command.parse(["--flagfile", "configs/cpu.flagfile"])[0].needed == ["mine"]
+    flags = ["--input_file=x", "--output_dir=configs/models", "--flagfile=configs/one_gpu.flagfile"]
+    flags += ["--eval_steps=0", "--phase2_num_train_steps=0", f"--bert_config_file={path}"]
+    (training,) = PRETRAIN.parse(flags)
+    assert (training.bert_config_file, training.output_dir) == (str(ROOT / path), "configs/models")
+
+
+def test_official_bert_runs_the_command_that_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def run(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["official-bert", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        return (ended.value.code, *capsys.readouterr())
+
+    code, out, _ = run("--help")
+    assert code == 0
+    assert all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in main.COMMANDS)
+    code, out, _ = run("serve", "--help")
+    assert code == 0
+    assert "usage: official-bert serve --flag=value" in out
+    assert run("srve")[::2] == (1, "error: there is no command srve; did you mean serve?\n")
+    assert run("pretrain", "--nothing=1")[::2] == (1, "error: unknown flag --nothing; --help shows all flags\n")

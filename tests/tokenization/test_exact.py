@@ -1,0 +1,235 @@
+import pathlib
+import sys
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from official_bert.errors import UserError
+from official_bert.tokenization.exact import (
+    BasicTokenizer,
+    FullTokenizer,
+    WordpieceTokenizer,
+    is_punctuation,
+    load_vocab,
+    parse_vocab,
+)
+
+VOCABULARIES = {
+    "bert-base-uncased-vocab.txt": True,
+    "bert-base-cased-vocab.txt": False,
+    "bert-base-chinese-vocab.txt": True,
+    "bert-base-multilingual-cased-vocab.txt": False,
+    "bert-base-multilingual-uncased-vocab.txt": True,
+}
+
+# Every code point that is assigned, in categories that text can hold (surrogates cannot be encoded).
+ASSIGNED = [code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in ("Cn", "Cs", "Co")]
+
+
+def step_by_step(text: str, do_lower_case: bool) -> list[str]:
+    """The documented rules one after the other, a character at a time, by their definition alone."""
+    blocks = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF 2F800-2FA1F"
+    ranges = [tuple(int(end, 16) for end in block.split("-")) for block in blocks.split()]
+    spaced = ""
+    for character in text:
+        category = unicodedata.category(character)
+        if character in "\t\n\r" or category == "Zs":
+            spaced += " "
+        elif character not in "\0\ufffd" and category not in ("Cc", "Cf"):
+            ideograph = any(first <= ord(character) <= last for first, last in ranges)
+            spaced += f" {character} " if ideograph else character
+    words = []
+    for word in spaced.split():
+        if do_lower_case:
+            decomposed = unicodedata.normalize("NFD", word.lower())
+            word = "".join(character for character in decomposed if unicodedata.category(character) != "Mn")
+        current = ""
+        for character in word:
+            if is_punctuation(character):
+                words += [current, character]
+                current = ""
+            else:
+                current += character
+        words.append(current)
+    return " ".join(words).split()
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_every_assigned_code_point_follows_the_documented_rules(do_lower_case: bool):
+    assert len(ASSIGNED) > 140_000
+    tokenizer = BasicTokenizer(do_lower_case)
+    # At a word's beginning, middle and end, alone, and after a letter that it might combine with.
+    for code in ASSIGNED:
+        text = f"a{chr(code)}b {chr(code)} {chr(code)}the e{chr(code)}"
+        assert tokenizer.tokenize(text) == step_by_step(text, do_lower_case), f"U+{code:04X}"
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_offsets_agree_with_tokens_on_every_assigned_code_point(do_lower_case: bool):
+    tokenizer = BasicTokenizer(do_lower_case)
+    for code in ASSIGNED:
+        text = f"a{chr(code)}b \u0391{chr(code)}"
+        assert [word for word, _ in tokenizer.tokenize_with_origins(text)] == tokenizer.tokenize(text), f"U+{code:04X}"
+
+
+def test_punctuation_is_ascii_symbols_and_unicode_p():
+    ascii_punctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+    assert [character for character in map(chr, range(128)) if is_punctuation(character)] == list(ascii_punctuation)
+    for code in ASSIGNED[128:]:
+        assert is_punctuation(chr(code)) == unicodedata.category(chr(code)).startswith("P")
+
+
+TEXTS = st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=40)
+# Marks, sigmas, ideographs and odd spaces side by side, where the rules could get in each other's way.
+TRICKY_CHARACTERS = "aA\u0130ıΣσςß\u0301\u0323\u0345\u302e\U0001d165\u00adé 中\u3000\u2028\u200b\t\n.,'-\0\ufffd"
+TRICKY = st.text(alphabet=TRICKY_CHARACTERS, max_size=20)
+
+
+@given(st.one_of(TEXTS, TRICKY), st.booleans())
+@settings(max_examples=1000, deadline=None)
+def test_any_text_follows_the_documented_rules(text: str, do_lower_case: bool):
+    tokenizer = BasicTokenizer(do_lower_case)
+    words = tokenizer.tokenize(text)
+    assert words == step_by_step(text, do_lower_case)
+    traced = tokenizer.tokenize_with_origins(text)
+    assert [word for word, _ in traced] == words
+    for word, origins in traced:
+        assert len(word) == len(origins)
+        assert all(0 <= index < len(text) for index in origins)
+
+
+@given(st.text(alphabet="abcxyz", max_size=30), st.sets(st.text(alphabet="abcxyz", min_size=1, max_size=4)))
+@settings(deadline=None)
+def test_pieces_spell_the_word_and_are_the_longest(word: str, known: set[str]):
+    vocab = {piece: index for index, piece in enumerate([*known, *("##" + piece for piece in known)])}
+    pieces = WordpieceTokenizer(vocab).tokenize(word)
+    if pieces == ["[UNK]"]:
+        return
+    assert "".join(piece.removeprefix("##") for piece in pieces) == word
+    start = 0
+    for number, piece in enumerate(pieces):
+        assert piece in vocab
+        length = len(piece.removeprefix("##"))
+        longer = [word[start : start + more] for more in range(length + 1, len(word) - start + 1)]
+        assert not any(("##" if number else "") + other in vocab for other in longer)
+        start += length
+
+
+def test_published_example_is_cut_as_published(vocab_file: str):
+    tokenizer = FullTokenizer(vocab_file, do_lower_case=True)
+    assert tokenizer.tokenize("Unaffable, cats!") == ["un", "##aff", "##able", ",", "cat", "##s", "!"]
+
+
+def test_words_of_over_200_characters_are_unknown():
+    tokenizer = WordpieceTokenizer({"a": 0, "##a": 1})
+    assert len(tokenizer.tokenize("a" * 200)) == 200
+    assert tokenizer.tokenize("a" * 201) == ["[UNK]"]
+
+
+def test_word_with_an_unknown_end_is_unknown_as_a_whole():
+    assert WordpieceTokenizer({"cat": 0, "##s": 1}).tokenize("cats cat1 cat") == ["cat", "##s", "[UNK]", "cat"]
+
+
+def test_special_tokens_in_text_are_text_unless_asked_for(vocab_file: str):
+    tokenizer = FullTokenizer(vocab_file)
+    assert "[MASK]" not in tokenizer.tokenize("the [MASK] sat")
+    assert tokenizer.tokenize("the [MASK] sat", special_tokens=True) == ["the", "[MASK]", "sat"]
+
+
+def test_ids_and_tokens_convert_both_ways(vocab_file: str):
+    tokenizer = FullTokenizer(vocab_file)
+    tokens = tokenizer.tokenize("the cats ran.")
+    assert tokenizer.convert_ids_to_tokens(tokenizer.convert_tokens_to_ids(tokens)) == tokens
+    with pytest.raises(UserError, match="token 'elephant' is not among"):
+        tokenizer.convert_tokens_to_ids(["elephant"])
+    with pytest.raises(UserError, match="id 5000 is not in the vocabulary"):
+        tokenizer.convert_ids_to_tokens([5000])
+
+
+def test_bytes_that_are_not_utf8_are_dropped_as_in_the_original():
+    assert BasicTokenizer().tokenize(b"caf\xc3\xa9 \xff ol\xe9") == ["cafe", "ol"]
+    with pytest.raises(UserError, match="received int; expected text"):
+        BasicTokenizer().tokenize(5)  # type: ignore[arg-type]
+
+
+def test_offsets_point_at_the_source(vocab_file: str):
+    tokenizer = FullTokenizer(vocab_file)
+    text = "  The CA\u0301T,\u00ad unaffable\u4e2d mats"
+    found = [(piece.token, text[piece.start : piece.end]) for piece in tokenizer.tokenize_with_offsets(text)]
+    assert found == [
+        ("the", "The"),
+        ("cat", "CA\u0301T"),
+        (",", ","),
+        ("un", "un"),
+        ("##aff", "aff"),
+        ("##able", "able"),
+        ("[UNK]", "\u4e2d"),
+        ("mat", "mat"),
+        ("##s", "s"),
+    ]
+
+
+def test_accent_at_the_end_of_a_word_belongs_to_its_piece(vocab_file: str):
+    (piece,) = FullTokenizer(vocab_file).tokenize_with_offsets("e\u0301")
+    assert (piece.token, piece.start, piece.end) == ("e", 0, 2)
+
+
+@pytest.mark.parametrize(("name", "do_lower_case"), VOCABULARIES.items())
+def test_real_text_is_cut_alike_with_and_without_offsets(name: str, do_lower_case: bool, test_data: pathlib.Path):
+    tokenizer = FullTokenizer(str(test_data / "vocab" / name), do_lower_case)
+    for path in sorted((test_data / "text").glob("*.txt")):
+        for line in path.read_text(encoding="utf-8").splitlines()[:100]:
+            pieces = tokenizer.tokenize(line)
+            words = step_by_step(line, do_lower_case)
+            assert pieces == [piece for word in words for piece in tokenizer.wordpiece_tokenizer.tokenize(word)]
+            traced = tokenizer.tokenize_with_offsets(line)
+            assert [piece.token for piece in traced] == pieces
+            if not do_lower_case:
+                for piece in traced:
+                    if piece.token != "[UNK]":
+                        # What the source has between a piece's letters is deleted: joiners and soft hyphens.
+                        source = line[piece.start : piece.end]
+                        kept = "".join(letter for letter in source if unicodedata.category(letter) != "Cf")
+                        assert kept.startswith(piece.token.removeprefix("##"))
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_released_vocabularies_give_back_their_own_pieces(name: str, test_data: pathlib.Path):
+    vocab = load_vocab(str(test_data / "vocab" / name))
+    assert list(vocab.values()) == list(range(len(vocab)))
+    tokenizer = WordpieceTokenizer(vocab)
+    for token in vocab:
+        if not token.startswith("##") and token.split() == [token]:
+            assert tokenizer.tokenize(token) == [token]
+
+
+def test_vocabulary_without_special_tokens_is_refused(tmp_path: pathlib.Path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("[PAD]\n[UNK]\nthe\n")
+    with pytest.raises(UserError, match=r"has 3 tokens but not \[CLS\], \[SEP\], \[MASK\]"):
+        FullTokenizer(str(path))
+    path.write_text("the\n[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\n")
+    with pytest.raises(UserError, match=r"has \[PAD\] on line 3; it must be on line 1"):
+        FullTokenizer(str(path))
+    with pytest.raises(UserError, match="there is no file"):
+        FullTokenizer(str(tmp_path / "none.txt"))
+
+
+def test_vocabulary_may_be_text_or_a_mapping(vocab_file: str):
+    text = pathlib.Path(vocab_file).read_text(encoding="utf-8")
+    expected = FullTokenizer(vocab_file, do_lower_case=False)
+    for vocab in (text, parse_vocab(text)):
+        tokenizer = FullTokenizer.from_vocab(vocab, do_lower_case=False)
+        assert tokenizer.vocab == expected.vocab
+        assert tokenizer.tokenize("The playing cat") == expected.tokenize("The playing cat")
+    with pytest.raises(UserError, match=r"the vocabulary of x has 1 tokens but not \[PAD\]"):
+        FullTokenizer.from_vocab("the\n", source="the vocabulary of x")
+
+
+def test_vocabulary_lines_are_stripped_and_the_last_of_equal_ones_counts(tmp_path: pathlib.Path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("a \n b\r\na\nc")
+    assert load_vocab(str(path)) == {"a": 2, "b": 1, "c": 3}
+    assert list(load_vocab(str(path))) == ["a", "b", "c"]

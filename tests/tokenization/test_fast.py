@@ -1,0 +1,271 @@
+import pathlib
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from official_bert.errors import UserError
+from official_bert.tokenization.exact import SPECIAL_TOKENS, BasicTokenizer, FullTokenizer, parse_vocab
+from official_bert.tokenization.fast import FastBasicTokenizer, FastTokenizer, normal_form
+from tests.conftest import ROOT
+from tests.tokenization.test_exact import ASSIGNED, VOCABULARIES
+
+# The characters whose place among accents counts although they stay: none but these and unassigned ones are slow.
+STAYING_MARKS = {
+    code
+    for code in ASSIGNED
+    for made in unicodedata.normalize("NFD", chr(code))
+    if unicodedata.combining(made) and unicodedata.category(made) != "Mn"
+}
+
+
+def assert_exact(tokenizer: FastTokenizer, texts: list[str]) -> None:
+    ids, row_splits = tokenizer.encode(texts)
+    assert ids.dtype == np.int32
+    assert row_splits.dtype == np.int64
+    assert row_splits.shape == (len(texts) + 1,)
+    assert row_splits[0] == 0
+    assert row_splits[-1] == len(ids)
+    exact = FullTokenizer.tokenize
+    for text, start, end in zip(texts, row_splits[:-1].tolist(), row_splits[1:].tolist(), strict=True):
+        expected = tokenizer.exact.convert_tokens_to_ids(exact(tokenizer.exact, text))
+        assert ids[start:end].tolist() == expected, ascii(text)
+
+
+def slow_texts(tokenizer: FastTokenizer, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Those of the texts that the fast tokenizer hands to the exact one."""
+    found = []
+
+    def tokenize(text: str) -> list[str]:
+        found.append(text)
+        return FullTokenizer.tokenize(tokenizer.exact, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer.exact, "tokenize", tokenize)
+        tokenizer.encode(texts)
+    return found
+
+
+# A character at a word's beginning, middle and end, after letters, alone, and between punctuation.
+CONTEXTS = "a{0}b {0}the e{0} {0} .{0},"
+
+
+def every_code_point(contexts: str) -> list[str]:
+    """All assigned code points in these contexts; those that need the exact tokenizer have a text for themselves."""
+    fast = [contexts.format(chr(code)) for code in ASSIGNED if code not in STAYING_MARKS]
+    together = [" ".join(fast[start : start + 32]) for start in range(0, len(fast), 32)]
+    return together + [contexts.format(chr(code)) for code in STAYING_MARKS]
+
+
+def write_vocabulary(folder: pathlib.Path, lines: list[str]) -> str:
+    path = folder / "vocab.txt"
+    path.write_bytes("\n".join(lines).encode() + b"\n")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def alphabet(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A vocabulary of all letters, so that no two characters have the same id and few words are unknown."""
+    # Without those that white space about a line of the file would swallow.
+    letters = [chr(code) for code in ASSIGNED if chr(code).strip()]
+    lines = [*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters)]
+    return write_vocabulary(tmp_path_factory.mktemp("alphabet"), lines)
+
+
+@pytest.fixture(scope="module")
+def tokenizers(alphabet: str) -> dict[bool, FastTokenizer]:
+    return {do_lower_case: FastTokenizer(alphabet, do_lower_case) for do_lower_case in (False, True)}
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_every_assigned_code_point_is_cut_exactly(do_lower_case: bool, tokenizers: dict[bool, FastTokenizer]):
+    assert_exact(tokenizers[do_lower_case], every_code_point(CONTEXTS + " 中{0}{0}"))
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_marks_that_stay_alone_need_the_exact_tokenizer(
+    do_lower_case: bool, tokenizers: dict[bool, FastTokenizer], monkeypatch: pytest.MonkeyPatch
+):
+    slow = slow_texts(tokenizers[do_lower_case], [chr(code) for code in ASSIGNED], monkeypatch)
+    assert 38 <= len(STAYING_MARKS) < 60  # more with the Unicode data of later versions of Python
+    assert set(map(ord, slow)) == (STAYING_MARKS if do_lower_case else set())
+
+
+def test_normal_form_is_what_a_character_becomes_wherever_it_stands():
+    uncased, cased = BasicTokenizer(do_lower_case=True), BasicTokenizer(do_lower_case=False)
+    assert [normal_form(character, uncased) for character in "aÉ,中\u3000\u200b"] == ["a", "e", ",", "中", " ", ""]
+    assert [normal_form(character, cased) for character in "aÉ,中\u3000\u200b"] == ["a", "É", ",", "中", " ", ""]
+    assert normal_form("각", uncased) == "\u1100\u1161\u11a8"
+    assert [normal_form(character, uncased) for character in "Σ\u302e\u0378\ud800"] == [None] * 4
+    assert [normal_form(character, cased) for character in "Σ\u302e\u0378\ud800"] == ["Σ", "\u302e", None, None]
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_fast_words_are_the_exact_ones_for_every_code_point(do_lower_case: bool):
+    exact, fast = BasicTokenizer(do_lower_case), FastBasicTokenizer(do_lower_case)
+    texts = [CONTEXTS.format(chr(code)) for code in [*ASSIGNED, 0x378, 0xD800]]
+    for start in range(0, len(texts), 200):
+        some = texts[start : start + 200]
+        assert sorted(fast.words(some)) == sorted(word for text in some for word in exact.tokenize(text)), start
+
+
+@given(st.lists(st.text()), st.booleans())
+def test_fast_words_are_the_exact_ones_of_any_text(texts: list[str], do_lower_case: bool):
+    expected = sorted(word for text in texts for word in BasicTokenizer(do_lower_case).tokenize(text))
+    assert sorted(FastBasicTokenizer(do_lower_case).words(texts)) == expected
+
+
+def test_capital_sigma_is_lowered_by_its_neighbours_beside_every_code_point(tokenizers: dict[bool, FastTokenizer]):
+    assert_exact(tokenizers[True], [f"αΣ{chr(code)} αΣ{chr(code)}α {chr(code)}Σ" for code in ASSIGNED[::3]])
+
+
+@pytest.mark.parametrize(("name", "do_lower_case"), VOCABULARIES.items())
+def test_released_vocabularies_cut_every_assigned_code_point_exactly(
+    name: str, do_lower_case: bool, test_data: pathlib.Path
+):
+    tokenizer = FastTokenizer(str(test_data / "vocab" / name), do_lower_case)
+    assert_exact(tokenizer, every_code_point(CONTEXTS))
+
+
+@pytest.mark.parametrize(("name", "do_lower_case"), VOCABULARIES.items())
+def test_real_text_is_cut_exactly_and_the_fast_way(
+    name: str, do_lower_case: bool, test_data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    tokenizer = FastTokenizer(str(test_data / "vocab" / name), do_lower_case)
+    paths = [*sorted((test_data / "text").glob("*.txt")), test_data / "corpus" / "enwiki" / "wiki_00"]
+    lines = [line for path in paths for line in path.read_text(encoding="utf-8").split("\n")]
+    assert_exact(tokenizer, lines)
+    assert len(slow_texts(tokenizer, lines, monkeypatch)) < 0.001 * len(lines)
+
+
+# What the two ways could see differently: marks, sigmas, ideographs, spaces, control characters, characters that are
+# deleted, unassigned or of private use, halves of surrogate pairs, and what the vocabulary writes in its own way.
+TRICKY = [
+    *"aAbeéE\u0130ıΣσςßẞ中\U00020000각\ud800\ue000\uffff\U0010ffff\ufdd0\u0378\u1b4e\u0301\u0323\u0345\u1dfa",
+    *"\u302e\u302f\U0001d165\U0001d15e\u094d\u0b4b\u1b44 \u00a0\u1680\u2003\u3000\u2028\u2029\u0085\t\n\r\x0b\x0c\x1c",
+    *"\0\x1f\x01\x7f\u00ad\u200b\u200d\u200e\ufeff\ufffd\U000e0041.,'-#_$^|~·«。！①²ﬁＡ🙂",
+    *("##", "##a", "[MASK]", "[UNK]", "[PAD]", "the", "\r\n", "ing"),
+]
+TRICKY_TEXTS = st.lists(st.sampled_from(TRICKY), max_size=15).map("".join)
+ANY_TEXTS = st.text(alphabet=st.characters(), max_size=20)
+LONG_WORDS = st.builds(
+    lambda start, letter, length, end: start + letter * length + end,
+    st.sampled_from(["", "Σ ", "the,", "ab", "中", "\n"]),
+    st.sampled_from(["a", "é", "e\u0301", "ß", "\u0130", "각", "ก", "𐐀", "b\u00ad", "中", "-", "x\u302e"]),
+    st.sampled_from([33, 34, 49, 50, 51, 66, 67, 68, 99, 100, 101, 199, 200, 201, 202, 250, 801]),
+    st.sampled_from(["", " Σ", ".the", "s", "\u0301", "\u200b", "\n"]),
+)
+
+
+@given(st.lists(st.one_of(TRICKY_TEXTS, ANY_TEXTS, LONG_WORDS), max_size=8), st.booleans())
+@settings(max_examples=600, deadline=None)
+def test_any_texts_are_cut_exactly(tokenizers: dict[bool, FastTokenizer], texts: list[str], do_lower_case: bool):
+    assert_exact(tokenizers[do_lower_case], texts)
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "ก", "𐐀"])
+@pytest.mark.parametrize("length", [99, 100, 101, 200])
+def test_words_of_up_to_200_characters_take_the_fast_way(
+    letter: str, length: int, tokenizers: dict[bool, FastTokenizer], monkeypatch: pytest.MonkeyPatch
+):
+    tokenizer = tokenizers[False]
+    assert_exact(tokenizer, [letter * length])
+    assert len(tokenizer.encode([letter * length])[0]) == length
+    assert slow_texts(tokenizer, [letter * length], monkeypatch) == []
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "ก", "𐐀"])
+@pytest.mark.parametrize("length", [201, 800, 801])
+def test_words_of_over_200_characters_are_unknown(letter: str, length: int, tokenizers: dict[bool, FastTokenizer]):
+    tokenizer = tokenizers[False]
+    ids, row_splits = tokenizer.encode(["the", letter * length, "cat"])
+    assert tokenizer.exact.convert_ids_to_tokens(ids.tolist()) == ["t", "##h", "##e", "[UNK]", "c", "##a", "##t"]
+    assert row_splits.tolist() == [0, 3, 4, 7]
+
+
+def test_no_texts_and_empty_texts_have_no_pieces(vocab_file: str):
+    tokenizer = FastTokenizer(vocab_file)
+    for texts in ([], [""], ["", ""], ["", "\n", " \u200b"]):
+        assert_exact(tokenizer, texts)
+        assert tokenizer.encode(texts)[1].tolist() == [0] * (len(texts) + 1)
+    assert_exact(tokenizer, ["", "the cat", "", "sat.", ""])
+
+
+def test_texts_of_many_batches_come_back_in_order(vocab_file: str):
+    tokenizer = FastTokenizer(vocab_file)
+    texts = ["the cat sat " * (number % 7) + "\u0378 dog" * (number % 11 == 0) for number in range(20_000)]
+    texts[5000] = "the dog ran on the mat. " * 20_000
+    assert_exact(tokenizer, texts)
+
+
+def test_published_example_is_cut_as_published(vocab_file: str):
+    tokenizer = FastTokenizer(vocab_file)
+    ids, row_splits = tokenizer.encode(["Unaffable,", "CA\u0301Ts!"])
+    tokens = tokenizer.exact.convert_ids_to_tokens(ids.tolist())
+    assert tokens == ["un", "##aff", "##able", ",", "cat", "##s", "!"]
+    assert row_splits.tolist() == [0, 4, 7]
+
+
+# The kernel refuses equal lines, and finds pieces with a space in them where the exact tokenizer finds two words.
+ODD_LINES = [
+    *("a", "b", " a ", "##b\t", "", "##", "a b", "##b c", "a-b", "ab-", "##-", "--", "中文", "##中", "###", "##b##b"),
+    *("a\x0bb", "\x0b", "a\u0301", "\u2028", "[CLS", "##[UNK]", "\ufffd", "c", "##c", "c", "", "\U0010ffff1", "dd"),
+    *("\0", "a\0b", "\u200b", "a\u00a0b", "\u00adc", "Σ", "##Σ", "ς", "##ς", "##'s", "[UNK]", "\U0010ffff5", "A"),
+]
+
+
+@given(
+    st.lists(st.sampled_from([*ODD_LINES, *TRICKY, "-", "##ab", " ", "abc"]), max_size=8).map("".join), st.booleans()
+)
+@settings(max_examples=200, deadline=None)
+def test_odd_lines_of_a_vocabulary_change_nothing(
+    odd_tokenizers: dict[bool, FastTokenizer], text: str, do_lower_case: bool
+):
+    assert_exact(odd_tokenizers[do_lower_case], [text])
+
+
+@pytest.fixture(scope="module")
+def odd_tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, FastTokenizer]:
+    path = write_vocabulary(tmp_path_factory.mktemp("odd"), [*SPECIAL_TOKENS, *ODD_LINES])
+    return {do_lower_case: FastTokenizer(path, do_lower_case) for do_lower_case in (False, True)}
+
+
+def test_odd_lines_of_a_vocabulary_leave_the_fast_way_open(
+    odd_tokenizers: dict[bool, FastTokenizer], monkeypatch: pytest.MonkeyPatch
+):
+    assert slow_texts(odd_tokenizers[True], ["a b", "a-b", "中文", "[UNK]", "", "a\x0bb"], monkeypatch) == []
+
+
+def test_vocabulary_beyond_the_limits_of_the_kernel_is_served_by_the_exact_tokenizer(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    tokenizer = FastTokenizer(write_vocabulary(tmp_path, [*SPECIAL_TOKENS, "a" * 2000, "a" * 200, "b"]))
+    texts = ["a" * 200, "b", "a", "", "the\nb", "a" * 2000]
+    assert_exact(tokenizer, texts)
+    assert slow_texts(tokenizer, texts, monkeypatch) == texts
+    assert_exact(tokenizer, [])
+
+
+def test_vocabulary_may_be_text_or_a_mapping(vocab_file: str):
+    text = pathlib.Path(vocab_file).read_text(encoding="utf-8")
+    expected = FastTokenizer(vocab_file).encode(["the playing cat", "a"])
+    for vocab in (text, parse_vocab(text)):
+        for mine, theirs in zip(
+            FastTokenizer.from_vocab(vocab).encode(["the playing cat", "a"]), expected, strict=True
+        ):
+            assert mine.tolist() == theirs.tolist()
+
+
+def test_vocabulary_without_special_tokens_is_refused(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"has 1 tokens but not \[PAD\]"):
+        FastTokenizer(write_vocabulary(tmp_path, ["the"]))
+
+
+def test_importing_the_module_does_not_import_tensorflow():
+    code = "import sys, official_bert.tokenization.fast; print('tensorflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]

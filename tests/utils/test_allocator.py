@@ -1,0 +1,62 @@
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+from official_bert.utils import allocator
+
+# Allocates and frees 64 MiB again and again, after a reset as TensorFlow's; prints the page faults of the last time.
+# The heap grows by no more than it must, so that the reset shows in less than the 256 MiB of the tuned one.
+FAULTS = """
+import ctypes, resource
+from official_bert.utils import allocator
+allocator.tune_allocator()
+ctypes.CDLL(None).mallopt(-2, 0)
+ctypes.CDLL(None).mallopt(-1, 128 * 1024)
+allocator.retune_allocator()
+for _ in range(3):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    len(b"x" * 2**26)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+print(after - before)
+"""
+PAGES = 2**26 // 4096
+
+has_glibc = pytest.mark.skipif(allocator._glibc() is None, reason="the C library is not glibc")
+
+
+def faults(monkeypatch: pytest.MonkeyPatch, setting: str) -> int:
+    monkeypatch.setenv(allocator.VARIABLE, setting)
+    return int(subprocess.run([sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True).stdout)
+
+
+@has_glibc
+def test_freed_memory_is_used_again_without_page_faults(monkeypatch: pytest.MonkeyPatch):
+    if len(allocator.os.sched_getaffinity(0)) > allocator._MOST_PROCESSORS:
+        pytest.skip("nothing changes on a machine of so many processors")
+    assert faults(monkeypatch, "1") < PAGES / 100
+
+
+@has_glibc
+def test_the_environment_variable_leaves_the_allocator_as_it_is(monkeypatch: pytest.MonkeyPatch):
+    assert faults(monkeypatch, "0") >= PAGES / 2  # fewer than PAGES where the kernel maps several at once
+
+
+@pytest.mark.parametrize("library", [object(), None])
+def test_nothing_changes_where_the_c_library_is_not_glibc(monkeypatch: pytest.MonkeyPatch, library: object):
+    def load(name: None) -> object:
+        if library is None:
+            raise TypeError("this system wants a name")
+        return library
+
+    monkeypatch.setenv(allocator.VARIABLE, "1")
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    assert not allocator.tune_allocator()
+    allocator.retune_allocator()
+
+
+def test_nothing_changes_on_a_machine_of_many_processors(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(allocator.VARIABLE, "1")
+    monkeypatch.setattr(allocator.os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
+    assert not allocator.tune_allocator()

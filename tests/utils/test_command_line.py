@@ -1,0 +1,243 @@
+import dataclasses
+import importlib
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.main import COMMANDS
+from official_bert.utils.command_line import Command, Variant
+from official_bert.utils.flags import DATA, option
+from tests.conftest import ROOT
+
+# Flags are read, and --help and mistakes answered, before any of these is imported.
+HEAVY = (
+    "tensorflow keras numpy sentencex tokenizers aiohttp h5py matplotlib pyarrow safetensors zstandard tf2onnx".split()
+)
+
+
+@dataclasses.dataclass
+class Options:
+    needed: list[str] = option(dataclasses.MISSING, "A list without a default.", group=DATA)
+    sizes: list[str] = option(["tiny", "base"], "A list with one.")
+    none: list[str] = option([], "A list with an empty one.")
+    model: list[str] = option(["a=b"], "Given once for each.", repeated=True)
+    number: int | None = option(None, "A number.")
+    rate: float = option(5e-5, "A rate.")
+    from_: str = option("x", "A choice.", ("x", "y"))
+    is_cased: bool = option(False, "Yes or no.")
+
+
+@dataclasses.dataclass
+class TaskChoice:
+    task: str = option(dataclasses.MISSING, "What to learn.")
+    length: int | None = option(None, "The longest.")
+
+
+@dataclasses.dataclass
+class WindowOptions:
+    stride: int = option(128, "Tokens from one window to the next.")
+
+
+@dataclasses.dataclass
+class TagOptions:
+    column: int = option(-1, "The column of the tag.")
+
+
+def command(**changes: object) -> Command:
+    settings: dict[str, object] = {"script": "script", "summary": "Does it.", "main": print, "options": (Options,)}
+    return Command(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+TASKS = command(
+    options=(TaskChoice,),
+    chooser="task",
+    variants={
+        "squad": Variant(options=(WindowOptions,), shown_defaults={"length": 384}),
+        "glue": Variant(options=(WindowOptions,), shown_defaults={"length": 128}),
+        "tagging": Variant(options=(TagOptions,)),
+        "swag": Variant(),
+    },
+)
+
+
+def mistake(of: Command, *arguments: str) -> str:
+    with pytest.raises(UserError) as caught:
+        of.parse(arguments)
+    return str(caught.value)
+
+
+def test_flags_have_the_defaults_of_their_fields():
+    assert command().parse(["--needed=x,y"]) == [Options(["x", "y"], ["tiny", "base"], [], ["a=b"], None)]
+    flags = "--needed=x --sizes=tiny --none=z --model=c=d --model=e=f --number=3 --rate=1e-4 --from=y --is_cased"
+    expected = Options(["x"], ["tiny"], ["z"], ["c=d", "e=f"], 3, 1e-4, "y", True)
+    assert command().parse(flags.split()) == [expected]
+
+
+def test_flags_are_spelled_as_the_original_spells_them():
+    for spelling in ("--is_cased=true", "--is_cased=True", "-is_cased", "--is_cased --nois_cased --is_cased"):
+        assert command().parse(["--needed", "x", *spelling.split()])[0].is_cased, spelling
+    for spelling in ("--is_cased=false", "--nois_cased", "--is_cased=False"):
+        assert not command().parse(["--needed", "x", *spelling.split()])[0].is_cased, spelling
+
+
+def test_flags_may_stand_in_a_file(tmp_path: pathlib.Path):
+    path = tmp_path / "a.flagfile"
+    path.write_text("# a comment\n--needed=x\n--number=3\n", encoding="utf-8")
+    options = command().parse([f"--flagfile={path}", "--number=4"])[0]
+    assert (options.needed, options.number) == (["x"], 4)
+    assert "nowhere" in mistake(command(), "--flagfile=nowhere")
+
+
+def test_mistakes_are_named_with_what_was_expected():
+    assert mistake(command()) == "--needed is required; --help shows all flags"
+    assert mistake(command(), "--needed=x", "--nubmer=3") == "unknown flag --nubmer; did you mean --number?"
+    assert mistake(command(), "--needed=x", "--zzz") == "unknown flag --zzz; --help shows all flags"
+    assert mistake(command(), "--needed=x", "--number=a: b") == "--number=a: b: expected a whole number"
+    assert mistake(command(), "--needed=x", "--rate=high") == "--rate=high: expected a number"
+    assert mistake(command(), "--needed=x", "--from=z") == "--from=z: expected one of x, y"
+    assert mistake(command(), "--needed=x", "--is_cased=maybe") == "--is_cased=maybe: expected true or false"
+    assert mistake(command(), "--needed=x", "y") == "unexpected argument 'y'; flags are given as --name=value"
+    assert mistake(command(), "--needed=x", "--number") == "--number: expected a value, as in --number=..."
+
+
+def test_arguments_that_are_no_flags_may_stand_before_flags_and_after_a_double_dash():
+    texts = command(positional="texts")
+    assert texts.parse(["one", "--needed=x", "two"])[1] == ["one", "two"]
+    assert texts.parse(["--needed=x", "--", "--three"])[1] == ["--three"]
+
+
+def test_the_chosen_variant_brings_its_flags():
+    assert TASKS.parse(["--task=squad"]) == [TaskChoice("squad", None), WindowOptions(128)]
+    assert TASKS.parse(["--length=9", "--stride", "64", "--task", "glue"]) == [TaskChoice("glue", 9), WindowOptions(64)]
+    assert TASKS.parse(["--task=swag"]) == [TaskChoice("swag", None)]
+
+
+def test_a_flag_of_another_variant_is_an_error():
+    assert mistake(TASKS, "--task=swag", "--stride=3") == "--task=swag does not take --stride, a flag of squad and glue"
+    assert mistake(TASKS, "--task=squad", "--colunm=3") == "unknown flag --colunm; --help shows all flags"
+    assert mistake(TASKS, "--task=sqaud").startswith("unknown --task=sqaud; did you mean squad?")
+    assert mistake(TASKS) == "--task is required: one of squad, glue, tagging, swag"
+
+
+def test_the_choosers_value_may_be_in_capitals():
+    assert TASKS.parse(["--task=SQuAD"]) == [TaskChoice("squad", None), WindowOptions(128)]
+
+
+def test_help_shows_groups_defaults_choices_and_examples():
+    text = command(examples=("--needed=x", "--needed=y")).help("program")
+    assert text.index("Does it.") < text.index("\ndata:\n  --needed=TEXT,...  (required)") < text.index("\nflags:\n")
+    for part in ("--sizes=TEXT,...  (default: tiny,base)", "--from=x|y  (default: x)", "--rate=X  (default: 5e-05)",
+                 "--[no]is_cased  (default: false)", "--number=N\n      A number."):  # fmt: skip
+        assert part in text, part
+    assert text.endswith("examples:\n  program --needed=x\n  program --needed=y")
+
+
+def test_help_shows_the_flags_of_the_variant_that_is_chosen():
+    text = TASKS.help("program")
+    assert "squad, glue, tagging, swag" in text
+    assert "--stride" not in text
+    assert "--length=N\n" in text
+    text = TASKS.help("program", ["--task=squad", "--help"])
+    assert "--task=squad:\n  --stride=N  (default: 128)" in text
+    assert "--length=N  (default: 384)" in text
+
+
+def load(name: str) -> Command:
+    module, attribute = COMMANDS[name]
+    found: Command = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_examples_of_each_command_are_right(name: str):
+    found = load(name)
+    assert len(found.examples) == 2
+    for example in found.examples:
+        found.parse(shlex.split(example))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_lists_its_flags_and_has_a_script(name: str):
+    found = load(name)
+    text = found.help("program")
+    for options in found.options:
+        for field in (each for each in dataclasses.fields(options) if "help" in each.metadata):
+            flag = field.name.removesuffix("_")  # from_, since from is a word of Python's
+            assert f"  --{flag}=" in text or f"  --[no]{flag}" in text, flag
+    script = ROOT / (found.script.replace(".", "/") + ".py")
+    assert f'run_command("{name}")' in script.read_text(encoding="utf-8")
+
+
+def test_flags_are_read_before_anything_heavy_is_imported():
+    code = f"""
+import importlib, sys
+from official_bert.main import COMMANDS
+from official_bert.errors import UserError
+for module, attribute in COMMANDS.values():
+    command = getattr(importlib.import_module(module), attribute)
+    command.help("program")
+    for arguments in ([], ["--no_such_flag"]):
+        try:
+            command.parse(arguments)
+        except UserError:
+            pass
+        else:
+            raise AssertionError(command.script)
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = [sys.executable, "-m", *arguments]
+    return subprocess.run(
+        done, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+def test_help_and_mistakes_have_their_exit_codes():
+    done = run("run_pretraining", "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Pre-trains BERT")
+    assert done.stderr == ""
+    done = run("run_pretraining", "--lerning_rate=1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: unknown flag --lerning_rate; did you mean --learning_rate?\n"
+
+
+def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path: pathlib.Path):
+    # Python runs a module of this name when it starts; it sends the signal when TensorFlow's import begins.
+    (tmp_path / "sitecustomize.py").write_text(
+        """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tensorflow":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+""",
+        encoding="utf-8",
+    )
+    done = run("serve", "--model=a=b", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_tensorflow_is_imported_without_remarks_and_without_what_no_command_uses():
+    code = """
+import os, sys
+from official_bert.utils import tensorflow_import
+tensorflow_import.import_tensorflow()
+assert "keras" in sys.modules
+print([name for name in tensorflow_import.OFFERED_BY_KERAS if name in sys.modules])
+import matplotlib, sklearn
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
