@@ -16,23 +16,17 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from official_bert import command_line, distribution, files, manifest, records
-from data_gen import learn_vocabulary, pipeline, python_docs
-
-# isort: split
-import keras
-import keras_hub
 import tensorflow as tf
 import tensorflow_text
 
-from official_bert.command_line import option
-from official_bert.config import BertConfig
+from benchmarks import corpus
+from official_bert.data import manifest
 from official_bert.errors import UserError
-from official_bert.fast_tokenization import FastTokenizer
-from official_bert.input_pipeline import training_batches
-from official_bert.optimization import WarmupPolynomialDecay
-from official_bert.pretrainer import Pretrainer
-from official_bert.tokenization import FullTokenizer
+from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tokenization.fast import FastTokenizer
+from official_bert.utils import files
+from official_bert.utils.command_line import Command
+from official_bert.utils.flags import option
 
 ROOT = pathlib.Path(__file__).parent.parent
 ROUNDS = 5
@@ -149,64 +143,6 @@ def bench_tokenization(text: list[str], vocab_file: str) -> None:
     table("Tokenization, English, one process", "kB/s", sum(len(line) for line in text) / 1e3, seconds)
 
 
-class KerasHubPeer:
-    """keras-hub's BERT with its masked-LM head, trained by Keras: no next-sentence prediction, drop-out the same."""
-
-    def __init__(self, config: BertConfig, length: int) -> None:
-        backbone = keras_hub.models.BertBackbone(
-            vocabulary_size=config.vocab_size,
-            num_layers=config.num_hidden_layers,
-            num_heads=config.num_attention_heads,
-            hidden_dim=config.hidden_size,
-            intermediate_dim=config.intermediate_size,
-            dropout=config.hidden_dropout_prob,
-            max_sequence_length=length,
-        )
-        self.model = keras_hub.models.BertMaskedLM(backbone)
-        self.model.compile(
-            optimizer=keras.optimizers.AdamW(1e-4, global_clipnorm=1.0),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
-
-    def run(self, batches: tf.data.Dataset, steps: int) -> None:
-        def rename(batch: dict[str, tf.Tensor]) -> tuple[object, ...]:
-            inputs = {
-                "token_ids": batch["input_ids"],
-                "padding_mask": batch["input_mask"],
-                "segment_ids": batch["segment_ids"],
-                "mask_positions": batch["masked_lm_positions"],
-            }
-            return inputs, batch["masked_lm_ids"], batch["masked_lm_weights"]
-
-        self.model.fit(batches.map(rename).take(steps), epochs=1, verbose=0)
-
-
-def bench_training(paths: list[str], config: BertConfig, name: str, length: int, predictions: int, batch: int) -> None:
-    """A pre-training step in each of our ways, against keras-hub's."""
-    schema = records.pretraining_schema(length, predictions)
-    steps = 10
-
-    def ours(**settings: object) -> Callable[[], object]:
-        strategy = distribution.get_strategy("one_device")
-        pretrainer = Pretrainer(config, strategy, WarmupPolynomialDecay(1e-4, 1000), 1, **settings)  # type: ignore[arg-type]
-        data = training_batches(paths, batch, schema, seed=1)
-        batches = iter(strategy.experimental_distribute_dataset(data))
-        return lambda: pretrainer.train(batches, steps)
-
-    peer = KerasHubPeer(config, length)
-    seconds = in_turn(
-        {
-            "keras-hub BertMaskedLM, fit (no next-sentence prediction)": lambda: peer.run(
-                training_batches(paths, batch, schema, seed=1), steps
-            ),
-            "run_pretraining": ours(),
-            "run_pretraining --jit_compile": ours(jit_compile=True),
-            "run_pretraining --dtype=bfloat16": ours(dtype="mixed_bfloat16"),
-        }
-    )
-    table(f"Pre-training, {name}, length {length}, batch {batch}", "examples/s", steps * batch, seconds)
-
-
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What the benchmark is told."""
@@ -222,8 +158,7 @@ class Options:
             raise UserError("--text and --vocab_file go together; give both, or neither to measure everything")
 
 
-def main(_: list[str]) -> None:
-    options = command_line.read(Options)
+def main(options: Options) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if options.vocab_file:
             inputs = list(map(os.path.abspath, files.expand(options.text, "text")))
@@ -234,29 +169,16 @@ def main(_: list[str]) -> None:
 
 def bench_everything(folder: str, dupe_factor: int) -> None:
     """Gathers text and measures what this file can, with nothing but what Python and this package carry."""
-    print("gathering text, learning a vocabulary, writing records", flush=True)
-    documents, _ = python_docs.gather()
-    text_file, vocab_file, record_file = (f"{folder}/{name}" for name in ("text.txt", "vocab.txt", "records"))
-    text = [sentence for document in documents for sentence in document]
-    pathlib.Path(text_file).write_text("\n\n".join("\n".join(document) for document in documents))
-    learned = learn_vocabulary.learn(
-        learn_vocabulary.Options(input_file=[text_file], vocab_file=vocab_file, vocab_size=8000)
-    )
-    pathlib.Path(vocab_file).write_text("".join(piece + "\n" for piece in learned.pieces))
+    text, text_file, vocab_file = corpus.write_text(folder)
     inputs = [shutil.copy(text_file, f"{folder}/copy{number}.txt") for number in range(10)]
     bench_records(inputs, vocab_file, folder, dupe_factor, ALGORITHMS)
-    pipeline.create_pretraining_data(
-        pipeline.Options(input_file=[text_file], output_file=[record_file], vocab_file=vocab_file, dupe_factor=5)
-    )
     bench_tokenization(text, vocab_file)
-    path = ROOT / "configs" / "models" / "uncased_L-2_H-128_A-2.json"
-    config = BertConfig.from_json_file(str(path))
-    bench_training([record_file], config, "BERT-Tiny", 128, 20, 32)
-    small_vocabulary = dataclasses.replace(config, vocab_size=8000, num_hidden_layers=4, hidden_size=256,
-                                           num_attention_heads=4, intermediate_size=1024)  # fmt: skip
-    bench_training([record_file], small_vocabulary, "BERT-Mini with 8,000 pieces", 128, 20, 32)
 
 
 if __name__ == "__main__":
-    command_line.define(Options)
-    command_line.run(main)
+    Command(
+        script="benchmarks.bench",
+        summary="Measures speed, each thing against a peer in turn in one run",
+        main=main,
+        options=(Options,),
+    ).run()

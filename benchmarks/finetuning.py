@@ -10,21 +10,21 @@ import statistics
 import time
 from typing import Any
 
-from official_bert import command_line
-
-# isort: split
 import numpy as np
 
-from official_bert.command_line import option
-from official_bert.tasks import batches, glue
-from official_bert.tasks.bad_rows import BadRows
-from official_bert.tasks.starting import Start, read_start
+from official_bert.finetuning import batches
+from official_bert.finetuning.initial_model import InitialModel, read_initial_model
+from official_bert.finetuning.trainer import Trainer
+from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.tasks.glue import GlueTask
+from official_bert.tasks.options import GlueOptions
 from official_bert.tasks.task import Features
-from official_bert.tasks.trainer import Plan, Trainer
+from official_bert.utils.bad_rows import BadRows
+from official_bert.utils.command_line import Command
+from official_bert.utils.flags import option
 
 _BATCH, _LENGTH = 32, 128
 _PADDED, _LIKE = "padded to 128", "of like length"
-_TASK = glue.TASKS["sst-2"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,28 +42,28 @@ class Options:
     learning_rate: float = option(5e-4, "Theirs, when they learn.")
 
 
-def main(_: list[str]) -> None:
-    options = command_line.read(Options)
-    start = read_start(options.init, options.vocab_file)
-    train = _TASK.read(options.data_dir, "train", BadRows())
-    with start.tokenizer() as tokenizer:
-        began = time.perf_counter()
-        features = _TASK.featurize(train, tokenizer, _LENGTH)
-        print(f"features: {len(train) / (time.perf_counter() - began):,.0f} examples/s")
-        _compare_speed(options, start, features)
-        if not options.epochs:
-            return
-        dev = _TASK.read(options.data_dir, "dev", BadRows())
-        some, held_out = (_TASK.featurize(each, tokenizer, _LENGTH) for each in (train[: options.rows], dev))
-        for name in (_PADDED, _LIKE):
-            found = [_accuracy(options, name, start, some, held_out, dev, seed) for seed in range(options.seeds)]
-            shown = ", ".join(f"{100 * each:.1f}" for each in found)
-            print(f"{name}: accuracy {100 * statistics.fmean(found):.1f} % ({shown})")
+def main(options: Options) -> None:
+    task = GlueTask("sst-2", GlueOptions(data_dir=options.data_dir))
+    start = read_initial_model(options.init, options.vocab_file)
+    train = task.read("train", BadRows())
+    tokenizer = start.tokenizer()
+    began = time.perf_counter()
+    features = task.featurize(train, tokenizer, _LENGTH)
+    print(f"features: {len(train) / (time.perf_counter() - began):,.0f} examples/s")
+    _compare_speed(options, task, start, features)
+    if not options.epochs:
+        return
+    dev = task.read("dev", BadRows())
+    some, held_out = (task.featurize(each, tokenizer, _LENGTH) for each in (train[: options.rows], dev))
+    for name in (_PADDED, _LIKE):
+        found = [_accuracy(options, task, name, start, some, held_out, dev, seed) for seed in range(options.seeds)]
+        shown = ", ".join(f"{100 * each:.1f}" for each in found)
+        print(f"{name}: accuracy {100 * statistics.fmean(found):.1f} % ({shown})")
 
 
-def _compare_speed(options: Options, start: Start, features: Features) -> None:
-    trainer = Trainer(_TASK, start, Plan(_BATCH, 5e-5, 10_000, 10_000, 0.1, 1000, _LENGTH, random_seed=1))
-    plan = batches.training_plan(batches.row_lengths(features), _BATCH, seed=1, epoch=0)
+def _compare_speed(options: Options, task: GlueTask, start: InitialModel, features: Features) -> None:
+    trainer = Trainer(task, start, _config(5e-5, num_steps=10_000, steps_per_epoch=10_000, seed=1))
+    plan = batches.training_batch_indices(batches.row_lengths(features), _BATCH, seed=1, epoch=0)
     multiples = {_PADDED: _LENGTH, _LIKE: batches.MULTIPLE}
     rates: dict[str, list[float]] = {name: [] for name in multiples}
     for number in range(-1, options.rounds):  # the first round, which builds the graph, does not count
@@ -80,26 +80,50 @@ def _compare_speed(options: Options, start: Start, features: Features) -> None:
         print(f"{name}: {median:,.1f} examples/s, {median / medians[_PADDED]:.1f} times")
 
 
+def _config(learning_rate: float, num_steps: int, steps_per_epoch: int, seed: int) -> TrainingConfig:
+    return TrainingConfig(
+        train_batch_size=_BATCH,
+        learning_rate=learning_rate,
+        num_steps=num_steps,
+        steps_per_epoch=steps_per_epoch,
+        warmup_proportion=0.1,
+        eval_steps=steps_per_epoch,
+        max_seq_length=_LENGTH,
+        random_seed=seed,
+    )
+
+
 def _accuracy(
-    options: Options, name: str, start: Start, features: Features, held_out: Features, dev: list[Any], seed: int
+    options: Options,
+    task: GlueTask,
+    name: str,
+    start: InitialModel,
+    features: Features,
+    held_out: Features,
+    dev: list[Any],
+    seed: int,
 ) -> float:
     lengths = batches.row_lengths(features)
     per_epoch = -(-len(features) // _BATCH)
     steps = options.epochs * per_epoch
     trainer = Trainer(
-        _TASK, start, Plan(_BATCH, options.learning_rate, steps, per_epoch, 0.1, per_epoch, _LENGTH, random_seed=seed)
+        task, start, _config(options.learning_rate, num_steps=steps, steps_per_epoch=per_epoch, seed=seed)
     )
     for epoch in range(options.epochs):
         # Rows that are all as long share batches as chance has it.
         like = lengths if name == _LIKE else np.ones_like(lengths)
-        plan = batches.training_plan(like, _BATCH, seed, epoch)
+        plan = batches.training_batch_indices(like, _BATCH, seed, epoch)
         multiple = batches.MULTIPLE if name == _LIKE else _LENGTH
         data = batches.training_data(features, plan, _LENGTH, multiple=multiple)
         trainer.model.fit(data, verbose=0, shuffle=False)
-    predictions = _TASK.decode(trainer.predict(held_out, 64), held_out, dev)
-    return _TASK.metrics(predictions, dev)["accuracy"]
+    predictions = task.decode(trainer.predict(held_out, 64), held_out, dev)
+    return task.metrics(predictions, dev)["accuracy"]
 
 
 if __name__ == "__main__":
-    command_line.define(Options)
-    command_line.run(main)
+    Command(
+        script="benchmarks.finetuning",
+        summary="Batches of like length against padding to 128",
+        main=main,
+        options=(Options,),
+    ).run()

@@ -13,17 +13,18 @@ import os
 import statistics
 from typing import Any
 
-from official_bert import command_line
-
-# isort: split
 import numpy as np
 
-from official_bert import files, finetuning_sweep, task_models
-from official_bert.command_line import option
-from official_bert.finetuning_options import Options as FineTuningOptions
-from official_bert.tasks.all_tasks import find_task
-from official_bert.tasks.bad_rows import BadRows
+from official_bert.finetuning import sweep
+from official_bert.finetuning.options import Options as FineTuningOptions
+from official_bert.finetuning.runner import task_of
+from official_bert.modeling import task_models
+from official_bert.tasks.options import options_class
 from official_bert.tasks.task import Task
+from official_bert.utils import files
+from official_bert.utils.bad_rows import BadRows
+from official_bert.utils.command_line import Command
+from official_bert.utils.flags import option
 
 _SMALL = {"learning_rate": 5e-4, "train_batch_size": 32, "num_train_epochs": 4.0}
 # The settings of each task, the same for both beginnings; none was searched for.
@@ -51,19 +52,18 @@ class Options:
     random_seeds: list[str] = option(["1", "2", "3"], "A run with each.")
 
 
-def main(_: list[str]) -> None:
-    options = command_line.read(Options)
+def main(options: Options) -> None:
     lines = ["| task | score | commonest class | random weights | pre-trained |", "|---|---|---|---|---|"]
     for name in options.tasks:
         given = {start: _given(options, name, start) for start in (_RANDOM, _PRETRAINED)}
-        task = find_task(given[_PRETRAINED])
+        task = task_of(given[_PRETRAINED])
         cells = []
         for each in given.values():
-            (row,) = finetuning_sweep.run_sweep(each)
+            (row,) = sweep.run_sweep(each)
             values = [100 * value for value in row["scores"][f"{task.eval_splits[0]}/{task.best_metric}"]]
             deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
             cells.append(f"{statistics.fmean(values):.1f}{deviation}")
-        lines.append(f"| {name} | {task.best_metric} | {_commonest(task, given[_RANDOM])} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {task.best_metric} | {_commonest(task)} | {' | '.join(cells)} |")
     print("\n".join(lines))
 
 
@@ -74,7 +74,7 @@ def _given(options: Options, name: str, start: str) -> FineTuningOptions:
         data_dir = _tagging_parts(data_dir, os.path.join(options.output_dir, "data"))
     return FineTuningOptions(
         task=name,
-        data_dir=data_dir,
+        task_options=options_class(name)(data_dir=data_dir),
         init=options.init if start == _PRETRAINED else os.path.join(options.init, "bert_config.json"),
         vocab_file=None if start == _PRETRAINED else os.path.join(options.init, "vocab.txt"),
         output_dir=os.path.join(options.output_dir, name, start.replace(" ", "_")),
@@ -95,9 +95,9 @@ def _tagging_parts(source: str, target: str) -> str:
     return target
 
 
-def _commonest(task: Task, options: FineTuningOptions) -> str:
+def _commonest(task: Task) -> str:
     """The score of the training data's commonest class (or mean); a dash where there is none."""
-    train, dev = (task.read(options.data_dir or "", split, BadRows()) for split in ("train", task.eval_splits[0]))
+    train, dev = (task.read(split, BadRows()) for split in ("train", task.eval_splits[0]))
     predictions: Any
     if task.kind == task_models.TAGGING:
         tag = _mode([tag for sentence in train for tag in sentence.tags])
@@ -120,5 +120,5 @@ def _mode(values: list[Any]) -> Any:
 
 
 if __name__ == "__main__":
-    command_line.define(Options)
-    command_line.run(main)
+    summary = "What pre-training is worth."
+    Command(script="benchmarks.scores", summary=summary, main=main, options=(Options,)).run()

@@ -15,28 +15,31 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
-from official_bert import command_line
-from data_gen import learn_vocabulary, python_docs
-
-# isort: split
 import numpy as np
 import tensorflow as tf
 
-from official_bert import export, finetuned, task_models
 from benchmarks.serving_load import start_server
-from official_bert.checkpoint_formats import hugging_face
-from official_bert.checkpoint_formats.checkpoint import Checkpoint
-from official_bert.command_line import option
-from official_bert.config import BertConfig
-from official_bert.encoder import build_encoder
+from data_gen import python_prose, vocabulary_learning
+from data_gen.options import VocabularyOptions
+from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.checkpoint import Checkpoint
+from official_bert.checkpoints.formats import hugging_face
 from official_bert.errors import UserError
-from official_bert.progress import Progress
+from official_bert.export import portable, saved_model
+from official_bert.export.options import SavedModelOptions
+from official_bert.modeling import task_models
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.encoder import build_encoder
+from official_bert.utils.command_line import Command
+from official_bert.utils.flags import option
+from official_bert.utils.progress import Progress
 
 ROOT = pathlib.Path(__file__).parent.parent
 SIZES = {"tiny": "uncased_L-2_H-128_A-2", "base": "uncased_L-12_H-768_A-12"}
 NAMES = {"tiny": "BERT-Tiny", "base": "BERT-Base"}
 CLIENTS = 32
 CLOSE = 1e-4
+_HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,21 +51,21 @@ class Options:
     seconds: float = option(3.0, "How long each is measured in a round.")
 
 
-def make_models(size: str, texts: list[str], vocab: str, folder: str) -> tuple[str, str]:
-    """Writes a classifier with random weights; returns the export's folder and one for Hugging Face."""
+def make_models(size: str, vocab: str, folder: str) -> tuple[str, str, str]:
+    """Writes a classifier with random weights; returns its folder, the export's, and one for Hugging Face."""
     config = BertConfig.from_json_file(str(ROOT / "configs" / "models" / f"{SIZES[size]}.json"))
     config = dataclasses.replace(config, vocab_size=len(vocab.splitlines()))
-    model = task_models.classifier(build_encoder(config, seed=1), 2, seed=2)
+    model = task_models.build_classifier(build_encoder(config, seed=1), 2, seed=2)
     labels = ["no", "yes"]
     description = {"task": "bench", "kind": task_models.CLASSIFICATION, "pair": False, "labels": labels,
                    "num_choices": None, "max_seq_length": 128}  # fmt: skip
     trained, exported, theirs = (f"{folder}/{size}-{name}" for name in ("trained", "exported", "theirs"))
     finetuned.save(trained, model, description, config, vocab, do_lower_case=True)
-    export.export(export.Options(model_dir=trained, export_dir=exported))
+    saved_model.export(SavedModelOptions(model_dir=trained, export_dir=exported))
     weights = {variable.path: variable.numpy() for variable in model.variables if "seed" not in variable.path}
     pathlib.Path(theirs).mkdir()
     hugging_face.write(Checkpoint(config, weights, vocab, True, labels=tuple(labels)), theirs)
-    return exported, theirs
+    return trained, exported, theirs
 
 
 def one_at_a_time(answer: Callable[[str], object], texts: Iterator[str], lasting: float) -> list[float]:
@@ -84,7 +87,9 @@ async def _client(address: str, texts: Iterator[str], end: float, seconds: list[
         is_first = False
         body = json.dumps({"instances": [next(texts)]}).encode()
         start = time.perf_counter()
-        writer.write(b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.write(
+            b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
         head = await reader.readuntil(b"\r\n\r\n")
         if b" 200 " not in head[:15]:
             raise RuntimeError(f"the server answered {head!r}")
@@ -117,6 +122,29 @@ def hugging_face_pipeline(folder: str) -> Callable[[str], list[dict[str, float]]
     return lambda text: classify([text], truncation=True, max_length=128)[0]
 
 
+def onnx_runtime(trained: str, theirs: str) -> Callable[[str], np.ndarray] | None:
+    """The model in ONNX Runtime behind Hugging Face's tokenizer, or None where one of them is not installed."""
+    try:
+        import onnxruntime
+        import tf2onnx  # noqa: F401
+        import transformers
+    except ImportError:
+        return None
+    path = f"{trained}.onnx"
+    portable.convert(saved_model.read_source(trained), portable.ONNX, False, path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(theirs)
+    names = {"input_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
+
+    def answer(text: str) -> np.ndarray:
+        encoded = tokenizer([text], truncation=True, max_length=128, return_tensors="np")
+        (logits,) = session.run(None, {name: encoded[each].astype(np.int32) for name, each in names.items()})
+        powers = np.exp(logits[0] - logits[0].max())
+        return np.asarray(powers / powers.sum())
+
+    return answer
+
+
 def forever(texts: list[str]) -> Iterator[str]:
     """The texts, again and again."""
     while True:
@@ -125,9 +153,13 @@ def forever(texts: list[str]) -> Iterator[str]:
 
 def measure(size: str, texts: list[str], vocab: str, folder: str, options: Options) -> None:
     """Prints the table of one size."""
-    exported, theirs = make_models(size, texts, vocab, folder)
+    trained, exported, theirs = make_models(size, vocab, folder)
     serve = tf.saved_model.load(f"{exported}/1").signatures["serving_default"]
-    pipeline = hugging_face_pipeline(theirs)
+    pipeline, onnx = hugging_face_pipeline(theirs), onnx_runtime(trained, theirs)
+    if onnx:
+        for text in texts[:20]:
+            if not np.allclose(serve(text=tf.constant([text]))["probabilities"][0], onnx(text), atol=CLOSE):
+                raise RuntimeError(f"the model differs in ONNX Runtime for {text!r}")
     if pipeline:
         for text in texts[:20]:
             own = dict(zip(("no", "yes"), serve(text=tf.constant([text]))["probabilities"][0].numpy(), strict=True))
@@ -145,6 +177,8 @@ def measure(size: str, texts: list[str], vocab: str, folder: str, options: Optio
             "serve without batches, 32 clients": (CLIENTS, lambda: over_http(alone, source, CLIENTS, lasting)),
             "serve, 32 clients": (CLIENTS, lambda: over_http(batching, source, CLIENTS, lasting)),
         }
+        if onnx:
+            candidates = {"ONNX Runtime": (1, lambda: one_at_a_time(onnx, source, lasting)), **candidates}
         if pipeline:
             candidates = {"Hugging Face pipeline": (1, lambda: one_at_a_time(pipeline, source, lasting)), **candidates}
         else:
@@ -173,19 +207,18 @@ def table(title: str, measured: dict[str, tuple[int, list[list[float]]]]) -> Non
         print(f"| {name} | {p50:.1f} | {p99:.1f} | {rate:,.0f} | {rate / first:.2f} |", flush=True)
 
 
-def main(_: list[str]) -> None:
-    options = command_line.read(Options)
+def main(options: Options) -> None:
     unknown = set(options.sizes) - SIZES.keys()
     if unknown or options.rounds < 1:
         raise UserError(
             f"--sizes={','.join(options.sizes)} --rounds={options.rounds}; give tiny, base or both, and 1 or more"
         )
     with tempfile.TemporaryDirectory() as folder:
-        documents, _ = python_docs.gather()
+        documents, _ = python_prose.gather()
         text_file = pathlib.Path(folder) / "text.txt"
         text_file.write_text("\n\n".join("\n".join(document) for document in documents))
-        learned = learn_vocabulary.learn(
-            learn_vocabulary.Options(input_file=[str(text_file)], vocab_file=f"{folder}/vocab.txt", vocab_size=8000)
+        learned = vocabulary_learning.learn(
+            VocabularyOptions(input_file=[str(text_file)], vocab_file=f"{folder}/vocab.txt", vocab_size=8000)
         )
         vocab = "".join(piece + "\n" for piece in learned.pieces)
         sentences = [sentence for document in documents for sentence in document]
@@ -195,5 +228,9 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command_line.define(Options)
-    command_line.run(main)
+    Command(
+        script="benchmarks.serving",
+        summary="Measures answers to text, against one request at a time and Hugging Face",
+        main=main,
+        options=(Options,),
+    ).run()

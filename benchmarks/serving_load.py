@@ -25,15 +25,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from official_bert import command_line
-
-# isort: split
-from official_bert.command_line import option
 from official_bert.errors import UserError
-from tests import served_models
+from official_bert.utils.command_line import Command
+from official_bert.utils.flags import option
+from tests.serving import served_models
 
 ROOT = pathlib.Path(__file__).parent.parent
 CLOSE = 1e-4  # floats differ by rounding with the batch that they are computed in
+_HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 GROWTH = 1.1  # of memory, from the second quarter of the time to the last
 WORDS = "the quick brown fox jumps over a lazy dog while Ünder 漢字 😀 [MASK] , and so on .".split()
 
@@ -95,7 +94,9 @@ class Load:
         host, port = self.address.split(":")
         while self.going_on:
             body = json.dumps({"instances": [chance.choice(self.texts)] * 8}).encode()
-            head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            head = (
+                f"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            )
             content = head + body
             with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=60) as connection:
                 if chance.random() < 0.5:  # a reset, as of a killed process, instead of a close
@@ -159,8 +160,7 @@ def megabytes(address: str) -> float:
     return float(text.split("\nprocess_resident_memory_bytes ")[1].split()[0]) / 1e6
 
 
-def main(_: list[str]) -> int:
-    options = command_line.read(Options)
+def main(options: Options) -> int:
     chance = random.Random(1)
     texts = [" ".join(chance.choices(WORDS, k=chance.choice([1, 3, 10, 40, 200]))) for _ in range(200)]
     with tempfile.TemporaryDirectory() as name:
@@ -232,5 +232,9 @@ def run(load: Load, folder: pathlib.Path, options: Options) -> list[int]:
 
 
 if __name__ == "__main__":
-    command_line.define(Options)
-    command_line.run(main)
+    Command(
+        script="benchmarks.serving_load",
+        summary="Loads the server and checks every answer, while much goes wrong",
+        main=main,
+        options=(Options,),
+    ).run()
