@@ -1,6 +1,6 @@
-# Each target makes the virtual environment .venv on first use, with any Python 3.11 to 3.13; tpu-check and test-tf-2.19
-# make one of their own.
-.PHONY: quickstart test test-slow test-tf-2.19 tpu-check lint bench clean
+# Each target makes the virtual environment .venv on first use, with any Python 3.11 to 3.13; tpu-check, test-clean and
+# test-tf-2.19 make one of their own.
+.PHONY: quickstart test test-slow mutations test-clean test-tf-2.19 tpu-check tpu-check-recipes test-install lint bench bench-pretraining clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -13,11 +13,13 @@ BIN := .venv/bin
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 was found; install one, or name it: make PYTHON=... $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $* || { rm -rf $*; echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu install python3-venv" >&2; exit 1; }
 
-.venv/runtime: requirements.txt | .venv/bin/python
+# The checkout itself is installed too, so that scripts in other folders can import it.
+.venv/runtime: requirements.txt constraints.txt pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-.venv/development: requirements-dev.txt requirements-beam.txt .venv/runtime
+.venv/development: requirements-dev.txt .venv/runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
@@ -44,21 +46,34 @@ quickstart: .venv/runtime
 
 # Two processes, whatever the machine: each takes two gigabytes or so.
 test: .venv/development
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_FLAGS)
 
 test-slow: .venv/development
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(PYTEST_FLAGS)
+
+# Breaks one line at a time and expects tests to fail: an hour or so on two cores. MUTATIONS='--only=tokenization' for some.
+mutations: .venv/development
+	$(BIN)/python -m tests.mutations $(MUTATIONS)
+
+# Exported models answer in an environment that has TensorFlow and tensorflow-text alone.
+.venv-clean/ready: constraints.txt | .venv-clean/bin/python
+	.venv-clean/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt tensorflow tensorflow-text
+	@touch $@
+
+test-clean: .venv/development .venv-clean/ready
+	OFFICIAL_BERT_CLEAN_PYTHON=$(CURDIR)/.venv-clean/bin/python $(BIN)/python -m pytest -m "slow or not slow" \
+		tests/checkpoints/test_round_trip.py
 
 # Pre-training on the TensorFlow of a TPU's host: the tests of what run_pretraining imports.
-TF_2_19_TESTS := config cost input_pipeline model optimization records rematerialization report resuming structure \
-	training tpu_check
+TF_2_19_TESTS := tests/modeling/test_config.py tests/modeling/test_model.py tests/modeling/test_rematerialization.py \
+	tests/data tests/optimization tests/pretraining tests/tpu_check tests/test_structure.py
 
 .venv-tf-2.19/ready: requirements-tf-2.19.txt | .venv-tf-2.19/bin/python
 	.venv-tf-2.19/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-tf-2.19.txt
 	@touch $@
 
 test-tf-2.19: .venv-tf-2.19/ready
-	.venv-tf-2.19/bin/python -m pytest $(TF_2_19_TESTS:%=tests/test_%.py)
+	.venv-tf-2.19/bin/python -m pytest $(TF_2_19_TESTS)
 
 # Whether a run fits a TPU, without one; CHECK is flags of run_pretraining, as far as its step depends on them.
 CHECK ?= --bert_config_file=configs/models/uncased_L-12_H-768_A-12.json --train_batch_size=512 --dtype=bfloat16
@@ -70,6 +85,27 @@ CHECK ?= --bert_config_file=configs/models/uncased_L-12_H-768_A-12.json --train_
 tpu-check: .venv-tpu-check/ready
 	.venv-tpu-check/bin/python -m tpu_check $(CHECK)
 
+# Every phase of the recipes in configs/, or of those named: make tpu-check-recipes RECIPES=--recipes=FILE.
+tpu-check-recipes: .venv-tpu-check/ready
+	.venv-tpu-check/bin/python -m tpu_check.check_recipes $(RECIPES)
+
+# Builds the wheel and uses it outside of the checkout, in a fresh environment for each Python that is here: the help of
+# each command, a tiny run of pre-training, records. LOWEST=1 installs the lowest versions that pyproject.toml accepts.
+I := .install
+VERSIONS ?= 3.11 3.12 3.13
+
+test-install: .venv/bin/python
+	rm -rf build $I && mkdir $I
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir=$I .
+	@set -e; found=; for version in $(VERSIONS); do \
+		for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python none; do \
+			"$$python" -c 'import venv' 2> /dev/null && break; done; \
+		[ "$$python" = none ] && { echo "note: there is no Python $$version here"; continue; }; \
+		found=yes; "$$python" -m venv $I/environment; \
+		$I/environment/bin/python tests/install/use_installed.py $I $(if $(LOWEST),--lowest); \
+		rm -rf $I/environment; \
+	done; [ -n "$$found" ] || { echo "error: no Python of $(VERSIONS) was found" >&2; exit 1; }
+
 lint: .venv/development
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -77,7 +113,14 @@ lint: .venv/development
 
 bench: .venv/development
 	$(BIN)/python -m benchmarks.bench
+	$(BIN)/python -m benchmarks.pretraining
+	$(BIN)/python -m benchmarks.generation
 	$(BIN)/python -m benchmarks.serving
 
+# What takes longer: BERT-Base, and every setting of each program.
+bench-pretraining: .venv/development
+	$(BIN)/python -m benchmarks.pretraining --sizes=base --batch_size=8 --steps=3
+	$(BIN)/python -m benchmarks.pretraining --sizes=tiny --all_ways --rounds=3
+
 clean:
-	rm -rf .venv .venv-tf-2.19 .venv-tpu-check $Q
+	rm -rf .venv .install build *.egg-info .venv-clean .venv-tf-2.19 .venv-tpu-check $Q
