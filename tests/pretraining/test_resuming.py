@@ -549,25 +549,30 @@ def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(
     subprocess.run(command("straight"), cwd=ROOT, capture_output=True, check=True)
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     rng = random.Random(time.time_ns())
-    targets = [0, *sorted(rng.sample(range(20, 780), 10))]
+    targets = [0, *(start + rng.randrange(74) for start in range(20, 760, 74))]
     went_on = 0
     for target in targets:
         output = tmp_path / f"{target}.txt"
+        began_at = tf.train.latest_checkpoint(str(killed))
+        # The run before may have passed this target: it is killed only after steps of its own.
+        until = max(target, _last_step(killed) + 1)
         with output.open("w") as writer:
             unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}  # or a kill takes what was printed with it
             process = subprocess.Popen(
                 command("killed"), cwd=ROOT, stdout=writer, stderr=subprocess.DEVNULL, env=unbuffered
             )
-        while target and process.poll() is None and _last_step(killed) < target:
+        while target and process.poll() is None and _last_step(killed) < until:
             time.sleep(0.005)
         time.sleep(rng.uniform(0, 0.1) if target else rng.uniform(0, 5))
         assert process.poll() is None, "it ended before it could be killed"
         process.kill()
         process.wait()
-        went_on += "going on from" in output.read_text()
+        if target and began_at:
+            assert "going on from" in output.read_text()
+            went_on += 1
     done = subprocess.run(command("killed"), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert went_on >= 9
+    assert went_on >= 8  # all but the first two, which may be killed before the first checkpoint
     assert_same_to_the_bit(checkpoint(straight, 800), checkpoint(killed, 800))
     for kind in ("train", "eval"):
         logs = [[(line["step"], line["loss"]) for line in read_log(str(folder), kind)] for folder in (straight, killed)]
