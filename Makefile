@@ -1,6 +1,6 @@
 # Each target makes the virtual environment .venv on first use, with any Python 3.11 to 3.13; tpu-check, test-clean and
 # test-tf-2.19 make one of their own.
-.PHONY: quickstart test test-slow mutations test-clean test-tf-2.19 tpu-check tpu-check-recipes test-install lint bench bench-pretraining clean
+.PHONY: quickstart test test-slow mutations test-clean test-tf-2.19 tpu-check tpu-check-recipes test-install lint bench bench-growth bench-pretraining clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -116,6 +116,11 @@ bench: .venv/development
 	$(BIN)/python -m benchmarks.pretraining
 	$(BIN)/python -m benchmarks.generation
 	$(BIN)/python -m benchmarks.serving
+
+# How cost grows with length, batch, size, corpus and workers, with pictures.
+bench-growth: .venv/development
+	$(BIN)/python -m benchmarks.growth --picture=docs/images/growth.svg
+	$(BIN)/python -m benchmarks.generation --picture=docs/images/generation.svg
 
 # What takes longer: BERT-Base, and every setting of each program.
 bench-pretraining: .venv/development

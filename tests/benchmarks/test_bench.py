@@ -23,3 +23,20 @@ def test_the_benchmark_of_records_makes_the_same_records_with_any_number_of_work
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
     assert [row[0].removeprefix("| ") for row in rows] == list(bench.ALGORITHMS)
     assert all(float(value.replace(",", "").rstrip(" |")) > 0 for row in rows for value in row[1:4])
+
+
+# matplotlib's dependencies warn when they are imported.
+@pytest.mark.filterwarnings("ignore")
+def test_the_pictures_of_growth_show_every_point(tmp_path: pathlib.Path):
+    from benchmarks import growth
+
+    results = {
+        title: {point: growth.Cost(rate=10.0 * point.batch, cpu=2.5, memory=1000.0) for point in points}
+        for title, points in growth.TABLES.items()
+    }
+    picture = tmp_path / "growth.svg"
+    growth.draw(results, str(picture))
+    markers = picture.read_text().count("<use ")
+    assert markers > sum(map(len, (growth.LENGTHS, growth.BATCHES, growth.MEMORY)))
+    lines = growth.table("Size", results["Size, length 128, batch 16"]).splitlines()
+    assert lines[-1] == "| base | 128 | 16 | no | 160.0 | 20,480 | 2.50 | 1,000 |"
