@@ -23,6 +23,7 @@ import numpy as np
 
 from data_gen import run_plan, text_formats, token_store, worker
 from data_gen.instances import InstanceConfig
+from data_gen.record_summary import NO_INSTANCE
 from data_gen.run_plan import Settings, TextPlan
 from data_gen.text_lines import FileState, check_unchanged
 from data_gen.worker import TextError
@@ -75,6 +76,9 @@ def create(
             blocks = [{"block": [number, block]} for number in range(plan.passes) for block in range(len(plan.blocks))]
             workers.grow(min(settings.num_workers, len(blocks)))
             counts = workers.do_all("making instances", blocks, "blocks")
+            if not any(each["instances"] for each in counts):
+                shutil.rmtree(folder)
+                raise UserError(NO_INSTANCE)
             shards = workers.do_all(
                 "writing records", [{"shard": [number]} for number in range(len(plan.outputs))], "shards"
             )

@@ -7,7 +7,7 @@ tests/data_gen/test_masking_parity.py compares them.
 import dataclasses
 import random
 
-from official_bert.data.masking_rates import BERT_RATES
+from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.tokenization import exact
 
 
@@ -55,12 +55,13 @@ def mask(
     vocabulary: MaskingVocabulary,
     whole_words: bool,
     rng: random.Random,
+    rates: MaskingRates = BERT_RATES,
 ) -> tuple[list[int], list[int], list[int]]:
     """Masks tokens of an instance.
 
-    Of the chosen tokens 80 % become [MASK], 10 % stay, 10 % become a random token (see `MaskingRates`). This is decided
-    for each token, also within a whole word. With `whole_words` the pieces of a word are chosen together or not at all,
-    and a word that would exceed the budget is skipped.
+    Of the chosen tokens 80 % become [MASK], 10 % stay, 10 % become a random token, unless `rates` says otherwise. This
+    is decided for each token, also within a whole word. With `whole_words` the pieces of a word are chosen together or
+    not at all, and a word that would exceed the budget is skipped.
 
     A quirk of the original is kept. A piece that begins with "##" joins the word before it, even across [SEP]. That
     happens where truncation has cut the second segment within a word.
@@ -71,6 +72,7 @@ def mask(
         vocabulary: what the ids mean.
         whole_words: whether words are masked as a whole.
         rng: the random numbers; the order of draws is the original's.
+        rates: what replaces the chosen tokens.
 
     Returns:
         The ids after masking, the chosen positions in ascending order, and their original ids.
@@ -93,9 +95,9 @@ def mask(
         if len(chosen) + len(word) > budget:
             continue
         for position in word:
-            if rng.random() < BERT_RATES.mask_probability:
+            if rng.random() < rates.mask_probability:
                 masked[position] = vocabulary.mask
-            elif rng.random() >= BERT_RATES.same_probability_of_rest:
+            elif rng.random() >= rates.same_probability_of_rest:
                 masked[position] = vocabulary.words[rng.randint(0, len(vocabulary.words) - 1)]
             chosen.append(position)
     chosen.sort()

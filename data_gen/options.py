@@ -3,6 +3,8 @@
 import dataclasses
 import os
 
+from official_bert.data.masking_rates import BERT_RATES, MaskingRates
+from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, SENTENCE_OBJECTIVES, SENTENCE_ORDER
 from official_bert.errors import UserError
 from official_bert.utils.flags import option
 
@@ -44,6 +46,18 @@ class RecordOptions:
         group=RECORDS,
     )
     masked_lm_prob: float = option(0.15, "The share of tokens to predict.", group=MASKING)
+    masking_rates: str = option(
+        str(BERT_RATES),
+        "Of the tokens to predict, the percentages that become [MASK], stay, and become a random token.",
+        group=MASKING,
+    )
+    sentence_objective: str = option(
+        NEXT_SENTENCE,
+        f"{NEXT_SENTENCE}: b follows a, or comes from elsewhere; {SENTENCE_ORDER}: a and b follow each other, or are "
+        f"swapped (ALBERT); {NONE}: one segment of whole sentences, across documents (RoBERTa).",
+        SENTENCE_OBJECTIVES,
+        group=RECORDS,
+    )
     short_seq_prob: float = option(
         0.1, "How likely a document is cut into sequences shorter than the maximum.", group=RECORDS
     )
@@ -107,6 +121,7 @@ class RecordOptions:
             raise UserError(f"--masked_lm_prob is {self.masked_lm_prob}; expected a share between 0 and 1")
         if not 0 <= self.short_seq_prob <= 1:
             raise UserError(f"--short_seq_prob is {self.short_seq_prob}; expected a probability from 0 to 1")
+        MaskingRates.parse(self.masking_rates)
         if not any(self.output_file):
             raise UserError("--output_file is empty; give one or more files, separated by commas")
         if len(self.output_file) > 1 and (self.num_shards > 1 or self.shard_size_mb):

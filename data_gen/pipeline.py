@@ -67,6 +67,8 @@ def instance_config(options: RecordOptions, vocab: dict[str, int]) -> InstanceCo
         masked_lm_prob=options.masked_lm_prob,
         short_seq_prob=options.short_seq_prob,
         do_whole_word_mask=options.do_whole_word_mask,
+        masking_rates=options.masking_rates,
+        sentence_objective=options.sentence_objective,
         cls=vocab[exact.CLS],
         sep=vocab[exact.SEP],
         vocabulary=masking.MaskingVocabulary.of(vocab),

@@ -7,6 +7,8 @@ from data_gen import record_batches, record_report, record_samples
 from data_gen.options import InspectionOptions
 from data_gen.record_samples import Sample
 from data_gen.record_statistics import Statistics
+from official_bert.data import manifest
+from official_bert.data.sentence_objectives import objective_of
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
 from official_bert.utils import files
@@ -35,9 +37,11 @@ def inspect(options: InspectionOptions) -> None:
     samples: list[Sample] = []
     for path in paths:
         number = 0
+        objective = _objective(path)
         for batch in record_batches.batches(path, schema, progress.advance):
             for row in range(min(len(batch["input_ids"]), options.num_records - len(samples))):
-                samples.append(record_samples.sample(batch, row, vocab, f"{path}, record {number + row} (from 0)"))
+                name = f"{path}, record {number + row} (from 0)"
+                samples.append(record_samples.sample(batch, row, vocab, name, objective))
                 print(_readable(samples[-1]), end="\n\n")
             number += len(batch["input_ids"])
             statistics.add(batch)
@@ -53,6 +57,14 @@ def inspect(options: InspectionOptions) -> None:
             print(f"  {count:>13,} {100 * count / statistics.predictions:5.1f} %  {token}")
     if options.report:
         print(f"\nwritten to {options.report}")
+
+
+def _objective(path: str) -> str:
+    try:
+        described = manifest.of_files([path])
+    except UserError:  # the file is not the manifest's: it is shown as it is
+        described = {}
+    return objective_of(described[path][0].source["flags"] if path in described else {})
 
 
 def _readable(sample: Sample) -> str:

@@ -7,12 +7,13 @@ import numpy as np
 
 from data_gen import record_batches
 from data_gen.record_batches import Batch, token_name
+from official_bert.data.sentence_objectives import LABELS, NEXT_SENTENCE, NONE, SENTENCE_ORDER
 from official_bert.tokenization import exact
 
 # The token in the record, and the original token if it is to be predicted.
 Token = tuple[str, str | None]
 
-_LABELS = ("b follows a in the text", "b comes from elsewhere")
+_LABEL_NAMES = {NEXT_SENTENCE: "next sentence", SENTENCE_ORDER: "sentence order", NONE: "label of the segments"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Sample:
     segments: list[tuple[str, list[Token]]]
 
 
-def sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str) -> Sample:
+def sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str, objective: str = NEXT_SENTENCE) -> Sample:
     """Returns a record of a batch in words.
 
     Args:
@@ -38,6 +39,7 @@ def sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str) -> Sampl
         row: of the record.
         vocab: token to id.
         name: which record it is.
+        objective: what the label is about, one of SENTENCE_OBJECTIVES.
     """
     one = {feature: values[row : row + 1] for feature, values in batch.items()}
     tokens = {number: token for token, number in vocab.items()}
@@ -54,11 +56,12 @@ def sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str) -> Sampl
     ]
     label = int(one["next_sentence_labels"][0, 0])
     properties = [
-        f"next sentence: {_LABELS[label]} ({label})",
+        f"{_LABEL_NAMES[objective]}: {LABELS[objective][label]} ({label})",
         f"{length} tokens, {len(ids) - length} positions of padding",
         _predictions(ids, originals, vocab) if "masked_lm_positions" in one else "not masked: that happens in training",
     ]
-    return Sample(name, properties, [("a", text[:first]), ("b", text[first:])])
+    segments = [("a", text[:first]), ("b", text[first:])]
+    return Sample(name, properties, segments[:1] if objective == NONE else segments)
 
 
 def _predictions(ids: np.ndarray, originals: dict[int, int], vocab: Mapping[str, int]) -> str:

@@ -7,6 +7,11 @@ from data_gen.instances import Instance
 # Names in the manifest that differ from those of the fields.
 _MANIFEST_NAMES = {"documents": "text_documents", "unknown": "text_unknown"}
 
+NO_INSTANCE = (
+    "the text gives no instance: --sentence_objective=sentence_order needs documents of two sentences; empty lines end "
+    "documents"
+)
+
 
 @dataclasses.dataclass
 class RecordSummary:
@@ -21,7 +26,7 @@ class RecordSummary:
         tokens: positions that are not padding.
         maskable: tokens that are neither [CLS] nor [SEP].
         predictions: tokens to be predicted.
-        random_next: records whose second segment comes from elsewhere.
+        random_next: records with the label 1: b comes from elsewhere, or a and b are swapped.
     """
 
     documents: int
@@ -39,7 +44,7 @@ class RecordSummary:
         self.instances += 1
         self.positions += max_seq_length
         self.tokens += len(instance.input_ids)
-        self.maskable += len(instance.input_ids) - 3
+        self.maskable += len(instance.input_ids) - instance.special
         self.predictions += len(instance.masked_lm_ids)
         self.random_next += instance.is_random_next
 
@@ -66,7 +71,7 @@ class RecordSummary:
                 f"tokens in text    {self.text_tokens:,}, {100 * self.unknown / self.text_tokens:.2f} % of them [UNK]",
                 f"instances         {self.instances:,}",
                 f"tokens            {self.tokens:,}",
-                f"random next       {100 * self.random_next / self.instances:.1f} % of the instances",
+                f"random or swapped {100 * self.random_next / self.instances:.1f} % of the instances",
                 f"to be predicted   {self._predicted()}",
                 f"padding           {100 * (1 - self.tokens / self.positions):.1f} % of all positions",
             )

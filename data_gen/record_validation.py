@@ -15,15 +15,16 @@ from official_bert.tokenization import exact
 _Check = tuple[np.ndarray, np.ndarray, str]
 
 
-def first_violation(batch: Batch, vocab: Mapping[str, int] | None) -> tuple[int, str] | None:
+def first_violation(batch: Batch, vocab: Mapping[str, int] | None, one_segment: bool = False) -> tuple[int, str] | None:
     """Returns the row of the first record that violates a rule, and a message that says how; or None.
 
     Args:
         batch: features by name, [B, *shape], with values within the schema's limits.
         vocab: token to id, or None: then [CLS] and [SEP] are not checked.
+        one_segment: whether the records have one segment, with a [SEP] between documents, instead of two.
     """
     first: tuple[int, str] | None = None
-    for wrong, values, message in _checks(batch, vocab):
+    for wrong, values, message in _checks(batch, vocab, one_segment):
         rows = np.asarray(wrong.any(axis=1))
         row = int(rows.argmax())
         # Later checks assume the earlier ones, so a record is reported with the first rule that it violates.
@@ -33,7 +34,7 @@ def first_violation(batch: Batch, vocab: Mapping[str, int] | None) -> tuple[int,
     return first
 
 
-def _checks(batch: Batch, vocab: Mapping[str, int] | None) -> Iterator[_Check]:
+def _checks(batch: Batch, vocab: Mapping[str, int] | None, one_segment: bool) -> Iterator[_Check]:
     mask, segments = batch["input_mask"], batch["segment_ids"]
     position = np.arange(mask.shape[1])
     length = record_batches.text_lengths(batch)[:, None]  # [B, 1]
@@ -47,11 +48,14 @@ def _checks(batch: Batch, vocab: Mapping[str, int] | None) -> Iterator[_Check]:
     wrong = text & (segments != (position >= first))
     yield wrong, segments, "segment_ids is {value} at position {at}; expected 0 for [CLS] a [SEP], then 1 for b [SEP]"
     yield first < 3, first, "segment 0 has {value} tokens; expected 3 or more, [CLS] a [SEP]"
-    yield second < 2, second, "segment 1 has {value} tokens; expected 2 or more, b [SEP]"
+    if one_segment:
+        yield second > 0, second, "segment 1 has {value} tokens; expected one segment, --sentence_objective=none"
+    else:
+        yield second < 2, second, "segment 1 has {value} tokens; expected 2 or more, b [SEP]"
     if "masked_lm_positions" in batch:
         yield from _checks_of_predictions(batch)
     if vocab is not None:
-        yield from _checks_of_special_tokens(batch, vocab)
+        yield from _checks_of_special_tokens(batch, vocab, one_segment)
 
 
 def _checks_of_predictions(batch: Batch) -> Iterator[_Check]:
@@ -77,7 +81,7 @@ def _checks_of_predictions(batch: Batch) -> Iterator[_Check]:
     )
 
 
-def _checks_of_special_tokens(batch: Batch, vocab: Mapping[str, int]) -> Iterator[_Check]:
+def _checks_of_special_tokens(batch: Batch, vocab: Mapping[str, int], one_segment: bool) -> Iterator[_Check]:
     ids = record_batches.unmasked_ids(batch)
     cls, sep = vocab[exact.CLS], vocab[exact.SEP]
     text = record_batches.is_text(batch)
@@ -87,6 +91,6 @@ def _checks_of_special_tokens(batch: Batch, vocab: Mapping[str, int]) -> Iterato
     wrong = ends & (ids != sep)
     yield wrong, ids, f"position {{at}}, the end of a segment, holds id {{value}}; expected [SEP], {sep}"
     # Text may give [UNK]. Before masking it gives no other special token; masking may put any token anywhere.
-    for token in (exact.PAD, exact.CLS, exact.SEP, exact.MASK):
+    for token in (exact.PAD, exact.CLS, exact.MASK) if one_segment else (exact.PAD, exact.CLS, exact.SEP, exact.MASK):
         wrong = text & (ids == vocab[token])
         yield wrong, ids, f"position {{at}}, of the text, holds {token} (before masking), which no text gives"

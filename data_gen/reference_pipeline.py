@@ -9,11 +9,12 @@ import sys
 from typing import Any
 
 from data_gen import documents, writer
-from data_gen.instances import Instance, InstanceConfig, instances_of_document
+from data_gen.instances import Instance, InstanceConfig, make_instances
 from data_gen.options import RecordOptions
-from data_gen.record_summary import RecordSummary
+from data_gen.record_summary import NO_INSTANCE, RecordSummary
 from data_gen.text_lines import FileState, check_unchanged
 from official_bert.data import manifest
+from official_bert.errors import UserError
 from official_bert.tokenization import exact
 from official_bert.utils import files
 from official_bert.utils.progress import Progress
@@ -47,6 +48,8 @@ def create(
     check_unchanged(states)
     summary = RecordSummary(len(corpus.documents), corpus.tokens, corpus.unknown)
     instances = _make_instances(corpus, config, options.dupe_factor, random.Random(options.random_seed), summary)
+    if not instances:
+        raise UserError(NO_INSTANCE)
     writer.write(instances, options.output_file, options.max_seq_length, options.max_predictions_per_seq)
     if len(instances) < len(options.output_file):
         print(
@@ -67,10 +70,10 @@ def _make_instances(
     progress = Progress("making instances", dupe_factor * len(corpus.documents), "documents")
     instances: list[Instance] = []
     for number in range(dupe_factor):
-        for index in range(len(corpus.documents)):
-            for instance in instances_of_document(corpus.documents, index, config, rng):
+        for index, some in enumerate(make_instances(corpus.documents, config, rng)):
+            for instance in some:
                 summary.add(instance, config.max_seq_length)
-                instances.append(instance)
+            instances += some
             progress.update(number * len(corpus.documents) + index + 1)
     rng.shuffle(instances)
     return instances

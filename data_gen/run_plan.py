@@ -132,6 +132,8 @@ def _estimate(
     """Estimates the number of instances and the bytes of all records, from the instances of one block."""
     first, last = blocks[len(blocks) // 2]
     instances = vectorized.make_instances(store, first, last, config, vectorized.Random("estimate"))
+    if not len(instances.length):
+        return 0.0, 0.0
     sample = shuffle.features(shuffle.rows_of(instances, slice(0, _ESTIMATED_FROM)))
     encoded = record_codec.encode(sample, shuffle.schema(config))
     count = passes * len(blocks) * len(instances.length)

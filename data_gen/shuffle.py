@@ -127,7 +127,7 @@ def statistics(instances: Instances, config: InstanceConfig) -> dict[str, int]:
         "instances": len(instances.length),
         "positions": len(instances.length) * config.max_seq_length,
         "tokens": int(instances.length.sum()),
-        "maskable": int(instances.length.sum()) - 3 * len(instances.length),
+        "maskable": int((instances.length - instances.special).sum()),
         "predictions": int(instances.predictions.sum()),
         "random_next": int(instances.is_random_next.sum()),
     }

@@ -9,13 +9,13 @@ N instances, L sequence length, P predictions
 
 import dataclasses
 import hashlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 
 import numpy as np
 
 from data_gen.instances import InstanceConfig
 from data_gen.token_store import TokenStore
-from official_bert.data.masking_rates import BERT_RATES
+from official_bert.data.sentence_objectives import NONE, SENTENCE_ORDER
 
 
 class Random:
@@ -82,6 +82,7 @@ class Instances:
         ids: [N, L] after masking, padded with 0.
         length: [N] tokens that are not padding.
         first_length: [N] tokens of the first segment, with [CLS] and [SEP].
+        special: [N] tokens that are [CLS] or [SEP].
         positions: [N, P] to predict, ascending, padded with 0.
         labels: [N, P] the original ids at these positions, padded with 0.
         predictions: [N] how many there are.
@@ -91,6 +92,7 @@ class Instances:
     ids: np.ndarray
     length: np.ndarray
     first_length: np.ndarray
+    special: np.ndarray
     positions: np.ndarray
     labels: np.ndarray
     predictions: np.ndarray
@@ -99,14 +101,25 @@ class Instances:
 
 def make_instances(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Instances:
     """Returns the instances of the documents from `first` up to, not including, `last`."""
-    pairs = _truncated(_pairs(store, first, last, config, random), config.max_seq_length - 3, random)
-    ids, length = _joined(store, pairs, config)
-    if not config.max_predictions_per_seq:
-        nothing = np.zeros((len(ids), 0), ids.dtype)
-        return Instances(
-            ids, length, pairs.a_length + 2, nothing, nothing, np.zeros(len(ids), np.int64), pairs.is_random_next
-        )
-    return _masked(ids, length, pairs, config, random)
+    if config.sentence_objective == NONE:
+        ids, length, special = _full_sentences(store, first, last, config, random)
+        first_length, label = length, np.zeros(len(length), bool)
+    else:
+        make_pairs = _ordered_pairs if config.sentence_objective == SENTENCE_ORDER else _pairs
+        pairs = _truncated(make_pairs(store, first, last, config, random), config.max_seq_length - 3, random)
+        ids, length = _joined(store, pairs, config)
+        first_length, label, special = pairs.a_length + 2, pairs.is_random_next, np.full(len(length), 3)
+    unmasked = Instances(
+        ids=ids,
+        length=length,
+        first_length=first_length,
+        special=special,
+        positions=np.zeros((len(ids), 0), ids.dtype),
+        labels=np.zeros((len(ids), 0), ids.dtype),
+        predictions=np.zeros(len(ids), np.int64),
+        is_random_next=label,
+    )
+    return masked(unmasked, config, random) if config.max_predictions_per_seq else unmasked
 
 
 def _pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Pairs:
@@ -115,8 +128,7 @@ def _pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, ran
     sentences = store.sentences[documents[0] : documents[-1] + 1]
     max_tokens = config.max_seq_length - 3
     count = len(documents) - 1
-    shortened = random.uniform(count) < config.short_seq_prob
-    targets = np.where(shortened, 2 + random.below(np.full(count, max_tokens - 1)), max_tokens).tolist()
+    targets = _targets(count, max_tokens, config, random)
     # Each chunk uses up at least one sentence, so there are no more chunks than sentences.
     draws = iter(random.uniform(2 * len(sentences)).tolist())
     offsets = sentences.tolist()
@@ -141,6 +153,88 @@ def _pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, ran
     which = np.flatnonzero(is_random_next)
     _draw_random_segments(store, pairs, which, owner[which], target_of[which], random)
     return pairs
+
+
+def _targets(count: int, max_tokens: int, config: InstanceConfig, random: Random) -> list[int]:
+    """Draws how many tokens are gathered, for so many documents or instances."""
+    shortened = random.uniform(count) < config.short_seq_prob
+    return list(np.where(shortened, 2 + random.below(np.full(count, max_tokens - 1)), max_tokens).tolist())
+
+
+def _ordered_pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Pairs:
+    """Cuts documents into pairs that follow each other, half of them swapped, as instances.ordered_pairs does."""
+    documents = store.documents[first : last + 1]
+    sentences = store.sentences[documents[0] : documents[-1] + 1]
+    targets = _targets(len(documents) - 1, config.max_seq_length - 3, config, random)
+    draws = iter(random.uniform(len(sentences)).tolist())
+    offsets = sentences.tolist()
+    bounds = (documents - documents[0]).tolist()
+    rows: list[tuple[int, int, int]] = []
+    for target, position, end_of_document in zip(targets, bounds[:-1], bounds[1:], strict=True):
+        while end_of_document - position >= 2:
+            full = bisect_left(offsets, offsets[position] + target, position + 2, end_of_document)
+            end = min(full, end_of_document)
+            cut = position + 1 + int(next(draws) * (end - position - 1))
+            rows.append((offsets[position], offsets[cut], offsets[end]))
+            position = end
+    starts, cuts, ends = np.array(rows, np.int64).reshape(-1, 3).T
+    is_swapped = random.uniform(len(starts)) < 0.5
+    return Pairs(
+        np.where(is_swapped, cuts, starts),
+        np.where(is_swapped, ends, cuts) - np.where(is_swapped, cuts, starts),
+        np.where(is_swapped, starts, cuts),
+        np.where(is_swapped, cuts, ends) - np.where(is_swapped, starts, cuts),
+        is_swapped,
+    )
+
+
+def _full_sentences(
+    store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cuts documents into [CLS] text [SEP], as instances.full_sentences does.
+
+    Returns:
+        The ids, padded with 0, [N, L], their lengths, [N], and how many tokens of each are [CLS] or [SEP], [N].
+    """
+    documents = store.documents[first : last + 1]
+    sentences = store.sentences[documents[0] : documents[-1] + 1]
+    max_tokens = config.max_seq_length - 2
+    count = len(sentences) - 1
+    targets = iter(_targets(count, max_tokens, config, random))
+    # Where sentences begin and end if there is a [SEP] before each document: a chunk's length is a difference.
+    number_of_document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
+    begins = (sentences[:-1] + number_of_document).tolist()
+    ends = (sentences[1:] + number_of_document).tolist()
+    chunks: list[tuple[int, int]] = []
+    position = 0
+    while position < count:
+        end = bisect_right(ends, begins[position] + next(targets), position + 1)
+        chunks.append((position, end))
+        position = end
+    bounds = np.array(chunks, np.int64)  # [N, 2], of sentences
+    start, tokens = sentences[bounds[:, 0]], np.diff(sentences[bounds], axis=1)[:, 0]
+    separators = np.diff(number_of_document[bounds - [0, 1]], axis=1)[:, 0]
+    excess = np.maximum(tokens + separators - max_tokens, 0)  # of one sentence, so there is no separator
+    start = start + random.fair_binomial(excess)
+    length = tokens + separators - excess + 2
+
+    # Where the separators stand: before the first sentence of each document, unless that begins a chunk.
+    position_in_row = np.arange(config.max_seq_length)[None, :]
+    is_separator = np.zeros((len(bounds), config.max_seq_length), bool)
+    begin_of_document = documents[1:-1] - documents[0]  # among the sentences
+    row = np.searchsorted(bounds[:, 0], begin_of_document, side="right") - 1
+    within = begin_of_document > bounds[row, 0]
+    begin_of_document, row = begin_of_document[within], row[within]
+    before = number_of_document[begin_of_document] - 1 - number_of_document[bounds[row, 0]]
+    is_separator[row, 1 + sentences[begin_of_document] - start[row] + before] = True
+    index = start[:, None] - 1 + position_in_row - np.cumsum(is_separator, axis=1)
+    padding = position_in_row >= length[:, None]
+    index[padding] = index[:, 0] = index[np.arange(len(length)), length - 1] = 0
+    ids = store.ids[index]
+    ids[padding] = 0
+    ids[:, 0] = config.cls
+    ids[is_separator] = ids[np.arange(len(length)), length - 1] = config.sep
+    return ids, length, separators + 2
 
 
 def _draw_random_segments(
@@ -199,13 +293,14 @@ def _joined(store: TokenStore, pairs: Pairs, config: InstanceConfig) -> tuple[np
     return ids, length
 
 
-def _masked(ids: np.ndarray, length: np.ndarray, pairs: Pairs, config: InstanceConfig, random: Random) -> Instances:
-    """Masks tokens as masking.mask does."""
+def masked(instances: Instances, config: InstanceConfig, random: Random) -> Instances:
+    """Returns instances that are not masked yet with masks, as masking.mask makes them."""
+    ids, length = instances.ids, instances.length
     count, width = ids.shape
     limit = config.max_predictions_per_seq
     budget = np.minimum(limit, np.maximum(1, np.rint(length * config.masked_lm_prob).astype(np.int64)))
     position = np.arange(width)[None, :]
-    candidate = (position > 0) & (position < length[:, None] - 1) & (position != (pairs.a_length + 1)[:, None])
+    candidate = (position > 0) & (position < length[:, None] - 1) & (ids != config.sep)
     keys = random.keys(count, width)
     if config.do_whole_word_mask:
         chosen = _whole_words(ids, candidate, budget, keys, config)
@@ -231,11 +326,11 @@ def _masked(ids: np.ndarray, length: np.ndarray, pairs: Pairs, config: InstanceC
     kind = random.uniform(len(row))
     words = np.array(config.vocabulary.words)
     random_ids = words[random.below(np.full(len(row), len(words)))]
-    same_or_random = np.where(kind < BERT_RATES.mask_or_same_probability, ids[row, column], random_ids)
-    new = np.where(kind < BERT_RATES.mask_probability, config.vocabulary.mask, same_or_random)
-    masked = ids.copy()
-    masked[row, column] = new
-    return Instances(masked, length, pairs.a_length + 2, positions, labels, predictions, pairs.is_random_next)
+    same_or_random = np.where(kind < config.rates.mask_or_same_probability, ids[row, column], random_ids)
+    new = np.where(kind < config.rates.mask_probability, config.vocabulary.mask, same_or_random)
+    masked_ids = ids.copy()
+    masked_ids[row, column] = new
+    return dataclasses.replace(instances, ids=masked_ids, positions=positions, labels=labels, predictions=predictions)
 
 
 def _whole_words(

@@ -9,6 +9,7 @@ from data_gen import record_batches, record_validation
 from data_gen.options import VerificationOptions
 from official_bert.data import manifest, record_reader, record_schema
 from official_bert.data.manifest import Manifest, Shard
+from official_bert.data.sentence_objectives import NONE, objective_of
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
@@ -190,8 +191,10 @@ def _check_set(
             f"{config.max_position_embeddings}"
         )
     read = 0
+    flags = file_set.source.source["flags"] if file_set.source else {}
+    one_segment = objective_of(flags) == NONE
     for path, shard in file_set.entries.items():
-        count, problem = _check_file(path, shard, schema, vocab, advance)
+        count, problem = _check_file(path, shard, schema, vocab, one_segment, advance)
         read += count
         if problem:
             findings.problems.append(problem)
@@ -219,10 +222,11 @@ def _check_file(
     shard: Shard | None,
     schema: record_schema.Schema,
     vocab: Mapping[str, int] | None,
+    one_segment: bool,
     advance: Callable[[int], None],
 ) -> tuple[int, str | None]:
     """Returns how many records could be read, and what is wrong with the file, if anything."""
-    count, problem = _check_records(path, schema, vocab, advance)
+    count, problem = _check_records(path, schema, vocab, one_segment, advance)
     if shard is None:
         return count, problem
     size = files.size(path)
@@ -243,12 +247,16 @@ def _check_file(
 
 
 def _check_records(
-    path: str, schema: record_schema.Schema, vocab: Mapping[str, int] | None, advance: Callable[[int], None]
+    path: str,
+    schema: record_schema.Schema,
+    vocab: Mapping[str, int] | None,
+    one_segment: bool,
+    advance: Callable[[int], None],
 ) -> tuple[int, str | None]:
     count = 0
     try:
         for batch in record_batches.batches(path, schema, advance):
-            violation = record_validation.first_violation(batch, vocab)
+            violation = record_validation.first_violation(batch, vocab, one_segment)
             if violation:
                 row, words = violation
                 return count + row, f"{path}: record {count + row} (from 0): {words}"

@@ -35,6 +35,7 @@ _FAST, _REFERENCE, _PARITY = (
     "tests/data_gen/test_golden_records.py tests/data_gen/test_create_pretraining_data.py",
     "tests/data_gen/test_masking_parity.py",
 )
+_OBJECTIVES = "tests/data_gen/test_objectives.py"
 _OPTIMIZERS, _TRAINING = (
     "tests/optimization/test_optimizers.py",
     "tests/pretraining/test_exact_numbers.py tests/pretraining/test_training.py",
@@ -63,6 +64,8 @@ MUTATIONS = [
     M("data_gen/instances.py", "rng.randint(2, max_tokens)", "rng.randint(3, max_tokens)", _REFERENCE),
     M("data_gen/vectorized.py", "is_random = end - position == 1 or next(draws) < 0.5", "is_random = next(draws) < 0.5", _FAST),
     M("data_gen/vectorized.py", "others += (others >= owner) & (total > 1)", "others += 0 * owner", _FAST),
+    M("data_gen/vectorized.py", "is_swapped = random.uniform(len(starts)) < 0.5", "is_swapped = random.uniform(len(starts)) < 0.4", _OBJECTIVES),
+    M("data_gen/vectorized.py", "begins[position] + next(targets)", "begins[position] + next(targets) + 1", _OBJECTIVES),
     M("official_bert/tokenization/pairs.py", "longer = a if len(a) > len(b) else b", "longer = a if len(a) >= len(b) else b", _REFERENCE),
     M("official_bert/tokenization/pairs.py", "(a if len(a) > len(b) else b).pop()", "(a if len(a) >= len(b) else b).pop()", "tests/tasks/test_glue.py"),
     M("official_bert/tokenization/pairs.py", "segment_ids += [1] * (len(b) + 1)", "segment_ids += [1] * len(b) + [0]", _REFERENCE),

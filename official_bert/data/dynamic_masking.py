@@ -11,7 +11,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from official_bert.data.masking_rates import BERT_RATES
+from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.tokenization import exact
 
 # The finalizer of SplitMix64 (Steele, Lea and Flood, 2014) in 64-bit arithmetic that wraps around.
@@ -31,12 +31,14 @@ class DynamicMasking:
         max_predictions_per_seq: P.
         masked_lm_prob: the share of tokens to predict.
         do_whole_word_mask: whether all pieces of a word are masked together.
+        rates: what replaces them.
     """
 
     vocab: dict[str, int]
     max_predictions_per_seq: int
     masked_lm_prob: float
     do_whole_word_mask: bool
+    rates: MaskingRates = BERT_RATES
 
     def mask(self, features: dict[str, tf.Tensor], keys: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the features of masked records (see record_schema.pretraining_schema).
@@ -66,8 +68,8 @@ class DynamicMasking:
         kind = _uniform(keys, width, _KIND)
         words = tf.constant(list(self.vocab.values()), tf.int32)
         random_ids = tf.gather(words, tf.cast(_uniform(keys, width, _WORD) * len(self.vocab), tf.int32))
-        same_or_random = tf.where(kind < BERT_RATES.mask_or_same_probability, ids, random_ids)
-        new = tf.where(kind < BERT_RATES.mask_probability, self.vocab[exact.MASK], same_or_random)
+        same_or_random = tf.where(kind < self.rates.mask_or_same_probability, ids, random_ids)
+        new = tf.where(kind < self.rates.mask_probability, self.vocab[exact.MASK], same_or_random)
         return {
             **features,
             "input_ids": tf.where(chosen, new, ids),

@@ -6,11 +6,14 @@ official_bert/data/dynamic_masking.py (while training). tests/data_gen/test_mask
 """
 
 import dataclasses
+import re
+
+from official_bert.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskingRates:
-    """Percentages of the tokens to be predicted (paper, section 3.1, task 1); they add up to 100.
+    """Percentages of the tokens to be predicted (paper, section 3.1, task 1, and appendix C.2); they add up to 100.
 
     Attributes:
         mask: become [MASK].
@@ -21,6 +24,23 @@ class MaskingRates:
     mask: int = 80
     same: int = 10
     random: int = 10
+
+    @classmethod
+    def parse(cls, text: str) -> "MaskingRates":
+        """Reads the rates of [MASK], the same token and a random one, as in "80/10/10" (appendix C.2's order).
+
+        Raises:
+            UserError: these are not three percentages that add up to 100.
+        """
+        if not re.fullmatch(r"\d{1,3}/\d{1,3}/\d{1,3}", text) or sum(map(int, text.split("/"))) != 100:
+            raise UserError(
+                f"--masking_rates is {text!r}; expected the percentages of [MASK], the same and a random token, whole "
+                "numbers that add up to 100, as in 80/10/10"
+            )
+        return cls(*map(int, text.split("/")))
+
+    def __str__(self) -> str:
+        return f"{self.mask}/{self.same}/{self.random}"
 
     @property
     def mask_probability(self) -> float:

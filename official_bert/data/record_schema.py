@@ -38,7 +38,8 @@ def pretraining_schema(
     - masked_lm_positions: where a token is to be predicted, ascending, padded with 0.
     - masked_lm_ids: the ids that stood there before masking, padded with 0.
     - masked_lm_weights: 1.0 for a prediction, 0.0 for padding.
-    - next_sentence_labels: 0 where b follows a in the text, 1 where it comes from elsewhere.
+    - next_sentence_labels: 0 where b follows a in the text, 1 where it comes from elsewhere (other objectives:
+      sentence_objectives.py).
 
     Args:
         max_seq_length: positions of a record.

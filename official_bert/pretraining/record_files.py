@@ -14,7 +14,9 @@ import tensorflow as tf
 from official_bert.data import manifest, record_damage, record_reader, record_schema
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.data.input_pipeline import evaluation_batches, record_locations, training_batches
+from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.record_damage import RecordRanges
+from official_bert.data.sentence_objectives import objective_of
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.exact import load_vocab
@@ -91,6 +93,7 @@ class RecordFiles:
         for each in manifests:
             _check_manifest(each, flag, max_seq_length, max_predictions_per_seq, vocab_file)
         _check_casing(manifests, flag, do_lower_case)
+        _check_one_kind(manifests, flag)
         dynamic = {each.source["flags"].get("masking") == "dynamic" for each in manifests}
         if len(dynamic) > 1 or (dynamic == {True} and len(described) < len(paths)):
             raise UserError(f"--{flag}: some of the records have masks and others have none; give files of one kind")
@@ -166,6 +169,16 @@ class RecordFiles:
         ]
 
     @property
+    def sentence_objective(self) -> str:
+        """What the records' labels are about: one of sentence_objectives.SENTENCE_OBJECTIVES."""
+        return objective_of(self.manifests[0].source["flags"] if self.manifests else {})
+
+    @property
+    def masking_rates(self) -> str:
+        """What replaced, or replaces, the tokens to predict (see MaskingRates.parse)."""
+        return _masking_rates(self.manifests[0].source["flags"] if self.manifests else {})
+
+    @property
     def fingerprint(self) -> int:
         """A number that other files would hardly have."""
         return zlib.crc32(json.dumps(self.identity(), sort_keys=True).encode())
@@ -220,6 +233,20 @@ def _check_casing(manifests: list[manifest.Manifest], flag: str, do_lower_case: 
         )
 
 
+def _check_one_kind(manifests: list[manifest.Manifest], flag: str) -> None:
+    for name, value_of in (("sentence_objective", objective_of), ("masking_rates", _masking_rates)):
+        values = sorted({value_of(each.source["flags"]) for each in manifests})
+        if len(values) > 1:
+            raise UserError(
+                f"--{flag}: the records were made with several values of --{name}: {', '.join(values)}; give records "
+                "of one kind"
+            )
+
+
+def _masking_rates(flags: dict[str, Any]) -> str:
+    return str(flags.get("masking_rates", BERT_RATES))
+
+
 def _masking(manifests: list[manifest.Manifest], limit: int, vocab_file: str | None) -> DynamicMasking:
     if not vocab_file:
         raise UserError(
@@ -234,7 +261,8 @@ def _masking(manifests: list[manifest.Manifest], limit: int, vocab_file: str | N
             f"the records were made with several values of masked_lm_prob and do_whole_word_mask: {sorted(settings)}; "
             "give records of one kind"
         )
-    return DynamicMasking(load_vocab(vocab_file), limit, *next(iter(settings)))
+    rates = MaskingRates.parse(_masking_rates(manifests[0].source["flags"]))
+    return DynamicMasking(load_vocab(vocab_file), limit, *next(iter(settings)), rates)
 
 
 def _check_first_records(paths: list[str], schema: record_schema.Schema, damaged_are_left_out: bool) -> None:

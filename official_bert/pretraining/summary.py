@@ -169,7 +169,7 @@ def data_table(manifest: Mapping[str, Any]) -> Table:
             rows.append([label, _count(counts[name])])
     for name, of, label in (
         ("text_unknown", "text_tokens", "unknown tokens of text"),
-        ("random_next", "instances", "random second segments"),
+        ("random_next", "instances", "random or swapped second segments"),
     ):
         if name in counts and counts.get(of):
             rows.append([label, f"{100 * counts[name] / counts[of]:.2f} %"])

@@ -245,3 +245,35 @@ def test_the_manifest_decides_whether_a_shard_is_missing_or_empty(
         with pytest.raises(UserError, match="--input_file: .*1.tfrecord is missing, which .*out.manifest.json names"):
             checked(pattern)
     assert checked("0.tfrecord").paths == checked("[02].tfrecord").paths == paths[:1]  # what was not asked for
+
+
+def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manifest(
+    tmp_path: pathlib.Path, tiny_config: BertConfig
+):
+    paths = write_records(tmp_path, [3, 4])
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    vocabulary = manifest.sha256(str(tmp_path / "vocab.txt"))
+
+    def found(*flags: dict[str, object]) -> RecordFiles:
+        for number, (path, of_file) in enumerate(zip(paths, flags, strict=True)):
+            of_file = {"masking": "dynamic", "masked_lm_prob": 0.15, "do_whole_word_mask": False, **of_file}
+            shard = manifest.Shard(f"{number}.tfrecord", 3 + number, pathlib.Path(path).stat().st_size, "")
+            source = {"flags": of_file, "vocabulary": vocabulary}
+            manifest.write([path], path.removesuffix(".tfrecord"), manifest.Manifest(source, [shard], {}))
+        return RecordFiles.find(
+            paths, "input_file", max_seq_length=LENGTH, max_predictions_per_seq=LIMIT, config=tiny_config,
+            vocab_file=str(tmp_path / "vocab.txt"),
+        )  # fmt: skip
+
+    for name, other in (("masking_rates", "0/0/100"), ("sentence_objective", "sentence_order")):
+        with pytest.raises(UserError, match=f"several values of --{name}: .*{other}.*give records of one kind"):
+            found({}, {name: other})
+    records = found({}, {})
+    assert (records.masking_rates, records.sentence_objective) == ("80/10/10", "next_sentence")
+    records = found(*[{"masking_rates": "0/100/0", "sentence_objective": "none"}] * 2)
+    assert (records.masking_rates, records.sentence_objective) == ("0/100/0", "none")
+    batch = next(iter(records.evaluation(7)))
+    predicted = tf.gather(batch["input_ids"], batch["masked_lm_positions"], batch_dims=1)
+    chosen = batch["masked_lm_weights"] > 0
+    assert int(tf.reduce_sum(tf.cast(chosen, tf.int32))) > 10
+    assert bool(tf.reduce_all((predicted == batch["masked_lm_ids"]) | ~chosen))  # all of them stay

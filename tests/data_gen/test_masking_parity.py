@@ -11,7 +11,7 @@ import tensorflow as tf
 from data_gen import masking, vectorized
 from data_gen.instances import InstanceConfig
 from official_bert.data.dynamic_masking import DynamicMasking, record_keys
-from official_bert.data.masking_rates import BERT_RATES
+from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.data_gen.distributions import assert_alike, histogram
 
@@ -38,45 +38,49 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     return ids, length
 
 
-def by_reference(ids: np.ndarray, length: np.ndarray, whole_words: bool) -> Masked:
+def by_reference(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
     rng = random.Random(1)
     vocabulary = masking.MaskingVocabulary.of(VOCAB)
     masked, chosen = ids.copy(), np.zeros(ids.shape, bool)
     for row, count in enumerate(length.tolist()):
         budget = masking.number_to_predict(count, PROBABILITY, LIMIT)
-        new, positions, _ = masking.mask(ids[row, :count].tolist(), budget, vocabulary, whole_words, rng)
+        new, positions, _ = masking.mask(ids[row, :count].tolist(), budget, vocabulary, whole_words, rng, rates)
         masked[row, :count] = new
         chosen[row, positions] = True
     return masked, chosen
 
 
-def fast(ids: np.ndarray, length: np.ndarray, whole_words: bool) -> Masked:
+def fast(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
     config = InstanceConfig(
         max_seq_length=LENGTH, max_predictions_per_seq=LIMIT, masked_lm_prob=PROBABILITY, short_seq_prob=0.0,
         do_whole_word_mask=whole_words, cls=CLS, sep=SEP, vocabulary=masking.MaskingVocabulary.of(VOCAB),
+        masking_rates=str(rates),
     )  # fmt: skip
-    a_length, zeros = length // 2 - 1, np.zeros(ROWS, np.int64)
-    pairs = vectorized.Pairs(zeros, a_length, zeros, length - a_length - 3, zeros > 0)
-    instances = vectorized._masked(ids, length, pairs, config, vectorized.Random("parity"))
+    a_length, zeros = length // 2 - 1, np.zeros(len(ids), np.int64)
+    unmasked = vectorized.Instances(
+        ids=ids, length=length, first_length=a_length + 2, special=zeros + 3, positions=zeros, labels=zeros,
+        predictions=zeros, is_random_next=zeros > 0,
+    )  # fmt: skip
+    instances = vectorized.masked(unmasked, config, vectorized.Random("parity"))
     chosen = np.zeros(ids.shape, bool)
     row, slot = np.nonzero(np.arange(LIMIT)[None, :] < instances.predictions[:, None])
     chosen[row, instances.positions[row, slot]] = True
     return instances.ids, chosen
 
 
-def while_training(ids: np.ndarray, length: np.ndarray, whole_words: bool) -> Masked:
+def while_training(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
     mask = (np.arange(LENGTH)[None, :] < length[:, None]).astype(np.int32)
-    numbers = tf.range(ROWS, dtype=tf.int64)
+    numbers = tf.range(len(ids), dtype=tf.int64)
     keys = record_keys(3, tf.zeros_like(numbers), numbers)
     features = {"input_ids": tf.constant(ids, tf.int32), "input_mask": tf.constant(mask)}
-    batch = DynamicMasking(VOCAB, LIMIT, PROBABILITY, whole_words).mask(features, keys)
+    batch = DynamicMasking(VOCAB, LIMIT, PROBABILITY, whole_words, rates).mask(features, keys)
     chosen = np.zeros(ids.shape, bool)
     row, slot = np.nonzero(batch["masked_lm_weights"].numpy())
     chosen[row, batch["masked_lm_positions"].numpy()[row, slot]] = True
     return batch["input_ids"].numpy(), chosen
 
 
-IMPLEMENTATIONS: dict[str, Callable[[np.ndarray, np.ndarray, bool], Masked]] = {
+IMPLEMENTATIONS: dict[str, Callable[..., Masked]] = {
     "reference": by_reference,
     "fast": fast,
     "dynamic": while_training,
@@ -118,3 +122,24 @@ def test_the_three_implementations_choose_alike(whole_words: bool):
     for other in histograms[1:]:
         for what, counts in histograms[0].items():
             assert_alike(counts, other[what], what)
+
+
+# The rates of appendix C.2: [MASK], same, random.
+@pytest.mark.parametrize("rates", ["100/0/0", "80/0/20", "80/20/0", "0/20/80", "0/0/100"])
+def test_the_rates_of_appendix_c2_are_kept_by_all_three(rates: str):
+    ids, length = rows()
+    ids, length = ids[:1500], length[:1500]
+    wanted = MaskingRates.parse(rates)
+    for name, implementation in IMPLEMENTATIONS.items():
+        masked, chosen = implementation(ids, length, False, wanted)
+        became = np.array([
+            np.sum(masked[chosen] == MASK),
+            np.sum(masked[chosen] == ids[chosen]),
+            np.sum((masked[chosen] != MASK) & (masked[chosen] != ids[chosen])),
+        ])  # fmt: skip
+        # A random token is now and then [MASK], or the same one.
+        by_chance = wanted.random / len(VOCAB)
+        expected = [wanted.mask + by_chance, wanted.same + by_chance, wanted.random - 2 * by_chance]
+        for part, percent in zip(became, expected, strict=True):
+            assert percent > 0 or part == 0, name
+        assert_alike(became, np.array(expected) * 10_000, name)
