@@ -542,6 +542,12 @@ def test_chunks_are_cut_paired_and_put_back_as_in_the_reference_algorithm(tmp_pa
     instances = vectorized.make_instances(store, 0, documents, config, vectorized.Random("targets"))
     whole = (instances.ids[:, 1] % sentences == 10 % sentences) & ~instances.is_random_next
     assert_alike(np.bincount(instances.length[whole] - 3, minlength=5)[2:], np.full(3, 100_000), "targets")
+    # So many documents are short ones: a third of these have the full length all the same.
+    config = dataclasses.replace(config, short_seq_prob=0.9)
+    instances = vectorized.make_instances(store, 0, documents, config, vectorized.Random("short"))
+    whole = (instances.ids[:, 1] % sentences == 10 % sentences) & ~instances.is_random_next
+    short = instances.length[whole] < 7
+    assert abs(np.mean(short) - 0.6) < 5 * 0.49 / math.sqrt(len(short)) < 0.05
 
 
 def test_blocks_cover_every_document_once(tmp_path: pathlib.Path):

@@ -143,3 +143,12 @@ def test_the_rates_of_appendix_c2_are_kept_by_all_three(rates: str):
         for part, percent in zip(became, expected, strict=True):
             assert percent > 0 or part == 0, name
         assert_alike(became, np.array(expected) * 10_000, name)
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_the_shortest_record_has_one_prediction_while_training(whole_words: bool):
+    ids = tf.constant([[CLS, VOCAB["w1"], SEP, VOCAB["w2"], SEP, 0, 0, 0]])
+    features = {"input_ids": ids, "input_mask": tf.cast(ids > 0, tf.int32)}
+    keys = record_keys(3, tf.zeros([1], tf.int64), tf.zeros([1], tf.int64))
+    batch = DynamicMasking(VOCAB, 4, 0.05, whole_words).mask(features, keys)
+    assert batch["masked_lm_weights"].numpy().sum() == masking.number_to_predict(5, 0.05, 4) == 1

@@ -1,0 +1,207 @@
+"""Fine-tuning against Hugging Face's Trainer: `python -m benchmarks.finetuning_peers --data_dir=glue/SST-2 ...`.
+
+Both start from the same weights, in a folder that both read, learn the same rows for as many epochs at the same rate,
+in batches of like length padded to their longest row, and predict the same rows. Each is a program of its own from its
+start to its score, as users run it; the two take turns, and medians count. That is done for sentences (SST-2) and for
+words (a file of tagged sentences in CoNLL-U).
+"""
+
+import dataclasses
+import datetime
+import functools
+import itertools
+import json
+import os
+import pathlib
+import platform
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from benchmarks.pretraining import MODELS, ROOT
+from official_bert.utils.command_line import Command
+from official_bert.utils.flags import option
+
+_LENGTH, _BATCH, _PREDICT_BATCH = 128, 32, 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The flags of the benchmark."""
+
+    data_dir: str = option(dataclasses.MISSING, "SST-2's folder.")
+    tagged_train: str = option(dataclasses.MISSING, "Tagged sentences to learn, in CoNLL-U.")
+    tagged_eval: str = option(dataclasses.MISSING, "Those to score.")
+    vocab_file: str = option(dataclasses.MISSING, "An uncased vocab.txt.")
+    size: str = option("mini", f"The model, of random weights: {', '.join(MODELS)}.")
+    rows: int = option(6400, "Rows of SST-2 to learn, the first ones.")
+    epochs: int = option(1, "Epochs of SST-2; the tags, which are fewer, take four times as many.")
+    learning_rate: float = option(2e-4, "The highest learning rate.")
+    rounds: int = option(3, "How often each program runs, with another seed each time.")
+
+
+def official_bert(task: str, folder: pathlib.Path, epochs: int, rate: float, seed: int) -> float:
+    """Runs run_finetuning; returns the accuracy."""
+    output = folder / "official_bert"
+    command = [
+        sys.executable, "-m", "run_finetuning", f"--task={task}", f"--data_dir={folder / task}",
+        f"--init={folder / 'model'}", f"--output_dir={output}", f"--max_seq_length={_LENGTH}",
+        f"--train_batch_size={_BATCH}", f"--eval_batch_size={_PREDICT_BATCH}", f"--learning_rate={rate}",
+        f"--num_train_epochs={epochs}", f"--random_seed={seed}", "--do_train", "--do_eval",
+    ]  # fmt: skip
+    _run(command)
+    scores = json.loads((output / "results.json").read_text())
+    shutil.rmtree(output)
+    return scores["dev"]["accuracy"]
+
+
+def hugging_face(task: str, folder: pathlib.Path, epochs: int, rate: float, seed: int) -> float:
+    """Runs this file's `trainer` in a process of its own; returns the accuracy."""
+    arguments = json.dumps([task, str(folder), epochs, rate, seed])
+    command = [sys.executable, "-m", "benchmarks.finetuning_peers", arguments]
+    return json.loads(_run(command).splitlines()[-1])
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+    return done.stdout
+
+
+def trainer(task: str, folder: str, epochs: int, rate: float, seed: int) -> float:
+    """Fine-tunes as a user of Hugging Face's Trainer does; returns the accuracy."""
+    import numpy as np
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(f"{folder}/model")
+    transformers.set_seed(seed)
+    if task == "sst-2":
+        labels = ["0", "1"]
+        train, dev = (_sentences(f"{folder}/sst-2/{name}.tsv", tokenizer) for name in ("train", "dev"))
+        collate: Any = transformers.DataCollatorWithPadding(tokenizer)
+        model_class: Any = transformers.AutoModelForSequenceClassification
+    else:
+        read = [_tagged(f"{folder}/tagging/{name}.conllu") for name in ("train", "dev")]
+        labels = sorted({tag for sentence in read[0] for _, tag in sentence})
+        train, dev = ([_words(each, labels, tokenizer) for each in sentences] for sentences in read)
+        collate = transformers.DataCollatorForTokenClassification(tokenizer)
+        model_class = transformers.AutoModelForTokenClassification
+    model = model_class.from_pretrained(f"{folder}/model", num_labels=len(labels))
+    arguments = transformers.TrainingArguments(
+        output_dir=f"{folder}/hugging_face", per_device_train_batch_size=_BATCH, num_train_epochs=epochs,
+        per_device_eval_batch_size=_PREDICT_BATCH, learning_rate=rate, warmup_steps=0.1, weight_decay=0.01, seed=seed,
+        train_sampling_strategy="group_by_length", save_strategy="no", report_to="none", disable_tqdm=True,
+        use_cpu=True, dataloader_pin_memory=False,
+    )  # fmt: skip
+    learner = transformers.Trainer(model=model, args=arguments, train_dataset=train, data_collator=collate)
+    learner.train()
+    found = learner.predict(sorted(dev, key=lambda row: len(row["input_ids"])))
+    right, real = found.predictions.argmax(-1) == found.label_ids, found.label_ids != -100
+    return float(np.sum(right & real) / np.sum(real))
+
+
+def _sentences(path: str, tokenizer: Any) -> list[dict[str, Any]]:
+    rows = [line.split("\t") for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines()[1:]]
+    encoded = tokenizer([text for text, _ in rows], truncation=True, max_length=_LENGTH)
+    return [
+        {name: values[number] for name, values in encoded.items()} | {"label": int(label)}
+        for number, (_, label) in enumerate(rows)
+    ]
+
+
+def _tagged(path: str) -> list[list[tuple[str, str]]]:
+    """Returns sentences of words with their parts of speech."""
+    sentences = []
+    for block in pathlib.Path(path).read_text(encoding="utf-8").strip().split("\n\n"):
+        rows = [line.split("\t") for line in block.splitlines() if not line.startswith("#")]
+        sentences.append([(row[1], row[3]) for row in rows if row[0].isdigit()])
+    return sentences
+
+
+def _words(sentence: list[tuple[str, str]], labels: list[str], tokenizer: Any) -> dict[str, Any]:
+    encoded = tokenizer([word for word, _ in sentence], is_split_into_words=True, truncation=True, max_length=_LENGTH)
+    words: list[int | None] = encoded.word_ids()
+    first = [word is not None and word != before for before, word in itertools.pairwise([None, *words])]
+    ids = [
+        labels.index(sentence[word][1]) if word is not None and counts and sentence[word][1] in labels else -100
+        for word, counts in zip(words, first, strict=True)
+    ]
+    return {**encoded, "labels": ids}
+
+
+def prepare(options: Options, folder: pathlib.Path) -> None:
+    """Writes the data, and a model of random weights that both read."""
+    import transformers
+
+    (folder / "sst-2").mkdir()
+    lines = pathlib.Path(options.data_dir, "train.tsv").read_text(encoding="utf-8").splitlines()
+    (folder / "sst-2" / "train.tsv").write_text("\n".join(lines[: options.rows + 1]) + "\n", encoding="utf-8")
+    shutil.copy(pathlib.Path(options.data_dir, "dev.tsv"), folder / "sst-2")
+    (folder / "tagging").mkdir()
+    shutil.copy(options.tagged_train, folder / "tagging" / "train.conllu")
+    shutil.copy(options.tagged_eval, folder / "tagging" / "dev.conllu")
+    sizes = json.loads((ROOT / "configs" / "models" / f"{MODELS[options.size]}.json").read_text())
+    transformers.set_seed(1)
+    model = transformers.BertModel(transformers.BertConfig(**{**sizes, "hidden_act": "gelu_new"}))
+    model.save_pretrained(folder / "model")
+    (folder / "vocabulary").mkdir()
+    shutil.copy(options.vocab_file, folder / "vocabulary" / "vocab.txt")
+    tokenizer = transformers.BertTokenizerFast.from_pretrained(folder / "vocabulary", do_lower_case=True)
+    tokenizer.save_pretrained(folder / "model")
+    shutil.copy(options.vocab_file, folder / "model" / "vocab.txt")
+
+
+def main(options: Options) -> None:
+    print(f"{datetime.date.today()}, {platform.processor() or platform.machine()}, {os.cpu_count()} processors")
+    programs = {"official_bert": official_bert, "Hugging Face Trainer": hugging_face}
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        prepare(options, folder)
+        for task, epochs in (("sst-2", options.epochs), ("tagging", 4 * options.epochs)):
+            runs: dict[str, list[tuple[float, float, float]]] = {program: [] for program in programs}
+            for seed in range(options.rounds):
+                for program, run in programs.items():
+                    runs[program].append(
+                        _timed(functools.partial(run, task, folder, epochs, options.learning_rate, seed))
+                    )
+            print(f"\nBERT-{options.size.capitalize()}, {task}, {epochs} epochs, medians of {options.rounds} runs\n")
+            print("| | seconds in all | ratio | CPU-seconds | ratio | accuracy, % |\n|---|---|---|---|---|---|")
+            wall, cpu = ({each: statistics.median(run[k] for run in runs[each]) for each in runs} for k in (0, 1))
+            peer = "Hugging Face Trainer"
+            for program, several in runs.items():
+                accuracies = ", ".join(f"{100 * accuracy:.1f}" for *_, accuracy in several)
+                print(
+                    f"| {program} | {wall[program]:.1f} | {wall[peer] / wall[program]:.2f} | {cpu[program]:.1f} "
+                    f"| {cpu[peer] / cpu[program]:.2f} | {accuracies} |",
+                    flush=True,
+                )
+
+
+def _timed(run: Any) -> tuple[float, float, float]:
+    """Returns wall seconds, processor seconds and what `run` returns."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    accuracy = run()
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, accuracy
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2 and sys.argv[1].startswith("["):
+        print(json.dumps(trainer(*json.loads(sys.argv[1]))))
+    else:
+        Command(
+            script="benchmarks.finetuning_peers",
+            summary="Fine-tuning against Hugging Face's Trainer.",
+            main=main,
+            options=(Options,),
+            examples=(
+                "--data_dir=glue/SST-2 --tagged_train=train.conllu --tagged_eval=dev.conllu --vocab_file=vocab.txt",
+            ),
+            tensorflow=False,
+        ).run()
