@@ -104,6 +104,29 @@ def test_dependencies_point_down_only(path: pathlib.Path):
         assert package_of(module) in allowed, f"{path} imports official_bert.{module}"
 
 
+def imported_packages(folder: str) -> set[str]:
+    """The packages of official_bert that the modules of a package, or of a folder beside official_bert, import."""
+    base = ROOT / "official_bert" / folder
+    paths = (base if base.is_dir() else ROOT / folder).rglob("*.py")
+    return {package_of(module) for path in paths for module in ours_among(imports_of(path))} - {folder}
+
+
+def test_each_package_says_who_imports_it():
+    packages = [*(package for packages in LAYERS for package in packages), "data_gen", "tpu_check"]
+    imports = {package: imported_packages(package) for package in packages if package not in ("commands", "main")}
+    for package in packages:
+        page = ROOT / "official_bert" / package / "__init__.py"
+        if not page.exists() or package == "utils":
+            continue
+        text = re.sub(r"\(.*?\)", "", " ".join(page.read_text(encoding="utf-8").split()))
+        said = re.findall(r"Imported by ([\w ,]+)\.", text)
+        names = set(re.findall(r"\w+", said[0])) - {"and"} if said else set()
+        assert names == {name for name, imported in imports.items() if package in imported}, page
+    page = (ROOT / "data_gen" / "__init__.py").read_text(encoding="utf-8")
+    said = re.findall(r"import ([\w\s,]+?) of official_bert", page)
+    assert set(re.findall(r"\w+", said[0])) - {"and"} == imported_packages("data_gen")
+
+
 def test_pretraining_needs_tensorflow_keras_and_absl_alone():
     needed = [NAMES[name] for name in reachable_from("pretraining.training")]
     assert len(needed) > 20

@@ -1,7 +1,7 @@
 """Weights in and out: the checkpoints of a run, fine-tuned folders, and the formats of others.
 
-A format is a module of official_bert.checkpoints.formats. Imports modeling, optimization, tokenization and utils; the
-packages that train, predict and export import it.
+A format is a module of official_bert.checkpoints.formats. Imported by export, finetuning, inference, keras_models,
+pretraining and serving.
 """
 
 from official_bert.utils.deprecation import moved

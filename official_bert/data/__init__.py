@@ -1,4 +1,4 @@
 """Records for pre-training: schema, codec, reader, manifest, input pipeline, and masking while reading.
 
-Imports tokenization and utils. pretraining and data_gen import it.
+Imported by data_gen, keras_models, pretraining and tpu_check.
 """

@@ -1,4 +1,4 @@
 """Trained models for elsewhere: SavedModels that take text, TensorFlow Hub, LiteRT and ONNX.
 
-Imports finetuning, tasks, checkpoints, modeling, tokenization and utils. serving imports it.
+Imported by keras_models and serving.
 """

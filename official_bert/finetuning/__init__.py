@@ -1,4 +1,4 @@
 """Fine-tuning: options, the initial model, batches, the trainer, sweeps, distillation, and a report at the end.
 
-Imports tasks and all that tasks may import. run_finetuning and export import it.
+Imported by export and keras_models.
 """

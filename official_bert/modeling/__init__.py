@@ -1,4 +1,5 @@
 """The network and nothing else: configuration, embeddings, encoder block, encoder, heads, and the models made of them.
 
-Imports utils alone. No file, no data and no training is known here. Every package above may import it.
+No file, no data and no training is known here. Imported by checkpoints, data_gen, export, finetuning, inference,
+keras_models, pretraining, tasks and tpu_check.
 """

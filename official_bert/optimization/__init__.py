@@ -1,6 +1,6 @@
 """Optimizers, learning rates, the loss scale, and the distribution strategies that they work under.
 
-Imports utils alone. The two training packages and checkpoints (for the optimizers' moments) import it.
+Imported by checkpoints (for the optimizers' moments), finetuning, keras_models, pretraining and tpu_check.
 """
 
 from official_bert.utils.deprecation import moved

@@ -1,4 +1,4 @@
 """The HTTP server for exported models, and its page.
 
-Imports export, for the requests that an export is warmed up by, and utils. Nothing imports it but the script serve.
+No package imports it: it is run by the command serve.
 """

@@ -1,4 +1,4 @@
 """Text to word pieces: the exact tokenizer, a fast one that is equal to it, and pairs of texts.
 
-Imports utils. Every package above may import it, and so may data_gen.
+Imported by checkpoints, data, data_gen, export, finetuning, inference, keras_models, pretraining and tasks.
 """
