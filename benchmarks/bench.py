@@ -145,7 +145,7 @@ def bench_tokenization(text: list[str], vocab_file: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the benchmark is told."""
+    """The flags of the benchmark."""
 
     text: list[str] = option(
         [], "Text files or glob patterns, to measure how records are made from them, and nothing else."

@@ -29,7 +29,7 @@ _PADDED, _LIKE = "padded to 128", "of like length"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the benchmark is told."""
+    """The flags of the benchmark."""
 
     data_dir: str = option(dataclasses.MISSING, "SST-2's folder.")
     init: str = option("configs/models/uncased_L-4_H-256_A-4.json", "What to train: a configuration, or a model.")

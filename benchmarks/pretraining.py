@@ -74,7 +74,7 @@ ALL = {
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the benchmark is told."""
+    """The flags of the benchmark."""
 
     sizes: list[str] = option(["tiny", "mini", "small"], f"Of {', '.join(MODELS)}.")
     batch_size: int = option(32, "Records in a step.")

@@ -43,7 +43,7 @@ _PRETRAINED, _RANDOM = "pre-trained", "random weights"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the benchmark is told."""
+    """The flags of the benchmark."""
 
     data_dir: str = option(dataclasses.MISSING, "Folder of all tasks' data.")
     init: str = option(dataclasses.MISSING, "Folder of a run of run_pretraining.")

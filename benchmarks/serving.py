@@ -44,7 +44,7 @@ _HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Lengt
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What benchmarks.serving is told."""
+    """The flags of the benchmark."""
 
     sizes: list[str] = option(["tiny", "base"], "Which models: tiny, base.")
     rounds: int = option(5, "How often each is measured; a first round warms up.")

@@ -39,7 +39,7 @@ WORDS = "the quick brown fox jumps over a lazy dog while Ünder 漢字 😀 [MAS
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What serving_load is told."""
+    """The flags of the benchmark."""
 
     minutes: float = option(10.0, "How long to go on.")
     export_dir: str | None = option(None, "A model that takes one text; left out, a small one is made.")

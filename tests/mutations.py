@@ -138,6 +138,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.processes) as pool:
         copies = [_copy_of_the_tree(pathlib.Path(folder) / str(number)) for number in range(arguments.processes)]
         survivors = []
+        # Tests that fail without a mutation would seem to catch each one.
+        unmutated = [
+            Mutation(each.path, "", "", tests) for tests, each in {each.tests: each for each in chosen}.items()
+        ]
+        for mutation, passes in pool.map(lambda each: _try(each, copies), unmutated):
+            if not passes:
+                raise SystemExit(f"{mutation.tests} fails without a mutation, or takes longer than {_TIMEOUT} s")
+        print(f"{len(unmutated)} sets of tests pass without a mutation", flush=True)
         for number, (mutation, survives) in enumerate(pool.map(lambda each: _try(each, copies), chosen), start=1):
             verdict = "SURVIVES" if survives else "caught"
             print(

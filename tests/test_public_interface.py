@@ -64,3 +64,27 @@ def test_importing_the_package_imports_nothing_else():
     code = "import sys, official_bert, data_gen; print({'tensorflow', 'keras', 'numpy', 'absl'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["set()"]
+
+
+STATE = """
+import logging, os, signal, sys, warnings
+def state():
+    return {
+        "environment": dict(os.environ), "output": [os.fstat(each)[:3] for each in (0, 1, 2)], "hook": sys.excepthook,
+        "logging": [*logging.root.handlers, logging.root.level], "warnings": list(warnings.filters),
+        "signals": [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)], "finders": list(sys.meta_path),
+    }
+"""
+
+
+def test_importing_the_package_changes_nothing_else():
+    code = f"""{STATE}
+before = state()
+import official_bert, data_gen
+after = state()
+# Keras is told of our layers when it is imported, so that models load without importing official_bert's modules.
+assert [type(each).__name__ for each in after["finders"] if each not in before["finders"]] == ["_KerasHook"]
+print({{name for name in before if name != "finders" and before[name] != after[name]}})
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["set()"]

@@ -27,7 +27,7 @@ def _as_in_training(name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the check is told: those flags of run_pretraining that the step depends on, and some of its own."""
+    """The flags of the check: those of run_pretraining that the step depends on, and some of its own."""
 
     bert_config_file: str = _as_in_training("bert_config_file")
     max_seq_length: int = _as_in_training("max_seq_length")

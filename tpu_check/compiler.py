@@ -33,7 +33,7 @@ class LoweredStep:
     Attributes:
         hlo: the serialized HLO module.
         variables: which of its arguments are variables.
-        first_result: the place among its results of the first variable's new value; the others' follow.
+        first_result: the index among its results of the first variable's new value; the others' follow.
     """
 
     hlo: bytes
@@ -72,8 +72,8 @@ def compile_step(step: LoweredStep, topology: str, quickly: bool, seconds: float
         path = os.path.join(folder, "step.hlo")
         with open(path, "wb") as writer:
             writer.write(step.hlo)
-        places = f"--variables={step.variables.start},{step.variables.stop},{step.first_result}"
-        answer = _ask(topology, path, places, *(["--quickly"] if quickly else []), seconds=seconds)
+        variables = f"--variables={step.variables.start},{step.variables.stop},{step.first_result}"
+        answer = _ask(topology, path, variables, *(["--quickly"] if quickly else []), seconds=seconds)
     if "refused" in answer:
         return Refused(**answer["refused"])
     answer["collectives"] = [tuple(entry) for entry in answer["collectives"]]
@@ -196,9 +196,9 @@ def _alias(module: Any, variables: range, first_result: int) -> None:
     )
     attributes = list(function.arg_attrs)
     for number, argument in enumerate(variables):
-        place = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), first_result + number)
+        result = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), first_result + number)
         kept = {entry.name: entry.attr for entry in attributes[argument]}
-        attributes[argument] = ir.DictAttr.get({**kept, "tf.aliasing_output": place})
+        attributes[argument] = ir.DictAttr.get({**kept, "tf.aliasing_output": result})
     function.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
 
 

@@ -115,7 +115,8 @@ def _from_state(operation: Any, given: Sequence[Any], state: Sequence[tf.Tensor]
     for variable, value in zip(held, state[len(state) - len(held) :], strict=True):
         variable.value = value
     tensors = iter(state)
-    # A loop hands on the variables it was given, in their places.
+    # A loop returns the variables it was given, in the same order.
     return [
-        given[place] if tensor.dtype == tf.resource else next(tensors) for place, tensor in enumerate(operation.outputs)
+        given[position] if tensor.dtype == tf.resource else next(tensors)
+        for position, tensor in enumerate(operation.outputs)
     ]

@@ -57,9 +57,9 @@ def read_file(path: str) -> Iterator[bytes]:
     except tf.errors.NotFoundError as error:
         raise UserError(f"there is no file {path}") from error
     except tf.errors.DataLossError as error:
-        place = re.search(r"at (\d+)", error.message)
-        if place and not kind:
-            near = f", near byte {place.group(1)},"
+        offset = re.search(r"at (\d+)", error.message)
+        if offset and not kind:
+            near = f", near byte {offset.group(1)},"
     if kind:
         # TensorFlow decompresses much at once, and then has lost the good records before the damage as well.
         with tempfile.NamedTemporaryFile() as plain, contextlib.suppress(tf.errors.DataLossError):

@@ -34,9 +34,9 @@ def _write_features(options: FeatureOptions, format: str) -> str:
         loaded,
         _numbers(options.layers),
         options.pooling,
-        options.align,
-        options.max_seq_length,
-        options.batch_size,
+        align=options.align,
+        max_seq_length=options.max_seq_length,
+        batch_size=options.batch_size,
     )
     progress = Progress("extracting", files.size(options.input_file) / 1e3, "kB")
     count = truncated = done = 0

@@ -80,6 +80,7 @@ class FeatureExtractor:
         loaded: Loaded,
         layers: Sequence[int] = (-1, -2, -3, -4),
         pooling: str = NONE,
+        *,
         align: str = PIECES,
         max_seq_length: int = 128,
         batch_size: int = 32,

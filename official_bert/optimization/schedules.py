@@ -32,6 +32,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         peak: float,
         num_steps: int,
         warmup_steps: int = 0,
+        *,
         jump: bool = True,
         power: float = 1.0,
         end_rate: float = 0.0,

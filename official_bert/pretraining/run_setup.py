@@ -264,9 +264,9 @@ def _schedule(options: Options) -> PhasedSchedule:
                     phase.learning_rate,
                     phase.last_step - phase.first_step,
                     phase.num_warmup_steps,
-                    options.warmup_jump,
-                    options.decay_power,
-                    options.end_learning_rate,
+                    jump=options.warmup_jump,
+                    power=options.decay_power,
+                    end_rate=options.end_learning_rate,
                 ),
             )
             for phase in options.phases

@@ -104,14 +104,6 @@ def test_converted_models_answer_nearly_as_before(
             assert converted[name].shape == values.shape
             logits.append(np.ravel(values))
             differences.append(np.ravel(converted[name]) - logits[-1])
-    print(
-        "RATIO",
-        kind,
-        activation,
-        format_name,
-        quantization,
-        np.linalg.norm(np.concatenate(differences)) / np.linalg.norm(np.concatenate(logits)),
-    )
     norm = np.linalg.norm(np.concatenate(logits))
     assert np.linalg.norm(np.concatenate(differences)) < TOLERANCES[quantization] * norm
 

@@ -33,7 +33,7 @@ def tokenizer(vocab_file: str) -> FullTokenizer:
 
 
 def joined(tokenizer: FullTokenizer, first: str, second: str | None, length: int) -> tuple[list[int], list[int]]:
-    """The tokens and segments of a text or pair, cut a token at a time, by fine-tuning's law."""
+    """The tokens and segments of a text or pair, cut a token at a time, as in fine-tuning."""
     a = tokenizer.tokenize(first)
     b = None if second is None else tokenizer.tokenize(second)
     while len(a) + len(b or []) > length - (2 if b is None else 3):

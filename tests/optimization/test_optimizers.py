@@ -57,7 +57,7 @@ def test_line_is_the_same_to_the_bit_as_computed_without_a_power(jump: bool):
     start = 0 if jump else warmup
     for step in range(warmup, steps, 97):
         gone = np.float32(step - start) / np.float32(steps - start)
-        assert float(WarmupPolynomialDecay(8.12e-4, steps, warmup, jump)(step)) == peak * (np.float32(1) - gone)
+        assert float(WarmupPolynomialDecay(8.12e-4, steps, warmup, jump=jump)(step)) == peak * (np.float32(1) - gone)
 
 
 def test_polynomial_decay_goes_from_the_peak_to_the_end_rate_and_stays():
@@ -230,12 +230,12 @@ def test_step_is_skipped_where_the_gradient_overflows_and_the_loss_scale_adapts(
         assert int(optimizer.iterations.numpy()) == len(inputs)
         return weights, [np.asarray(variable) for variable in optimizer.variables[2:]], factors
 
-    skipping, averages, factors = train([2.0, 100.0, 2.0, 2.0])  # 100 * 2 ** 10 is beyond float16
-    whole, averages_of_whole, _ = train([2.0, 2.0, 2.0])
+    skipping, moments, factors = train([2.0, 100.0, 2.0, 2.0])  # 100 * 2 ** 10 is beyond float16
+    whole, moments_of_whole, _ = train([2.0, 2.0, 2.0])
     assert factors == [2.0**10, 2.0**9, 2.0**9, 2.0**10]
     np.testing.assert_array_equal(skipping[1], skipping[0])
     np.testing.assert_array_equal(skipping[2:], whole[1:])
-    np.testing.assert_array_equal(averages, averages_of_whole)
+    np.testing.assert_array_equal(moments, moments_of_whole)
 
 
 def test_loss_scale_stays_within_its_bounds_and_in_a_checkpoint():

@@ -256,7 +256,7 @@ def test_changes_between_runs_are_refused_unless_asked_for(
     training.run(options_for(record_files, config_file, folder, **allowed, log_steps=5, rematerialize=True))
     with pytest.raises(UserError, match="--gradient_accumulation_steps was 1 and is 2; give what it was begun with"):
         training.run(options_for(record_files, config_file, folder, **allowed, gradient_accumulation_steps=2))
-    # Other records are read from their beginning, and another optimizer begins with averages of 0, at the same step.
+    # Other records are read from their beginning, and another optimizer begins with moments of 0, at the same step.
     others = {"num_train_steps": 30, "train_batch_size": 4, "optimizer": "lamb", "dtype": "float16"}
     names = ["data", "num_train_steps", "optimizer", "dtype"]
     training.run(options_for(record_files[:1], config_file, folder, **others, allow_changes=names))
