@@ -54,6 +54,8 @@ class Reference:
 
         q, k, v = (split(self.dense(x, f"{name}_attention_{part}")) for part in ("query", "key", "value"))
         scores = q @ k.transpose(0, 1, 3, 2) / math.sqrt(size) - 10000.0 * (1.0 - input_mask[:, None, None, :])
+        if self.config.causal_attention:
+            scores = scores - 10000.0 * np.triu(np.ones((length, length)), k=1)
         context = (softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(batch, length, width)
         x = self.norm(x + self.dense(context, f"{name}_attention_output"), f"{name}_attention_layer_norm")
         hidden = self.activation(self.dense(x, f"{name}_intermediate"))
@@ -69,7 +71,8 @@ class Reference:
         for index in range(self.config.num_hidden_layers):
             x = self.block(x, input_mask, f"layer_{index}")
             outputs.append(x)
-        return outputs, np.tanh(self.dense(x[:, 0], "pooler"))
+        pooled = x[np.arange(len(x)), input_mask.sum(axis=1) - 1] if self.config.causal_attention else x[:, 0]
+        return outputs, np.tanh(self.dense(pooled, "pooler"))
 
     def predict(
         self, input_ids: Array, input_mask: Array, segment_ids: Array, masked_lm_positions: Array

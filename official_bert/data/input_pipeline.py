@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from official_bert.data import record_codec, record_reader
 from official_bert.data.dynamic_masking import DynamicMasking, record_keys
+from official_bert.data.left_to_right import LeftToRight
 from official_bert.data.record_damage import RecordRanges
 from official_bert.data.record_schema import Schema
 
@@ -22,7 +23,7 @@ def training_batches(
     seed: int,
     skipped_records: int = 0,
     record_ranges: RecordRanges | None = None,
-    masking: DynamicMasking | None = None,
+    masking: DynamicMasking | LeftToRight | None = None,
 ) -> tf.data.Dataset:
     """Returns an endless data set of batches, features by name as [B, *shape].
 
@@ -38,7 +39,8 @@ def training_batches(
         seed: of the order.
         skipped_records: how many records to leave out at the beginning of the endless sequence.
         record_ranges: the records to read of each file; None for all of them, which are counted if some are skipped.
-        masking: masks the tokens of records that were written without masks, differently in each epoch.
+        masking: masks the tokens of records that were written without masks, differently in each epoch; or makes
+            predictions of all tokens, from left to right.
     """
     batches = _shuffled_records(paths, seed, skipped_records, record_ranges).rebatch(batch_size, drop_remainder=True)
 
@@ -70,7 +72,7 @@ def evaluation_batches(
     batch_size: int,
     schema: Schema,
     record_ranges: RecordRanges | None = None,
-    masking: DynamicMasking | None = None,
+    masking: DynamicMasking | LeftToRight | None = None,
 ) -> tf.data.Dataset:
     """Returns each record once, in the files' order; the last batch is filled up with records of zeros.
 

@@ -59,6 +59,8 @@ class MaskedLM(BaseTextModel):
         **settings: Any,
     ) -> None:
         super().__init__(config, vocab, **settings)
+        if self._config.causal_attention:
+            raise UserError("the model has causal attention: it predicts the next token, and cannot fill in [MASK]")
         self.masked_lm_prob, self.max_predictions_per_seq = masked_lm_prob, max_predictions_per_seq
         self.do_whole_word_mask = do_whole_word_mask
         self._masking = DynamicMasking(

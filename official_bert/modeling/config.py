@@ -58,6 +58,9 @@ class BertConfig:
         initializer_range: standard deviation of the truncated normal that initializes all matrices.
         layer_norm_eps: what the layer normalizations add to the variance. The original's configuration has no such key,
             and neither has ours where the value is the original's.
+        causal_attention: whether each position attends to itself and to those before it only, as in the left-to-right
+            models of the paper's table 5. Their pooled vector is that of the last token, since [CLS] sees nothing but
+            itself. Left out of the file where it is false.
 
     Raises:
         UserError: a value that no model can have.
@@ -75,6 +78,7 @@ class BertConfig:
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     layer_norm_eps: float = LAYER_NORM_EPSILON
+    causal_attention: bool = False
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -85,6 +89,8 @@ class BertConfig:
                 if value > _GREATEST[field.name]:
                     shown = f"{value:,}" if value < 10**18 else "a number of more than 18 digits"
                     raise UserError(f"{field.name} is {shown}; expected at most {_GREATEST[field.name]:,}")
+            elif field.type is bool and not isinstance(value, bool):
+                raise UserError(f"{field.name} is {value!r}; expected true or false")
             elif field.type is float and (not isinstance(value, int | float) or isinstance(value, bool)):
                 raise UserError(f"{field.name} is {value!r}; expected a number")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
@@ -129,6 +135,8 @@ class BertConfig:
         values = dataclasses.asdict(self)
         if self.layer_norm_eps == LAYER_NORM_EPSILON:
             del values["layer_norm_eps"]
+        if not self.causal_attention:
+            del values["causal_attention"]
         return values
 
     def to_json(self) -> str:

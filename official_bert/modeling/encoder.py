@@ -40,7 +40,7 @@ def build_encoder(
     It returns a dict:
 
     - sequence_output: [B, S, H], the last block's output.
-    - pooled_output: [B, H], a dense layer with tanh on the first position.
+    - pooled_output: [B, H], a dense layer with tanh on the first position, or the last token's with causal attention.
     - encoder_outputs: every block's output in order, each [B, S, H]; only with `return_all_layers`.
 
     Args:
@@ -59,7 +59,7 @@ def build_encoder(
     for index in range(config.num_hidden_layers):
         x = encoder_block(x, inputs["input_mask"], config, layer_names.block(index), seed, dtype)
         layers.append(x)
-    outputs = {"sequence_output": x, "pooled_output": pool(x, config, seed, dtype)}
+    outputs = {"sequence_output": x, "pooled_output": pool(x, inputs["input_mask"], config, seed, dtype)}
     if return_all_layers:
         outputs["encoder_outputs"] = layers
     return keras.Model(inputs, outputs, name=name)

@@ -26,11 +26,13 @@ class AttentionProbabilities(keras.layers.Layer):
 
     Args:
         num_heads: N.
+        causal: whether a position attends to itself and to those before it only.
     """
 
-    def __init__(self, num_heads: int, **kwargs: Any) -> None:
+    def __init__(self, num_heads: int, causal: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
+        self.causal = causal
 
     def call(self, inputs: Any) -> Any:
         query, key, input_mask = inputs
@@ -38,10 +40,13 @@ class AttentionProbabilities(keras.layers.Layer):
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, T]
         scores = ops.cast(scores, "float32") * (1.0 / math.sqrt(query.shape[-1]))
         masked = ops.expand_dims((1.0 - ops.cast(input_mask, "float32")) * MASKED_SCORE, (1, 2))  # [B, 1, 1, T]
+        if self.causal:
+            position = ops.arange(ops.shape(scores)[-1], dtype="int32")
+            masked = masked + ops.cast(position[None, :] > position[:, None], "float32") * MASKED_SCORE  # [B, 1, S, T]
         return ops.cast(ops.softmax(scores + masked, axis=-1), self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_heads": self.num_heads}
+        return {**super().get_config(), "num_heads": self.num_heads, "causal": self.causal}
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -88,7 +93,7 @@ def encoder_block(x: Any, input_mask: Any, config: BertConfig, name: str, seed: 
     key = projection(width, "attention_key")(x)
     value = projection(width, "attention_value")(x)
     probabilities = AttentionProbabilities(
-        config.num_attention_heads, name=f"{name}_attention_probabilities", dtype=dtype
+        config.num_attention_heads, config.causal_attention, name=f"{name}_attention_probabilities", dtype=dtype
     )([query, key, input_mask])
     probabilities = dropout(config.attention_probs_dropout_prob, "attention_probabilities_dropout")(probabilities)
     context = AttentionContext(name=f"{name}_attention_context", dtype=dtype)([probabilities, value])

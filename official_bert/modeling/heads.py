@@ -22,6 +22,16 @@ class FirstPosition(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
+class LastToken(keras.layers.Layer):
+    """The vector of the last token: [B, S, H] and the input_mask, [B, S] int32, to [B, H]."""
+
+    def call(self, inputs: Any) -> Any:
+        sequence, input_mask = inputs
+        last = ops.maximum(ops.sum(input_mask, axis=1) - 1, 0)  # [B]
+        return ops.take_along_axis(sequence, last[:, None, None], axis=1)[:, 0]
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
 class GatherPositions(keras.layers.Layer):
     """The vectors at some positions: [B, S, H] and [B, P] int32 to [B, P, H]."""
 
@@ -50,10 +60,16 @@ class OutputBias(keras.layers.Layer):
         return keras.KerasTensor(scores.shape, dtype="float32")
 
 
-def pool(sequence_output: Any, config: BertConfig, seed: int | None, dtype: Any) -> Any:
-    """Returns the pooled output, [B, H]: a dense layer with tanh on the vector of [CLS]."""
-    first = FirstPosition(name=layer_names.FIRST_POSITION, dtype=dtype)(sequence_output)
-    return dense(config.hidden_size, layer_names.POOLER, config, seed, dtype, activation="tanh")(first)
+def pool(sequence_output: Any, input_mask: Any, config: BertConfig, seed: int | None, dtype: Any) -> Any:
+    """Returns the pooled output, [B, H]: a dense layer with tanh on the vector of [CLS].
+
+    With causal attention it is on the vector of the last token, the only one that sees the whole text.
+    """
+    if config.causal_attention:
+        pooled = LastToken(name=layer_names.LAST_TOKEN, dtype=dtype)([sequence_output, input_mask])
+    else:
+        pooled = FirstPosition(name=layer_names.FIRST_POSITION, dtype=dtype)(sequence_output)
+    return dense(config.hidden_size, layer_names.POOLER, config, seed, dtype, activation="tanh")(pooled)
 
 
 def masked_lm_logits(
@@ -79,5 +95,5 @@ def masked_lm_logits(
 
 def next_sentence_logits(pooled_output: Any, config: BertConfig, seed: int | None, dtype: Any) -> Any:
     """Returns the scores of "b follows a" (0) and "b is random" (1) from the pooled output: [B, 2] float32."""
-    scores = dense(2, "next_sentence", config, seed, dtype)(pooled_output)
+    scores = dense(2, layer_names.NEXT_SENTENCE, config, seed, dtype)(pooled_output)
     return keras.layers.Activation("linear", dtype="float32", name="next_sentence_logits")(scores)

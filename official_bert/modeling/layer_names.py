@@ -12,7 +12,9 @@ POSITION_EMBEDDINGS = "position_embeddings"
 EMBEDDINGS_LAYER_NORM = "embeddings_layer_norm"
 EMBEDDINGS_DROPOUT = "embeddings_dropout"  # its output is the first block's input
 FIRST_POSITION = "first_position"  # its input is the last block's output
+LAST_TOKEN = "last_token"  # in its place with causal attention; its inputs are that output and the input_mask
 POOLER = "pooler"
+NEXT_SENTENCE = "next_sentence"
 
 EMBEDDINGS = frozenset({WORD_EMBEDDINGS, TOKEN_TYPE_EMBEDDINGS, POSITION_EMBEDDINGS, EMBEDDINGS_LAYER_NORM})
 

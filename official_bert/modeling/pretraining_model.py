@@ -43,8 +43,12 @@ def build_pretraining_model(config: BertConfig, seed: int | None = None, dtype: 
 def encoder_of(model: keras.Model) -> keras.Model:
     """Returns the encoder within a pre-training model, as `build_encoder` would build it, sharing its weights."""
     inputs = {name: tensor for name, tensor in model.input.items() if name != "masked_lm_positions"}
+    names = {layer.name for layer in model.layers}
+    pooled = model.get_layer(
+        next(name for name in (layer_names.FIRST_POSITION, layer_names.LAST_TOKEN) if name in names)
+    )
     outputs = {
-        "sequence_output": model.get_layer(layer_names.FIRST_POSITION).input,
+        "sequence_output": keras.tree.flatten(pooled.input)[0],
         "pooled_output": model.get_layer(layer_names.POOLER).output,
     }
     return keras.Model(inputs, outputs, name="encoder")

@@ -30,6 +30,8 @@ def rematerialized(model: keras.Model) -> Callable[..., dict[str, Any]]:
     inputs = model.input
     embed_names = [name for name in inputs if name in ("input_ids", "segment_ids")]
     head_names = [name for name in inputs if name not in ("input_ids", "input_mask", "segment_ids")]
+    if any(layer.name == layer_names.LAST_TOKEN for layer in model.layers):
+        head_names.append("input_mask")  # which says where the last token is
     x = model.get_layer(layer_names.EMBEDDINGS_DROPOUT).output
     embed = keras.Model([inputs[name] for name in embed_names], x)
     names = {layer.name for layer in model.layers}

@@ -1,17 +1,22 @@
 """What a run checks of its flags and files before anything else."""
 
 import dataclasses
+from collections.abc import Iterable
 
 from official_bert.checkpoints.vocabulary import check_vocabulary, lines_of
+from official_bert.data.sentence_objectives import NONE
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.options import Options
+from official_bert.pretraining.record_files import RecordFiles
 from official_bert.utils import files
 
 
 def read_config(options: Options) -> BertConfig:
     """Returns the model's configuration, with the vocabulary's size where that is asked for."""
     config = BertConfig.from_json_file(options.bert_config_file)
+    if options.left_to_right:
+        config = dataclasses.replace(config, causal_attention=True)
     if options.vocab_size_from_vocab:
         vocab = files.read_text(str(options.vocab_file))
         return dataclasses.replace(config, vocab_size=len(lines_of(vocab)))
@@ -33,6 +38,29 @@ def check_lengths(options: Options, config: BertConfig) -> None:
                 f"{phase.flag('max_seq_length')} is {phase.max_seq_length}, but {options.bert_config_file} has "
                 f"max_position_embeddings {config.max_position_embeddings}"
             )
+
+
+def check_objectives(options: Options, training: Iterable[RecordFiles], held_out: RecordFiles | None) -> None:
+    """Raises a UserError if the records of phases and evaluation are of several objectives, or not of the run's."""
+    training = list(training)
+    judged = [*training, *([held_out] if held_out else [])]
+    objectives = sorted({each.sentence_objective for each in judged})
+    if len(objectives) > 1:
+        raise UserError(
+            f"the run's records were made with several values of --sentence_objective: {', '.join(objectives)}; give "
+            "records of one kind for all phases and for evaluation"
+        )
+    rates = sorted({each.masking_rates for each in training})
+    if len(rates) > 1:
+        raise UserError(
+            f"the phases' records were made with several values of --masking_rates: {', '.join(rates)}; give records "
+            "of one kind"
+        )
+    if options.next_sentence_prediction and objectives == [NONE]:
+        raise UserError(
+            f"the records were made with --sentence_objective={NONE}: they have no second segment to predict; give "
+            "--nonext_sentence_prediction, or records of another objective"
+        )
 
 
 def check_replicas(options: Options, replicas: int) -> None:

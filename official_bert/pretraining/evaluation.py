@@ -15,7 +15,7 @@ from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
 from official_bert.pretraining.train_step import SUMS, Pretrainer
 from official_bert.utils import files
-from official_bert.utils.training_log import EVAL, TrainingLog
+from official_bert.utils.training_log import EVAL, TrainingLog, next_sentence_part
 
 RESULTS_FILE = "eval_results.txt"
 
@@ -40,8 +40,7 @@ class HeldOutEvaluation:
         step = self._setup.pretrainer.step
         print(
             f"evaluation at step {step:,}: masked LM loss {metrics['masked_lm_loss']:.4f} "
-            f"({100 * metrics['masked_lm_accuracy']:.1f} % right), next sentence "
-            f"{metrics['next_sentence_loss']:.4f} ({100 * metrics['next_sentence_accuracy']:.1f} %)",
+            f"({100 * metrics['masked_lm_accuracy']:.1f} % right){next_sentence_part(metrics, ', ')}",
             flush=True,
         )
         if self._setup.is_chief and self._best_weights().keep_if_better(step, metrics["loss"]):
@@ -58,7 +57,8 @@ class HeldOutEvaluation:
         text = "".join(f"{name} = {results[name]}\n" for name in sorted(results))
         if setup.is_chief:
             files.write_text(os.path.join(setup.folder, RESULTS_FILE), text)
-        print(f"evaluated {totals['next_sentence_count']:,.0f} records, {totals['masked_lm_count']:,.0f} predictions")
+        records = f"{totals['next_sentence_count']:,.0f} records, " if totals["next_sentence_count"] else ""
+        print(f"evaluated {records}{totals['masked_lm_count']:,.0f} predictions")
         print(text, end="")
         baseline = unigram_accuracy(self._records(), options.eval_batch_size, options.max_eval_steps)
         print(f"unigram baseline, always the commonest token: masked_lm_accuracy = {baseline}", flush=True)

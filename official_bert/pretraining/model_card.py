@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, objective_of
 from official_bert.pretraining import summary
 from official_bert.pretraining.curves import LENGTH, Curves, phases
 
@@ -20,8 +21,8 @@ def model_card(curves: Curves, metadata: Mapping[str, Any], notices: Sequence[Ma
         notices: the lines of the log of that name.
         verdict: how the run compares with a reference; empty where there is none.
     """
-    config, flags = metadata.get("config", {}), metadata.get("flags", {})
-    parts = [f"# {_text(curves.name)}", _introduction(config)]
+    flags = metadata.get("flags", {})
+    parts = [f"# {_text(curves.name)}", _introduction(metadata)]
 
     parts += ["## Model", _table(summary.model_table(metadata)), _tokenization(flags)]
 
@@ -49,17 +50,26 @@ def model_card(curves: Curves, metadata: Mapping[str, Any], notices: Sequence[Ma
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _introduction(config: Mapping[str, Any]) -> str:
+def _introduction(metadata: Mapping[str, Any]) -> str:
+    config, flags = metadata.get("config", {}), metadata.get("flags", {})
     sizes = ""
     if {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= set(config):
         sizes = (
             f" It has {config['num_hidden_layers']} layers of width {config['hidden_size']} with "
             f"{config['num_attention_heads']} attention heads."
         )
+    learned, can = ["masked tokens"], ["fills in masked tokens"]
+    if config.get("causal_attention"):
+        learned, can = ["each token by those before it (causal attention)"], ["predicts the next token"]
+    data = metadata.get("data", ())
+    objective = objective_of(data[0].get("source", {}).get("flags", {})) if data else NEXT_SENTENCE
+    if flags.get("next_sentence_prediction", True) and objective != NONE:
+        learned.append("next sentences" if objective == NEXT_SENTENCE else "the order of sentences")
+        can.append("judges whether one sentence follows another")
+    without = "" if len(learned) > 1 else " Its pooler is not trained: the loss of the sentence labels was left out."
     return (
-        "A BERT encoder ([Devlin et al.](https://arxiv.org/abs/1810.04805)), pre-trained from masked tokens and next "
-        f"sentences.{sizes} It is a start for fine-tuning; by itself it fills in masked tokens and judges whether one "
-        "sentence follows another."
+        "A BERT encoder ([Devlin et al.](https://arxiv.org/abs/1810.04805)), pre-trained from "
+        f"{' and '.join(learned)}.{sizes}{without} It is a start for fine-tuning; by itself it {' and '.join(can)}."
     )
 
 

@@ -52,7 +52,7 @@ class Monitor:
     def _measurements(self, step: int, phase: Phase) -> dict[str, float]:
         steps, seconds, sums = step - self._first_step, self._seconds, self._sums
         flop = cost.training_flop(
-            self._setup.config, phase.train_batch_size, phase.max_seq_length, phase.max_predictions_per_seq
+            self._setup.config, phase.train_batch_size, phase.max_seq_length, phase.predictions(self._setup.config)
         )
         return {
             **pretraining_metrics(sums),

@@ -8,6 +8,7 @@ import dataclasses
 import re
 
 from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import DTYPES, ONE_DEVICE, OPTIMIZERS, STRATEGIES, TPU
 from official_bert.utils import resuming
 from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
@@ -42,6 +43,10 @@ class Phase:
     train_batch_size: int
     learning_rate: float
     num_warmup_steps: int
+
+    def predictions(self, config: BertConfig) -> int:
+        """Returns how many predictions the model makes of a record: from left to right, of all tokens."""
+        return self.max_seq_length - 1 if config.causal_attention else self.max_predictions_per_seq
 
     def flag(self, name: str) -> str:
         """Returns the flag that sets one of these."""
@@ -80,6 +85,11 @@ class Options:
         group=MODEL,
         free=True,
     )
+    left_to_right: bool = option(
+        False,
+        "Whether attention is causal and each token is predicted from those before it, instead of masked tokens.",
+        group=MODEL,
+    )
     init_checkpoint: str | None = option(
         None, "Weights to start from: a run's folder or a checkpoint, ours or a TF1 one.", group=MODEL
     )
@@ -102,6 +112,12 @@ class Options:
         1.0, "The power of the rate's polynomial decay; 1 is the original's line.", group=TRAINING
     )
     end_learning_rate: float = option(0.0, "The rate at the last step.", group=TRAINING)
+    next_sentence_prediction: bool = option(
+        True,
+        "Whether the loss of the records' sentence labels (next sentence, or order) is trained; without it the pooler "
+        "keeps its initial weights.",
+        group=TRAINING,
+    )
     optimizer: str = option(
         "adamw", "adamw: the original's; lamb: for large batches; keras_adamw.", OPTIMIZERS, group=TRAINING
     )

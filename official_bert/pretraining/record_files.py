@@ -14,6 +14,7 @@ import tensorflow as tf
 from official_bert.data import manifest, record_damage, record_reader, record_schema
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.data.input_pipeline import evaluation_batches, record_locations, training_batches
+from official_bert.data.left_to_right import LeftToRight
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.record_damage import RecordRanges
 from official_bert.data.sentence_objectives import objective_of
@@ -34,7 +35,8 @@ class RecordFiles:
     Attributes:
         paths: the files.
         schema: of the records in them.
-        masking: hides tokens of records that were written without masks; None where they have them.
+        masking: hides tokens of records that were written without masks; None where they have them. For a model with
+            causal attention, predictions of all tokens from left to right.
         readable: the ranges of records that can be read, of each file; None for all.
         manifests: that describe these files.
         shards: the manifest's entry of each file that has one.
@@ -43,7 +45,7 @@ class RecordFiles:
 
     paths: list[str]
     schema: record_schema.Schema
-    masking: DynamicMasking | None
+    masking: DynamicMasking | LeftToRight | None
     readable: RecordRanges | None
     manifests: list[manifest.Manifest]
     shards: dict[str, manifest.Shard]
@@ -98,9 +100,9 @@ class RecordFiles:
         if len(dynamic) > 1 or (dynamic == {True} and len(described) < len(paths)):
             raise UserError(f"--{flag}: some of the records have masks and others have none; give files of one kind")
         sizes = (config.vocab_size, config.type_vocab_size)
-        masking = None
+        masking: DynamicMasking | LeftToRight | None = LeftToRight() if config.causal_attention else None
         if dynamic == {True}:
-            masking = _masking(manifests, max_predictions_per_seq, vocab_file)
+            masking = masking or _masking(manifests, max_predictions_per_seq, vocab_file)
             schema = record_schema.unmasked_schema(max_seq_length, *sizes)
         else:
             schema = record_schema.pretraining_schema(max_seq_length, max_predictions_per_seq, *sizes)

@@ -20,7 +20,13 @@ from official_bert.optimization import distribution
 from official_bert.optimization.choices import DTYPES, TPU
 from official_bert.optimization.schedules import PhasedSchedule, WarmupPolynomialDecay
 from official_bert.pretraining import cost, run_metadata
-from official_bert.pretraining.checks import check_lengths, check_replicas, check_vocabulary_size, read_config
+from official_bert.pretraining.checks import (
+    check_lengths,
+    check_objectives,
+    check_replicas,
+    check_vocabulary_size,
+    read_config,
+)
 from official_bert.pretraining.curves import read_curves
 from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.record_files import RecordFiles
@@ -142,6 +148,8 @@ def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
     with errors.collecting():
         held_out = records.held_out
     with errors.collecting():
+        check_objectives(options, training_records.values(), held_out)
+    with errors.collecting():
         check_lengths(options, config)
     with errors.collecting():
         check_vocabulary_size(options, config)
@@ -174,6 +182,7 @@ def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
         jit_compile=options.jit_compile,
         compile_parts=options.compile_parts and distribution.compiles_parts(strategy),
         optimizer=options.optimizer,
+        next_sentence=options.next_sentence_prediction,
         frozen=options.freeze,
         micro_batches=options.gradient_accumulation_steps,
         rematerialize=options.rematerialize,
@@ -280,7 +289,7 @@ def _print_memory_estimates(options: Options, config: BertConfig, replicas: int)
             config,
             phase.train_batch_size // replicas // options.gradient_accumulation_steps,
             phase.max_seq_length,
-            phase.max_predictions_per_seq,
+            phase.predictions(config),
             options.dtype,
             options.rematerialize,
         )

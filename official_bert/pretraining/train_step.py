@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.modeling.pretraining_model import build_pretraining_model, freeze
@@ -45,6 +46,8 @@ class Pretrainer:
         compile_parts: whether XLA compiles the masked-LM loss and the update by themselves, where it does not compile
             the step: for one CPU (see distribution.compiles_parts).
         optimizer: one of optimization.OPTIMIZERS.
+        next_sentence: whether the loss of the sentence labels is trained; without it the pooler and that head are
+            frozen, and the sums of that loss are 0.
         frozen: regular expressions of layers' names: these are not trained.
         micro_batches: into how many parts a replica's batch is cut; gradients are summed over them.
         rematerialize: whether encoder blocks are computed a second time in the backward pass.
@@ -62,6 +65,7 @@ class Pretrainer:
         jit_compile: bool = False,
         compile_parts: bool = False,
         optimizer: str = "adamw",
+        next_sentence: bool = True,
         frozen: Sequence[str] = (),
         micro_batches: int = 1,
         rematerialize: bool = False,
@@ -71,6 +75,9 @@ class Pretrainer:
         self.schedule = schedule
         self._micro_batches = micro_batches
         self._skip_nonfinite = skip_nonfinite
+        self._next_sentence = next_sentence
+        if not next_sentence:
+            frozen = [*frozen, layer_names.POOLER, layer_names.NEXT_SENTENCE]
         self._seed = zlib.crc32(f"dropout/{seed}".encode()) & 0x7FFFFFFF
         with strategy.scope():
             self.model = build_pretraining_model(config, seed=seed, dtype=dtype)
@@ -209,7 +216,11 @@ class Pretrainer:
     def _sums(self, features: dict[str, tf.Tensor], training: bool) -> dict[str, tf.Tensor]:
         # Labels are left out: Keras wants the model's inputs and nothing else.
         inputs = {name: features[name] for name in self.model.input}
-        return pretraining_sums(self._call(inputs, training=training), features, self._compiles_parts and training)
+        outputs = self._call(inputs, training=training)
+        sums = pretraining_sums(outputs, features, self._compiles_parts and training)
+        if self._next_sentence:
+            return sums
+        return {name: tf.zeros(()) if name.startswith("next_sentence") else value for name, value in sums.items()}
 
     def _dropout_seed(self, replica: Any, micro_batch: Any) -> tf.Tensor:
         return step_seed(self._seed, self.optimizer.iterations, replica, micro_batch)

@@ -98,6 +98,14 @@ def _path(folder: str, kind: str) -> str:
     return os.path.join(folder, f"{kind}.jsonl")
 
 
+def next_sentence_part(values: Mapping[str, float], before: str) -> str:
+    """Returns loss and accuracy of next sentences in words, after `before`; nothing where there is no such loss."""
+    if "next_sentence_loss" not in values:
+        return ""
+    accuracy = 100 * values["next_sentence_accuracy"]
+    return f"{before}next sentence {values['next_sentence_loss']:.4f} ({accuracy:.1f} %)"
+
+
 def progress_line(step: int, num_steps: int, values: Mapping[str, float]) -> str:
     """Returns the terminal's line for the steps up to `step`; `values` are those that pretraining's monitor logs."""
     left = duration((num_steps - step) / values["steps_per_second"])
@@ -105,7 +113,7 @@ def progress_line(step: int, num_steps: int, values: Mapping[str, float]) -> str
         f"step {step:,} of {num_steps:,}"
         f"  loss {values['loss']:.4f}"
         f"  masked LM {values['masked_lm_loss']:.4f} ({100 * values['masked_lm_accuracy']:.1f} % right)"
-        f"  next sentence {values['next_sentence_loss']:.4f} ({100 * values['next_sentence_accuracy']:.1f} %)"
+        f"{next_sentence_part(values, '  ')}"
         f"  rate {values['learning_rate']:.2e}"
         f"  gradient {values['gradient_norm']:.2f}"
         f"  {values['examples_per_second']:,.0f} examples/s {values['tokens_per_second']:,.0f} tokens/s"

@@ -1,0 +1,110 @@
+# ruff: noqa: F811 (fixtures are arguments)
+"""Pre-training without next sentences, from left to right, and on records of other objectives."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from official_bert.checkpoints import reading
+from official_bert.checkpoints.conversion import convert
+from official_bert.checkpoints.options import ConversionOptions
+from official_bert.errors import UserError
+from official_bert.finetuning.initial_model import read_initial_model
+from official_bert.inference.fill_mask import fill_mask
+from official_bert.modeling.config import BertConfig
+from official_bert.pretraining import training
+from official_bert.utils.training_log import read_log
+from tests.pretraining.test_training import (  # noqa: F401
+    LENGTH,
+    PREDICTIONS,
+    config_file,
+    options_for,
+    pretrainer_for,
+    quick_rate_of_products,
+    record_files,
+    weights_of,
+    write_manifest,
+)
+
+
+def test_without_next_sentences_the_pooler_stays_as_it_was(
+    record_files: list[str], config_file: str, vocab_file: str, tiny_config: BertConfig, tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    write_manifest(record_files, vocab_file, sentence_objective="none", masking_rates="100/0/0")
+    run = {"num_train_steps": 2, "random_seed": 1, "do_eval": True, "vocab_file": vocab_file}
+    with pytest.raises(UserError, match="they have no second segment to predict; give --nonext_sentence_prediction"):
+        training.run(options_for(record_files, config_file, tmp_path / "run", **run))
+    run["next_sentence_prediction"] = False
+    training.run(options_for(record_files, config_file, tmp_path / "run", **run))
+    assert "next sentence" not in capsys.readouterr().out
+    lines = [*read_log(str(tmp_path / "run"), "train"), *read_log(str(tmp_path / "run"), "eval")]
+    assert all(line["loss"] == line["masked_lm_loss"] > 0 and "next_sentence_loss" not in line for line in lines)
+    assert "next_sentence" not in (tmp_path / "run" / "eval_results.txt").read_text()
+    # Initial weights are a function of the seed; nothing moves those that have no loss.
+    initial = weights_of(pretrainer_for(tiny_config))  # of seed 1
+    trained = reading.read(str(tmp_path / "run"))[1].weights
+    same = {name for name, value in trained.items() if np.array_equal(value, initial[name])}
+    assert same == {f"{layer}/{part}" for layer in ("pooler", "next_sentence") for part in ("kernel", "bias")}
+    metadata = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert metadata["flags"]["next_sentence_prediction"] is False
+    assert metadata["data"][0]["source"]["flags"]["masking_rates"] == "100/0/0"
+    card = " ".join((tmp_path / "run" / "MODEL_CARD.md").read_text().split())
+    assert "pre-trained from masked tokens. It has" in card
+    assert "Its pooler is not trained" in card
+    assert "100/0/0" in card
+    run["next_sentence_prediction"] = True
+    write_manifest(record_files, vocab_file)
+    with pytest.raises(UserError, match="--next_sentence_prediction was False and is True"):
+        training.run(options_for(record_files, config_file, tmp_path / "run", **run))
+
+
+def test_a_left_to_right_run_keeps_its_attention_in_the_configuration(
+    record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path
+):
+    folder = tmp_path / "run"
+    run = {"num_train_steps": 2, "left_to_right": True, "vocab_file": vocab_file}
+    training.run(options_for(record_files, config_file, folder, **run))
+    assert json.loads((folder / "bert_config.json").read_text())["causal_attention"] is True
+    assert (
+        "each token by those before it (causal attention) and next sentences" in (folder / "MODEL_CARD.md").read_text()
+    )
+    # Many more predictions than masked ones: the loss is near that of a uniform guess, over all of the text.
+    assert read_log(str(folder), "train")[0]["masked_lm_loss"] == pytest.approx(np.log(78), rel=0.05)
+    assert read_initial_model(str(folder)).config.causal_attention
+    with pytest.raises(UserError, match="bert_config.json"):
+        training.run(options_for(record_files, config_file, folder, **{**run, "left_to_right": False}))
+    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
+    with pytest.raises(UserError, match=r"cannot fill in \[MASK\]"):
+        fill_mask(None, None, config, "[MASK]")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="has causal attention, which the .* format cannot hold"):
+        convert(ConversionOptions(from_=str(folder), to=str(tmp_path / "out"), to_format="tf1"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_phases_and_evaluation_of_several_objectives_are_refused(
+    record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path
+):
+    first, second = record_files
+    other = tmp_path / "other" / "second.tfrecord"
+    other.parent.mkdir()
+    other.write_bytes(pathlib.Path(second).read_bytes())
+
+    def refused(*run: dict[str, object], **flags: object) -> str:
+        write_manifest([first], vocab_file)
+        write_manifest([str(other)], vocab_file, **flags)
+        with pytest.raises(UserError) as caught:
+            training.run(options_for([first], config_file, tmp_path / "run", **run[0]))
+        return str(caught.value)
+
+    phase2 = {
+        "phase2_num_train_steps": 1, "phase2_input_file": [str(other)], "phase2_max_seq_length": LENGTH,
+        "phase2_max_predictions_per_seq": PREDICTIONS,
+    }  # fmt: skip
+    held_out = {"eval_input_file": [str(other)], "do_eval": True}
+    for run in (phase2, held_out):
+        message = refused(run, sentence_objective="sentence_order")
+        assert "several values of --sentence_objective: next_sentence, sentence_order" in message
+    assert "several values of --masking_rates: 0/0/100, 80/10/10" in refused(phase2, masking_rates="0/0/100")
