@@ -14,6 +14,7 @@ from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE, Checkp
 from official_bert.checkpoints.model_files import read_model_files, write_model_files
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
+from official_bert.modeling.choices import HEADS
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.tokenization.exact import FullTokenizer
@@ -22,7 +23,7 @@ from official_bert.utils import files
 WEIGHTS_FILE, TASK_FILE = "model.weights.h5", "task.json"
 _KEYS = ("task", "kind", "pair", "labels", "num_choices", "max_seq_length")
 _LABELLED = (task_models.CLASSIFICATION, task_models.MULTI_LABEL, task_models.TAGGING)
-_MOST_CHOICES = 1000
+_MOST_CHOICES, _MOST_UNITS = 1000, 100_000
 
 
 def _is_count(value: Any, most: int) -> bool:
@@ -44,6 +45,9 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "labels": (lambda value: value is None or _are_labels(value), "a list of the classes' names, or null"),
     "num_choices": (lambda value: value is None or _is_count(value, _MOST_CHOICES), "a number of choices, or null"),
     "max_seq_length": (lambda value: _is_count(value, 1_000_000), "a number of tokens"),
+    # Of models with a BiLSTM only.
+    "head": (lambda value: value in HEADS, f"one of {', '.join(HEADS)}"),
+    "lstm_units": (lambda value: _is_count(value, _MOST_UNITS), "a number of units"),
 }
 
 
@@ -116,7 +120,7 @@ def load_task_spec(folder: str) -> dict[str, Any]:
     if absent:
         raise UserError(f"{path} lacks {', '.join(absent)}; restore it from a copy")
     for key, (is_valid, expected) in _VALUES.items():
-        if not is_valid(task_spec[key]):
+        if key in task_spec and not is_valid(task_spec[key]):
             raise UserError(f"{path} has {key} {task_spec[key]!r}; expected {expected}; restore it from a copy")
     kind = task_spec["kind"]
     needed = "labels" if kind in _LABELLED else "num_choices" if kind == task_models.MULTIPLE_CHOICE else None
@@ -142,7 +146,8 @@ def load(folder: str, dtype: Any = "float32") -> FineTuned:
         raise UserError(f"{folder} has no {VOCAB_FILE}; copy the vocabulary there")
     encoder = build_encoder(described.config, dtype=dtype)
     labels, num_choices = task_spec["labels"] or (), task_spec["num_choices"] or 0
-    model = task_models.build(task_spec["kind"], encoder, len(labels), num_choices)
+    head = {name: task_spec[name] for name in ("head", "lstm_units") if name in task_spec}
+    model = task_models.build(task_spec["kind"], encoder, len(labels), num_choices, **head)
     _load_weights(model, os.path.join(folder, WEIGHTS_FILE))
     tokenizer = FullTokenizer.from_vocab(described.vocab, described.do_lower_case, os.path.join(folder, VOCAB_FILE))
     return FineTuned(model, described.config, tokenizer, task_spec)

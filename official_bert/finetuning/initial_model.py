@@ -116,6 +116,8 @@ def head_of(initial_model: InitialModel, task: Task) -> list[Array] | None:
     if spec is None:
         return None
     wanted = task.task_spec(spec["max_seq_length"])
-    if any(spec[key] != wanted[key] for key in ("kind", "labels", "num_choices")):
+    if any(spec[key] != wanted[key] for key in ("kind", "labels", "num_choices")) or (
+        any(spec.get(key) != wanted.get(key) for key in ("head", "lstm_units"))
+    ):
         return None
     return [np.asarray(value) for value in finetuned.load(initial_model.folder).model.get_weights()]

@@ -14,6 +14,8 @@ from keras import ops
 
 from official_bert.errors import UserError
 from official_bert.modeling import layer_names
+from official_bert.modeling.bilstm import with_bilstm
+from official_bert.modeling.choices import LINEAR, LSTM_UNITS
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.encoder import sequence_inputs
 from official_bert.modeling.initialization import seeded_normal
@@ -150,7 +152,13 @@ def build_multiple_choice_model(
 
 
 def build(
-    kind: str, encoder: keras.Model, num_labels: int = 0, num_choices: int = 0, seed: int | None = None
+    kind: str,
+    encoder: keras.Model,
+    num_labels: int = 0,
+    num_choices: int = 0,
+    seed: int | None = None,
+    head: str = LINEAR,
+    lstm_units: int = LSTM_UNITS,
 ) -> keras.Model:
     """Returns the model for a kind of task.
 
@@ -160,10 +168,13 @@ def build(
         num_labels: of classification, multi_label and tagging.
         num_choices: of multiple_choice.
         seed: of the new weights; None for any.
+        head: what stands between the encoder and the task's layer, one of choices.HEADS.
+        lstm_units: of each direction of a BiLSTM.
 
     Raises:
         UserError: the kind is unknown.
     """
+    encoder = with_bilstm(encoder, head, lstm_units, seed)
     if kind in (CLASSIFICATION, MULTI_LABEL):
         return build_classifier(encoder, num_labels, seed=seed)
     if kind == REGRESSION:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from official_bert.modeling.choices import LINEAR
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.multiple_choice_task import MultipleChoiceTask
 from official_bert.tasks.options import (
@@ -36,6 +37,13 @@ def make_task(name: str, options: TaskOptions, labels: Sequence[str] | None = No
     if type(options) is not options_class(name):
         raise TypeError(f"the options of {name} are {type(options).__name__}; expected {options_class(name).__name__}")
     options.check()
+    task = _task_of(name, options, labels, needs_labels)
+    if options.head != LINEAR:
+        task.settings = {**task.settings, "head": options.head, "lstm_units": options.lstm_units}
+    return task
+
+
+def _task_of(name: str, options: TaskOptions, labels: Sequence[str] | None, needs_labels: bool) -> Task:
     match options:
         case GlueOptions():
             return GlueTask(name, options)

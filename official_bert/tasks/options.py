@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from official_bert.errors import UserError
-from official_bert.utils.flags import DATA, option
+from official_bert.modeling.choices import HEADS, LINEAR, LSTM_UNITS
+from official_bert.utils.flags import DATA, MODEL, option
 
 SOURCES = FILES, TFDS = ("files", "tfds")
 LABEL_KINDS = ("classification", "multi_label", "regression", "tagging")
@@ -41,10 +42,18 @@ class TaskOptions:
     defaults: ClassVar[Defaults] = Defaults()
 
     data_dir: str | None = option(None, "Folder of the task's files.", group=DATA, free=True)
+    head: str = option(
+        LINEAR,
+        "What stands on the encoder: the task's own layer; bilstm, a two-layer BiLSTM before it; or a BiLSTM on "
+        "features of an encoder that is not trained: its embeddings, a hidden layer, or several.",
+        HEADS,
+        group=MODEL,
+    )
+    lstm_units: int = option(LSTM_UNITS, "Units of each direction of a BiLSTM.", group=MODEL)
 
     def check(self) -> None:
         """Raises a UserError for values that cannot be."""
-        for name in ("doc_stride", "max_query_length", "max_answer_length", "n_best_size"):
+        for name in ("doc_stride", "max_query_length", "max_answer_length", "n_best_size", "lstm_units"):
             value = getattr(self, name, None)
             if value is not None and value < 1:
                 raise UserError(f"--{name} is {value}; expected at least 1")

@@ -150,7 +150,9 @@ class Task(abc.ABC):
 
     def build_model(self, encoder: keras.Model, seed: int | None = None) -> keras.Model:
         """Returns the encoder with the task's head (see task_models)."""
-        return task_models.build(self.kind, encoder, len(self.labels or ()), self.num_choices or 0, seed)
+        head = {name: self.settings[name] for name in ("head", "lstm_units") if name in self.settings}
+        number = len(self.labels or ())
+        return task_models.build(self.kind, encoder, number, self.num_choices or 0, seed, **head)
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
         """Returns what task.json holds (see finetuned.save)."""

@@ -22,6 +22,7 @@ MODULE_OF = {
     "BertAdamW": "official_bert.optimization.optimizers",
     "DistillationLoss": "official_bert.finetuning.distillation",
     "Dropout": "official_bert.modeling.dropout",
+    "BiLSTM": "official_bert.modeling.bilstm",
     "LastToken": "official_bert.modeling.heads",
     "FirstPosition": "official_bert.modeling.heads",
     "FoldChoices": "official_bert.modeling.task_models",

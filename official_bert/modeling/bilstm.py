@@ -1,0 +1,119 @@
+"""A two-layer BiLSTM between the encoder and a task's head (paper, section 5.3 and table 5).
+
+B batch, S sequence, H hidden size, U units of each direction
+"""
+
+import zlib
+from typing import Any
+
+import keras
+from keras import ops
+
+from official_bert.modeling import layer_names
+from official_bert.modeling.choices import BILSTM, LINEAR, LSTM_UNITS
+from official_bert.modeling.dropout import Dropout
+from official_bert.modeling.heads import FirstPosition, LastToken
+
+_LAYERS = 2
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class BiLSTM(keras.layers.Layer):
+    """One layer of a BiLSTM, which does not read padding: [B, S, H] and the input_mask, [B, S] int32, to [B, S, 2 U].
+
+    Padding gets zeros. Keras' mask ends here: losses and scores have weights of their own.
+
+    Args:
+        units: U.
+        seed: of the initial weights; None for any.
+    """
+
+    def __init__(self, units: int, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.units, self.seed = units, seed
+        self.bidirectional = keras.layers.Bidirectional(
+            self._direction("forward", False),
+            backward_layer=self._direction("backward", True),
+            name="bidirectional",
+            dtype=self.dtype_policy,
+        )
+
+    def _direction(self, name: str, backwards: bool) -> keras.Layer:
+        def mixed(what: str) -> int | None:
+            return None if self.seed is None else zlib.crc32(f"{self.seed}/{self.name}/{name}/{what}".encode())
+
+        return keras.layers.LSTM(
+            self.units,
+            return_sequences=True,
+            go_backwards=backwards,
+            kernel_initializer=keras.initializers.GlorotUniform(mixed("kernel")),
+            recurrent_initializer=keras.initializers.Orthogonal(seed=mixed("recurrent")),
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def build(self, input_shape: Any) -> None:
+        self.bidirectional.build(input_shape[0])
+
+    def call(self, inputs: Any) -> Any:
+        x, input_mask = inputs
+        is_token = ops.greater(input_mask, 0)
+        x = self.bidirectional(x, mask=is_token)
+        return x * ops.cast(is_token, x.dtype)[..., None]
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        return keras.KerasTensor((*inputs[0].shape[:-1], 2 * self.units), dtype=self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "units": self.units, "seed": self.seed}
+
+
+def with_bilstm(encoder: keras.Model, head: str, units: int = LSTM_UNITS, seed: int | None = None) -> keras.Model:
+    """Returns the encoder continued by what `head` names, with the same inputs and the names of its outputs.
+
+    sequence_output becomes [B, S, 2 U]. pooled_output, [B, 4 U], is what the BiLSTM gives for the last token and for
+    [CLS], where its two directions have read the whole text. For one of choices.FEATURES the given encoder is frozen
+    and its dropout is turned off, in place.
+
+    Args:
+        encoder: as build_encoder returns it.
+        head: one of choices.HEADS; the encoder itself is returned for LINEAR.
+        units: U.
+        seed: of the new weights; None for any.
+    """
+    if head == LINEAR:
+        return encoder
+    x = encoder.output["sequence_output"] if head == BILSTM else _frozen_features(encoder, head)
+    policy = encoder.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
+    input_mask = encoder.input["input_mask"]
+    for number in range(_LAYERS):
+        x = BiLSTM(units, seed, name=f"bilstm_{number}", dtype=policy)([x, input_mask])  # [B, S, 2 U]
+    ends = [
+        LastToken(name="bilstm_last_token", dtype=policy)([x, input_mask]),
+        FirstPosition(name="bilstm_first_position", dtype=policy)(x),
+    ]
+    pooled = keras.layers.Concatenate(name="bilstm_ends", dtype=policy)(ends)
+    return keras.Model(encoder.input, {"sequence_output": x, "pooled_output": pooled}, name="encoder_with_bilstm")
+
+
+def _frozen_features(encoder: keras.Model, head: str) -> Any:
+    """The vectors of the tokens, [B, S, H] or [B, S, 4 H], from an encoder that is not trained."""
+    for layer in encoder.layers:
+        layer.trainable = False
+        if isinstance(layer, Dropout):
+            layer.rate = 0.0
+    names = {layer.name for layer in encoder.layers}
+    blocks: list[Any] = []
+    while layer_names.block_output(len(blocks)) in names:
+        blocks.append(encoder.get_layer(layer_names.block_output(len(blocks))).output)
+    if head == "embeddings":
+        return encoder.get_layer(layer_names.EMBEDDINGS_DROPOUT).output
+    if head == "last_hidden":
+        return blocks[-1]
+    if head == "second_to_last_hidden":
+        return blocks[-2] if len(blocks) > 1 else encoder.get_layer(layer_names.EMBEDDINGS_DROPOUT).output
+    some = blocks if head == "sum_all" else blocks[-4:]
+    if len(some) == 1:
+        return some[0]
+    merge = keras.layers.Concatenate if head == "concat_last_four" else keras.layers.Add
+    return merge(name="features", dtype=encoder.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy)(some)

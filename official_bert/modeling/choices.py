@@ -1,0 +1,9 @@
+"""The names of choices about models, for options: importing this imports nothing."""
+
+# What stands on the encoder: nothing but the task's own layer; a BiLSTM that is fine-tuned with it (paper, table 5); or
+# a BiLSTM on features of an encoder that stays as it is (section 5.3, table 7).
+LINEAR, BILSTM = "linear", "bilstm"
+FEATURES = ("embeddings", "last_hidden", "second_to_last_hidden", "sum_last_four", "concat_last_four", "sum_all")
+HEADS = (LINEAR, BILSTM, *FEATURES)
+
+LSTM_UNITS = 768  # of each direction

@@ -1,0 +1,99 @@
+"""BiLSTMs between encoder and head: fine-tuned with the encoder, or on features of one that stays as it is."""
+
+import dataclasses
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.finetuning import runner
+from official_bert.finetuning.options import Options
+from official_bert.modeling.bilstm import with_bilstm
+from official_bert.modeling.choices import FEATURES, HEADS
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.task_models import build
+from official_bert.tasks.options import TaggingOptions
+from tests.modeling.test_model import inputs_of_encoder, random_batch, with_random_weights
+
+UNITS = 3
+
+
+@pytest.fixture
+def config(tiny_config: BertConfig) -> BertConfig:
+    return dataclasses.replace(tiny_config, num_hidden_layers=5)
+
+
+def test_features_are_those_layers_of_the_encoder(config: BertConfig):
+    encoder = with_random_weights(build_encoder(config, return_all_layers=True), 0)
+    batch = inputs_of_encoder(random_batch(config, 0))
+    layers = [np.asarray(each) for each in encoder(batch)["encoder_outputs"]]
+    embeddings = np.asarray(keras.Model(encoder.input, encoder.get_layer("embeddings_dropout").output)(batch))
+    expected = {
+        "embeddings": embeddings,
+        "last_hidden": layers[-1],
+        "second_to_last_hidden": layers[-2],
+        "sum_last_four": sum(layers[1:]),
+        "concat_last_four": np.concatenate(layers[1:], axis=-1),
+        "sum_all": sum(layers),
+    }
+    assert tuple(expected) == FEATURES
+    for head, values in expected.items():
+        model = with_bilstm(encoder, head, UNITS)
+        features = keras.Model(model.input, model.get_layer("bilstm_0").input[0])
+        # In training as well: the dropout of an encoder that is not trained is off.
+        np.testing.assert_allclose(features(batch, training=True), values, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["bilstm", "sum_all"])
+def test_both_directions_read_all_of_the_text_and_no_padding(head: str, config: BertConfig):
+    model = with_bilstm(with_random_weights(build_encoder(config), 0), head, UNITS, seed=1)
+    batch = inputs_of_encoder(random_batch(config, 1, batch=1, length=9))
+    batch["input_mask"] = np.array([[1] * 6 + [0] * 3], np.int32)
+    whole = model(batch)
+    cut = model({name: values[:, :6] for name, values in batch.items()})
+    assert whole["sequence_output"].shape == (1, 9, 2 * UNITS)
+    assert whole["pooled_output"].shape == (1, 4 * UNITS)
+    np.testing.assert_allclose(whole["sequence_output"][:, :6], cut["sequence_output"], atol=1e-5)
+    np.testing.assert_allclose(whole["pooled_output"], cut["pooled_output"], atol=1e-5)
+    # The vector of the first token holds the backward direction, which has read the last token.
+    ids = batch["input_ids"].copy()
+    ids[0, 5] = (ids[0, 5] + 1) % config.vocab_size
+    change = np.abs(np.asarray(model({**batch, "input_ids": ids})["sequence_output"] - whole["sequence_output"]))
+    assert change[0, 0, UNITS:].max() > 1e-6
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_only_what_is_to_be_trained_has_gradients(head: str, tiny_config: BertConfig):
+    encoder = build_encoder(tiny_config, seed=0)
+    model = build("tagging", encoder, 4, seed=1, head=head, lstm_units=UNITS)
+    batch = inputs_of_encoder(random_batch(tiny_config, 1))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(batch) ** 2)
+    trained = {variable.path for variable in model.trainable_variables}
+    assert all(gradient is not None for gradient in tape.gradient(loss, model.trainable_variables))
+    assert any(path.startswith("word_embeddings") for path in trained) == (head in ("linear", "bilstm"))
+    assert any("bilstm" in path for path in trained) == (head != "linear")
+    assert "token_classifier/kernel" in trained
+
+
+@pytest.mark.slow
+def test_a_tagger_on_features_is_trained_saved_and_read_again(
+    tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path
+):
+    config = tmp_path / "bert_config.json"
+    config.write_text(dataclasses.replace(tiny_config, num_hidden_layers=1).to_json())
+    for part in ("train", "dev"):
+        (tmp_path / f"{part}.txt").write_text("the X\ncat Y\n\ncat Y\nthe X\ncat Y\n\n" * 8)
+    options = Options(
+        task="tagging", task_options=TaggingOptions(data_dir=str(tmp_path), head="concat_last_four", lstm_units=4),
+        output_dir=str(tmp_path / "run"), init=str(config), vocab_file=vocab_file, do_train=True, do_eval=True,
+        max_seq_length=8, train_batch_size=8, learning_rate=0.1, num_train_epochs=8.0,
+    )  # fmt: skip
+    scores = runner.run(options)
+    assert scores["dev"]["accuracy"] > 0.9
+    plain = TaggingOptions(data_dir=str(tmp_path))  # the head is the model's
+    again = dataclasses.replace(options, do_train=False, init=None, vocab_file=None, task_options=plain)
+    assert runner.run(again)["dev"] == scores["dev"]
