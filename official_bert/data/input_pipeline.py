@@ -8,11 +8,13 @@ import tensorflow as tf
 from official_bert.data import record_codec, record_reader
 from official_bert.data.dynamic_masking import DynamicMasking, record_keys
 from official_bert.data.left_to_right import LeftToRight
+from official_bert.data.packing import Packing, choose_packing, group_size, pack, rows_needed
 from official_bert.data.record_damage import RecordRanges
 from official_bert.data.record_schema import Schema
 
 _FILES_AT_ONCE = 4
 _WINDOW = 10_000  # records shuffled with each other; the original's buffer was 100; a record takes about a kilobyte
+_MEASURED = 10_000  # records whose packing is tried before the first step
 _FILE_BITS = 40  # a record's id is the file's number, shifted by these bits, plus the record's number in the file
 
 
@@ -24,6 +26,7 @@ def training_batches(
     skipped_records: int = 0,
     record_ranges: RecordRanges | None = None,
     masking: DynamicMasking | LeftToRight | None = None,
+    packing: Packing | None = None,
 ) -> tf.data.Dataset:
     """Returns an endless data set of batches, features by name as [B, *shape].
 
@@ -41,17 +44,43 @@ def training_batches(
         record_ranges: the records to read of each file; None for all of them, which are counted if some are skipped.
         masking: masks the tokens of records that were written without masks, differently in each epoch; or makes
             predictions of all tokens, from left to right.
+        packing: the shapes of packed batches; None for a record in each row.
     """
-    batches = _shuffled_records(paths, seed, skipped_records, record_ranges).rebatch(batch_size, drop_remainder=True)
-
-    def parse(serialized: tf.Tensor, record_id: tf.Tensor, epoch: tf.Tensor) -> dict[str, tf.Tensor]:
-        parsed = record_codec.parse(serialized, schema)
-        return masking.mask(parsed, record_keys(seed, epoch, record_id)) if masking else parsed
-
-    batches = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    batches = _training_batches(paths, batch_size, schema, seed, skipped_records, record_ranges, masking)
+    if packing:
+        batches = batches.map(lambda batch: pack(batch, packing), num_parallel_calls=tf.data.AUTOTUNE)
     # TensorFlow cannot infer that this data set is endless. Without the assertion, several workers would ask each other
     # before each step whether there is another batch, and the static batch size would be lost.
     return _for_replicas(batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
+
+
+def packed_shapes(
+    paths: list[str],
+    batch_size: int,
+    schema: Schema,
+    seed: int,
+    record_ranges: RecordRanges | None,
+    masking: DynamicMasking | LeftToRight | None,
+    *,
+    replicas: int,
+    micro_batches: int,
+) -> Packing:
+    """Returns how batches of `training_batches` are packed, from trying the first 10,000 records of the first epoch.
+
+    Args:
+        paths: TFRecord files.
+        batch_size: B, over all replicas.
+        schema: of the records in the files.
+        seed: of the order.
+        record_ranges: the records to read of each file; None for all of them.
+        masking: as in `training_batches`.
+        replicas: how many share a batch.
+        micro_batches: how many parts a replica cuts its share into.
+    """
+    size = group_size(batch_size)
+    groups = _training_batches(paths, size, schema, seed, 0, record_ranges, masking)
+    rows = groups.map(rows_needed, num_parallel_calls=tf.data.AUTOTUNE).take(-(-_MEASURED // size))
+    return choose_packing(list(rows.as_numpy_iterator()), batch_size, replicas, micro_batches)
 
 
 def record_locations(
@@ -100,6 +129,25 @@ def evaluation_batches(
     order = tf.range(len(paths), dtype=tf.int64)
     data = _of_files(paths, record_reader.compression(paths), order, record_ranges, at_once=1)
     return _for_replicas(data.batch(batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE))
+
+
+def _training_batches(
+    paths: list[str],
+    batch_size: int,
+    schema: Schema,
+    seed: int,
+    skipped_records: int,
+    record_ranges: RecordRanges | None,
+    masking: DynamicMasking | LeftToRight | None,
+) -> tf.data.Dataset:
+    """What `training_batches` returns, unpacked, on this machine."""
+
+    def parse(serialized: tf.Tensor, record_id: tf.Tensor, epoch: tf.Tensor) -> dict[str, tf.Tensor]:
+        parsed = record_codec.parse(serialized, schema)
+        return masking.mask(parsed, record_keys(seed, epoch, record_id)) if masking else parsed
+
+    batches = _shuffled_records(paths, seed, skipped_records, record_ranges).rebatch(batch_size, drop_remainder=True)
+    return batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def _shuffled_records(

@@ -98,12 +98,14 @@ class TokenTypeEmbedding(keras.layers.Layer):
 class PositionEmbedding(keras.layers.Layer):
     """Adds a learned vector to each position: [B, S, H] to [B, S, H].
 
+    Positions count from 0, unless position_ids, [B, S] int32 and below L, are given as well.
+
     Args:
         max_position_embeddings: the longest sequence, L.
         embeddings_initializer: how the table starts.
 
     Raises:
-        ValueError: the sequence is longer than L.
+        ValueError: the sequence is longer than L, where no positions are given.
     """
 
     def __init__(self, max_position_embeddings: int, embeddings_initializer: Any = None, **kwargs: Any) -> None:
@@ -111,14 +113,16 @@ class PositionEmbedding(keras.layers.Layer):
         self.max_position_embeddings = max_position_embeddings
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, inputs_shape: Any, position_ids_shape: Any = None) -> None:
         self.embeddings = self.add_weight(
-            shape=(self.max_position_embeddings, input_shape[-1]),
+            shape=(self.max_position_embeddings, inputs_shape[-1]),
             initializer=self.embeddings_initializer,
             name="embeddings",
         )
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Any, position_ids: Any = None) -> Any:
+        if position_ids is not None:
+            return inputs + ops.take(self.embeddings, position_ids, axis=0)  # [B, S, H]
         length = ops.shape(inputs)[1]
         if isinstance(length, int) and length > self.max_position_embeddings:
             raise ValueError(
@@ -135,7 +139,9 @@ class PositionEmbedding(keras.layers.Layer):
         }
 
 
-def embed(input_ids: Any, segment_ids: Any, config: BertConfig, seed: int | None, dtype: Any) -> Any:
+def embed(
+    input_ids: Any, segment_ids: Any, config: BertConfig, seed: int | None, dtype: Any, position_ids: Any = None
+) -> Any:
     """Returns the sum of the three embeddings, normalized, with dropout: [B, S, H].
 
     Args:
@@ -144,6 +150,7 @@ def embed(input_ids: Any, segment_ids: Any, config: BertConfig, seed: int | None
         config: the model's sizes and rates.
         seed: of the initial weights; None for any.
         dtype: the layers' dtype policy.
+        position_ids: [B, S] int32; None to count them from 0.
     """
     x = WordEmbedding(
         config.vocab_size,
@@ -165,6 +172,6 @@ def embed(input_ids: Any, segment_ids: Any, config: BertConfig, seed: int | None
         initializer(config, seed, layer_names.POSITION_EMBEDDINGS),
         name=layer_names.POSITION_EMBEDDINGS,
         dtype=dtype,
-    )(x)
+    )(x, position_ids)
     x = layer_norm(layer_names.EMBEDDINGS_LAYER_NORM, config, dtype)(x)
     return Dropout(config.hidden_dropout_prob, name=layer_names.EMBEDDINGS_DROPOUT, dtype=dtype)(x)

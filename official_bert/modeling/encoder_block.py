@@ -24,29 +24,37 @@ class AttentionProbabilities(keras.layers.Layer):
     Takes [query, key, input_mask]: [B, S, H] twice and [B, T] int32 (1 a token, 0 padding). Returns [B, N, S, T].
     Padding is masked as a key only; what padding itself attends to is computed and never used.
 
+    With `packed` it takes record_ids in place of input_mask, and a token attends to those of its own record.
+
     Args:
         num_heads: N.
         causal: whether a position attends to itself and to those before it only.
+        packed: whether several records share a row.
     """
 
-    def __init__(self, num_heads: int, causal: bool = False, **kwargs: Any) -> None:
+    def __init__(self, num_heads: int, causal: bool = False, packed: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.causal = causal
+        self.packed = packed
 
     def call(self, inputs: Any) -> Any:
-        query, key, input_mask = inputs
+        query, key, attended = inputs
         query, key = split_heads(query, self.num_heads), split_heads(key, self.num_heads)  # [B, N, S, D]
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, T]
         scores = ops.cast(scores, "float32") * (1.0 / math.sqrt(query.shape[-1]))
-        masked = ops.expand_dims((1.0 - ops.cast(input_mask, "float32")) * MASKED_SCORE, (1, 2))  # [B, 1, 1, T]
+        if self.packed:
+            seen = ops.equal(attended[:, None, :, None], attended[:, None, None, :])  # [B, 1, S, T]
+        else:
+            seen = attended[:, None, None, :]  # [B, 1, 1, T]
+        masked = (1.0 - ops.cast(seen, "float32")) * MASKED_SCORE
         if self.causal:
             position = ops.arange(ops.shape(scores)[-1], dtype="int32")
             masked = masked + ops.cast(position[None, :] > position[:, None], "float32") * MASKED_SCORE  # [B, 1, S, T]
         return ops.cast(ops.softmax(scores + masked, axis=-1), self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_heads": self.num_heads, "causal": self.causal}
+        return {**super().get_config(), "num_heads": self.num_heads, "causal": self.causal, "packed": self.packed}
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -66,16 +74,19 @@ def split_heads(x: Any, num_heads: int) -> Any:
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def encoder_block(x: Any, input_mask: Any, config: BertConfig, name: str, seed: int | None, dtype: Any) -> Any:
+def encoder_block(
+    x: Any, input_mask: Any, config: BertConfig, name: str, seed: int | None, dtype: Any, packed: bool = False
+) -> Any:
     """Returns the block's output, [B, S, H]: self-attention, then a feed-forward layer, each added and normalized.
 
     Args:
         x: [B, S, H].
-        input_mask: [B, S] int32, 1 for tokens and 0 for padding.
+        input_mask: [B, S] int32, 1 for tokens and 0 for padding; with `packed` record_ids (see `build_encoder`).
         config: the model's sizes and rates.
         name: the beginning of the names of the block's layers.
         seed: of the initial weights; None for any.
         dtype: the layers' dtype policy.
+        packed: whether several records share a row.
     """
 
     def projection(units: int, part: str, activation: Any = None) -> keras.Layer:
@@ -93,7 +104,11 @@ def encoder_block(x: Any, input_mask: Any, config: BertConfig, name: str, seed: 
     key = projection(width, "attention_key")(x)
     value = projection(width, "attention_value")(x)
     probabilities = AttentionProbabilities(
-        config.num_attention_heads, config.causal_attention, name=f"{name}_attention_probabilities", dtype=dtype
+        config.num_attention_heads,
+        config.causal_attention,
+        packed,
+        name=f"{name}_attention_probabilities",
+        dtype=dtype,
     )([query, key, input_mask])
     probabilities = dropout(config.attention_probs_dropout_prob, "attention_probabilities_dropout")(probabilities)
     context = AttentionContext(name=f"{name}_attention_context", dtype=dtype)([probabilities, value])

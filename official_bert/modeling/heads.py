@@ -60,12 +60,17 @@ class OutputBias(keras.layers.Layer):
         return keras.KerasTensor(scores.shape, dtype="float32")
 
 
-def pool(sequence_output: Any, input_mask: Any, config: BertConfig, seed: int | None, dtype: Any) -> Any:
+def pool(
+    sequence_output: Any, input_mask: Any, config: BertConfig, seed: int | None, dtype: Any, record_starts: Any = None
+) -> Any:
     """Returns the pooled output, [B, H]: a dense layer with tanh on the vector of [CLS].
 
-    With causal attention it is on the vector of the last token, the only one that sees the whole text.
+    With causal attention it is on the vector of the last token, the only one that sees the whole text. Where
+    `record_starts`, [B, R] int32, say at which positions there is a [CLS], it is [B, R, H].
     """
-    if config.causal_attention:
+    if record_starts is not None:
+        pooled = GatherPositions(name=layer_names.FIRST_POSITION, dtype=dtype)([sequence_output, record_starts])
+    elif config.causal_attention:
         pooled = LastToken(name=layer_names.LAST_TOKEN, dtype=dtype)([sequence_output, input_mask])
     else:
         pooled = FirstPosition(name=layer_names.FIRST_POSITION, dtype=dtype)(sequence_output)
@@ -94,6 +99,6 @@ def masked_lm_logits(
 
 
 def next_sentence_logits(pooled_output: Any, config: BertConfig, seed: int | None, dtype: Any) -> Any:
-    """Returns the scores of "b follows a" (0) and "b is random" (1) from the pooled output: [B, 2] float32."""
+    """Returns the scores of "b follows a" (0) and "b is random" (1) from the pooled output: [..., 2] float32."""
     scores = dense(2, layer_names.NEXT_SENTENCE, config, seed, dtype)(pooled_output)
     return keras.layers.Activation("linear", dtype="float32", name="next_sentence_logits")(scores)

@@ -16,18 +16,23 @@ from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.heads import masked_lm_logits, next_sentence_logits
 
 
-def build_pretraining_model(config: BertConfig, seed: int | None = None, dtype: Any = "float32") -> keras.Model:
+def build_pretraining_model(
+    config: BertConfig, seed: int | None = None, dtype: Any = "float32", packed: bool = False
+) -> keras.Model:
     """Builds the encoder with both pre-training heads (paper, section 3.1).
 
     The model takes the encoder's inputs and masked_lm_positions, [B, P] int32. It returns masked_lm_logits, [B, P, V],
     and next_sentence_logits, [B, 2], both float32. `encoder_of` returns the encoder within.
 
+    With `packed` several records share a row, and next_sentence_logits are [B, R, 2]: see `build_encoder`.
+
     Args:
         config: sizes and rates.
         seed: of the initial weights; None for any.
         dtype: a Keras dtype policy for all layers.
+        packed: whether several records share a row.
     """
-    encoder = build_encoder(config, seed=seed, dtype=dtype)
+    encoder = build_encoder(config, seed=seed, dtype=dtype, packed=packed)
     positions = keras.Input(shape=(None,), dtype="int32", name="masked_lm_positions")
     encoded = encoder.output
     words = encoder.get_layer(layer_names.WORD_EMBEDDINGS)
@@ -41,7 +46,10 @@ def build_pretraining_model(config: BertConfig, seed: int | None = None, dtype: 
 
 
 def encoder_of(model: keras.Model) -> keras.Model:
-    """Returns the encoder within a pre-training model, as `build_encoder` would build it, sharing its weights."""
+    """Returns the encoder within a pre-training model, as `build_encoder` would build it, sharing its weights.
+
+    The model is not one for packed records.
+    """
     inputs = {name: tensor for name, tensor in model.input.items() if name != "masked_lm_positions"}
     names = {layer.name for layer in model.layers}
     pooled = model.get_layer(

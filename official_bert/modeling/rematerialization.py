@@ -28,8 +28,9 @@ def rematerialized(model: keras.Model) -> Callable[..., dict[str, Any]]:
         model: of `build_encoder` or `build_pretraining_model`, or anything that goes on from their last block alone.
     """
     inputs = model.input
-    embed_names = [name for name in inputs if name in ("input_ids", "segment_ids")]
-    head_names = [name for name in inputs if name not in ("input_ids", "input_mask", "segment_ids")]
+    attended = "record_ids" if "record_ids" in inputs else "input_mask"
+    embed_names = [name for name in inputs if name in ("input_ids", "position_ids", "segment_ids")]
+    head_names = [name for name in inputs if name not in (*embed_names, attended)]
     if any(layer.name == layer_names.LAST_TOKEN for layer in model.layers):
         head_names.append("input_mask")  # which says where the last token is
     x = model.get_layer(layer_names.EMBEDDINGS_DROPOUT).output
@@ -38,7 +39,7 @@ def rematerialized(model: keras.Model) -> Callable[..., dict[str, Any]]:
     blocks: list[keras.Model] = []
     while (last := layer_names.block_output(len(blocks))) in names:
         output = model.get_layer(last).output
-        blocks.append(keras.Model([x, inputs["input_mask"]], output))
+        blocks.append(keras.Model([x, inputs[attended]], output))
         x = output
     # sequence_output is the last block's output itself: the heads' model cannot return it, since Keras builds no model
     # whose output is its input. `call` puts it among the outputs.
@@ -53,7 +54,7 @@ def rematerialized(model: keras.Model) -> Callable[..., dict[str, Any]]:
         features = {name: tf.convert_to_tensor(features[name], tf.int32) for name in inputs}
         x = embed([features[name] for name in embed_names], training=training)  # [B, S, H]
         for block in blocks:
-            x = _recomputed(block, features["input_mask"], seed, training)(x)  # [B, S, H]
+            x = _recomputed(block, features[attended], seed, training)(x)  # [B, S, H]
         outputs = heads([x, *(features[name] for name in head_names)], training=training)
         return {name: outputs.get(name, x) for name in model.output}
 

@@ -63,6 +63,12 @@ def check_objectives(options: Options, training: Iterable[RecordFiles], held_out
         )
 
 
+def check_packing(options: Options, config: BertConfig) -> None:
+    """Raises a UserError if records are to be packed for a model that cannot tell them apart."""
+    if options.pack_sequences and config.causal_attention:
+        raise UserError("--pack_sequences is not for models with causal attention (--left_to_right); leave it out")
+
+
 def check_replicas(options: Options, replicas: int) -> None:
     """Raises a UserError if batches cannot be shared evenly among the replicas, or they are not those expected."""
     on_tpu = options.strategy == "tpu"

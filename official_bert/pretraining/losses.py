@@ -1,6 +1,6 @@
 """The pre-training losses as sums and counts, so that their mean is over the whole batch on however many devices.
 
-B batch, P predictions, V vocabulary
+B batch, P predictions, V vocabulary, R records of a packed row
 """
 
 import functools
@@ -18,7 +18,8 @@ def pretraining_sums(
 ) -> dict[str, Any]:
     """Returns the sums and counts behind losses and accuracies, as float32 scalars.
 
-    A record whose input_mask is all zero is padding of the batch and counts for nothing.
+    A record whose input_mask is all zero is padding of the batch and counts for nothing. Where several records share a
+    row (see data.packing), each counts.
 
     Args:
         outputs: of the pre-training model.
@@ -34,9 +35,9 @@ def pretraining_sums(
     labels, weights = features["masked_lm_ids"], features["masked_lm_weights"]  # [B, P]
     masked_lm_loss, masked_lm_hits = masked_lm_losses(logits, labels, compile_masked_lm)
 
-    scores = outputs["next_sentence_logits"]  # [B, 2]
-    targets = features["next_sentence_labels"][:, 0]  # [B]
-    real = ops.cast(features["input_mask"][:, 0], "float32")  # [B]: [CLS] is never padding
+    real = ops.reshape(record_weights(features), (-1,))  # [B], packed [B * R]
+    targets = ops.reshape(features["next_sentence_labels"], (-1,))
+    scores = ops.reshape(outputs["next_sentence_logits"], (-1, 2))
     next_sentence_loss = ops.sparse_categorical_crossentropy(targets, scores, from_logits=True)
     next_sentence_hits = ops.cast(ops.equal(ops.argmax(scores, axis=-1), targets), "float32")
     return {
@@ -48,6 +49,13 @@ def pretraining_sums(
         "next_sentence_count": ops.sum(real),
         "tokens": ops.sum(ops.cast(features["input_mask"], "float32")),
     }
+
+
+def record_weights(features: dict[str, Any]) -> Any:
+    """Returns which of the records are none but padding of the batch: [B, 1], packed [B, R], 1.0 a record, 0.0 none."""
+    if "next_sentence_weights" in features:
+        return features["next_sentence_weights"]
+    return ops.cast(features["input_mask"][:, :1], "float32")  # [CLS] is never padding
 
 
 def masked_lm_losses(logits: Any, labels: Any, compiled: bool = False) -> tuple[Any, Any]:

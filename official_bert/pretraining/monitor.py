@@ -52,7 +52,10 @@ class Monitor:
     def _measurements(self, step: int, phase: Phase) -> dict[str, float]:
         steps, seconds, sums = step - self._first_step, self._seconds, self._sums
         flop = cost.training_flop(
-            self._setup.config, phase.train_batch_size, phase.max_seq_length, phase.predictions(self._setup.config)
+            self._setup.config,
+            self._setup.records.rows(phase),
+            phase.max_seq_length,
+            phase.predictions(self._setup.config),
         )
         return {
             **pretraining_metrics(sums),

@@ -128,6 +128,9 @@ class Options:
     gradient_accumulation_steps: int = option(
         1, "Parts that each device's share of a batch is cut into: less memory, the same step.", group=TRAINING
     )
+    pack_sequences: bool = option(
+        False, "Whether short records share a row: less padding, the same losses and gradients.", group=TRAINING
+    )
     on_nonfinite: str = option(
         "stop",
         "What to do with a step whose loss or gradient is not finite.",

@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from official_bert.data import manifest, record_damage, record_reader, record_schema
 from official_bert.data.dynamic_masking import DynamicMasking
-from official_bert.data.input_pipeline import evaluation_batches, record_locations, training_batches
+from official_bert.data.input_pipeline import evaluation_batches, packed_shapes, record_locations, training_batches
 from official_bert.data.left_to_right import LeftToRight
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
+from official_bert.data.packing import Packing
 from official_bert.data.record_damage import RecordRanges
 from official_bert.data.sentence_objectives import objective_of
 from official_bert.errors import UserError
@@ -118,7 +119,9 @@ class RecordFiles:
             damaged=damaged,
         )
 
-    def training(self, batch_size: int, seed: int, skipped_records: int) -> tf.data.Dataset:
+    def training(
+        self, batch_size: int, seed: int, skipped_records: int, packing: Packing | None = None
+    ) -> tf.data.Dataset:
         """Returns endless batches: see input_pipeline.training_batches."""
         return training_batches(
             self.paths,
@@ -128,6 +131,20 @@ class RecordFiles:
             skipped_records,
             self._record_ranges(skipped_records),
             self.masking,
+            packing,
+        )
+
+    def packing(self, batch_size: int, seed: int, replicas: int, micro_batches: int) -> Packing:
+        """Returns how `training` packs batches: see input_pipeline.packed_shapes."""
+        return packed_shapes(
+            self.paths,
+            batch_size,
+            self.schema,
+            seed,
+            self.readable,
+            self.masking,
+            replicas=replicas,
+            micro_batches=micro_batches,
         )
 
     def evaluation(self, batch_size: int) -> tf.data.Dataset:

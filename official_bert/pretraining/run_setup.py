@@ -14,6 +14,7 @@ from official_bert.checkpoints import initial_weights, run_checkpoints
 from official_bert.checkpoints.checkpoint import TOKENIZER_FILE
 from official_bert.checkpoints.model_files import casing_in, check_contents, contents_of
 from official_bert.data import manifest
+from official_bert.data.packing import Packing
 from official_bert.errors import CollectedErrors, UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
@@ -23,6 +24,7 @@ from official_bert.pretraining import cost, run_metadata
 from official_bert.pretraining.checks import (
     check_lengths,
     check_objectives,
+    check_packing,
     check_replicas,
     check_vocabulary_size,
     read_config,
@@ -41,11 +43,13 @@ class RunRecords:
     Args:
         options: the run's.
         config: the model.
+        replicas: how many share a batch.
     """
 
-    def __init__(self, options: Options, config: BertConfig) -> None:
-        self._options, self._config = options, config
+    def __init__(self, options: Options, config: BertConfig, replicas: int) -> None:
+        self._options, self._config, self._replicas = options, config, replicas
         self._by_phase: dict[int, RecordFiles] = {}
+        self._packing: dict[int, Packing] = {}
 
     def training(self, phase: Phase) -> RecordFiles:
         """Returns the records that a phase trains on."""
@@ -53,6 +57,24 @@ class RunRecords:
             flag = phase.flag("input_file").removeprefix("--")
             self._by_phase[phase.number] = self._find(phase.input_file, flag, phase)
         return self._by_phase[phase.number]
+
+    def packing(self, phase: Phase) -> Packing | None:
+        """Returns how a phase's batches are packed; None where each record has a row of its own."""
+        options = self._options
+        if not options.pack_sequences:
+            return None
+        if phase.number not in self._packing:
+            records = self.training(phase)
+            with records.naming_damage():
+                self._packing[phase.number] = records.packing(
+                    phase.train_batch_size, options.random_seed, self._replicas, options.gradient_accumulation_steps
+                )
+        return self._packing[phase.number]
+
+    def rows(self, phase: Phase) -> int:
+        """Returns how many rows of the phase's length a step computes, over all replicas; packed, usually."""
+        packing = self.packing(phase)
+        return packing.usual_rows if packing else phase.train_batch_size
 
     @functools.cached_property
     def held_out(self) -> RecordFiles | None:
@@ -132,7 +154,7 @@ def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
     """
     check_replicas(options, strategy.num_replicas_in_sync)
     config = read_config(options)
-    records = RunRecords(options, config)
+    records = RunRecords(options, config, strategy.num_replicas_in_sync)
     resumed_from = _find_checkpoint(options)
     steps_done = run_checkpoints.step_of(resumed_from) if resumed_from else 0
     to_do = [phase for phase in options.phases if options.do_train and phase.last_step > steps_done]
@@ -151,6 +173,8 @@ def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
         check_objectives(options, training_records.values(), held_out)
     with errors.collecting():
         check_lengths(options, config)
+    with errors.collecting():
+        check_packing(options, config)
     with errors.collecting():
         check_vocabulary_size(options, config)
     with errors.collecting():
@@ -171,7 +195,7 @@ def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
 
     metadata = run_metadata.collect_run_metadata(options, config, strategy, training_records, held_out)
     if options.do_train:
-        _print_memory_estimates(options, config, strategy.num_replicas_in_sync)
+        _print_memory_estimates(options, config, strategy.num_replicas_in_sync, records, to_do)
 
     pretrainer = Pretrainer(
         config=config,
@@ -187,6 +211,7 @@ def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
         micro_batches=options.gradient_accumulation_steps,
         rematerialize=options.rematerialize,
         skip_nonfinite=options.on_nonfinite == "skip",
+        packed=options.pack_sequences,
     )
     metadata["parameters"] = pretrainer.model.count_params()
     data_position = run_checkpoints.data_position()
@@ -283,11 +308,16 @@ def _schedule(options: Options) -> PhasedSchedule:
     )
 
 
-def _print_memory_estimates(options: Options, config: BertConfig, replicas: int) -> None:
-    for phase in options.phases:
+def _print_memory_estimates(
+    options: Options, config: BertConfig, replicas: int, records: RunRecords, phases: Sequence[Phase]
+) -> None:
+    for phase in phases:
+        rows = records.rows(phase)
+        if options.pack_sequences:
+            print(f"phase {phase.number}: {phase.train_batch_size} records are packed into {rows} rows", flush=True)
         needed = cost.memory_estimate(
             config,
-            phase.train_batch_size // replicas // options.gradient_accumulation_steps,
+            rows // replicas // options.gradient_accumulation_steps,
             phase.max_seq_length,
             phase.predictions(config),
             options.dtype,

@@ -4,7 +4,7 @@ One tf.function runs K steps; a step runs on every replica its share of the batc
 is written out, because it is here that sums over replicas, clipping and random seeds must be seen; Keras' fit breaks on
 several steps per call.
 
-B batch of one replica
+B batch of one replica, R records of a packed row
 """
 
 import zlib
@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_bert.data.packing import one_record_a_row
 from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
@@ -20,7 +21,7 @@ from official_bert.modeling.pretraining_model import build_pretraining_model, fr
 from official_bert.modeling.rematerialization import rematerialized
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import get_optimizer
-from official_bert.pretraining.losses import mean_losses, pretraining_sums
+from official_bert.pretraining.losses import mean_losses, pretraining_sums, record_weights
 
 SUMS = (
     "masked_lm_loss",
@@ -52,6 +53,8 @@ class Pretrainer:
         micro_batches: into how many parts a replica's batch is cut; gradients are summed over them.
         rematerialize: whether encoder blocks are computed a second time in the backward pass.
         skip_nonfinite: whether a step whose loss or gradient is not finite leaves the weights as they are.
+        packed: whether several records share a row. A replica's batch then comes in parts, as data.packing.pack cuts
+            it, and `micro_batches` is not looked at.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Pretrainer:
         micro_batches: int = 1,
         rematerialize: bool = False,
         skip_nonfinite: bool = False,
+        packed: bool = False,
     ) -> None:
         self.strategy = strategy
         self.schedule = schedule
@@ -78,9 +82,10 @@ class Pretrainer:
         self._next_sentence = next_sentence
         if not next_sentence:
             frozen = [*frozen, layer_names.POOLER, layer_names.NEXT_SENTENCE]
+        self._packed = packed
         self._seed = zlib.crc32(f"dropout/{seed}".encode()) & 0x7FFFFFFF
         with strategy.scope():
-            self.model = build_pretraining_model(config, seed=seed, dtype=dtype)
+            self.model = build_pretraining_model(config, seed=seed, dtype=dtype, packed=packed)
             if frozen:
                 freeze(self.model, frozen)
             self.optimizer = get_optimizer(optimizer, schedule)
@@ -141,7 +146,7 @@ class Pretrainer:
     # AutoGraph would rewrite all functions that are called here, in vain: most of the time of tracing.
     @tf.autograph.experimental.do_not_convert
     def replica_step(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """One step as a replica sees it: [B, ...] of its own, gradients and sums of all.
+        """One step as a replica sees it: [B, ...] of its own (packed [parts, B, ...]), gradients and sums of all.
 
         Returns:
             The sums over all replicas, gradient_norm, finite_loss, whether the losses are finite, and finite, whether
@@ -154,7 +159,7 @@ class Pretrainer:
 
         # The losses' denominators are those of the whole batch: a replica with fewer predictions weighs less.
         predictions = all_reduce_sum(tf.reduce_sum(features["masked_lm_weights"]))
-        examples = all_reduce_sum(tf.reduce_sum(tf.cast(features["input_mask"][:, 0], tf.float32)))
+        examples = all_reduce_sum(tf.reduce_sum(record_weights(features)))
         replica = context.replica_id_in_sync_group
         sums, gradients = self._accumulated(features, predictions, examples, replica)
         sums = _all_together(sums, all_reduce_sum)
@@ -190,12 +195,18 @@ class Pretrainer:
                     loss = self._loss_scale.scaled(loss)
             return sums, tape.gradient(loss, variables)
 
-        if self._micro_batches == 1:
+        if not self._packed and self._micro_batches == 1:
             return micro_batch_gradients(0, features)
-        parts = {
-            name: tf.reshape(value, (self._micro_batches, value.shape[0] // self._micro_batches, *value.shape[1:]))
-            for name, value in features.items()
-        }
+        if self._packed:
+            parts, most = features, features["input_mask"].shape[0]
+            # Parts without records stand at the end.
+            number_of_parts = tf.math.count_nonzero(tf.reduce_any(parts["input_mask"] > 0, axis=(1, 2)), dtype=tf.int32)
+        else:
+            number_of_parts = most = self._micro_batches
+            parts = {
+                name: tf.reshape(value, (most, value.shape[0] // most, *value.shape[1:]))
+                for name, value in features.items()
+            }
 
         def add(number: tf.Tensor, totals: dict[str, tf.Tensor], summed: list[tf.Tensor]) -> tuple[Any, Any, Any]:
             sums, gradients = micro_batch_gradients(number, {name: value[number] for name, value in parts.items()})
@@ -205,15 +216,17 @@ class Pretrainer:
         nothing = {name: tf.constant(0.0) for name in SUMS}
         zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
         _, sums, gradients = tf.while_loop(
-            lambda number, *_: number < self._micro_batches,
+            lambda number, *_: number < number_of_parts,
             add,
             (tf.constant(0), nothing, zeros),
             parallel_iterations=1,
-            maximum_iterations=self._micro_batches,
+            maximum_iterations=most,
         )
         return sums, gradients
 
     def _sums(self, features: dict[str, tf.Tensor], training: bool) -> dict[str, tf.Tensor]:
+        if self._packed and "record_ids" not in features:  # in evaluation
+            features = one_record_a_row(features)
         # Labels are left out: Keras wants the model's inputs and nothing else.
         inputs = {name: features[name] for name in self.model.input}
         outputs = self._call(inputs, training=training)

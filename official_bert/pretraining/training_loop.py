@@ -49,7 +49,8 @@ class TrainingLoop:
         options, pretrainer, monitor = self._options, self._pretrainer, self._monitor
         step, position = pretrainer.step, self._position_in(phase, records)
         self._announce(phase, records)
-        data = records.training(phase.train_batch_size, options.random_seed, position)
+        packing = self._setup.records.packing(phase)
+        data = records.training(phase.train_batch_size, options.random_seed, position, packing)
         batches = iter(pretrainer.strategy.experimental_distribute_dataset(data))
         retune_allocator()
         profile = Profile(options.profile_steps, self._setup.folder)

@@ -1,0 +1,119 @@
+"""Packed batches hold the records of unpacked ones, and nothing of a record is lost, mixed or repeated."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.data import packing
+from official_bert.data.packing import Packing
+
+LENGTH, LIMIT = 16, 4
+
+
+def records_of(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
+    """The records of an unpacked batch, each as its tokens, segments, predictions and label."""
+    return [
+        record(batch, row, np.flatnonzero(batch["input_mask"][row]), batch["masked_lm_weights"][row] > 0, 0)
+        for row in range(len(batch["input_ids"]))
+    ]
+
+
+def packed_records_of(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
+    """Likewise of a packed batch, [rows, ...]."""
+    found = []
+    for row, record_ids in enumerate(batch["record_ids"]):
+        weights = batch["next_sentence_weights"][row]
+        assert sorted({*record_ids} - {0}) == list(range(1, int(weights.sum()) + 1))
+        positions, is_prediction = batch["masked_lm_positions"][row], batch["masked_lm_weights"][row] > 0
+        for number in range(1, record_ids.max() + 1):
+            tokens = np.flatnonzero(record_ids == number)
+            start = batch["record_starts"][row, number - 1]
+            np.testing.assert_array_equal(tokens, start + np.arange(len(tokens)))
+            np.testing.assert_array_equal(batch["position_ids"][row, tokens], np.arange(len(tokens)))
+            own = is_prediction & (record_ids[positions] == number)
+            found.append(record(batch, row, tokens, own, start, number - 1))
+        assert not batch["input_ids"][row, record_ids == 0].any()
+        np.testing.assert_array_equal(batch["input_mask"][row], record_ids > 0)
+    return found
+
+
+def record(batch, row, tokens, predictions, start, number=0) -> tuple[bytes, ...]:
+    values = (
+        batch["input_ids"][row, tokens],
+        batch["segment_ids"][row, tokens],
+        batch["masked_lm_positions"][row, predictions] - start,
+        batch["masked_lm_ids"][row, predictions],
+        batch["next_sentence_labels"][row, [number]],
+    )
+    return tuple(np.asarray(each, np.int32).tobytes() for each in values)
+
+
+def random_batch(size: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(3, LENGTH + 1, (size, 1))
+    position = np.arange(LENGTH)
+    counts = rng.integers(0, LIMIT + 1, (size, 1)).clip(0, lengths)
+    exists = np.arange(LIMIT) < counts
+    return {
+        "input_ids": np.where(position < lengths, rng.integers(1, 99, (size, LENGTH)), 0).astype(np.int32),
+        "input_mask": (position < lengths).astype(np.int32),
+        "segment_ids": ((position < lengths) & (position > 1)).astype(np.int32),
+        "masked_lm_positions": np.where(exists, np.sort(rng.integers(0, lengths, (size, LIMIT))), 0).astype(np.int32),
+        "masked_lm_ids": np.where(exists, rng.integers(1, 99, (size, LIMIT)), 0).astype(np.int32),
+        "masked_lm_weights": exists.astype(np.float32),
+        "next_sentence_labels": rng.integers(0, 2, (size, 1)).astype(np.int32),
+    }
+
+
+@pytest.mark.parametrize(("replicas", "rows"), [(1, 40), (1, 13), (2, 9)])
+def test_every_record_is_packed_once_in_whichever_shape(monkeypatch: pytest.MonkeyPatch, replicas: int, rows: int):
+    monkeypatch.setattr(packing, "_GROUP", 16)  # three groups, of which the last is smaller
+    size = 40
+    parts = -(-size // (replicas * rows))
+    shapes = Packing(batch_size=size, replicas=replicas, parts=parts, usual_parts=1, rows=rows)
+    plain = random_batch(size)
+    packed = packing.pack({name: tf.constant(value) for name, value in plain.items()}, shapes)
+    assert {value.shape[:2] for value in packed.values()} == {(replicas * parts, rows)}
+    in_rows = {name: value.numpy().reshape((-1, *value.shape[2:])) for name, value in packed.items()}
+    assert sorted(packed_records_of(in_rows)) == sorted(records_of(plain))
+    # Parts are filled one after the other, on all replicas alike.
+    by_replica = in_rows["input_mask"].any(axis=1).reshape(replicas, parts, rows).sum(axis=2)
+    used = by_replica.sum()
+    for replica in range(replicas):
+        alone = (used - replica + replicas - 1) // replicas
+        assert by_replica[replica].tolist() == [min(rows, max(0, alone - part * rows)) for part in range(parts)]
+    assert 20 < used < 34
+
+
+def lengths_batch(lengths: list[int], predictions: int = 1) -> dict[str, tf.Tensor]:
+    mask = (np.arange(LENGTH) < np.array(lengths)[:, None]).astype(np.int32)
+    weights = np.broadcast_to(np.arange(LIMIT) < predictions, (len(lengths), LIMIT)).astype(np.float32)
+    return {"input_ids": tf.constant(mask), "input_mask": tf.constant(mask), "masked_lm_weights": tf.constant(weights)}
+
+
+def test_records_fill_the_fullest_row_that_has_room_for_tokens_and_predictions():
+    assert LENGTH // 8 == 2  # records of a row
+    row, start, first_prediction, number = packing._assign(lengths_batch([4, 10, 16, 6, 12, 0, 2]))
+    assert row.numpy().tolist() == [1, 2, 0, 2, 1, -1, 3]
+    assert start.numpy().tolist()[:5] == [12, 0, 0, 10, 0]
+    assert first_prediction.numpy().tolist()[:5] == [1, 0, 0, 1, 0]
+    assert number.numpy().tolist()[:5] == [1, 0, 0, 1, 0]
+    assert int(packing.rows_needed(lengths_batch([8, 8, 8, 8]))) == 2
+    assert int(packing.rows_needed(lengths_batch([8, 8, 8, 8], predictions=LIMIT // 2 + 1))) == 4
+
+
+def test_shapes_are_those_that_compute_the_fewest_rows():
+    assert packing.choose_packing([20] * 10, 32, 1, 1) == Packing(
+        batch_size=32, replicas=1, parts=2, usual_parts=1, rows=20
+    )
+    assert packing.choose_packing([20] * 10, 32, 2, 2) == Packing(
+        batch_size=32, replicas=2, parts=4, usual_parts=2, rows=5
+    )
+    # Of two groups twice the rows, and some more where they differ: a part too many costs as much as all the others.
+    varied = packing.choose_packing([90, 110] * 10, 512, 1, 1)
+    assert 210 < varied.rows < 250
+    assert varied.parts == 3
+    # Full records have nothing to gain.
+    assert packing.choose_packing([32] * 10, 32, 1, 1) == Packing(
+        batch_size=32, replicas=1, parts=1, usual_parts=1, rows=32
+    )

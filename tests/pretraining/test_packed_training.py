@@ -1,0 +1,161 @@
+"""Training on packed records takes the steps of training on unpacked ones."""
+
+import dataclasses
+import pathlib
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.data import record_schema
+from official_bert.data.input_pipeline import training_batches
+from official_bert.data.packing import Packing
+from official_bert.modeling.config import BertConfig
+from official_bert.optimization import distribution
+from official_bert.pretraining import cost, training
+from official_bert.utils.training_log import read_log
+from tests.conftest import ROOT, WORDS
+from tests.pretraining import test_training
+from tests.pretraining.test_training import (
+    TWO_DEVICES,
+    encoded,
+    pretrainer_for,
+    random_record,
+    weights_of,
+    without_dropout,
+)
+
+LENGTH, PREDICTIONS, BATCH = 32, 8, 16
+SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS, len(WORDS), 2)
+
+
+@pytest.fixture
+def record_files(tmp_path: pathlib.Path) -> list[str]:
+    """Short records, of which three or four fit a row."""
+    rng = random.Random(0)
+    path = tmp_path / "short.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for _ in range(60):
+            record = random_record(rng)
+            padded = {name: [*values, *[0] * SCHEMA[name].shape[0]] for name, values in record.items()}
+            writer.write(encoded({name: values[: SCHEMA[name].shape[0]] for name, values in padded.items()}, SCHEMA))
+    return [str(path)]
+
+
+def after_ten_steps(
+    config: BertConfig, record_files: list[str], rows: int | None = None, device: str = "one_device", **settings: object
+):
+    """Sums of each step, and the weights at the end; with `rows` packed, into parts of so many rows."""
+    pretrainer = pretrainer_for(config, distribution.get_strategy(device), packed=rows is not None, **settings)
+    packing = None
+    if rows:
+        replicas = pretrainer.strategy.num_replicas_in_sync
+        parts = -(-BATCH // (replicas * rows))
+        packing = Packing(batch_size=BATCH, replicas=replicas, parts=parts, usual_parts=1, rows=rows)
+    data = training_batches(record_files, BATCH, SCHEMA, seed=1, packing=packing)
+    batches = iter(pretrainer.strategy.experimental_distribute_dataset(data))
+    sums = [pretrainer.train(batches, 1) for _ in range(10)]
+    return sums, weights_of(pretrainer)
+
+
+def assert_same_steps(found, expected) -> None:
+    for sums, expected_sums in zip(found[0], expected[0], strict=True):
+        for name, value in expected_sums.items():  # the norm of the gradient before clipping is among them
+            if name != "input_wait":
+                assert sums[name] == pytest.approx(value, rel=1e-4, abs=1e-4), name
+    for path, value in expected[1].items():
+        np.testing.assert_allclose(found[1][path], value, atol=2e-5, err_msg=path)
+
+
+def test_ten_packed_steps_give_the_weights_of_unpacked_ones(tiny_config: BertConfig, record_files: list[str]):
+    config = without_dropout(dataclasses.replace(tiny_config, num_hidden_layers=1))
+    expected = after_ten_steps(config, record_files)
+    assert_same_steps(after_ten_steps(config, record_files, rows=BATCH), expected)
+    assert_same_steps(after_ten_steps(config, record_files, rows=3), expected)  # of three parts up to six
+
+
+@pytest.mark.slow
+def test_two_devices_equal_one():
+    """Runs the test marked two_devices in a process of its own, whose processor is split in two."""
+    command = [sys.executable, "-c", TWO_DEVICES, __file__]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.two_devices
+def test_two_devices_share_a_packed_batch(tiny_config: BertConfig, record_files: list[str]):
+    config = without_dropout(dataclasses.replace(tiny_config, num_hidden_layers=1))
+    expected = after_ten_steps(config, record_files)
+    # Parts of two rows on each of two devices: the last part of a batch has records for one of them alone, at times.
+    assert_same_steps(after_ten_steps(config, record_files, rows=2, device="mirrored"), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"rematerialize": True}, {"jit_compile": True}], ids=str)
+def test_packed_steps_are_the_same_however_they_are_computed(
+    tiny_config: BertConfig, record_files: list[str], settings: dict[str, object]
+):
+    config = without_dropout(tiny_config)
+    expected = after_ten_steps(config, record_files)
+    assert_same_steps(after_ten_steps(config, record_files, rows=3, **settings), expected)
+
+
+def run(record_files: list[str], config: BertConfig, folder: pathlib.Path, **changes: object) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder.parent / "config.json").write_text(dataclasses.replace(config, num_hidden_layers=1).to_json())
+    options = test_training.options_for(
+        record_files,
+        str(folder.parent / "config.json"),
+        folder,
+        max_seq_length=LENGTH,
+        max_predictions_per_seq=PREDICTIONS,
+        train_batch_size=BATCH,
+        num_train_steps=6,
+        save_checkpoints_steps=3,
+        **changes,
+    )
+    assert training.run(options) == 0
+
+
+@pytest.mark.slow
+def test_a_packed_run_logs_and_evaluates_as_an_unpacked_one(
+    tiny_config: BertConfig,
+    record_files: list[str],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
+    logs = {}
+    for packed in (False, True):
+        folder = tmp_path / str(packed)
+        run(record_files, without_dropout(tiny_config), folder, pack_sequences=packed, do_eval=True)
+        logs[packed] = [*read_log(str(folder), "train"), *read_log(str(folder), "eval")]
+    assert len(logs[True]) == 7
+    for found, expected in zip(logs[True], logs[False], strict=True):
+        for name, value in expected.items():
+            if "per_second" not in name and name not in ("input_wait_share", "flops_utilization"):
+                assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-4), name
+    assert "phase 1: 16 records are packed into " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_packed_run_that_was_stopped_goes_on_as_if_it_had_not_stopped(
+    tiny_config: BertConfig, record_files: list[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
+    straight, halved = tmp_path / "straight", tmp_path / "halved"
+    for folder in (straight, halved):
+        run(record_files, tiny_config, folder, pack_sequences=True, gradient_accumulation_steps=2)
+    for path in halved.glob("ckpt-6*"):
+        path.unlink()
+    run(record_files, tiny_config, halved, pack_sequences=True, gradient_accumulation_steps=2)
+    weights = [tf.train.load_checkpoint(str(folder)) for folder in (straight, halved)]
+    names = [name for name in weights[0].get_variable_to_shape_map() if "ATTRIBUTES" in name and "counter" not in name]
+    assert len(names) > 50
+    for name in names:
+        np.testing.assert_array_equal(weights[1].get_tensor(name), weights[0].get_tensor(name), err_msg=name)
