@@ -91,6 +91,12 @@ MUTATIONS = [
     M("official_bert/modeling/config.py", "LAYER_NORM_EPSILON = 1e-12", "LAYER_NORM_EPSILON = 1e-3", "tests/modeling"),
     M("official_bert/modeling/encoder_block.py", "-10000.0", "-1.0", "tests/modeling"),
     M("official_bert/modeling/initialization.py", "gelu(x, approximate=True)", "gelu(x, approximate=False)", "tests/modeling"),
+    # Packed records.
+    M("official_bert/modeling/encoder_block.py", "ops.equal(attended[:, None, :, None]", "ops.less_equal(0 * attended[:, None, :, None]", "tests/pretraining/test_packed_training.py"),
+    M("official_bert/modeling/embeddings.py", "if position_ids is not None:", "if False:", "tests/pretraining/test_packed_training.py"),
+    M("official_bert/modeling/heads.py", "if record_starts is None:", "if True:", "tests/pretraining/test_packed_training.py"),
+    M("official_bert/data/packing.py", "fits = tf.reduce_all(free >= needed, axis=2)", "fits = free[:, :, 0] >= needed[:, :, 0]", "tests/data/test_packing.py"),
+    M("official_bert/pretraining/train_step.py", "last = filled if self._packed else count", "last = 1 if self._packed else count", "tests/pretraining/test_packed_training.py"),
     # Resumption.
     M("official_bert/data/input_pipeline.py", "seed + epoch * 2**32", "seed", "tests/pretraining tests/data"),
     M("official_bert/utils/resuming.py", 'field.metadata.get("free", False)', 'field.metadata.get("choices", False)', "tests/utils tests/pretraining/test_resuming.py"),
