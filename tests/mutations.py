@@ -94,9 +94,9 @@ MUTATIONS = [
     # Packed records.
     M("official_bert/modeling/encoder_block.py", "ops.equal(attended[:, None, :, None]", "ops.less_equal(0 * attended[:, None, :, None]", "tests/pretraining/test_packed_training.py"),
     M("official_bert/modeling/embeddings.py", "if position_ids is not None:", "if False:", "tests/pretraining/test_packed_training.py"),
-    M("official_bert/modeling/heads.py", "if record_starts is None:", "if True:", "tests/pretraining/test_packed_training.py"),
+    M("official_bert/modeling/heads.py", "if record_starts is not None:", "if False:", "tests/pretraining/test_packed_training.py"),
     M("official_bert/data/packing.py", "fits = tf.reduce_all(free >= needed, axis=2)", "fits = free[:, :, 0] >= needed[:, :, 0]", "tests/data/test_packing.py"),
-    M("official_bert/pretraining/train_step.py", "last = filled if self._packed else count", "last = 1 if self._packed else count", "tests/pretraining/test_packed_training.py"),
+    M("official_bert/pretraining/train_step.py", "lambda number, *_: number < number_of_parts", "lambda number, *_: number < 1", "tests/pretraining/test_packed_training.py"),
     # Resumption.
     M("official_bert/data/input_pipeline.py", "seed + epoch * 2**32", "seed", "tests/pretraining tests/data"),
     M("official_bert/utils/resuming.py", 'field.metadata.get("free", False)', 'field.metadata.get("choices", False)', "tests/utils tests/pretraining/test_resuming.py"),

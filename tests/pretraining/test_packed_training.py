@@ -13,6 +13,7 @@ import tensorflow as tf
 from official_bert.data import record_schema
 from official_bert.data.input_pipeline import training_batches
 from official_bert.data.packing import Packing
+from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.pretraining import cost, training
@@ -141,6 +142,13 @@ def test_a_packed_run_logs_and_evaluates_as_an_unpacked_one(
             if "per_second" not in name and name not in ("input_wait_share", "flops_utilization"):
                 assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-4), name
     assert "phase 1: 16 records are packed into " in capsys.readouterr().out
+
+
+def test_packing_for_causal_attention_is_refused(
+    tiny_config: BertConfig, record_files: list[str], tmp_path: pathlib.Path
+):
+    with pytest.raises(UserError, match="--pack_sequences is not for models with causal attention"):
+        run(record_files, tiny_config, tmp_path / "run", pack_sequences=True, left_to_right=True)
 
 
 @pytest.mark.slow
