@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from official_bert.errors import UserError
 from official_bert.tasks.task import LABELS, NO_LABEL, Array, Features
 from official_bert.utils.allocator import retune_allocator
 
@@ -170,6 +171,29 @@ def as_dataset(
     sizes = {len(rows) for rows in first}
     size = sizes.pop() if len(sizes) == 1 else None
 
+    return _from_generator(batches, batch(first[0]), size, len(first))
+
+
+def streamed(batches: Callable[[], Iterator[tuple[Any, ...]]], cardinality: int) -> tf.data.Dataset:
+    """Returns a data set for Keras' fit of batches of any size, as a generator yields them.
+
+    Args:
+        batches: yields what `batch` of `as_dataset` returns; called for each time that they are gone through, and once
+            before, for a first batch.
+        cardinality: their number, or what tf.data has for one that is not known.
+
+    Raises:
+        UserError: there are none.
+    """
+    first = next(batches(), None)
+    if first is None:
+        raise UserError("there are no examples: the data set is empty")
+    return _from_generator(batches, first, None, cardinality)
+
+
+def _from_generator(
+    batches: Callable[[], Iterator[tuple[Any, ...]]], first: tuple[Any, ...], size: int | None, cardinality: int
+) -> tf.data.Dataset:
     def spec(values: Array) -> tf.TensorSpec:
         is_of_tokens = values.ndim > 1 and values.dtype == np.int32
         inner = (*values.shape[1:-1], None) if is_of_tokens else values.shape[1:]
@@ -177,6 +201,8 @@ def as_dataset(
 
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    signature = tf.nest.map_structure(spec, batch(first[0]))
+    signature = tf.nest.map_structure(spec, first)
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
-    return dataset.apply(tf.data.experimental.assert_cardinality(len(first))).prefetch(4).with_options(options)
+    if cardinality != tf.data.UNKNOWN_CARDINALITY:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
+    return dataset.prefetch(4).with_options(options)

@@ -3,7 +3,7 @@
 B texts, C classes
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -84,23 +84,31 @@ class _SequenceModel(BaseTextModel):
     def _decode(self, outputs: Any, features: Features, examples: Sequence[TextExample]) -> Any:
         return sequences.decode(outputs, features, examples, kind=self._export_kind())
 
-    def _dataset_of_features(self, data: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-        spec = data.element_spec
-        if not isinstance(spec, tuple) or len(spec) not in (2, 3):
-            raise UserError("the data set holds texts alone; expected tuples of (texts, labels), maybe with weights")
-        texts = tf.nest.flatten(spec[0])
-        if any(each.dtype != tf.string for each in texts) or len(texts) != 1 + self.pair:
-            expected = "two strings, as (first, second)" if self.pair else "a string"
-            raise UserError(f"the data set's first part is {spec[0]}; expected {expected}")
-        if texts[0].shape.rank == 0:
+    def _dataset_of_features(
+        self, data: tf.data.Dataset, batch_size: int, counter: Any, class_weight: Mapping[Any, float] | None
+    ) -> tf.data.Dataset:
+        self._check_data_set(data.element_spec)
+        is_batched = inputs.is_batched(data.element_spec[0])
+        if self.doc_stride or not self._has_simple_labels(data.element_spec[1], is_batched):
+            return super()._dataset_of_features(data, batch_size, counter, class_weight)
+        if not is_batched:
             data = data.batch(batch_size)
-        number = self._numbers_in_graph(spec[1])
+        number = self._numbers_in_graph(data.element_spec[1])
         preprocessor = self.preprocessor
+        by_class = self._weights_by_class(class_weight) if class_weight else None
 
         def ids(x: Any, y: Any, *weights: Any) -> tuple[Any, ...]:
-            return preprocessor(x), number(y), *weights
+            numbers = number(y)
+            if by_class is not None:
+                of_classes = tf.gather(by_class, tf.cast(numbers, tf.int32))
+                weights = (of_classes * tf.cast(weights[0], tf.float32) if weights else of_classes,)
+            return preprocessor(x), numbers, *weights
 
         return data.map(ids, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    def _has_simple_labels(self, spec: Any, is_batched: bool) -> bool:
+        """Whether a data set's labels can be made numbers within TensorFlow."""
+        return isinstance(spec, tf.TensorSpec) and spec.shape.rank == int(is_batched)
 
     def _numbers_in_graph(self, spec: tf.TensorSpec) -> Callable[[Any], Any]:
         """What turns a data set's labels into numbers, as TensorFlow operations."""
@@ -182,15 +190,29 @@ class TextClassifier(_SequenceModel):
     def _label_values(self, y: Any) -> list[Any]:
         if not self.multi_label:
             return inputs.numbers_of(inputs.as_list(y), self.labels)
-        rows = inputs.as_list(y)
-        if rows and isinstance(rows[0], np.ndarray):  # rows of 0 and 1
-            return [tuple(np.flatnonzero(row).tolist()) for row in rows]
-        return [tuple(inputs.numbers_of(row, self.labels, f"y[{number}]")) for number, row in enumerate(rows)]
+        return [self._several_labels(row, f"y[{number}]") for number, row in enumerate(inputs.as_list(y))]
 
-    def _class_weights(self, examples: Sequence[TextExample], class_weight: Mapping[Any, float]) -> Any:
+    def _several_labels(self, row: Any, name: str) -> tuple[int, ...]:
+        """The numbers of a text's classes, from names or numbers, or from an array of 0 and 1 for each class."""
+        is_array = isinstance(row, np.ndarray) and row.dtype.kind in "biuf"
+        is_list = isinstance(row, Iterable) and not isinstance(row, str | bytes)
+        if not is_list or (is_array and row.shape != (len(self.labels),)):
+            raise UserError(
+                f"{name} is {row!r}; expected a list of names or numbers, or an array of 0 and 1 for each of "
+                f"{', '.join(self.labels)}"
+            )
+        return tuple(np.flatnonzero(row).tolist() if is_array else inputs.numbers_of(row, self.labels, name))
+
+    def _has_simple_labels(self, spec: Any, is_batched: bool) -> bool:
+        if not self.multi_label:
+            return super()._has_simple_labels(spec, is_batched)
+        is_array = isinstance(spec, tf.TensorSpec) and spec.dtype != tf.string
+        return is_array and spec.shape[int(is_batched) :] == (len(self.labels),)
+
+    def _weights_by_class(self, class_weight: Mapping[Any, float]) -> Any:
         if self.multi_label:
-            return super()._class_weights(examples, class_weight)
-        return inputs.weights_of([example.label for example in examples], class_weight, self.labels)
+            raise UserError("with multi_label a text has no one class to weigh; leave out class_weight")
+        return inputs.weights_by_class(class_weight, self.labels)
 
     def _task_metrics(self) -> Any:
         if self.multi_label:

@@ -74,6 +74,8 @@ class TextEncoder(BaseTextModel):
 
     def _answer(self, x: Any, batch_size: int) -> Any:
         texts = inputs.as_texts(x)
+        if not texts:
+            raise UserError("there are no examples")
         if self.pooling == POOLED:
             data = tf.data.Dataset.from_tensor_slices(texts).batch(batch_size).map(self.preprocessor)
             return np.concatenate([self(ids, training=False)["pooled_output"] for ids in data])

@@ -5,7 +5,7 @@ B batch, S sequence, R rows
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -210,12 +210,21 @@ class TextTraining(SeededModel):
         }  # fmt: skip
         batch_size = batch_size or 32
         self._forward = None  # layers may have been changed since it was traced
-        if inputs.is_features(x):
-            steps = steps_per_epoch or -(-len(x["input_ids"]) // batch_size)
+        if inputs.is_features(x) or inputs.has_features(x):
+            is_data_set = isinstance(x, tf.data.Dataset)
+            if not is_data_set:
+                rows = len(x["input_ids"])
+                rows = inputs.split_off(rows, validation_split) if validation_split else rows
+                steps = steps_per_epoch or -(-rows // batch_size)
+            else:
+                steps = steps_per_epoch or inputs.steps_in(x)
+            if class_weight:
+                class_weight = dict(enumerate(self._weights_by_class(class_weight).tolist()))
             self._compile_for(epochs * steps, initial_epoch > 0)
             return super().fit(
-                x, y, batch_size=batch_size, callbacks=callbacks, validation_split=validation_split,
-                validation_data=validation_data, shuffle=shuffle, class_weight=class_weight,
+                x, y, batch_size=None if is_data_set else batch_size, callbacks=callbacks,
+                validation_split=validation_split, shuffle=shuffle and not is_data_set, class_weight=class_weight,
+                validation_data=self._evaluation_data(validation_data, validation_batch_size or batch_size),
                 sample_weight=sample_weight, validation_batch_size=validation_batch_size, **settings,
             )  # fmt: skip
         counter = _EpochCounter()
@@ -226,11 +235,10 @@ class TextTraining(SeededModel):
         if isinstance(x, tf.data.Dataset):
             if y is not None or sample_weight is not None or validation_split:
                 raise UserError("a data set holds its labels and weights itself; leave out y, sample_weight and split")
-            data = self._dataset_of_features(x, batch_size)
+            data = self._dataset_of_features(x, batch_size, counter, class_weight)
             steps = steps_per_epoch or inputs.steps_in(data)
         else:
             examples = self._weighed(x, y, sample_weight, class_weight)
-            class_weight = None
             if validation_split:
                 kept = inputs.split_off(len(examples.items), validation_split)
                 validation_data = validation_data or examples[kept:]
@@ -239,10 +247,7 @@ class TextTraining(SeededModel):
             steps = steps_per_epoch or int(data.cardinality())
         self._compile_for(epochs * steps, initial_epoch > 0)
         validation = self._evaluation_data(validation_data, validation_batch_size or batch_size)
-        return super().fit(
-            data, callbacks=own_callbacks, shuffle=False, class_weight=class_weight, validation_data=validation,
-            **settings,
-        )  # fmt: skip
+        return super().fit(data, callbacks=own_callbacks, shuffle=False, validation_data=validation, **settings)
 
     def evaluate(
         self,
@@ -261,7 +266,7 @@ class TextTraining(SeededModel):
             self.compile()
         common = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **settings}
         # Keras' fit hands over what it has made of its validation data.
-        is_ready = x is None or inputs.is_features(x) or (isinstance(x, tf.data.Dataset) and _has_features(x))
+        is_ready = x is None or inputs.is_features(x) or inputs.has_features(x)
         if is_ready:
             return super().evaluate(x, y, batch_size=batch_size, sample_weight=sample_weight, **common)
         data = (x, y) if sample_weight is None else (x, y, sample_weight)
@@ -286,13 +291,15 @@ class TextTraining(SeededModel):
             steps: likewise.
             callbacks: likewise.
         """
-        if inputs.is_features(x) or (isinstance(x, tf.data.Dataset) and _has_features(x)):
+        if inputs.is_features(x) or inputs.has_features(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
         return self._answer(self._texts_in(x) if isinstance(x, tf.data.Dataset) else x, batch_size or 32)
 
     def _answer(self, x: Any, batch_size: int) -> Any:
         """What predict answers for texts."""
         examples = self._examples(x, None)
+        if not examples:
+            raise UserError("there are no examples")
         features = self._featurize(examples)
         return self._decode(self._network_outputs(features, batch_size), features, examples)
 
@@ -316,11 +323,12 @@ class TextTraining(SeededModel):
             inputs.check_same_length(len(examples), values, "sample_weight")
             weights = np.asarray(values, np.float32)
         if class_weight:
-            by_class = self._class_weights(examples, class_weight)
+            by_class = self._weights_by_class(class_weight)[[example.label for example in examples]]
             weights = by_class if weights is None else weights * by_class
         return Examples(examples, weights)
 
-    def _class_weights(self, examples: Sequence[Any], class_weight: Mapping[Any, float]) -> Any:
+    def _weights_by_class(self, class_weight: Mapping[Any, float]) -> Any:
+        """The weight of each class, float32 [C]."""
         raise UserError(f"{type(self).__name__} has no classes to weigh; leave out class_weight")
 
     def _training_data(
@@ -339,11 +347,13 @@ class TextTraining(SeededModel):
 
     def _evaluation_data(self, data: Any, batch_size: int) -> tf.data.Dataset | None:
         """Batches of validation data in any form; those of texts in the order of length."""
-        if data is None or inputs.is_features(data[0] if isinstance(data, tuple) else data):
+        if data is None or inputs.has_features(data) or inputs.is_features(_first(data)):
             return data
         if isinstance(data, tf.data.Dataset):
-            return data if _has_features(data) else self._dataset_of_features(data, batch_size)
+            return self._dataset_of_features(data, batch_size, _EpochCounter(), None)
         if not isinstance(data, Examples):
+            if not self.needs_labels and not (isinstance(data, tuple) and any(part is None for part in data)):
+                data = (data, None)  # texts alone
             if len(data) not in (2, 3):
                 raise UserError(f"validation data are {len(data)} things; expected texts and labels, and maybe weights")
             data = self._weighed(data[0], data[1], data[2] if len(data) == 3 else None, None)
@@ -360,8 +370,15 @@ class TextTraining(SeededModel):
             raise UserError("there are no labels; give them as y")
         return features
 
-    def _batch(self, features: Features, rows: Any, epoch: int) -> tuple[dict[str, Any], Any]:
-        """The inputs of some rows, padded to the longest of them, and their targets."""
+    def _batch(self, features: Features, rows: Any, epoch: int, first: int = 0) -> tuple[dict[str, Any], Any]:
+        """The inputs of some rows, padded to the longest of them, and their targets.
+
+        Args:
+            features: of the rows.
+            rows: their numbers.
+            epoch: which differs where targets are drawn at random, as does
+            first: what the features' first row is of the epoch's.
+        """
         ids = batches.padded_inputs(features, rows, self.max_seq_length)
         targets = batches.padded_targets(features, rows, ids["input_ids"].shape[-1])
         return ids, targets[LABELS] if list(targets) == [LABELS] else targets
@@ -370,21 +387,59 @@ class TextTraining(SeededModel):
         self, features: Features, plan: Callable[[], list[Any]], weights: Any, counter: _EpochCounter
     ) -> tf.data.Dataset:
         """Batches of features as a data set: inputs, targets and, where examples weigh differently, weights."""
-        by_row = None
-        if weights is not None:
-            by_row = weights[features.details[EXAMPLE]] if EXAMPLE in features.details else weights
+        return batches.as_dataset(lambda rows: self._weighed_batch(features, rows, weights, counter.epoch), plan)
 
-        def batch(rows: Any) -> tuple[Any, ...]:
-            ids, targets = self._batch(features, rows, counter.epoch)
-            if by_row is None:
-                return ids, targets
-            return ids, targets, dict.fromkeys(targets, by_row[rows]) if isinstance(targets, dict) else by_row[rows]
+    def _weighed_batch(
+        self, features: Features, rows: Any, weights: Any, epoch: int, first: int = 0
+    ) -> tuple[Any, ...]:
+        ids, targets = self._batch(features, rows, epoch, first)
+        if weights is None:
+            return ids, targets
+        of_rows = weights[features.details[EXAMPLE][rows] if EXAMPLE in features.details else rows]
+        return ids, targets, dict.fromkeys(targets, of_rows) if isinstance(targets, dict) else of_rows
 
-        return batches.as_dataset(batch, plan)
+    def _dataset_of_features(
+        self,
+        data: tf.data.Dataset,
+        batch_size: int,
+        counter: _EpochCounter,
+        class_weight: Mapping[Any, float] | None,
+    ) -> tf.data.Dataset:
+        """A data set of texts, or of texts and labels, as one of ids and numbers, a batch of it for each of its own.
 
-    def _dataset_of_features(self, data: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-        """A data set of texts and labels as one of ids and numbers."""
-        raise UserError(f"{type(self).__name__} takes no tf.data of text; give lists, or ids")
+        Python does that, as for lists; it is how one text can become several rows.
+        """
+        self._check_data_set(data.element_spec)
+        spec = data.element_spec
+        if not inputs.is_batched(spec[0] if isinstance(spec, tuple) else spec):
+            data = data.ragged_batch(batch_size)
+
+        def batches_of_features() -> Iterator[tuple[Any, ...]]:
+            first = 0
+            for element in data:
+                columns = inputs.as_values(element if self.needs_labels else (element,))
+                x, y, weights = (*columns, None, None)[:3]
+                if isinstance(y, tuple):
+                    y = list(zip(*y, strict=True))
+                examples = self._weighed(x, y, weights, class_weight)
+                features = self._labelled(examples.items)
+                rows = np.arange(len(features))
+                yield self._weighed_batch(features, rows, examples.weights, counter.epoch, first)
+                first += len(features)
+
+        return batches.streamed(batches_of_features, int(data.cardinality()))
+
+    def _check_data_set(self, spec: Any) -> None:
+        """Raises a UserError if elements of a data set are not such that fit can take them."""
+        if self.needs_labels and (not isinstance(spec, tuple) or len(spec) not in (2, 3)):
+            raise UserError("the data set holds texts alone; expected tuples of (texts, labels), maybe with weights")
+        if not self.needs_labels and isinstance(spec, tuple):
+            raise UserError(f"the data set holds {len(spec)} things; expected texts alone")
+        x = spec[0] if isinstance(spec, tuple) else spec
+        texts = tf.nest.flatten(x)
+        if any(each.dtype != tf.string for each in texts) or len(texts) != 1 + self.pair:
+            expected = "two strings, as (first, second)" if self.pair else "a string"
+            raise UserError(f"the data set's first part is {x}; expected {expected}")
 
     def _texts_in(self, data: tf.data.Dataset) -> Any:
         """The texts of a data set, batched or not, in order; labels are left out."""
@@ -392,7 +447,7 @@ class TextTraining(SeededModel):
         if isinstance(spec, tuple) and not (self.pair and _is_text(spec)):
             data = data.map(lambda x, *_: x)
             spec = data.element_spec
-        if tf.nest.flatten(spec)[0].shape.rank == 1:
+        if inputs.is_batched(spec):
             data = data.unbatch()
         rows = list(data.as_numpy_iterator())
         if isinstance(spec, Mapping):
@@ -406,9 +461,8 @@ def _batches_of(rows: Any, batch_size: int) -> list[Any]:
     return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
 
 
-def _has_features(data: tf.data.Dataset) -> bool:
-    spec = data.element_spec
-    return inputs.is_features(spec[0] if isinstance(spec, tuple) else spec)
+def _first(data: Any) -> Any:
+    return data[0] if isinstance(data, tuple) and data else data
 
 
 def _is_text(spec: Any) -> bool:

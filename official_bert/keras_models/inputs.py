@@ -1,4 +1,7 @@
-"""What users hand to fit and predict: lists, NumPy arrays, pandas columns, tensors and tf.data of strings."""
+"""What users hand to fit and predict: lists, NumPy arrays, columns with to_list (as pandas' are), tensors, tf.data.
+
+C classes
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +19,7 @@ def is_features(x: Any) -> bool:
 
 
 def as_list(values: Any) -> list[Any]:
-    """Returns the elements of a list, tuple, NumPy array, tensor or pandas column."""
+    """Returns the elements of a list, tuple, NumPy array, tensor, or anything with to_list, as a pandas column."""
     if isinstance(values, str | bytes):
         raise UserError(f"one text was given, {_short(values)}; expected several: put it into a list")
     if tf.is_tensor(values):
@@ -32,17 +35,23 @@ def as_texts(values: Any, name: str = "x") -> list[str]:
     Raises:
         UserError: one of them is no text, or not UTF-8.
     """
-    texts = []
-    for number, value in enumerate(as_list(values)):
-        if isinstance(value, bytes | np.bytes_):
-            try:
-                value = bytes(value).decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(f"{name}[{number}] is not UTF-8: {_short(value)}") from error
-        if not isinstance(value, str):
-            raise UserError(f"{name}[{number}] is {_short(value)}; expected a text")
-        texts.append(str(value))
-    return texts
+    return [as_text(value, f"{name}[{number}]") for number, value in enumerate(as_list(values))]
+
+
+def as_text(value: Any, name: str) -> str:
+    """Returns a text as str.
+
+    Raises:
+        UserError: it is none, or not UTF-8.
+    """
+    if isinstance(value, bytes | np.bytes_):
+        try:
+            value = bytes(value).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{name} is not UTF-8: {_short(value)}") from error
+    if not isinstance(value, str):
+        raise UserError(f"{name} is {_short(value)}; expected a text")
+    return str(value)
 
 
 def as_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
@@ -102,18 +111,44 @@ def numbers_of(values: Iterable[Any], labels: Sequence[str], name: str = "y") ->
     return numbers
 
 
-def weights_of(numbers: Sequence[int], class_weight: Mapping[Any, float], labels: Sequence[str]) -> Any:
-    """Returns the weight of each example by its class, float32; classes that are not named weigh 1.
+def weights_by_class(class_weight: Mapping[Any, float], labels: Sequence[str]) -> Any:
+    """Returns the weight of each class, float32 [C]; classes that are not named weigh 1.
 
     Args:
-        numbers: the class of each example.
         class_weight: by name or by number.
         labels: the classes' names.
     """
     by_class = np.ones(len(labels), np.float32)
     keys = list(class_weight)
     by_class[numbers_of(keys, labels, "class_weight")] = [class_weight[key] for key in keys]
-    return by_class[list(numbers)]
+    return by_class
+
+
+def has_features(data: Any) -> bool:
+    """Whether data are a data set of what the network reads, alone or with labels."""
+    if not isinstance(data, tf.data.Dataset):
+        return False
+    spec = data.element_spec
+    return is_features(spec[0] if isinstance(spec, tuple) else spec)
+
+
+def is_batched(texts: Any) -> bool:
+    """Whether a data set's texts come in batches, by their specification.
+
+    Raises:
+        UserError: it does not say so.
+    """
+    rank = tf.nest.flatten(texts)[0].shape.rank
+    if rank is None:
+        raise UserError(f"the data set's texts are {texts}; expected a known shape: [] for one, [None] for batches")
+    return bool(rank)
+
+
+def as_values(tensors: Any) -> Any:
+    """Returns tensors of any structure as NumPy arrays, ragged ones as lists."""
+    return tf.nest.map_structure(
+        lambda each: each.to_list() if isinstance(each, tf.RaggedTensor) else each.numpy(), tensors
+    )
 
 
 def steps_in(dataset: tf.data.Dataset) -> int:

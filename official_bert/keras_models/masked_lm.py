@@ -110,9 +110,9 @@ class MaskedLM(BaseTextModel):
             raise UserError("there are no examples")
         return self._featurize(examples)
 
-    def _batch(self, features: Features, rows: Any, epoch: int) -> tuple[dict[str, Any], Any]:
+    def _batch(self, features: Features, rows: Any, epoch: int, first: int = 0) -> tuple[dict[str, Any], Any]:
         ids = batches.padded_inputs(features, rows, self.max_seq_length)
-        keys = [hash((self.seed, epoch, int(row))) for row in rows]
+        keys = [hash((self.seed, epoch, first + int(row))) for row in rows]
         masked = self._masking.mask(
             {name: tf.constant(each) for name, each in ids.items()}, tf.constant(keys, tf.int64)
         )

@@ -64,7 +64,7 @@ class MultipleChoice(BaseTextModel):
     def _decode(self, outputs: Any, features: Features, examples: Sequence[Example]) -> Any:
         return sequences.softmax(np.asarray(outputs, np.float64).reshape(-1, NUM_CHOICES))
 
-    def _class_weights(self, examples: Sequence[Example], class_weight: Mapping[Any, float]) -> Any:
+    def _weights_by_class(self, class_weight: Mapping[Any, float]) -> Any:
         raise UserError("endings are no classes; leave out class_weight")
 
     def choose(self, x: Any, batch_size: int | None = None) -> list[int]:

@@ -52,8 +52,9 @@ class Preprocessor(keras.layers.Layer):
         self._allow_non_tensor_positional_args = True
         tokenizer = FullTokenizer.from_vocab(vocab, do_lower_case)
         task_spec = {"max_seq_length": max_seq_length, "labels": ()}
-        self._single = GraphModel(keras.Model(), tokenizer, CLASSIFICATION, {**task_spec, "pair": False})
-        self._pair = GraphModel(keras.Model(), tokenizer, CLASSIFICATION, {**task_spec, "pair": True})
+        with tf.init_scope():  # made within `dataset.map`, the tables would belong to the graph of that map alone
+            self._single = GraphModel(keras.Model(), tokenizer, CLASSIFICATION, {**task_spec, "pair": False})
+            self._pair = GraphModel(keras.Model(), tokenizer, CLASSIFICATION, {**task_spec, "pair": True})
 
     def call(self, inputs: Any) -> dict[str, Any]:
         if isinstance(inputs, Mapping):

@@ -85,7 +85,7 @@ class QuestionAnswerer(BaseTextModel):
 
     def _task_spec(self) -> dict[str, Any]:
         own = self._own_config()
-        return {**super()._task_spec(), "pair": True, **own, "version_2": own.pop("no_answer")}
+        return {**super()._task_spec(), "pair": True, "version_2": own.pop("no_answer"), **own}
 
     @classmethod
     def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,11 +104,15 @@ class QuestionAnswerer(BaseTextModel):
         ]
 
     def _answers(self, number: int, context: str, answer: Any) -> tuple[Answer, ...]:
-        if answer is None or answer == "":
+        if answer is None or answer in ("", b""):
             if not self.no_answer:
                 raise UserError(f"y[{number}] is no answer; pass no_answer=True to the model to learn from such")
             return ()
-        text, start = (answer, context.find(answer)) if isinstance(answer, str) else answer
+        if isinstance(answer, str | bytes):
+            text = inputs.as_text(answer, f"y[{number}]")
+            start = context.find(text)
+        else:
+            text, start = inputs.as_text(answer[0], f"y[{number}]"), int(answer[1])
         if start < 0 or context[start : start + len(text)] != text:
             raise UserError(f"y[{number}] is {answer!r}, which the context does not have there")
         return (Answer(text, start),)

@@ -1,5 +1,6 @@
 """What Keras users do with a model: save, load in a new process, clone, quantize, export; precision and summaries."""
 
+import json
 import subprocess
 import sys
 
@@ -122,6 +123,7 @@ def test_an_export_answers_as_the_model_does(name, config, vocab_file, tmp_path)
 def test_the_folder_of_a_fine_tuned_model_is_written_and_read(name, config, vocab_file, tmp_path):
     model, x, _ = built(name, config, vocab_file)
     model.save_checkpoint(str(tmp_path / "folder"))
+    assert "no_answer" not in json.loads((tmp_path / "folder" / "task.json").read_text())  # version_2 says it
     loaded = type(model).from_checkpoint(str(tmp_path / "folder"))
     assert loaded.get_config() == {**model.get_config(), "dtype": loaded.get_config()["dtype"]}
     assert_same(loaded.predict(x), model.predict(x))

@@ -80,7 +80,7 @@ def test_a_smaller_last_batch_leaves_loss_and_accuracy_right(classifier):
 @pytest.mark.slow
 def test_data_in_every_form_give_the_same_loss(classifier):
     class Column(list):
-        """As pandas' columns: no sequence to Keras, but with to_list."""
+        """As a pandas column: no sequence to Keras, but with to_list."""
 
         to_list = list.copy
 

@@ -1,0 +1,162 @@
+"""tf.data in fit, evaluate and predict: of text, of text and labels, and of ids."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import official_bert
+from official_bert.errors import UserError
+from official_bert.keras_models.fitting import _EpochCounter
+from official_bert.modeling.config import BertConfig
+from official_bert.tasks.task import NO_LABEL
+from tests.conftest import WORDS
+
+TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 2
+LABELS = ["good", "bad", "good", "bad"] * 2
+VOCAB = "\n".join(WORDS) + "\n"
+CONFIG = BertConfig(
+    vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+    max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+)  # fmt: skip
+slices = tf.data.Dataset.from_tensor_slices
+
+
+@pytest.fixture(scope="module")
+def classifier() -> official_bert.TextClassifier:
+    return official_bert.TextClassifier(CONFIG, VOCAB, labels=["bad", "good"])
+
+
+def test_the_preprocessor_may_be_used_first_within_map():
+    model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["bad", "good"])
+    expected = [row.tolist() for row in model._featurize(model._examples(TEXTS, None)).input_ids[None]]
+    ids = next(iter(slices(TEXTS).batch(8).map(lambda texts: model.preprocessor(texts))))
+    for values in (ids, model.preprocessor(tf.constant(TEXTS))):
+        assert [tf.boolean_mask(values["input_ids"], values["input_mask"] > 0).numpy().tolist()] == expected
+
+
+def test_a_data_set_of_ids_trains_as_well(classifier):
+    numbers = np.array([classifier.labels.index(label) for label in LABELS])
+    classifier.compile(keras.optimizers.SGD(0.0))
+    ids = slices((TEXTS, numbers)).batch(4).map(lambda text, label: (classifier.preprocessor(text), label))
+    history = classifier.fit(
+        ids, validation_data=(TEXTS, LABELS), class_weight={"good": 3.0, 0: 0.0}, verbose=0
+    ).history
+    assert int(classifier.optimizer.iterations) == 2
+    losses = -np.log(classifier.predict(TEXTS)[np.arange(8), numbers])
+    assert history["val_loss"][0] == pytest.approx(losses.mean(), rel=1e-5)
+    assert history["loss"][0] == pytest.approx((3 * numbers * losses).mean(), rel=0.05)  # dropout
+
+
+def test_weights_by_class_name_count_in_a_data_set_of_text(classifier):
+    data = slices((TEXTS, LABELS, [2.0] * 8))
+    (batch,) = classifier._dataset_of_features(data, 8, None, {"good": 3.0, 0: 0.5})
+    assert batch[2].numpy().tolist() == [6.0, 1.0] * 4
+    (batch,) = classifier._dataset_of_features(data.map(lambda x, y, _: (x, y)), 8, None, {"good": 3.0, 0: 0.5})
+    assert batch[2].numpy().tolist() == [3.0, 0.5] * 4
+    with pytest.raises(UserError, match=r"class_weight\[0\] is 'fair'"):
+        classifier.fit(data, class_weight={"fair": 1.0}, verbose=0)
+
+
+# Each class, its settings, and examples as lists and as a data set; of the latter those of predict.
+MODELS = {
+    "windows": (
+        "TextClassifier", {"labels": ["bad", "good"], "doc_stride": 2, "max_seq_length": 5},
+        (TEXTS, LABELS), slices((TEXTS, LABELS)).batch(3),
+    ),
+    "several": (
+        "TextClassifier", {"labels": ["a", "b", "c"], "multi_label": True},
+        (TEXTS[:3], [["a"], [], ["c", "b"]]),
+        slices((tf.constant(TEXTS[:3]), tf.ragged.constant([["a"], [], ["c", "b"]], dtype=tf.string))).batch(2),
+    ),
+    "rows of 0 and 1": (
+        "TextClassifier", {"labels": ["a", "b", "c"], "multi_label": True},
+        (TEXTS[:3], [["a"], [], ["c", "b"]]),
+        slices((TEXTS[:3], [[1, 0, 0], [0, 0, 0], [0, 1, 1]])),
+    ),
+    "tagger": (
+        "TokenTagger", {"labels": ["D", "N", "V"]},
+        (["the cat sat", "a dog"], ["D N V", "D N"]), slices((["the cat sat", "a dog"], ["D N V", "D N"])),
+    ),
+    "tagger of words": (
+        "TokenTagger", {"labels": ["D", "N", "V"]},
+        (["the cat sat", "a dog"], ["D N V", "D N"]),
+        slices(
+            (tf.ragged.constant([["the", "cat", "sat"], ["a", "dog"]]), tf.ragged.constant([[0, 1, 2], [0, 1]]))
+        ).batch(2),
+    ),
+    "answerer": (
+        "QuestionAnswerer", {"max_query_length": 8, "doc_stride": 8, "no_answer": True},
+        ((["who sat ?", "when ?"], ["the cat sat", "in the sun"]), ["cat", None]),
+        slices(((["who sat ?", "when ?"], ["the cat sat", "in the sun"]), ["cat", ""])).batch(2),
+    ),
+    "answerer with places": (
+        "QuestionAnswerer", {"max_query_length": 8, "doc_stride": 8},
+        ((["who sat ?"], ["the cat sat"]), ["cat"]),
+        slices(((["who sat ?"], ["the cat sat"]), (["cat"], [4]))),
+    ),
+    "choice": (
+        "MultipleChoice", {},
+        ((["the cat"], [["sat", "ran", "on", "the mat"]]), [3]),
+        slices(((["the cat"], [["sat", "ran", "on", "the mat"]]), [3])),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["windows", "several", "tagger of words", "answerer with places", "choice"])
+def test_a_data_set_of_text_is_the_lists_of_its_examples(name):
+    class_name, settings, (x, y), data = MODELS[name]
+    model = getattr(official_bert, class_name)(CONFIG, VOCAB, **settings)
+    expected = model._labelled(model._weighed(x, y, None, None).items)
+    batches = list(model._evaluation_data(data, 32))
+    ids = [
+        row[row > 0]
+        for batch in batches
+        for row in batch[0]["input_ids"].numpy().reshape(-1, batch[0]["input_ids"].shape[-1])
+    ]
+    np.testing.assert_array_equal(np.concatenate(ids), expected.input_ids)
+    for name, values in expected.targets.items():
+        targets = np.concatenate(
+            [np.ravel(batch[1][name] if isinstance(batch[1], dict) else batch[1]) for batch in batches]
+        )
+        np.testing.assert_array_equal(targets[targets != NO_LABEL], np.ravel(values)[np.ravel(values) != NO_LABEL])
+
+
+def test_a_masked_lm_takes_data_sets_of_text():
+    model = official_bert.MaskedLM(CONFIG, VOCAB)
+    data = slices(TEXTS).batch(4)
+    batches = list(model._dataset_of_features(data, 32, _EpochCounter(), None))
+    assert [len(ids["input_ids"]) for ids, _ in batches] == [4, 4]
+    # The data set has each text twice, in its two batches; each time other tokens are hidden.
+    assert not np.array_equal(batches[0][0]["input_ids"], batches[1][0]["input_ids"])
+    (validation,) = model._evaluation_data(TEXTS, 32)
+    assert validation[0]["input_ids"].shape[0] == 8
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (slices(TEXTS), "the data set holds texts alone"),
+        (slices((np.arange(3), [0, 1, 0])), "first part is .*expected a string"),
+        (slices((TEXTS, LABELS)).repeat(), "the data set never ends; pass steps_per_epoch"),
+        (tf.data.Dataset.from_generator(list, (tf.string, tf.int32)), "expected a known shape"),
+    ],
+)
+def test_a_data_set_that_does_not_fit_is_named(data, message, classifier):
+    with pytest.raises(UserError, match=message):
+        classifier.fit(data, verbose=0)
+
+
+def test_labels_of_a_data_set_that_are_no_lists_are_named():
+    model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b", "c"], multi_label=True)
+    with pytest.raises(UserError, match=r"y\[0\] is b'a'; expected a list of names or numbers"):
+        model.fit(slices((TEXTS[:3], ["a", "b", "c"])), verbose=0)
+    with pytest.raises(UserError, match="an array of 0 and 1 for each of a, b, c"):
+        model.fit(TEXTS[:1], np.array([[1, 0]]), verbose=0)
+    with pytest.raises(UserError, match="a text has no one class to weigh"):
+        model.fit(slices((TEXTS[:1], [[1, 0, 0]])), class_weight={"a": 2.0}, verbose=0)
+
+
+def test_nothing_to_predict_is_said(classifier):
+    with pytest.raises(UserError, match="there are no examples"):
+        classifier.predict([])
