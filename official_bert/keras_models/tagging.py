@@ -4,21 +4,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.keras_models import inputs
 from official_bert.keras_models.base import BaseTextModel
+from official_bert.keras_models.fitting import Examples
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.task_models import TAGGING, build_token_tagger
 from official_bert.tasks import tagging, tagging_task
 from official_bert.tasks.tagging import Sentence
-from official_bert.tasks.task import NO_LABEL, Features
+from official_bert.tasks.task import NO_LABEL, Features, by_token
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TagAccuracy(keras.metrics.Metric):
-    """The share of right tags among the tokens that have one: y_true [B, S], y_pred [B, S, C] logits."""
+    """The share of right tags among the tokens that have one: y_true [B, S], y_pred [B, S, C] logits.
+
+    Weights are those of rows, [B] or [B, 1], or of tokens, [B, S].
+    """
 
     def __init__(self, name: str = "accuracy", **settings: Any) -> None:
         super().__init__(name=name, **settings)
@@ -31,7 +34,7 @@ class TagAccuracy(keras.metrics.Metric):
         is_right = keras.ops.equal(keras.ops.cast(keras.ops.argmax(y_pred, axis=-1), "int32"), y_true)
         weight = keras.ops.cast(has_tag, "float32")
         if sample_weight is not None:
-            weight = weight * keras.ops.expand_dims(keras.ops.cast(sample_weight, "float32"), -1)
+            weight = weight * by_token(sample_weight)
         self._right.assign_add(keras.ops.sum(weight * keras.ops.cast(is_right, "float32")))
         self._all.assign_add(keras.ops.sum(weight))
 
@@ -97,12 +100,19 @@ class TokenTagger(BaseTextModel):
         inputs.check_same_length(len(words), tags, "y")
         sentences = []
         for number, (each, row) in enumerate(zip(words, tags, strict=True)):
-            names = row.split() if isinstance(row, str) else inputs.as_list(row)
+            names = inputs.as_text(row, "y").split() if isinstance(row, str | bytes) else inputs.as_list(row)
             if len(names) != len(each):
                 raise UserError(f"x[{number}] has {len(each)} words and y[{number}] {len(names)} tags")
             numbers = inputs.numbers_of(names, self.labels, f"y[{number}]")
             sentences.append(Sentence(each, tuple(self.labels[tag] for tag in numbers), number + 1))
         return sentences
+
+    def _weighed(self, x: Any, y: Any, sample_weight: Any, class_weight: Any) -> Examples:
+        examples = super()._weighed(x, y, sample_weight, class_weight)
+        if examples.weights is None:
+            return examples
+        # [E, 1]: a sentence's weight is that of its tokens, whatever loss they are given to.
+        return Examples(examples.items, examples.weights[:, None])
 
     def _featurize(self, examples: Sequence[Sentence]) -> Features:
         windows = tagging.cut_into_windows(
@@ -123,6 +133,3 @@ class TokenTagger(BaseTextModel):
     def tag(self, x: Any, batch_size: int | None = None) -> list[list[str]]:
         """Returns the tags of each sentence's words."""
         return [tags for tags, _ in self.predict(x, batch_size)]
-
-    def _texts_in(self, data: tf.data.Dataset) -> Any:
-        return [text.decode("utf-8") if isinstance(text, bytes) else text for text in super()._texts_in(data)]

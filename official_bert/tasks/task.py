@@ -176,7 +176,12 @@ class TaggingLoss(keras.losses.Loss):
     the tokens with a tag, whatever the number of replicas.
 
     y_true is [B, S] int32, with NO_LABEL where there is no tag; y_pred is logits, [B, S, C]; `call` returns [B, S].
+    Weights are those of rows, [B] or [B, 1], or of tokens, [B, S].
     """
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        # Keras would multiply weights [B] with losses [B, S] along the wrong axis.
+        return super().__call__(y_true, y_pred, None if sample_weight is None else by_token(sample_weight))
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         has_tag = keras.ops.cast(keras.ops.not_equal(y_true, NO_LABEL), "float32")
@@ -187,6 +192,14 @@ class TaggingLoss(keras.losses.Loss):
         if context is not None and context.num_replicas_in_sync > 1:
             tagged_share = context.all_reduce(tf.distribute.ReduceOp.MEAN, tagged_share)
         return losses * has_tag / keras.ops.maximum(tagged_share, 1e-9)
+
+
+def by_token(weights: Any) -> Any:
+    """Returns weights of rows, [B], as weights of their tokens, float32 [B, 1]; others stay as they are."""
+    weights = tf.cast(weights, tf.float32)
+    if weights.shape.rank is None:  # as where Keras has met both
+        return tf.reshape(weights, [tf.shape(weights)[0], -1])
+    return weights[:, None] if weights.shape.rank == 1 else weights
 
 
 @keras.saving.register_keras_serializable(package="official_bert")

@@ -1,0 +1,45 @@
+"""Losses and scores of tags: how sentences weigh."""
+
+import numpy as np
+import pytest
+
+import official_bert
+from official_bert.modeling.config import BertConfig
+from tests.conftest import WORDS
+
+CONFIG = BertConfig(
+    vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+    max_position_embeddings=16,
+)  # fmt: skip
+TAGS = ["D", "N", "V"]
+
+
+@pytest.fixture(scope="module")
+def tagger() -> official_bert.TokenTagger:
+    return official_bert.TokenTagger(CONFIG, "\n".join(WORDS) + "\n", labels=TAGS, max_seq_length=8)
+
+
+def token_losses(model, sentences, tags):
+    """The loss of each word, by sentence."""
+    of_sentences = []
+    for sentence, row in zip(sentences, tags, strict=True):
+        words = sentence.split()
+        ids = [model._tokenizer.exact.vocab[word] for word in ("[CLS]", *words, "[SEP]")]
+        inputs = {"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": [0] * len(ids)}
+        logits = model({name: np.array([values], np.int32) for name, values in inputs.items()}).numpy()[0, 1:-1]
+        log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        of_sentences.append(-log[np.arange(len(words)), [TAGS.index(tag) for tag in row.split()]])
+    return of_sentences
+
+
+@pytest.mark.parametrize("copies", [2, 4])  # batches of as many sentences as positions, and of fewer
+def test_a_sentence_s_weight_is_that_of_its_words(copies, tagger):
+    sentences, tags = ["the cat sat", "a dog"] * copies, ["D N V", "D N"] * copies
+    weights = np.array([3.0, 0.5] * copies)
+    losses = token_losses(tagger, sentences, tags)
+    expected = sum(weight * each.sum() for weight, each in zip(weights, losses, strict=True)) / sum(map(len, losses))
+    assert tagger.evaluate(sentences, tags, sample_weight=weights, verbose=0)[0] == pytest.approx(expected, rel=1e-5)
+    features = tagger._featurize(tagger._examples(sentences, tags))
+    ids, targets = tagger._batch(features, np.arange(2 * copies), 0)
+    assert ids["input_ids"].shape == (2 * copies, 8)
+    assert tagger.evaluate(ids, targets, sample_weight=weights, verbose=0)[0] == pytest.approx(expected, rel=1e-5)
