@@ -91,7 +91,7 @@ def join_parts(folder: str, parts: list[str]) -> dict[str, int]:
     totals = {"tokens": 0, "sentences": 0, "documents": 0, "unknown": 0}
     complete = os.path.join(folder, COMPLETE)
     if os.path.exists(complete):
-        return {name: int(value) for name, value in json.loads(files.read_text(complete)).items()}
+        return {name: int(value) for name, value in files.read_json_object(complete).items()}
     files.make_folder(folder)
     names = (IDS, SENTENCES, DOCUMENTS)
     with (
@@ -111,7 +111,7 @@ def join_parts(folder: str, parts: list[str]) -> dict[str, int]:
                 if shift is not None:
                     target.seek(-8, os.SEEK_CUR)  # the end of this part is the beginning of the next one
                     target.truncate()
-            for name, value in json.loads(files.read_text(os.path.join(part, COMPLETE))).items():
+            for name, value in files.read_json_object(os.path.join(part, COMPLETE)).items():
                 totals[name] += value
         sentences_file.write(np.array([totals["tokens"]], "<i8").data)
         documents_file.write(np.array([totals["sentences"]], "<i8").data)

@@ -34,6 +34,8 @@ _RECORDS_AT_ONCE = 2000
 # Text is tokenized in parts of about so many bytes, so that several processes share a large file.
 _PART_BYTES = 2 << 20
 
+_MOST_PLAN_BYTES = 4 << 30  # a plan names each text file, block and shard
+
 CORPUS, VOCAB, TEXT, PLAN = "corpus", "vocab.txt", "text.json", "run.json"
 
 
@@ -106,14 +108,14 @@ class Worker:
         name, arguments = next(iter(task.items()))
         done = os.path.join(self._folder, f"{name}-{'-'.join(map(str, arguments))}.json")
         if os.path.exists(done):
-            return dict(json.loads(files.read_text(done)))
+            return files.read_json_object(done)
         result = getattr(self, f"_{name}")(*arguments)
         files.write_text(done, json.dumps(result))
         return dict(result)
 
     @functools.cached_property
     def _text(self) -> TextPlan:
-        return TextPlan(**json.loads(files.read_text(os.path.join(self._folder, TEXT))))
+        return TextPlan(**files.read_json_object(os.path.join(self._folder, TEXT), _MOST_PLAN_BYTES))
 
     @functools.cached_property
     def _tokenizer(self) -> CachingTokenizer:
@@ -121,7 +123,7 @@ class Worker:
 
     @functools.cached_property
     def _plan(self) -> RunPlan:
-        return RunPlan(**json.loads(files.read_text(os.path.join(self._folder, PLAN))))
+        return RunPlan(**files.read_json_object(os.path.join(self._folder, PLAN), _MOST_PLAN_BYTES))
 
     @functools.cached_property
     def _maker(self) -> ShardMaker:

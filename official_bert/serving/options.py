@@ -39,6 +39,9 @@ class Options:
         f"A file with a bearer token that requests must carry; the variable {TOKEN_VARIABLE} does the same.",
         group=_NETWORK,
     )
+    require_private_token: bool = option(
+        False, "Whether a --token_file that other users can read is an error; else it is warned of.", group=_NETWORK
+    )
     allowed_hosts: list[str] = option(
         [],
         "Without a token: names besides localhost that requests may be addressed to, and pages may come from.",

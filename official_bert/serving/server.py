@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from official_bert.errors import UserError
 from official_bert.serving import logs
 from official_bert.serving.access import Access, is_loopback
 from official_bert.serving.application import Application
@@ -33,6 +34,11 @@ class Server:
         self._options = options
         self._access = Access(options.token(), options.allowed_hosts)
         if options.token_file and _others_can_read(options.token_file):
+            if options.require_private_token:
+                raise UserError(
+                    f"other users can read {options.token_file}; forbid it with chmod 600, or leave out "
+                    "--require_private_token"
+                )
             logs.warning("other users can read the token; forbid it with chmod 600", file=options.token_file)
         self._connections = Connections(limit_by_descriptors(options.max_connections), options.timeout_seconds)
         metrics = Metrics()

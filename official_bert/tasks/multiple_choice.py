@@ -8,7 +8,7 @@ the ending.
 import csv
 import dataclasses
 import io
-import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,6 +25,7 @@ NUM_CHOICES = 4
 
 _SWAG_COLUMNS = ("sent1", "sent2", *(f"ending{number}" for number in range(NUM_CHOICES)))
 _CODAH_COLUMNS = 7
+_MOST_SHOWN = 60  # characters of a label in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,9 +103,9 @@ def _swag_json(path: str, text: str) -> Iterator[tuple[int, Example | str]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            yield number, f"it is not valid JSON: {error}"
+            row = files.parse_json_line(line)
+        except UserError as error:
+            yield number, str(error)
             continue
         absent = [name for name in _SWAG_COLUMNS if not (isinstance(row, dict) and isinstance(row.get(name), str))]
         yield number, f"there is no text named {', '.join(absent)}" if absent else _swag(row)
@@ -132,8 +133,8 @@ def _codah(path: str, text: str) -> Iterator[tuple[int, Example | str]]:
 def _with_label(prompt: str, endings: tuple[str, ...], label: object) -> Example | str:
     if label in (None, "", -1):
         return Example(prompt, endings, None)
-    if isinstance(label, bool) or not str(label).strip().lstrip("-").isdecimal():
-        return f"the label is {label!r}; expected 0 to {NUM_CHOICES - 1}"
+    if isinstance(label, bool) or not re.fullmatch(r"-?[0-9]{1,9}", str(label).strip()):
+        return f"the label is {str(label)[:_MOST_SHOWN]!r}; expected 0 to {NUM_CHOICES - 1}"
     return Example(prompt, endings, int(str(label)))
 
 

@@ -164,6 +164,23 @@ def parse_json(text: str, source: str) -> Any:
         raise UserError(f"{source} holds a value that cannot be read: {error}") from error
 
 
+def parse_json_line(line: str) -> Any:
+    """Returns the value of a line of JSON lines; a UserError says what is wrong with it, without naming a source.
+
+    NaN and Infinity, which Python's parser takes although they are no JSON, are refused.
+    """
+    try:
+        return json.loads(line, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise UserError("not valid JSON: it nests its values too deeply to be read") from error
+    except ValueError as error:  # also for a number of thousands of digits
+        raise UserError(f"not valid JSON: {error}") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no value of JSON; null stands for a missing one")
+
+
 def read_json(path: str, max_bytes: int = MAX_JSON_BYTES) -> Any:
     """Returns the value in a JSON file.
 

@@ -138,7 +138,7 @@ def _owner(token: str) -> str:
 def _counts(mark: str) -> bool:
     """Whether a mark's owner may still be at work."""
     try:
-        owner = json.loads(mark)
+        owner = files.parse_json(mark, "the mark")
         if owner["host"] == platform.node():
             os.kill(int(owner["process"]), 0)  # asks whether there is such a process
         return time.time() - float(owner["time"]) < _STALE_AFTER
@@ -152,7 +152,7 @@ def _counts(mark: str) -> bool:
 
 def _in_use(output: str, flag: str, holder: str) -> UserError:
     try:
-        owner = json.loads(holder)
+        owner = files.parse_json(holder, "the mark")
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(owner["time"]))
         who = f"process {owner['process']} on {owner['host']}, {since}"
     except (ValueError, KeyError, TypeError):

@@ -3,7 +3,6 @@
 import collections
 import csv
 import io
-import json
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -85,19 +84,14 @@ def names_shown(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_SHOWN]) + (", ..." if len(names) > _MOST_SHOWN else "")
 
 
-def _refuse_constant(name: str) -> None:
-    """Refuses NaN and Infinity, which Python's parser takes although they are no JSON."""
-    raise ValueError(f"{name} is no value of JSON; null stands for a missing one")
-
-
 def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
-            values = json.loads(line, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
-            bad_rows.add(path, number, f"not valid JSON: {error}")
+            values = files.parse_json_line(line)
+        except UserError as error:
+            bad_rows.add(path, number, str(error))
             continue
         if isinstance(values, dict):
             yield number, values

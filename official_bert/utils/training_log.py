@@ -88,9 +88,12 @@ def read_log(folder: str, kind: str) -> list[dict[str, Any]]:
     for number, line in enumerate(files.read_text(path).splitlines(keepends=True), start=1):
         if line.endswith("\n"):
             try:
-                lines.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise UserError(f"{path}, line {number}: not valid JSON ({error}); remove that line") from error
+                values = files.parse_json(line, f"{path}, line {number},")
+            except UserError as error:
+                raise UserError(f"{error}; remove that line") from error
+            if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+                raise UserError(f"{path}, line {number}, holds no object with a step; remove that line")
+            lines.append(values)
     return lines
 
 

@@ -730,7 +730,7 @@ def test_damaged_log_is_named_by_line(record_files: list[str], config_file: str,
     training.run(options_for(record_files, config_file, folder))
     log = folder / "train.jsonl"
     log.write_text(log.read_text().replace('"step": 3,', '"step": 3', 1))
-    with pytest.raises(UserError, match="train.jsonl, line 3: not valid JSON"):
+    with pytest.raises(UserError, match="train.jsonl, line 3, is not valid JSON"):
         training.run(options_for(record_files, config_file, folder))
 
 

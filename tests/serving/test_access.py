@@ -1,5 +1,6 @@
 """Who is answered without a token, and by which rules."""
 
+import contextlib
 import logging
 import pathlib
 
@@ -7,6 +8,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.serving.options import Options
+from official_bert.serving.server import Server
 from tests.serving.serving_client import Client, running
 
 BODY = {"instances": ["ab"]}
@@ -77,3 +79,6 @@ def test_a_token_that_others_can_read_is_warned_of(
     ):
         pass
     assert ("other users can read the token; forbid it with chmod 600" in caplog.messages) == warned
+    refusing = Options(model=[f"size={exports / 'size'}"], token_file=str(token), require_private_token=True)
+    with pytest.raises(UserError, match="other users can read .*chmod 600") if warned else contextlib.nullcontext():
+        Server(refusing)

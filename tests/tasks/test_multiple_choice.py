@@ -58,6 +58,8 @@ def test_a_test_set_without_labels_is_read_for_prediction(tmp_path: pathlib.Path
     ([*ROW, "more"], "line 4: it has more columns than the header, 9"),
     ([*ROW[:-1], "4"], "line 4: the label is 4; expected 0 to 3"),
     ([*ROW[:-1], "-1"], "line 4: the label is -1; expected 0 to 3"),
+    ([*ROW[:-1], "--3"], "line 4: the label is '--3'; expected 0 to 3"),
+    ([*ROW[:-1], "9" * 5000], f"line 4: the label is '{'9' * 60}'; expected 0 to 3"),
     ([*ROW[:-1], "gold"], "line 4: the label is 'gold'; expected 0 to 3"),
     ([*ROW[:2], " ", *ROW[3:]], "line 4: the prompt is empty"),
     ([*ROW[:5], "", *ROW[6:]], "line 4: an ending is empty"),
@@ -80,6 +82,15 @@ def test_a_broken_line_of_codah_is_named(line: str, reason: str, tmp_path: pathl
     examples, (problem,) = read(str(path))
     assert examples == [Example('say "p', ("a", "b", "c", "d"), 3)]
     assert problem.startswith(f"{path}, line 2: {reason}")
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"sent1": ' + "1" * 5000 + "}", '{"sent1": NaN}'])
+def test_json_that_cannot_be_read_is_a_bad_row(line: str, tmp_path: pathlib.Path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(dict(zip(HEADER, ROW, strict=True))) + f"\n{line}\n")
+    examples, (problem,) = read(str(path))
+    assert len(examples) == 1
+    assert problem.startswith(f"{path}, line 2: not valid JSON: ")
 
 
 def test_files_of_another_layout_are_refused(tmp_path: pathlib.Path):
