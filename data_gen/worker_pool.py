@@ -35,11 +35,16 @@ class WorkerPool:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         while len(self._processes) < count:
             command = [sys.executable, "-m", worker.__name__, self._folder]
-            self._processes.append(
-                subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment
+            # A terminal sends Ctrl-C to the workers too, which would show tracebacks: this process alone answers it.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                self._processes.append(
+                    subprocess.Popen(
+                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment
+                    )
                 )
-            )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:

@@ -112,6 +112,16 @@ def test_bytes_are_the_same_for_any_number_of_workers(corpus: tuple[list[str], s
     assert contents(tmp_path / "other") != made[0]
 
 
+def test_ctrl_c_is_answered_by_the_command_alone(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
+    workers = worker_pool.WorkerPool(str(tmp_path))
+    workers.grow(1)
+    (process,) = workers._processes
+    process.send_signal(signal.SIGINT)  # while it imports: a terminal sends it to all processes
+    process.communicate()
+    assert process.returncode == 0
+    assert capfd.readouterr().err == ""
+
+
 def command_for(options: RecordOptions) -> list[str]:
     return [
         sys.executable, "-m", "data_gen.create_pretraining_data", f"--input_file={','.join(options.input_file)}",
