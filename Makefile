@@ -1,6 +1,6 @@
 # Each target makes the virtual environment .venv on first use, with any Python 3.11 to 3.13; tpu-check, test-clean and
 # test-tf-2.19 make one of their own.
-.PHONY: quickstart test test-slow mutations test-clean test-tf-2.19 tpu-check tpu-check-recipes test-install lint bench bench-growth bench-pretraining clean
+.PHONY: quickstart test test-slow mutations attack test-clean test-tf-2.19 tpu-check tpu-check-recipes test-install lint bench bench-growth bench-pretraining clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -54,6 +54,11 @@ test-slow: .venv/development
 # Breaks one line at a time and expects tests to fail: an hour or so on two cores. MUTATIONS='--only=tokenization' for some.
 mutations: .venv/development
 	$(BIN)/python -m tests.mutations $(MUTATIONS)
+
+# Kills, damaged files, odd input, hostile requests: half an hour on two cores. ATTACK='--only=kills --seed=7 --minutes=5'
+# for a part, which the seed repeats; --help says more.
+attack: .venv/development
+	$(BIN)/python -m tests.attack $(ATTACK)
 
 # Exported models answer in an environment that has TensorFlow and tensorflow-text alone.
 .venv-clean/ready: constraints.txt | .venv-clean/bin/python

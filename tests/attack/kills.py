@@ -1,0 +1,88 @@
+"""Commands that are killed, at any moment and again, and given once more: they end with the same result, to the bit."""
+
+import pathlib
+import random
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from tests.attack import processes, samples
+from tests.attack.processes import NotHeldError, Running
+from tests.attack.samples import COMMANDS, FINETUNE, PRETRAIN, Command
+
+if TYPE_CHECKING:
+    from tests.attack.campaign import Case
+
+NEEDS = tuple(command.name for command in COMMANDS)
+_SIGNALS = (signal.SIGKILL,) * 4 + (signal.SIGTERM, signal.SIGINT)
+_AFTER_A_LINE = 0.05  # seconds at most
+# How a process that is asked to stop may end: done, stopped as asked, or by the signal itself.
+_STOPPED = (0, 130, 143, -signal.SIGTERM, -signal.SIGINT)
+# TensorBoard's events and the report are not read again.
+_NOT_READ = ("events.out", ".png", ".html", ".md", ".lock")
+
+
+def attack(case: "Case") -> None:
+    """Kills a command up to three times, perhaps damages a file of a training run, and gives it again."""
+    rng, command = case.rng, COMMANDS[case.number % len(COMMANDS)]
+    out = case.folder / "out"
+    out.mkdir()
+    arguments = command.arguments(case.samples.folder, out)
+    case.what = f"{command.name}, killed"
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        number, group = rng.choice(_SIGNALS), rng.random() < 0.5
+        running = processes.start(command.name, arguments)
+        when = _wait_for_a_moment(running, rng, case.samples.seconds(command.name), command)
+        ended = running.kill(number, group)
+        case.done += f"{signal.Signals(number).name} {when}; "
+        if number == signal.SIGKILL:
+            if ended.code not in (0, -number):
+                ended.check((0,))
+        else:
+            ended.check(_STOPPED)
+        _check_whole(case, command, out)
+        running.end_group()
+    damaged = command in (PRETRAIN, FINETUNE) and rng.random() < 0.4 and _damage_one(out, rng)
+    if damaged:
+        case.done += damaged
+        case.what = f"{command.name}, killed and a file damaged"
+    ended = processes.run(command.name, arguments)
+    ended.check((0, 1) if damaged else (0,))
+    if ended.code == 0:
+        case.samples.check_result(command, out)
+
+
+def _wait_for_a_moment(running: Running, rng: random.Random, seconds: float, command: Command) -> str:
+    """Waits for a moment within the command: after some time, or after a line that a training run prints."""
+    if command in (PRETRAIN, FINETUNE) and rng.random() < 0.6:
+        lines, more = rng.randrange(1, 40), rng.uniform(0, _AFTER_A_LINE)
+        running.wait(until=lambda: running.output.count("\n") >= lines)
+        time.sleep(more)
+        return f"after {lines} lines"
+    moment = rng.uniform(0, 1.1 * seconds)
+    end = time.monotonic() + moment
+    running.wait(until=lambda: time.monotonic() > end)
+    return f"after {moment:.2f} seconds"
+
+
+def _check_whole(case: "Case", command: Command, out: pathlib.Path) -> None:
+    """Raises NotHeldError if a file is there under its final name, but not whole."""
+    if command in (PRETRAIN, FINETUNE):
+        return  # their files change until the end
+    expected = command.result(case.samples.folder / command.name)
+    for name, digest in command.result(out).items():
+        if name in expected and digest != expected[name]:
+            raise NotHeldError(f"after the kill {name} is there, but it is not whole")
+
+
+def _damage_one(out: pathlib.Path, rng: random.Random) -> str:
+    """Damages a file of a run that was killed, and says how; nothing where there is none."""
+    paths = sorted(
+        path for path in out.rglob("*") if path.is_file() and not any(part in path.name for part in _NOT_READ)
+    )
+    if not paths:
+        return ""
+    path = rng.choice(paths)
+    content, how = samples.damage(path.read_bytes(), rng)
+    path.write_bytes(content)
+    return f"{path.relative_to(out)}: {how}"
