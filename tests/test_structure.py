@@ -147,7 +147,7 @@ def test_the_inventory_names_every_file():
     inventory = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("\n## Inventory\n")[1]
     named = re.findall(r"^\| `([^`]+\.py)` \| \S", inventory, re.MULTILINE)
     assert len(named) == len(set(named)), "docs/architecture.md names a file twice"
-    folders = [ROOT / name for name in ("official_bert", "data_gen", "tpu_check", "benchmarks")]
+    folders = [ROOT / name for name in ("official_bert", "data_gen", "tpu_check", "benchmarks", "reproduce")]
     there = {*ROOT.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))}
     forwards = {ROOT / "official_bert" / f"{name.replace('.', '/')}.py" for name in MOVED}
     expected = {str(path.relative_to(ROOT)) for path in there - forwards if path.name != "__init__.py"}
@@ -184,7 +184,7 @@ def test_links_within_the_documents_lead_somewhere(page: pathlib.Path):
 
 
 def test_the_documents_name_files_that_are_there():
-    folders = "official_bert|data_gen|configs|tests|benchmarks|examples|tpu_check|docs"
+    folders = "official_bert|data_gen|configs|tests|benchmarks|reproduce|examples|tpu_check|docs"
     for page in PAGES:
         for name in re.findall(rf"`((?:{folders})/[\w./*-]+)`", page.read_text(encoding="utf-8")):
             assert list(ROOT.glob(name.rstrip("/"))), f"{page.name} names {name}, which is not there"
@@ -260,7 +260,7 @@ def test_commands_in_the_documents_are_accepted(page: pathlib.Path, monkeypatch:
 
 def test_flags_that_the_documents_name_exist():
     known = {name for script in COMMANDS_BY_SCRIPT for name in flags_taken_by(script)} | {"flagfile", "help"}
-    for folder in ("tpu_check", "benchmarks"):
+    for folder in ("tpu_check", "benchmarks", "reproduce"):
         for path in (ROOT / folder).glob("*.py"):
             names = re.findall(r"^    (\w+): .* = option\(", path.read_text(encoding="utf-8"), re.MULTILINE)
             known |= {*names, *(f"no{name}" for name in names)}
