@@ -17,11 +17,12 @@ from official_bert.modeling import layer_names
 from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.modeling.pretraining_model import freeze
 from official_bert.optimization import distribution
-from official_bert.optimization.choices import ONE_DEVICE
 from official_bert.optimization.optimizers import BertAdamW, LayerwiseAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.tasks.task import Array, Features, Outputs, Task, loss_of, loss_weights_of
 from official_bert.utils.progress import Progress
+
+_STEPS_WORTH_COMPILING = 100  # it takes XLA seconds to compile how an optimizer changes the weights
 
 
 class SeededModel(keras.Model):
@@ -70,15 +71,12 @@ class Trainer:
                 built.set_weights(head)
             self.model = SeededModel(built.input, built.output, name=built.name)
             self.model.dropout_seed = config.random_seed
-            warmup = int(config.num_steps * config.warmup_proportion)
-            schedule = WarmupPolynomialDecay(config.learning_rate, config.num_steps, warmup)
-            factors = layer_factors(self.model, initial_model.config.num_hidden_layers, config.layer_decay)
-            self.optimizer = LayerwiseAdamW(schedule, factors=factors) if factors else BertAdamW(schedule)
+            self.optimizer, self.schedule = bert_optimizer(
+                self.model, initial_model.config.num_hidden_layers, num_steps=config.num_steps,
+                learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
+                layer_decay=config.layer_decay,
+            )  # fmt: skip
             self.model.compile(self.optimizer, loss or loss_of(task.kind), loss_weights_of(task.kind))
-            self.optimizer.build(self.model.trainable_variables)
-        if config.strategy == ONE_DEVICE:
-            self.optimizer.compile_apply()
-        self.schedule = schedule
         self._forward = tf.function(
             lambda inputs: self.model(inputs, training=False), reduce_retracing=True, autograph=False
         )
@@ -160,6 +158,39 @@ def predict(forward: Any, features: Features, batch_size: int, max_seq_length: i
                     rows_of_output[row] = value[: lengths[row]] if of_tokens and length else value
         progress.update(min((number + 1) * batch_size, len(features)))
     return by_output if structured else by_output.get("", [])
+
+
+def bert_optimizer(
+    model: keras.Model,
+    num_layers: int,
+    *,
+    num_steps: int,
+    learning_rate: float,
+    warmup_proportion: float,
+    layer_decay: float,
+) -> tuple[BertAdamW, WarmupPolynomialDecay]:
+    """Returns the optimizer that the command and fit share, built for the model's weights, and its schedule.
+
+    It is to be called within the scope of the strategy. On one device XLA compiles how it changes the weights, if there
+    are so many steps that this saves more than it takes.
+
+    Args:
+        model: with the weights to train.
+        num_layers: blocks of its encoder.
+        num_steps: of the whole training; the rate falls to 0 by then.
+        learning_rate: the highest.
+        warmup_proportion: the share of the steps in which the rate rises.
+        layer_decay: the rate of each layer by that of the layer above.
+    """
+    schedule = WarmupPolynomialDecay(learning_rate, num_steps, int(num_steps * warmup_proportion))
+    factors = layer_factors(model, num_layers, layer_decay)
+    optimizer = LayerwiseAdamW(schedule, factors=factors) if factors else BertAdamW(schedule)
+    optimizer.build(model.trainable_variables)
+    strategy = tf.distribute.get_strategy()
+    is_one_device = not tf.distribute.has_strategy() or isinstance(strategy, tf.distribute.OneDeviceStrategy)
+    if is_one_device and num_steps >= _STEPS_WORTH_COMPILING:
+        optimizer.compile_apply()
+    return optimizer, schedule
 
 
 def layer_factors(model: keras.Model, num_layers: int, decay: float) -> dict[str, float]:

@@ -14,11 +14,10 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.finetuning import batches
-from official_bert.finetuning.trainer import SeededModel, layer_factors, predict
+from official_bert.finetuning.trainer import SeededModel, bert_optimizer, predict
 from official_bert.keras_models import inputs
 from official_bert.modeling.config import BertConfig
-from official_bert.optimization.optimizers import BertAdamW, LayerwiseAdamW
-from official_bert.optimization.schedules import WarmupPolynomialDecay
+from official_bert.optimization.optimizers import BertAdamW
 from official_bert.tasks.task import EXAMPLE, LABELS, Features, loss_of, loss_weights_of
 
 
@@ -56,6 +55,9 @@ class _EpochCounter(keras.callbacks.Callback):
         self.epoch = epoch
 
 
+_OF_FIT = "bert_optimizer_of_fit"  # what a saved model's configuration calls it
+
+
 class TextTraining(SeededModel):
     """A functional model whose fit, evaluate and predict take text as well as ids; the classes below say what text.
 
@@ -68,6 +70,7 @@ class TextTraining(SeededModel):
     bert_config: BertConfig
     max_seq_length: int
     seed: int
+    _policy_name: str
     needs_labels: ClassVar[bool] = True
     pair = False  # whether an example is two texts
     _forward: Any = None
@@ -133,26 +136,53 @@ class TextTraining(SeededModel):
         if optimizer is None:
             self._bert_optimizer = _BertOptimizer(learning_rate, warmup_proportion, layer_decay, arguments)
             optimizer = BertAdamW(learning_rate)  # for evaluate, as Keras evaluates compiled models alone
-        super().compile(optimizer, **arguments)
+        super().compile(self._scaled(optimizer), **arguments)
 
-    def get_compile_config(self) -> dict[str, Any] | None:
-        # The rate of BERT's optimizer has fallen to 0: a model that is loaded begins anew.
-        return None if self._bert_optimizer else super().get_compile_config()
+    def _scaled(self, optimizer: Any) -> Any:
+        """The optimizer, which scales the loss where the layers compute in float16, as gradients would vanish there.
+
+        Keras does so by itself only where float16 is the global policy.
+        """
+        optimizer = keras.optimizers.get(optimizer)
+        if self._policy_name != "mixed_float16" or isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            return optimizer
+        if self.distribute_strategy.num_replicas_in_sync > 1:
+            raise UserError(
+                "mixed_float16 needs a scaled loss, which Keras' optimizers do not sum over several replicas; take "
+                "mixed_bfloat16"
+            )
+        return keras.optimizers.LossScaleOptimizer(optimizer)
+
+    def get_compile_config(self) -> dict[str, Any]:
+        config = super().get_compile_config()
+        if config and self._bert_optimizer:
+            config["optimizer"]["config"]["name"] = _OF_FIT
+        return config
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles as a saved model was, unless by BERT's optimizer: its rate has fallen to 0, so it begins anew."""
+        if not config or config["optimizer"]["config"]["name"] == _OF_FIT:
+            return
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    def _compile_if_needed(self) -> None:
+        if not self.compiled or self.loss is None:  # Keras calls all models compiled whose file has a configuration
+            self.compile()
 
     def _compile_for(self, num_steps: int, is_continued: bool) -> None:
         """Compiles BERT's optimizer for so many steps, unless the user's own is compiled, or training goes on."""
-        if not self.compiled:
-            self.compile()
+        self._compile_if_needed()
         request = self._bert_optimizer
         if request is None or (is_continued and int(self.optimizer.iterations.numpy())):
             return
-        warmup = int(num_steps * request.warmup_proportion)
-        schedule = WarmupPolynomialDecay(request.learning_rate, num_steps, warmup)
-        factors = layer_factors(self, self.bert_config.num_hidden_layers, request.layer_decay)
         with self._scope():
-            optimizer = LayerwiseAdamW(schedule, factors=factors) if factors else BertAdamW(schedule)
-            super().compile(optimizer, **request.arguments)
-            optimizer.build(self.trainable_variables)
+            optimizer, _ = bert_optimizer(
+                self, self.bert_config.num_hidden_layers, num_steps=num_steps, learning_rate=request.learning_rate,
+                warmup_proportion=request.warmup_proportion, layer_decay=request.layer_decay,
+            )  # fmt: skip
+            super().compile(self._scaled(optimizer), **request.arguments)
+            self.optimizer.build(self.trainable_variables)
 
     def _scope(self) -> Any:
         strategy = self.distribute_strategy
@@ -262,8 +292,7 @@ class TextTraining(SeededModel):
         **settings: Any,
     ) -> Any:
         """Returns the loss and the metrics as keras.Model.evaluate does, of texts as well as of ids; see `fit`."""
-        if not self.compiled:
-            self.compile()
+        self._compile_if_needed()
         common = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **settings}
         # Keras' fit hands over what it has made of its validation data.
         is_ready = x is None or inputs.is_features(x) or inputs.has_features(x)
