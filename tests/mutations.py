@@ -123,7 +123,7 @@ MUTATIONS = [
     # Fine-tuning.
     M("official_bert/finetuning/trainer.py", "decay ** (num_layers - block)", "decay ** (num_layers - 1 - block)", "tests/finetuning"),
     M("official_bert/finetuning/batches.py", "np.random.default_rng([seed, epoch])", "np.random.default_rng([seed])", "tests/finetuning"),
-    M("official_bert/finetuning/trainer.py", "int(config.num_steps * config.warmup_proportion)", "int(config.num_steps * config.warmup_proportion) + 1", "tests/finetuning"),
+    M("official_bert/finetuning/trainer.py", "int(num_steps * warmup_proportion)", "int(num_steps * warmup_proportion) + 1", "tests/finetuning"),
     # Serving.
     M("official_bert/serving/batching.py", "len(self._waiting) + count > self._limits.queue", "len(self._waiting) > self._limits.queue", _SERVING),
     M("official_bert/serving/batching.py", "if self._running and len(batch) < self._limits.size and left > 0:", "if len(batch) < self._limits.size and left > 0:", "tests/serving"),
