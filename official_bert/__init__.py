@@ -7,6 +7,7 @@ package imports nothing else: each name is imported when it is first used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from official_bert.utils import extras
 from official_bert.utils.keras_registry import register_when_keras_is_imported
 from official_bert.version import __version__
 
@@ -101,7 +102,10 @@ register_when_keras_is_imported()
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'official_bert' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    try:
+        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    except ModuleNotFoundError as error:
+        raise extras.missing(error, "finetune") or error from error
     globals()[name] = value  # so that the next use costs nothing
     return value
 

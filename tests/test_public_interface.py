@@ -88,3 +88,15 @@ print({{name for name in before if name != "finders" and before[name] != after[n
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["set()"]
+
+
+@pytest.mark.slow
+def test_a_model_of_text_names_the_extra_that_it_lacks():
+    code = (
+        "import sys; sys.modules['tensorflow_text'] = None; import official_bert\n"
+        "try:\n    official_bert.TextClassifier\n"
+        "except official_bert.UserError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    expected = "the package tensorflow_text is not installed; run: pip install 'official-bert[finetune]'\n"
+    assert done.stdout == expected, done.stderr
