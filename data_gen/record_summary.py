@@ -71,8 +71,8 @@ class RecordSummary:
                 f"tokens in text    {self.text_tokens:,}, {100 * self.unknown / self.text_tokens:.2f} % of them [UNK]",
                 f"instances         {self.instances:,}",
                 f"tokens            {self.tokens:,}",
-                f"random or swapped {100 * self.random_next / self.instances:.1f} % of the instances",
+                f"random or swapped {100 * self.random_next / max(1, self.instances):.1f} % of the instances",
                 f"to be predicted   {self._predicted()}",
-                f"padding           {100 * (1 - self.tokens / self.positions):.1f} % of all positions",
+                f"padding           {100 * (1 - self.tokens / max(1, self.positions)):.1f} % of all positions",
             )
         )

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from official_bert.data.masking_rates import BERT_RATES
+from official_bert.data.sentence_objectives import NEXT_SENTENCE
 from official_bert.errors import UserError
 from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.utils import files
@@ -30,6 +32,14 @@ COMPARED_OPTIONS = (
     "freeze",
     "dtype",
 )
+
+# What the losses are of; the values of runs that do not say it.
+_OBJECTIVES = {
+    "left_to_right": False,
+    "next_sentence_prediction": True,
+    "masking_rates": str(BERT_RATES),
+    "sentence_objective": NEXT_SENTENCE,
+}
 
 _COLUMNS = (
     "step",
@@ -155,10 +165,11 @@ def comparison(run: Curves, reference: Curves) -> str:
         f"step {step:,}: masked LM loss {ours:.2f}, reference {reference.name} {theirs:.2f}: {verdict}; both are means "
         f"of steps {first + 1:,} to {step:,}."
     )
+    theirs_of = {**_OBJECTIVES, **reference.settings}
     different = [
-        f"{name} {value} (reference {reference.settings[name]})"
+        f"{name} {value} (reference {theirs_of[name]})"
         for name, value in run.settings.items()
-        if name in reference.settings and reference.settings[name] != value
+        if name in theirs_of and theirs_of[name] != value
     ]
     return sentence + (f" The runs differ in {', '.join(different)}." if different else "")
 
@@ -219,6 +230,10 @@ def _in_order(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
     flags = metadata.get("flags", {})
     settings = {name: flags[name] for name in COMPARED_OPTIONS if name in flags} | dict(metadata.get("config", {}))
+    made_by: Mapping[str, Any] = next(
+        (manifest.get("source", {}).get("flags", {}) for manifest in metadata.get("data", ())), {}
+    )
+    settings |= {name: {**made_by, **flags}[name] for name in _OBJECTIVES if name in made_by or name in flags}
     vocabularies = {manifest.get("source", {}).get("vocabulary") for manifest in metadata.get("data", ())} - {None}
     if vocabularies:
         settings["vocabulary"] = " ".join(sorted(digest[:12] for digest in vocabularies))

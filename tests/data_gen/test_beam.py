@@ -74,10 +74,20 @@ def test_beam_makes_the_files_of_one_machine(
     ("changes", "workers"),
     [
         (
-            {"gzip": True, "do_whole_word_mask": True, "dupe_factor": 1},
+            {"gzip": True, "do_whole_word_mask": True, "dupe_factor": 1, "sentence_objective": "none"},
             ["--direct_running_mode=multi_threading", "--direct_num_workers=3"],
         ),
-        ({"num_shards": 1, "shard_size_mb": 1, "input_format": "paragraphs", "masking": "dynamic"}, []),
+        (
+            {
+                "num_shards": 1,
+                "shard_size_mb": 1,
+                "input_format": "paragraphs",
+                "masking": "dynamic",
+                "sentence_objective": "sentence_order",
+                "masking_rates": "80/0/20",
+            },
+            [],
+        ),
     ],
 )
 def test_beam_makes_the_files_of_one_machine_with_other_flags(

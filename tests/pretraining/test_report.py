@@ -329,6 +329,12 @@ def test_settings_that_differ_are_named_and_those_unknown_are_not():
     assert curves.comparison(run, reference).endswith("The runs differ in train_batch_size 64 (reference 32).")
 
 
+def test_runs_of_other_objectives_are_told_from_references_that_do_not_name_theirs():
+    run = of("run", {10: 6.0}, left_to_right=True, masking_rates="80/10/10")
+    sentence = curves.comparison(run, of("mini", {10: 6.0}))
+    assert sentence.endswith("The runs differ in left_to_right True (reference False).")
+
+
 def test_flags_that_runs_are_compared_by_are_flags():
     assert set(curves.COMPARED_OPTIONS) <= set(Options.__dataclass_fields__)
 
