@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import os
-import zipfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,8 @@ from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 from official_bert.version import __version__
 
-_VERSION = 2  # of how features are made, for files of earlier versions in the same folder
+_VERSION = 3  # of how features are made, for files of earlier versions in the same folder
+_CHECKSUM_BYTES = 32  # a SHA-256 before the arrays
 _ARRAYS = ("input_ids", "segment_ids", "splits")
 
 
@@ -50,14 +50,15 @@ def features_of(
     if folder is None:
         return task.featurize(examples, tokenizer, max_seq_length)
     path = os.path.join(folder, f"{digest(task, examples, tokenizer, max_seq_length)}.{_VERSION}.npz")
-    if files.exists(path):
-        try:
-            return _read(path)
-        except (ValueError, KeyError, OSError, zipfile.BadZipFile):
-            pass  # damaged: they are made anew
+    if files.exists(path) and (kept := _read(path)) is not None:
+        return kept
     features = task.featurize(examples, tokenizer, max_seq_length)
     _write(path, features)
     return features
+
+
+def _checksum(whole: bytes | memoryview) -> bytes:
+    return hashlib.sha256(memoryview(whole)[_CHECKSUM_BYTES:]).digest()
 
 
 def _write(path: str, features: Features) -> None:
@@ -65,12 +66,21 @@ def _write(path: str, features: Features) -> None:
     for part in ("targets", "details"):
         arrays |= {f"{part}/{name}": array for name, array in getattr(features, part).items()}
     content = io.BytesIO()
+    content.write(bytes(_CHECKSUM_BYTES))
     np.savez(content, choices=features.choices, **arrays)
-    files.write_bytes(path, content.getvalue())
+    with content.getbuffer() as whole:
+        whole[:_CHECKSUM_BYTES] = _checksum(whole)
+        files.write_bytes(path, whole)
 
 
-def _read(path: str) -> Features:
-    with np.load(io.BytesIO(files.read_bytes(path)), allow_pickle=False) as arrays:
+def _read(path: str) -> Features | None:
+    """The features in a file; None if it is damaged."""
+    content = files.read_bytes(path)
+    if content[:_CHECKSUM_BYTES] != _checksum(content):
+        return None
+    stream = io.BytesIO(content)
+    stream.seek(_CHECKSUM_BYTES)
+    with np.load(stream, allow_pickle=False) as arrays:
         parts: dict[str, dict[str, Any]] = {"targets": {}, "details": {}}
         for name in arrays.files:
             part, _, rest = name.partition("/")

@@ -265,7 +265,7 @@ def _raise_as_user_error(path: str, error: BaseException) -> None:
         raise UserError(f"cannot write {path}: {error}") from error
 
 
-def write_bytes(path: str, content: bytes) -> None:
+def write_bytes(path: str, content: bytes | memoryview) -> None:
     """Writes a whole file."""
     with written_whole(path) as beside, open_bytes(beside, "wb") as writer:
         writer.write(content)

@@ -106,6 +106,34 @@ def test_features_are_kept_and_made_anew_when_anything_changes(vocab_file, tmp_p
     assert len(made) == 5
 
 
+def test_damaged_features_are_made_anew(vocab_file, tmp_path):
+    tokenizer = FastTokenizer(vocab_file)
+    examples = [TextExample("0", "the cat", "a dog", 1), TextExample("1", "sun", "mat", 0)]
+
+    def get():
+        made = feature_cache.features_of(
+            glue.GlueTask("rte", GlueOptions()), examples, tokenizer, 12, str(tmp_path / "cache")
+        )
+        return [
+            made.input_ids.tolist(),
+            made.segment_ids.tolist(),
+            made.splits.tolist(),
+            made.targets["labels"].tolist(),
+        ]
+
+    right = get()
+    (path,) = (tmp_path / "cache").iterdir()
+    content = path.read_bytes()
+    damaged = [b"", content[:20], content[:-1]]
+    damaged += [
+        content[:place] + bytes([content[place] ^ 8]) + content[place + 1 :] for place in range(0, len(content), 211)
+    ]
+    for each in damaged:
+        path.write_bytes(each)
+        assert get() == right
+        assert path.read_bytes() == content
+
+
 @pytest.mark.parametrize("kind", task_models.KINDS)
 def test_rows_that_fill_a_batch_are_not_learnt(kind):
     """The loss of three rows in a batch of eight has no gradient where the other five are."""
