@@ -64,13 +64,13 @@ class BaseTextModel(TextTraining):
                 f"max_seq_length is {max_seq_length}; the model reads {config.max_position_embeddings} tokens at most"
             )
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-        self._config = config
+        self.bert_config = config
         core = self._build_core(build_encoder(config, seed=seed, dtype=policy.name), seed)
         super().__init__(inputs=core.input, outputs=core.output, name=name or self.default_name)
         self.trainable = trainable
         for layer in frozen:
             self.get_layer(layer).trainable = False
-        self.bert_config, self.vocab, self.do_lower_case = config, vocab, do_lower_case
+        self.vocab, self.do_lower_case = vocab, do_lower_case
         self.max_seq_length, self.seed, self.dropout_seed = max_seq_length, seed, seed
         self._policy_name = policy.name
         self._tokenizer = FastTokenizer.from_vocab(vocab, do_lower_case)

@@ -157,15 +157,14 @@ class TextClassifier(_SequenceModel):
         multi_label: bool = False,
         **settings: Any,
     ) -> None:
-        self._labels = tuple(map(str, labels))
-        if len(self._labels) < (1 if multi_label else 2) or len(set(self._labels)) < len(self._labels):
-            raise UserError(f"labels are {', '.join(self._labels)}; expected two or more different names")
-        self._multi_label = multi_label
+        self.labels = tuple(map(str, labels))
+        if len(self.labels) < (1 if multi_label else 2) or len(set(self.labels)) < len(self.labels):
+            raise UserError(f"labels are {', '.join(self.labels)}; expected two or more different names")
+        self.multi_label = multi_label
         super().__init__(config, vocab, **settings)
-        self.labels, self.multi_label = self._labels, multi_label
 
     def _build_core(self, encoder: keras.Model, seed: int) -> keras.Model:
-        return build_classifier(encoder, len(self._labels), seed=seed)
+        return build_classifier(encoder, len(self.labels), seed=seed)
 
     def _own_config(self) -> dict[str, Any]:
         return {**super()._own_config(), "labels": list(self.labels), "multi_label": self.multi_label}
@@ -182,10 +181,10 @@ class TextClassifier(_SequenceModel):
         return {**super()._settings_of(spec), "labels": spec["labels"], "multi_label": spec["kind"] == MULTI_LABEL}
 
     def _export_kind(self) -> str:
-        return MULTI_LABEL if self._multi_label else CLASSIFICATION
+        return MULTI_LABEL if self.multi_label else CLASSIFICATION
 
     def _label_names(self) -> tuple[str, ...]:
-        return self._labels
+        return self.labels
 
     def _label_values(self, y: Any) -> list[Any]:
         if not self.multi_label:

@@ -59,7 +59,7 @@ class MaskedLM(BaseTextModel):
         **settings: Any,
     ) -> None:
         super().__init__(config, vocab, **settings)
-        if self._config.causal_attention:
+        if self.bert_config.causal_attention:
             raise UserError("the model has causal attention: it predicts the next token, and cannot fill in [MASK]")
         self.masked_lm_prob, self.max_predictions_per_seq = masked_lm_prob, max_predictions_per_seq
         self.do_whole_word_mask = do_whole_word_mask
@@ -73,7 +73,7 @@ class MaskedLM(BaseTextModel):
     def _build_core(self, encoder: keras.Model, seed: int) -> keras.Model:
         # The encoder is built again within: its initial weights are a function of the seed.
         policy = encoder.get_layer("word_embeddings").dtype_policy.name
-        whole = build_pretraining_model(self._config, seed=seed, dtype=policy)
+        whole = build_pretraining_model(self.bert_config, seed=seed, dtype=policy)
         return keras.Model(whole.input, whole.output[_LOGITS])
 
     def _own_config(self) -> dict[str, Any]:

@@ -70,12 +70,12 @@ class TokenTagger(BaseTextModel):
         doc_stride: int | None = None,
         **settings: Any,
     ) -> None:
-        self._tags = tuple(map(str, labels))
+        self.labels = tuple(map(str, labels))
         super().__init__(config, vocab, **settings)
-        self.labels, self.doc_stride = self._tags, doc_stride
+        self.doc_stride = doc_stride
 
     def _build_core(self, encoder: keras.Model, seed: int) -> keras.Model:
-        return build_token_tagger(encoder, len(self._tags), seed=seed)
+        return build_token_tagger(encoder, len(self.labels), seed=seed)
 
     def _own_config(self) -> dict[str, Any]:
         return {"labels": list(self.labels), "doc_stride": self.doc_stride}
