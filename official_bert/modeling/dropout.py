@@ -102,9 +102,18 @@ class Dropout(keras.layers.Layer):
         self._kept = min(max(round((1.0 - rate) * 2**_BITS), 1), 2**_BITS - 1)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        if not training or self.rate < 2.0 ** -(_BITS + 1):  # below half a step it rounds to none
+        if not training or not self.drops:
             return inputs
-        *outer, last = ops.shape(inputs)
+        return self.drop(inputs, self.random_numbers(ops.shape(inputs)))
+
+    @property
+    def drops(self) -> bool:
+        """Whether the rate is more than zero when rounded to the steps that 16 bits allow."""
+        return self.rate >= 2.0 ** -(_BITS + 1)
+
+    def random_numbers(self, shape: Any) -> Any:
+        """Returns the random numbers that decide which elements of this shape are kept, uint16."""
+        *outer, last = shape
         # Each 32-bit number decides two neighbours.
         pairs = (last + 1) // 2
         bits = keras.random.randint((*outer, pairs), -(2**31), 2**31 - 1, dtype="int32", seed=self._seed())
@@ -112,8 +121,13 @@ class Dropout(keras.layers.Layer):
             halves = ops.view(bits, "uint16")
         else:  # a graph that does not know the length: Keras' view wants to know the last axis
             halves = ops.reshape(ops.view(ops.reshape(bits, (-1, 1)), "uint16"), (*outer, 2 * pairs))
-        keep = halves[..., :last] < self._kept
-        return ops.where(keep, inputs * (2**_BITS / self._kept), 0)
+        return halves[..., :last]
+
+    def drop(self, inputs: Any, random_numbers: Any) -> Any:
+        """Returns the inputs without the elements that their numbers drop, of `random_numbers`."""
+        if not self.drops:
+            return inputs
+        return ops.where(random_numbers < self._kept, inputs * (2**_BITS / self._kept), 0)
 
     def _seed(self) -> Any:
         seed = current_seed()

@@ -41,8 +41,12 @@ class AttentionProbabilities(keras.layers.Layer):
     def call(self, inputs: Any) -> Any:
         query, key, attended = inputs
         query, key = split_heads(query, self.num_heads), split_heads(key, self.num_heads)  # [B, N, S, D]
-        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, T]
-        scores = ops.cast(scores, "float32") * (1.0 / math.sqrt(query.shape[-1]))
+        products = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, T]
+        return self.of_products(products, attended, query.shape[-1])
+
+    def of_products(self, products: Any, attended: Any, head_size: int) -> Any:
+        """Returns the probabilities from the products of queries and keys, [B, N, S, T]."""
+        scores = ops.cast(products, "float32") * (1.0 / math.sqrt(head_size))
         if self.packed:
             seen = ops.equal(attended[:, None, :, None], attended[:, None, None, :])  # [B, 1, S, T]
         else:

@@ -9,6 +9,8 @@ from typing import Any
 import tensorflow as tf
 from keras import ops
 
+from official_bert.modeling.compiled_blocks import FactoredLogits
+
 # Added to the number of predictions, as in the original, against a batch without any.
 MASKED_LM_EPSILON = 1e-5
 
@@ -22,7 +24,7 @@ def pretraining_sums(
     row (see data.packing), each counts.
 
     Args:
-        outputs: of the pre-training model.
+        outputs: of the pre-training model, or of `with_compiled_blocks`.
         features: a batch of records.
         compile_masked_lm: whether XLA compiles the masked-LM loss by itself (see `masked_lm_losses`).
 
@@ -33,7 +35,10 @@ def pretraining_sums(
     """
     logits = outputs["masked_lm_logits"]  # [B, P, V]
     labels, weights = features["masked_lm_ids"], features["masked_lm_weights"]  # [B, P]
-    masked_lm_loss, masked_lm_hits = masked_lm_losses(logits, labels, compile_masked_lm)
+    if isinstance(logits, FactoredLogits):
+        masked_lm_loss, masked_lm_hits = factored_masked_lm_losses(logits, labels)
+    else:
+        masked_lm_loss, masked_lm_hits = masked_lm_losses(logits, labels, compile_masked_lm)
 
     real = ops.reshape(record_weights(features), (-1,))  # [B], packed [B * R]
     targets = ops.reshape(features["next_sentence_labels"], (-1,))
@@ -86,6 +91,68 @@ def masked_lm_losses(logits: Any, labels: Any, compiled: bool = False) -> tuple[
     flat_labels = tf.reshape(labels, [-1])  # [B * P]
     loss, hits = losses(tf.reshape(logits, [-1, vocab]))
     return tf.reshape(loss, tf.shape(labels)), tf.reshape(hits, tf.shape(labels))
+
+
+def factored_masked_lm_losses(logits: FactoredLogits, labels: Any) -> tuple[Any, Any]:
+    """Returns the same as `masked_lm_losses` from what the logits are computed from, for steps on a CPU.
+
+    Of the gradient by the logits, (softmax - one-hot) times the loss's, only a factor is computed, with the
+    exponentials at hand: the other one is a number for each prediction, which is as well multiplied with the vectors.
+
+    Args:
+        logits: their factors.
+        labels: [B, P] int32.
+    """
+
+    @tf.custom_gradient
+    def losses(vectors: tf.Tensor, table: tf.Tensor, bias: tf.Tensor) -> tuple[Any, Any]:
+        cast_table = tf.cast(table, vectors.dtype)
+        products = tf.matmul(vectors, cast_table, transpose_b=True)  # [B * P, V]
+        if products.dtype == bias.dtype:
+            products = tf.nn.bias_add(products, bias)  # which TensorFlow fuses with the product
+            loss, hits, errors, scale = _compiled(_forward_and_errors)(products, tf.zeros([]), flat_labels)
+        else:
+            loss, hits, errors, scale = _compiled(_forward_and_errors)(products, bias, flat_labels)
+
+        def gradient(of_loss: tf.Tensor, _: tf.Tensor) -> tuple[Any, Any, Any]:
+            weights = (of_loss * scale)[:, None]  # [B * P, 1]
+            of_vectors = tf.cast(tf.matmul(errors, cast_table), weights.dtype) * weights
+            weighted = tf.cast(tf.cast(vectors, weights.dtype) * weights, vectors.dtype)
+            # As a batch of one: TensorFlow has another kernel for batches, a sixth faster for this transposed product.
+            of_table = tf.matmul(errors[None], weighted[None], transpose_a=True)[0]
+            of_bias = tf.matmul(tf.cast(weights, errors.dtype), errors, transpose_a=True)[0]
+            return (
+                tf.cast(of_vectors, vectors.dtype),
+                tf.cast(of_table, table.dtype),
+                tf.cast(of_bias, bias.dtype),
+            )
+
+        return (loss, hits), gradient
+
+    flat_labels = tf.reshape(labels, [-1])  # [B * P]
+    vectors = tf.reshape(logits.vectors, [-1, logits.vectors.shape[-1]])
+    loss, hits = losses(vectors, logits.table, logits.bias)
+    return tf.reshape(loss, tf.shape(labels)), tf.reshape(hits, tf.shape(labels))
+
+
+def _forward_and_errors(products: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """From products, [N, V], and what is still to be added to them: loss and hits, [N], and the gradient's factors.
+
+    These are softmax minus one-hot times the sum of exponentials, [N, V], and the inverse of that sum, [N].
+    """
+    logits = tf.cast(products, tf.float32) + bias
+    pieces = tf.range(logits.shape[-1])
+    is_piece = (labels >= 0) & (labels < logits.shape[-1])
+    label = tf.where(is_piece, labels, 0)
+    of_label = tf.gather(logits, label, batch_dims=1)
+    highest = tf.reduce_max(logits, axis=1)
+    exponentials = tf.exp(logits - highest[:, None])
+    total = tf.reduce_sum(exponentials, axis=1)
+    loss = tf.where(is_piece, tf.math.log(total) - (of_label - highest), float("nan"))
+    is_earlier = (logits == highest[:, None]) & (pieces < labels[:, None])
+    hits = tf.cast((of_label == highest) & ~tf.reduce_any(is_earlier, axis=1), tf.float32)
+    errors = tf.tensor_scatter_nd_sub(exponentials, tf.stack([tf.range(tf.size(label)), label], axis=1), total)
+    return loss, hits, tf.cast(errors, products.dtype), 1.0 / total
 
 
 def _forward(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

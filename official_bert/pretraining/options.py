@@ -211,7 +211,7 @@ class Options:
     )
     compile_parts: bool = option(
         True,
-        "Whether XLA compiles the loss and the update on one CPU; --jit_compile compiles all.",
+        "Whether XLA compiles all but the products of matrices on one CPU; --jit_compile compiles those too.",
         group=HARDWARE,
         free=True,
     )

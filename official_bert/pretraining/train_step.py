@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from official_bert.data.packing import one_record_a_row
 from official_bert.modeling import layer_names
+from official_bert.modeling.compiled_blocks import with_compiled_blocks
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.modeling.pretraining_model import build_pretraining_model, freeze
@@ -44,8 +45,8 @@ class Pretrainer:
         seed: of initial weights and dropout.
         dtype: a Keras dtype policy. Under mixed_float16 the loss is scaled, and steps that overflow are skipped.
         jit_compile: whether XLA compiles the step: the first one takes longer, the others less.
-        compile_parts: whether XLA compiles the masked-LM loss and the update by themselves, where it does not compile
-            the step: for one CPU (see distribution.compiles_parts).
+        compile_parts: where XLA does not compile the step, whether it compiles all of it but the products of matrices:
+            for one CPU (see distribution.compiles_parts, with_compiled_blocks).
         optimizer: one of optimization.OPTIMIZERS.
         next_sentence: whether the loss of the sentence labels is trained; without it the pooler and that head are
             frozen, and the sums of that loss are 0.
@@ -91,9 +92,13 @@ class Pretrainer:
             self.optimizer = get_optimizer(optimizer, schedule)
             self.optimizer.build(self.model.trainable_variables)
             self._loss_scale = DynamicLossScale() if dtype == "mixed_float16" else None
-        self._call = rematerialized(self.model) if rematerialize else self.model
-        # Compiled once each; the number of steps is a tensor, so that another number does not compile again.
         self._compiles_parts = compile_parts and not jit_compile
+        self._call = self.model
+        if rematerialize:
+            self._call = rematerialized(self.model)
+        elif self._compiles_parts:
+            self._call = with_compiled_blocks(self.model)
+        # Compiled once each; the number of steps is a tensor, so that another number does not compile again.
         self._update = (
             tf.function(self._replica_update, jit_compile=True) if self._compiles_parts else self._replica_update
         )

@@ -23,12 +23,13 @@ from official_bert.data import manifest, record_codec, record_schema
 from official_bert.data.input_pipeline import training_batches
 from official_bert.errors import UserError
 from official_bert.finetuning.initial_model import read_initial_model
+from official_bert.modeling.compiled_blocks import FactoredLogits
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining import cost, training
-from official_bert.pretraining.losses import masked_lm_losses, pretraining_sums
+from official_bert.pretraining.losses import factored_masked_lm_losses, masked_lm_losses, pretraining_sums
 from official_bert.pretraining.metrics import pretraining_metrics
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.utils.locks import lock_folder
@@ -205,6 +206,31 @@ def test_masked_lm_losses_hits_and_gradients_are_those_of_their_definitions(comp
     assert hits.numpy()[0].tolist() == [1, 0, 1]
     np.testing.assert_allclose(tape.gradient(loss, logits), tape.gradient(expected, logits), atol=1e-6)
     assert np.isnan(masked_lm_losses(logits, labels + 2, compiled)[0].numpy()).tolist() == (labels > 4).tolist()
+
+
+def test_factored_logits_have_the_losses_hits_and_gradients_of_the_logits():
+    rng = np.random.default_rng(1)
+    vectors, table = rng.normal(size=(2, 3, 4)).astype(np.float32), rng.normal(size=(7, 4)).astype(np.float32)
+    bias = rng.normal(size=7).astype(np.float32)
+    table[6], bias[6] = table[2], bias[2]  # of equal logits
+    labels = (vectors @ table.T + bias).argmax(axis=-1).astype(np.int32)
+    labels[0, :2] = 6, 3
+    weights = rng.uniform(size=(2, 3)).astype(np.float32)
+    factors = [tf.constant(each) for each in (vectors, table, bias)]
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(factors)
+        losses, hits = factored_masked_lm_losses(FactoredLogits(*factors), labels)
+        loss = tf.reduce_sum(weights * losses)
+        logits = tf.matmul(factors[0], factors[1], transpose_b=True) + factors[2]
+        expected_losses, expected_hits = masked_lm_losses(logits, labels)
+        expected = tf.reduce_sum(weights * expected_losses)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(hits, expected_hits)
+    assert set(hits.numpy().ravel()) == {0, 1}
+    for found, wanted in zip(tape.gradient(loss, factors), tape.gradient(expected, factors), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    outside = factored_masked_lm_losses(FactoredLogits(*factors), labels + 7)[0]
+    assert np.isnan(outside.numpy()).all()
 
 
 @pytest.mark.slow

@@ -1,0 +1,184 @@
+"""The encoder's blocks as they train on one CPU: TensorFlow multiplies matrices, XLA compiles what lies between.
+
+TensorFlow's products of matrices are faster than XLA's on a CPU, but its other operations pass over memory one by one,
+with the instructions of processors of long ago. So everything from one product to the next is one compiled function:
+bias, dropout, residual and normalization, for example, and in the backward pass the same again with its gradient.
+
+B batch, S sequence (T the attended one), N heads, D head size, H = N * D hidden size, P predictions, V vocabulary
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from official_bert.modeling import layer_names
+
+_VECTORS = "masked_lm_layer_norm"  # whose output is multiplied with the table of word embeddings
+
+
+class FactoredLogits(NamedTuple):
+    """What the masked-LM logits, [B, P, V], are computed from: vectors, [B, P, H], by the transposed table, and bias.
+
+    A loss that has these need not write the logits' gradient, the largest tensor of a small model, to memory.
+    """
+
+    vectors: Any
+    table: Any  # [V, H]
+    bias: Any  # [V]
+
+
+def with_compiled_blocks(model: keras.Model) -> Callable[..., dict[str, Any]]:
+    """Returns a function that is called as the model is and gives the same, outputs and gradients, in less time.
+
+    The model itself, its layers, their names, its variables and how it is saved do not change. Outside of training the
+    function is the model. In training it has the same dropout masks, and masked_lm_logits are `FactoredLogits`.
+
+    Args:
+        model: of `build_pretraining_model`.
+    """
+    inputs = model.input
+    attended = "record_ids" if "record_ids" in inputs else "input_mask"
+    embed = keras.Model(inputs, model.get_layer(layer_names.EMBEDDINGS_LAYER_NORM).input)
+    names = {layer.name for layer in model.layers}
+    blocks: list[str] = []
+    while layer_names.block_output(len(blocks)) in names:
+        blocks.append(layer_names.block(len(blocks)))
+    encoded = model.get_layer(layer_names.block_output(len(blocks) - 1)).output
+    heads = keras.Model(
+        [encoded, *inputs.values()], {**model.output, "masked_lm_logits": model.get_layer(_VECTORS).output}
+    )
+    words, masked_lm_output = model.get_layer(layer_names.WORD_EMBEDDINGS), model.get_layer("masked_lm_output")
+    parts = _Parts(model, blocks[0])
+
+    def call(features: dict[str, Any], training: bool = False) -> dict[str, Any]:
+        if not training:
+            return model(features, training=False)
+        features = {name: tf.convert_to_tensor(features[name], tf.int32) for name in inputs}
+        x = parts.embedded(embed(features, training=True))  # [B, S, H]
+        for block in blocks:
+            x = parts.block(block, x, features[attended])  # [B, S, H]
+        outputs = heads([x, *features.values()], training=True)
+        table, bias = tf.convert_to_tensor(words.embeddings), tf.convert_to_tensor(masked_lm_output.bias)
+        return {**outputs, "masked_lm_logits": FactoredLogits(outputs["masked_lm_logits"], table, bias)}
+
+    return call
+
+
+class _Parts:
+    """The compiled functions; all blocks share them, since they differ in nothing but weights and random numbers.
+
+    Args:
+        model: whose layers and weights are used.
+        block: the name of a block: what its layers are set to counts for all.
+    """
+
+    def __init__(self, model: keras.Model, block: str) -> None:
+        self._layer = model.get_layer
+        attention = self._layer(f"{block}_attention_probabilities")
+        attention_dropout = self._layer(f"{block}_attention_probabilities_dropout")
+        hidden_dropout = self._layer(f"{block}_output_dropout")
+        embeddings_dropout = self._layer(layer_names.EMBEDDINGS_DROPOUT)
+        epsilon = self._layer(f"{block}_output_layer_norm").epsilon
+        activation = self._layer(f"{block}_intermediate").activation
+        heads, dtype = attention.num_heads, attention.compute_dtype
+        head_size = self._layer(f"{block}_attention_query").units // heads
+
+        def normalize(x: Any, gamma: Any, beta: Any) -> Any:
+            mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+            return (x - mean) * tf.math.rsqrt(variance + epsilon) * gamma + beta
+
+        def embedded(x: Any, gamma: Any, beta: Any, numbers: Any) -> Any:
+            x = normalize(tf.cast(x, tf.float32), gamma, beta)
+            return tf.cast(embeddings_dropout.drop(x, numbers), dtype)
+
+        def split(x: Any, bias: Any) -> tuple[Any, ...]:
+            """[B, S, 3 * H] to three of [B, N, S, D]."""
+            x = tf.reshape(x + tf.cast(bias, dtype), (-1, x.shape[1], 3, heads, head_size))
+            return tuple(tf.unstack(tf.transpose(x, (2, 0, 3, 1, 4))))
+
+        def attend(products: Any, attended: Any, numbers: Any) -> Any:
+            """[B, N, S, T] to [B, N, S, T]."""
+            return attention_dropout.drop(attention.of_products(products, attended, head_size), numbers)
+
+        def merge(x: Any) -> Any:
+            """[B, N, S, D] to [B, S, H]."""
+            return tf.reshape(tf.transpose(x, (0, 2, 1, 3)), (-1, x.shape[2], heads * head_size))
+
+        def add_and_norm(x: Any, bias: Any, residual: Any, gamma: Any, beta: Any, numbers: Any) -> Any:
+            x = hidden_dropout.drop(tf.cast(x, tf.float32) + bias, numbers)
+            return tf.cast(normalize(x + tf.cast(residual, tf.float32), gamma, beta), dtype)
+
+        def activate(x: Any, bias: Any) -> Any:
+            return tf.cast(activation(tf.cast(x, tf.float32) + bias), dtype)
+
+        self._embedded, self._split, self._attend = _compiled(embedded), _compiled(split), _compiled(attend)
+        self._merge, self._add_and_norm, self._activate = _compiled(merge), _compiled(add_and_norm), _compiled(activate)
+
+    def embedded(self, x: Any) -> Any:
+        """The sum of the embeddings, [B, S, H], normalized, with dropout."""
+        numbers = self._numbers(layer_names.EMBEDDINGS_DROPOUT, x)
+        return self._embedded(x, *self._weights(layer_names.EMBEDDINGS_LAYER_NORM, "gamma", "beta"), numbers)
+
+    def block(self, name: str, x: Any, attended: Any) -> Any:
+        """One block, [B, S, H] to [B, S, H], as `encoder_block`."""
+
+        def add_and_norm(x: Any, bias: Any, residual: Any, part: str) -> Any:
+            weights = self._weights(f"{name}_{part}_layer_norm", "gamma", "beta")
+            return self._add_and_norm(x, bias, residual, *weights, self._numbers(dropout[part], x))
+
+        dropout = {"attention": f"{name}_attention_output_dropout", "output": f"{name}_output_dropout"}
+        projections = [self._weights(f"{name}_attention_{part}") for part in ("query", "key", "value")]
+        kernels, biases = (tf.concat(each, axis=-1) for each in zip(*projections, strict=True))
+        query, key, value = self._split(self._product(x, kernels), biases)  # [B, N, S, D]
+        products = tf.matmul(query, key, transpose_b=True)  # [B, N, S, T]
+        numbers = self._numbers(f"{name}_attention_probabilities_dropout", products)
+        context = self._merge(tf.matmul(self._attend(products, attended, numbers), value))  # [B, S, H]
+        kernel, bias = self._weights(f"{name}_attention_output")
+        x = add_and_norm(self._product(context, kernel), bias, x, "attention")
+
+        kernel, bias = self._weights(f"{name}_intermediate")
+        hidden = self._activate(self._product(x, kernel), bias)
+        kernel, bias = self._weights(f"{name}_output")
+        return add_and_norm(self._product(hidden, kernel), bias, x, "output")
+
+    def _product(self, x: Any, kernel: Any) -> Any:
+        """[B, S, X] by [X, Y] to [B, S, Y], as a product of two matrices."""
+        length, width = x.shape[1:]
+        product = tf.matmul(tf.reshape(x, (-1, width)), tf.cast(kernel, x.dtype))
+        return tf.reshape(product, (-1, length, kernel.shape[-1]))
+
+    def _weights(self, name: str, *kinds: str) -> list[Any]:
+        layer = self._layer(name)
+        return [tf.convert_to_tensor(getattr(layer, kind)) for kind in kinds or ("kernel", "bias")]
+
+    def _numbers(self, name: str, x: Any) -> Any:
+        """The random numbers of a dropout layer for `x`."""
+        layer = self._layer(name)
+        return layer.random_numbers(ops.shape(x)) if layer.drops else tf.zeros([0], tf.uint16)
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Has XLA compile a function of tensors, and its gradient together with what that needs of the function again."""
+
+    def backward(inputs: tuple[tf.Tensor, ...], upstream: tuple[tf.Tensor, ...]) -> Any:
+        differentiable = [value for value in inputs if value.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            tape.watch(differentiable)
+            outputs = tf.nest.flatten(function(*inputs))
+        return tape.gradient(outputs, differentiable, list(upstream))
+
+    forward = tf.function(function, jit_compile=True, autograph=False)
+    compiled_backward = tf.function(backward, jit_compile=True, autograph=False)
+
+    @tf.custom_gradient
+    def call(*inputs: tf.Tensor) -> Any:
+        def gradient(*upstream: tf.Tensor) -> list[Any]:
+            gradients = iter(compiled_backward(inputs, upstream))
+            return [next(gradients) if value.dtype.is_floating else None for value in inputs]
+
+        return forward(*inputs), gradient
+
+    return call
