@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shlex
 import subprocess
 
 import pytest
@@ -11,7 +12,7 @@ from reproduce import __main__, runs
 from reproduce.page import difference, orders, page
 from reproduce.runs import Experiment, Options, Run, perform
 from reproduce.tables import COLUMNS, PERPLEXITY, SCALES, TABLES
-from tests.test_structure import flags_in, flags_taken_by
+from tests.test_structure import COMMANDS_BY_SCRIPT
 
 SCRIPTS = {
     "learn-vocabulary": "data_gen.learn_vocabulary", "make-records": "data_gen.create_pretraining_data",
@@ -42,8 +43,7 @@ def test_every_run_is_a_command_and_has_a_folder_of_its_own(table: str, scale: s
     assert len({run.folder for run in all_runs}) == len({run.line() for run in all_runs}) == len(all_runs)
     made: set[str] = set()
     for run in all_runs:
-        task = str(run.flags["task"]) if run.command == "finetune" else None
-        assert flags_in(run.line()) <= flags_taken_by(SCRIPTS[run.command], task), run.line()
+        COMMANDS_BY_SCRIPT[SCRIPTS[run.command]].parse(shlex.split(run.line())[2:])
         needs = {
             "pretrain": [
                 str(pathlib.Path(str(run.flags.get(name, ""))).parent) for name in ("input_file", "vocab_file")
