@@ -213,21 +213,24 @@ class Pretrainer:
                 for name, value in features.items()
             }
 
-        def add(number: tf.Tensor, totals: dict[str, tf.Tensor], summed: list[tf.Tensor]) -> tuple[Any, Any, Any]:
+        # The negative sum, since TensorFlow makes one addition of a sum and a gradient that is one itself, as that of
+        # the tied embeddings, gives it a temporary variable where memory is short, and then does not find it gone at
+        # the next call ("already exists").
+        def add(number: tf.Tensor, totals: dict[str, tf.Tensor], negative: list[tf.Tensor]) -> tuple[Any, Any, Any]:
             sums, gradients = micro_batch_gradients(number, {name: value[number] for name, value in parts.items()})
-            summed = [total + gradient for total, gradient in zip(summed, gradients, strict=True)]
-            return number + 1, {name: totals[name] + sums[name] for name in totals}, summed
+            negative = [total - gradient for total, gradient in zip(negative, gradients, strict=True)]
+            return number + 1, {name: totals[name] + sums[name] for name in totals}, negative
 
         nothing = {name: tf.constant(0.0) for name in SUMS}
         zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
-        _, sums, gradients = tf.while_loop(
+        _, sums, negative = tf.while_loop(
             lambda number, *_: number < number_of_parts,
             add,
             (tf.constant(0), nothing, zeros),
             parallel_iterations=1,
             maximum_iterations=most,
         )
-        return sums, gradients
+        return sums, [-total for total in negative]
 
     def _sums(self, features: dict[str, tf.Tensor], training: bool) -> dict[str, tf.Tensor]:
         if self._packed and "record_ids" not in features:  # in evaluation

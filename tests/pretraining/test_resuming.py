@@ -1,5 +1,6 @@
 """Pre-training that is stopped, changed, damaged or cut into parts, and what comes of it."""
 
+import dataclasses
 import os
 import pathlib
 import random
@@ -112,6 +113,19 @@ def test_micro_batches_make_the_same_step(
                 assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-4), name
         for path, value in weights.items():
             np.testing.assert_allclose(others_weights[path], value, atol=2e-5, err_msg=path)
+
+
+@pytest.mark.slow
+def test_micro_batches_of_large_tensors_are_added_up_in_every_call(
+    tiny_config: BertConfig,
+    record_files: list[str],  # noqa: F811
+):
+    """TensorFlow optimizes additions in another way where it thinks that memory is short, from 200 MB on a CPU."""
+    config = dataclasses.replace(tiny_config, num_hidden_layers=1, vocab_size=500_000)
+    pretrainer = pretrainer_for(config, micro_batches=2)
+    batches = batches_for(pretrainer, record_files)
+    for _ in range(3):
+        assert pretrainer.train(batches, 1)["nonfinite_steps"] == 0
 
 
 def test_micro_batches_have_other_dropout_masks(tiny_config: BertConfig):
