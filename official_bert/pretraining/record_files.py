@@ -27,6 +27,7 @@ from official_bert.utils import files
 # Before the first step; every other record is checked when it is read.
 _FILES_CHECKED, _RECORDS_CHECKED = 16, 100
 _MOST_NAMED = 20  # records of a file in an error
+_MOST_FILES_NAMED = 10  # that are empty
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -213,11 +214,14 @@ class RecordFiles:
 
 
 def _without_empty_files(paths: list[str]) -> list[str]:
-    empty = [path for path in paths if not files.size(path)]
-    if len(empty) == len(paths):
-        raise UserError(f"there is no record in {', '.join(paths)}; make some with data_gen.create_pretraining_data")
+    empty = {path: None for path in paths if not files.size(path)}
+    named = ", ".join(list(empty)[:_MOST_FILES_NAMED])
+    if len(empty) > _MOST_FILES_NAMED:
+        named += f" and {len(empty) - _MOST_FILES_NAMED:,} more"
+    if len(empty) == len(set(paths)):
+        raise UserError(f"there is no record in {named}; make some with data_gen.create_pretraining_data")
     if empty:
-        print(f"warning: left out, since they are empty: {', '.join(empty)}")
+        print(f"warning: left out, since they are empty: {named}")
     return [path for path in paths if path not in empty]
 
 

@@ -12,6 +12,7 @@ from official_bert.data import input_pipeline, manifest, record_codec, record_re
 from official_bert.data.dynamic_masking import DynamicMasking, record_keys
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
+from official_bert.pretraining import record_files
 from official_bert.pretraining.record_files import RecordFiles
 from tests.conftest import WORDS
 
@@ -245,6 +246,17 @@ def test_the_manifest_decides_whether_a_shard_is_missing_or_empty(
         with pytest.raises(UserError, match="--input_file: .*1.tfrecord is missing, which .*out.manifest.json names"):
             checked(pattern)
     assert checked("0.tfrecord").paths == checked("[02].tfrecord").paths == paths[:1]  # what was not asked for
+
+
+def test_of_many_empty_files_the_first_are_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    paths = [str(tmp_path / f"{number}.tfrecord") for number in range(1000)]
+    for path in paths:
+        pathlib.Path(path).touch()
+    pathlib.Path(paths[500]).write_bytes(b"record")
+    assert record_files._without_empty_files(paths) == [paths[500]]
+    assert f"{paths[9]} and 989 more\n" in capsys.readouterr().out
+    with pytest.raises(UserError, match=f"there is no record in .*{paths[9]} and 90 more; make some"):
+        record_files._without_empty_files(paths[:100])
 
 
 def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manifest(
