@@ -17,8 +17,7 @@ from official_bert.finetuning import batches
 from official_bert.inference import fill_mask
 from official_bert.inference.fill_mask import Candidate
 from official_bert.keras_models import inputs
-from official_bert.keras_models.base import BaseTextModel
-from official_bert.keras_models.tagging import TagAccuracy
+from official_bert.keras_models.tagging import TagAccuracy, TokenModel
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tasks import sequences
@@ -29,7 +28,7 @@ _LOGITS = "masked_lm_logits"
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
-class MaskedLM(BaseTextModel):
+class MaskedLM(TokenModel):
     """Fills in [MASK], and learns from texts alone (paper, section 3.1, task 1; next sentences are not judged).
 
     x is texts. predict takes texts with [MASK] and returns for each text, for each of its [MASK], the likeliest pieces.

@@ -13,7 +13,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.task_models import TAGGING, build_token_tagger
 from official_bert.tasks import tagging, tagging_task
 from official_bert.tasks.tagging import Sentence
-from official_bert.tasks.task import NO_LABEL, Features, by_token
+from official_bert.tasks.task import NO_LABEL, Features, TaggingLoss, by_token
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -42,8 +42,27 @@ class TagAccuracy(keras.metrics.Metric):
         return keras.ops.divide_no_nan(self._right, self._all)
 
 
+class TokenModel(BaseTextModel):
+    """A model whose loss is a mean over tokens: that of an epoch is the mean over all of its tokens.
+
+    Keras would take the batches' means by their rows, which depends on what tokens share a batch.
+    """
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        """Returns the loss as keras.Model.compute_loss does."""
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        if isinstance(self.loss, TaggingLoss) and self.distribute_strategy.num_replicas_in_sync == 1:
+            tokens = keras.ops.sum(keras.ops.cast(keras.ops.not_equal(y, NO_LABEL), "float32"))
+            rows = keras.ops.cast(keras.ops.shape(y)[0], "float32")
+            tracker = next(metric for metric in self.metrics if metric.name == "loss")
+            tracker.update_state(loss, sample_weight=tokens - rows)  # Keras goes on to count it for the rows
+        return loss
+
+
 @keras.saving.register_keras_serializable(package="official_bert")
-class TokenTagger(BaseTextModel):
+class TokenTagger(TokenModel):
     """A tag for each word, as for entities or parts of speech (paper, section 5.3).
 
     x is sentences, each a list of words or a text with spaces between them; y is lists of tags, by name or by number.

@@ -1,5 +1,6 @@
 """Losses and scores of tags: how sentences weigh."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -43,3 +44,22 @@ def test_a_sentence_s_weight_is_that_of_its_words(copies, tagger):
     ids, targets = tagger._batch(features, np.arange(2 * copies), 0)
     assert ids["input_ids"].shape == (2 * copies, 8)
     assert tagger.evaluate(ids, targets, sample_weight=weights, verbose=0)[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_loss_does_not_depend_on_what_shares_a_batch(tagger):
+    sentences, tags = ["the cat sat", "a dog", "ran", "the mat"], ["D N V", "D N", "V", "D N"]
+    expected = np.concatenate(token_losses(tagger, sentences, tags)).mean()
+    for batch_size in (1, 3):
+        assert tagger.evaluate(sentences, tags, batch_size=batch_size, verbose=0)[0] == pytest.approx(
+            expected, rel=1e-5
+        )
+
+
+def test_the_loss_of_masks_does_not_depend_on_what_shares_a_batch():
+    config = BertConfig(**{**CONFIG.to_dict(), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
+    model = official_bert.MaskedLM(config, "\n".join(WORDS) + "\n", masked_lm_prob=0.4)
+    model.compile(keras.optimizers.SGD(0.0))
+    texts = ["the cat sat on the mat in the sun", "a dog", "ran", "the mat"]
+    expected = model.evaluate(texts, batch_size=4, verbose=0)[0]  # one batch: the mean of its tokens
+    # The weights stay, and the first epoch hides what evaluation does.
+    assert model.fit(texts, batch_size=3, verbose=0).history["loss"][0] == pytest.approx(expected, rel=1e-5)
