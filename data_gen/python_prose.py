@@ -5,6 +5,7 @@ library is not run: docstrings are read from its source files.
 """
 
 import ast
+import collections
 import os
 import re
 import zlib
@@ -45,9 +46,23 @@ def docstring_documents() -> Iterator[tuple[str, str]]:
                     tree = ast.parse(reader.read())
             except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
                 continue  # a few files are broken on purpose
-            documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-            strings = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)]
+            strings = [ast.get_docstring(node) for node in _documented(tree)]
             yield os.path.relpath(path, library), "\n\n".join(string for string in strings if string)
+
+
+def _documented(
+    module: ast.Module,
+) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yields what may have a docstring, in the order of ast.walk, which would visit every expression too."""
+    statements: collections.deque[ast.AST] = collections.deque([module])
+    while statements:
+        node = statements.popleft()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+        children = ast.iter_child_nodes(node)
+        statements.extend(
+            child for child in children if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case)
+        )
 
 
 def sentences(text: str) -> Iterator[str]:

@@ -325,6 +325,20 @@ def test_prose_is_kept_and_code_is_not():
     ]
 
 
+def test_docstrings_of_nested_definitions_are_found(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "module.py").write_text(
+        "'Module.'\n"
+        "try:\n    def a():\n        'A.'\n        class B:\n            'B.'\n"
+        "except ImportError:\n    async def c():\n        'C.'\n"
+        "match 1:\n    case 1:\n        def d():\n            'D.'\n"
+        "if 0:\n    pass\nelse:\n    for e in [lambda: 'none']:\n        def e(): 'E.'\n"
+    )
+    monkeypatch.setattr(os, "__file__", str(tmp_path / "os.py"))
+    ((name, text),) = python_prose.docstring_documents()
+    assert name == "module.py"
+    assert text.split() == ["Module.", "A.", "B.", "C.", "D.", "E."]
+
+
 def test_every_python_carries_a_megabyte_of_prose():
     kept, heldout = python_prose.gather()
     text = [sentence for document in kept for sentence in document]

@@ -163,7 +163,9 @@ def test_recipes_are_runs_of_known_flags(path: pathlib.Path):
                 values[name] = kind(value)
     assert values.keys() <= kinds.keys()
     if "phase2_num_train_steps" in values:
-        values |= {"phase2_input_file": ["b"], "eval_input_file": ["c"]}
+        values["phase2_input_file"] = ["b"]
+    if "eval_steps" in values:
+        values["eval_input_file"] = ["c"]
     options = Options(**values)  # type: ignore[arg-type]
     config = BertConfig.from_json_file(str(ROOT / options.bert_config_file))
     for phase in options.phases:
