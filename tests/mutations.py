@@ -90,6 +90,8 @@ MUTATIONS = [
     # The network.
     M("official_bert/modeling/config.py", "LAYER_NORM_EPSILON = 1e-12", "LAYER_NORM_EPSILON = 1e-3", "tests/modeling"),
     M("official_bert/modeling/encoder_block.py", "-10000.0", "-1.0", "tests/modeling"),
+    M("official_bert/modeling/compiled_blocks.py", '("query", "key", "value")', '("key", "query", "value")', "tests/modeling/test_compiled_blocks.py"),
+    M("official_bert/pretraining/losses.py", "label], axis=1), total)", "label], axis=1), 0 * total)", "tests/modeling/test_compiled_blocks.py " + _TRAINING),
     M("official_bert/modeling/initialization.py", "gelu(x, approximate=True)", "gelu(x, approximate=False)", "tests/modeling"),
     # Packed records.
     M("official_bert/modeling/encoder_block.py", "ops.equal(attended[:, None, :, None]", "ops.less_equal(0 * attended[:, None, :, None]", "tests/pretraining/test_packed_training.py"),
