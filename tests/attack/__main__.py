@@ -2,6 +2,7 @@
 
 import argparse
 import concurrent.futures
+import os
 import pathlib
 import random
 import sys
@@ -64,7 +65,11 @@ def _all_results(kinds: list[str], seed: int, arguments: argparse.Namespace, fol
         return seen
 
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-        return [result for results in pool.map(of, kinds) for result in results]
+        futures = [pool.submit(of, kind) for kind in kinds]
+        try:
+            return [result for future in futures for result in future.result()]
+        except KeyboardInterrupt:
+            os._exit(130)  # the threads would go on; the processes end with this one
 
 
 if __name__ == "__main__":

@@ -78,6 +78,7 @@ def work(kind: str, seed: int, first: int, folder: pathlib.Path) -> None:
 
     What is printed otherwise goes to standard error.
     """
+    processes.end_with_parent()
     told = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))

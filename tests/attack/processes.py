@@ -42,6 +42,11 @@ def import_all() -> None:
     import official_bert.serving.server  # noqa: F401
 
 
+def end_with_parent() -> None:
+    """Has the system end this process when the one that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 @dataclasses.dataclass
 class Ended:
     """How a process ended: its exit code, or a signal's number below 0; what it printed; its seconds and memory."""
@@ -167,7 +172,7 @@ def start_function(function: Callable[[], None]) -> Running:
         code = _DEFECT
         try:
             os.setpgid(0, 0)
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it does not outlive this one
+            end_with_parent()
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(descriptor, 1)
             os.dup2(descriptor, 2)
