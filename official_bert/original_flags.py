@@ -10,9 +10,6 @@ ALIASES = {
 }
 
 _CONFIGURATION = "it is read from the folder of --init; leave it out (for random weights give --init=bert_config.json)"
-_FINE_TUNING_DEVICES = (
-    "fine-tuning runs on one device, or on all GPUs with --distribution_strategy=mirrored; leave it out"
-)
 _FEATURE_DEVICES = "the device is found by itself; leave it out"
 _DATA_FILES = "only --task=table takes files; other tasks read those of --data_dir by their usual names"
 _TPU = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores")
@@ -28,7 +25,8 @@ REFUSED = {
         "predict_file": _DATA_FILES,
         "version_2_with_negative": "give --task=squad_v2",
         "verbose_logging": "there is no more to log; leave it out",
-        **dict.fromkeys(_TPU, _FINE_TUNING_DEVICES),
+        "master": "give the address as --tpu_name",
+        "num_tpu_cores": "all cores of the TPU are used; leave it out",
     },
     "extract_features": {
         "bert_config_file": _CONFIGURATION,

@@ -24,7 +24,7 @@ SAME = {
     "num_warmup_steps=2 save_checkpoints_steps=7 iterations_per_loop=3 max_eval_steps=9 use_tpu=True tpu_name=t "
     "tpu_zone=z gcp_project=p num_tpu_cores=8",
     "run_finetuning": f"{COMMON} data_dir=d vocab_file=v do_lower_case=False do_train=True do_eval=True "
-    "do_predict=True num_train_epochs=4 warmup_proportion=0.2",
+    "do_predict=True num_train_epochs=4 warmup_proportion=0.2 use_tpu=True tpu_name=t tpu_zone=z gcp_project=p",
     "extract_features": "layers=-1,-2 max_seq_length=64 batch_size=8 vocab_file=v do_lower_case=False",
     "data_gen.create_pretraining_data": "do_lower_case=False do_whole_word_mask=True max_seq_length=64 "
     "max_predictions_per_seq=10 random_seed=1 dupe_factor=3 masked_lm_prob=0.2 short_seq_prob=0.2",

@@ -2,8 +2,9 @@
 
 The original pads every row to the longest allowed. Here an epoch's rows are shuffled, sorted by length within pools of
 many batches, cut into batches, and the batches shuffled again. Every row is in one batch of an epoch, and which rows
-share a batch is a function of seed and epoch. Lengths are rounded up, so that the number of shapes is bounded; the last
-batch is filled up with rows that weigh nothing, so that all have the same number of rows.
+share a batch is a function of seed and epoch. Lengths are rounded up, so that the number of shapes is bounded: to a
+multiple of eight, or, where each shape is compiled by itself, to one of a few buckets. The last batch is filled up with
+rows that weigh nothing, so that all have the same number of rows.
 
 B batch, S sequence, N choices, R rows
 """
@@ -20,8 +21,20 @@ from official_bert.tasks.task import LABELS, NO_LABEL, Array, Features
 from official_bert.utils.allocator import retune_allocator
 
 MULTIPLE = 8  # of which the lengths of batches are
+_SHORTEST_BUCKET = 32
 _POOL = 64  # batches
 _FILLER = -1  # in batch indices: no row
+
+
+def length_buckets(max_seq_length: int) -> tuple[int, ...]:
+    """Returns the lengths that batches are padded to where there should be few: 32, 64, 128, ..., the longest."""
+    doubled = itertools.takewhile(lambda length: length < max_seq_length, (_SHORTEST_BUCKET << n for n in range(31)))
+    return (*doubled, max_seq_length)
+
+
+def filled_up(batch_indices: Array, multiple: int) -> Array:
+    """Returns batches, [batches, B], with empty rows (-1) after each batch, up to a multiple of rows."""
+    return np.pad(batch_indices, ((0, 0), (0, -batch_indices.shape[1] % multiple)), constant_values=_FILLER)
 
 
 def row_lengths(features: Features) -> Array:
@@ -50,7 +63,9 @@ def _cut(rows: Array, batch_size: int) -> Array:
     return np.concatenate([rows, np.full(missing, _FILLER)]).reshape(-1, batch_size)
 
 
-def padded_inputs(features: Features, rows: Array, max_seq_length: int, multiple: int = MULTIPLE) -> dict[str, Array]:
+def padded_inputs(
+    features: Features, rows: Array, max_seq_length: int, multiple: int = MULTIPLE, buckets: Sequence[int] = ()
+) -> dict[str, Array]:
     """Returns the model's inputs for some rows: int32 [B, S], or [B, N, S] where rows have several sequences.
 
     Args:
@@ -58,10 +73,14 @@ def padded_inputs(features: Features, rows: Array, max_seq_length: int, multiple
         rows: the number of each; -1 gives an empty row.
         max_seq_length: S at most.
         multiple: S is rounded up to a multiple of it.
+        buckets: S is rounded up to one of these instead, in ascending order, the last one at least the longest row.
     """
     starts, lengths = _positions(features, rows)
     longest = int(lengths.max(initial=1))
-    inside = np.arange(min(-(-longest // multiple) * multiple, max_seq_length)) < lengths[:, None]  # [B * N, S]
+    rounded = min(-(-longest // multiple) * multiple, max_seq_length)
+    if buckets:
+        rounded = next(length for length in buckets if length >= longest)
+    inside = np.arange(rounded) < lengths[:, None]  # [B * N, S]
     indices = (starts[:, None] + np.arange(inside.shape[1]))[inside]
     arrays = {"input_mask": inside.astype(np.int32)}
     for name, values in (("input_ids", features.input_ids), ("segment_ids", features.segment_ids)):
@@ -139,16 +158,47 @@ def training_data(
     """
 
     def batch(rows: Array) -> tuple[Any, ...]:
-        inputs = padded_inputs(features, rows, max_seq_length, multiple)
-        targets = padded_targets(features, rows, inputs["input_ids"].shape[-1])
-        weights = (rows >= 0).astype(np.float32)
-        if row_weights is not None:
-            weights *= row_weights[rows]
+        inputs, targets, weights = padded_batch(features, rows, max_seq_length, row_weights, multiple)
         if list(targets) == [LABELS]:
             return (inputs, targets[LABELS]) if _of_tokens(features) else (inputs, targets[LABELS], weights)
         return inputs, targets, dict.fromkeys(targets, weights)
 
     return as_dataset(batch, batch_indices)
+
+
+def padded_batch(
+    features: Features,
+    rows: Array,
+    max_seq_length: int,
+    row_weights: Array | None = None,
+    multiple: int = MULTIPLE,
+    buckets: Sequence[int] = (),
+) -> tuple[dict[str, Array], dict[str, Array], Array]:
+    """Returns inputs, targets and weights (float32 [B], 0 for empty rows) of some rows.
+
+    Args:
+        features: with targets.
+        rows: the number of each; -1 gives an empty row.
+        max_seq_length: the longest length.
+        row_weights: float32 [R], how much each row weighs; None for 1.
+        multiple: as for `padded_inputs`, as are
+        buckets: these.
+    """
+    inputs = padded_inputs(features, rows, max_seq_length, multiple, buckets)
+    targets = padded_targets(features, rows, inputs["input_ids"].shape[-1])
+    weights = (rows >= 0).astype(np.float32)
+    if row_weights is not None:
+        weights *= row_weights[rows]
+    return inputs, targets, weights
+
+
+def with_any_length(values: Array) -> tf.TensorSpec:
+    """Returns the specification of arrays like this one, of any length S where they have one.
+
+    That is the last axis of int32 arrays of several axes.
+    """
+    is_of_tokens = values.ndim > 1 and values.dtype == np.int32
+    return tf.TensorSpec((*values.shape[:-1], None) if is_of_tokens else values.shape, values.dtype)
 
 
 def as_dataset(
@@ -195,9 +245,8 @@ def _from_generator(
     batches: Callable[[], Iterator[tuple[Any, ...]]], first: tuple[Any, ...], size: int | None, cardinality: int
 ) -> tf.data.Dataset:
     def spec(values: Array) -> tf.TensorSpec:
-        is_of_tokens = values.ndim > 1 and values.dtype == np.int32
-        inner = (*values.shape[1:-1], None) if is_of_tokens else values.shape[1:]
-        return tf.TensorSpec((size, *inner), values.dtype)
+        one = with_any_length(values)
+        return tf.TensorSpec((size, *one.shape[1:]), one.dtype)
 
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

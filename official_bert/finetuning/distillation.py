@@ -3,6 +3,7 @@
 B batch, R rows, C classes
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from keras import ops
 
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
-from official_bert.finetuning.trainer import predict
+from official_bert.finetuning.replicas import Predictor
 from official_bert.modeling import task_models
 from official_bert.tasks import sequences
 from official_bert.tasks.task import EXAMPLE, LABELS, Array, Features, Task
@@ -69,6 +70,7 @@ def with_teacher(
     folder: str,
     teacher_weight: float,
     batch_size: int,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> Features:
     """Returns the features with targets for DistillationLoss.
 
@@ -81,13 +83,15 @@ def with_teacher(
         folder: the teacher's, as fine-tuning leaves it.
         teacher_weight: 1 where the labels are not needed.
         batch_size: rows that the teacher answers at once.
+        strategy: where it answers; None for where TensorFlow would.
 
     Raises:
         UserError: the teacher is of another task, or labels are missing.
     """
     if task.kind not in _KINDS:
         raise UserError(f"--teacher is for {', '.join(_KINDS)}; {task.name} is {task.kind}")
-    teacher = finetuned.load(folder)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        teacher = finetuned.load(folder)
     expected = task.task_spec(0)
     for key in ("kind", "labels"):
         if teacher.task_spec[key] != expected[key]:
@@ -96,8 +100,8 @@ def with_teacher(
         raise UserError("the examples have no labels; pass --teacher_weight=1 to learn from the teacher alone")
     length = teacher.task_spec["max_seq_length"]
     read = task.featurize(examples, FastTokenizer.of(teacher.tokenizer), length)
-    forward = tf.function(lambda inputs: teacher.model(inputs, training=False), reduce_retracing=True, autograph=False)
-    logits = sequences.pooled(predict(forward, read, batch_size, length), read, len(examples))  # [E, C] or [E]
+    outputs = Predictor(teacher.model, strategy, length).predict(read, batch_size)
+    logits = sequences.pooled(outputs, read, len(examples))  # [E, C] or [E]
     rows = logits.reshape(len(examples), -1)[features.details[EXAMPLE]]
     targets = np.concatenate([_probabilities(task, features, rows.shape), rows], axis=-1).astype(np.float32)
     return dataclasses.replace(features, targets={LABELS: targets})

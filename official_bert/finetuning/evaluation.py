@@ -12,8 +12,8 @@ from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.options import Options
+from official_bert.finetuning.replicas import Predictor
 from official_bert.finetuning.report import write_report
-from official_bert.finetuning.trainer import predict
 from official_bert.optimization.choices import DTYPES
 from official_bert.utils import files
 
@@ -23,7 +23,11 @@ Scores = dict[str, dict[str, float]]  # by split and name
 
 
 def evaluate_and_predict(
-    options: Options, data: RunData, folder: str, known_predictions: Mapping[str, Any] | None = None
+    options: Options,
+    data: RunData,
+    folder: str,
+    strategy: tf.distribute.Strategy,
+    known_predictions: Mapping[str, Any] | None = None,
 ) -> Scores:
     """Scores and predicts, as the options say; returns the scores of each part.
 
@@ -31,6 +35,7 @@ def evaluate_and_predict(
         options: of the run, whose folder gets the files.
         data: what is scored and predicted.
         folder: of the fine-tuned model.
+        strategy: where; of several workers the chief writes.
         known_predictions: those of the model for parts that need not be predicted again, by split.
 
     Raises:
@@ -44,18 +49,20 @@ def evaluate_and_predict(
         raise UserError(f"the model in {folder} is of another task than {task.name} ({shown})")
 
     @functools.cache
-    def forward() -> Any:
-        model = finetuned.load(folder, DTYPES[options.dtype]).model
-        return tf.function(lambda inputs: model(inputs, training=False), reduce_retracing=True, autograph=False)
+    def predictor() -> Predictor:
+        with strategy.scope():
+            model = finetuned.load(folder, DTYPES[options.dtype]).model
+        return Predictor(model, strategy, data.max_seq_length)
 
     def predictions_of(split: str) -> tuple[list[Any], Any]:
         examples = data.read(split)
         if known_predictions and split in known_predictions:
             return examples, known_predictions[split]
         features = data.features(examples)
-        outputs = predict(forward(), features, options.eval_batch_size, data.max_seq_length)
+        outputs = predictor().predict(features, options.eval_batch_size)
         return examples, task.decode(outputs, features, examples)
 
+    is_chief = strategy.extended.should_checkpoint
     results: Scores = {}
     if options.do_eval and task.eval_splits:
         outcomes = {}
@@ -63,14 +70,16 @@ def evaluate_and_predict(
             examples, predictions = predictions_of(split)
             results[split] = task.metrics(predictions, examples)
             print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items()))
-            outcomes[split] = task.outcomes(predictions, examples)
-            task.write_predictions(options.output_dir, split, predictions, examples)
-        files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(results, indent=1) + "\n")
-        *_, page = write_report(options.output_dir, task, options.as_dict(), results, outcomes)
-        print(f"scores, curves and errors: {page}")
+            if is_chief:
+                outcomes[split] = task.outcomes(predictions, examples)
+                task.write_predictions(options.output_dir, split, predictions, examples)
+        if is_chief:
+            files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(results, indent=1) + "\n")
+            *_, page = write_report(options.output_dir, task, options.as_dict(), results, outcomes)
+            print(f"scores, curves and errors: {page}")
     if options.do_predict:
         for split in task.test_splits:
             examples, predictions = predictions_of(split)
-            for path in task.write_predictions(options.output_dir, split, predictions, examples):
+            for path in task.write_predictions(options.output_dir, split, predictions, examples) if is_chief else ():
                 print(f"written {path}: {len(examples):,} predictions")
     return results

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Self
 
 from official_bert.errors import UserError
-from official_bert.optimization.choices import DTYPES, STRATEGIES
+from official_bert.optimization.choices import DTYPES, ONE_DEVICE, STRATEGIES, TPU
 from official_bert.tasks.options import Defaults, TaskOptions, options_class
 from official_bert.utils.bad_rows import POLICIES, STOP
 from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
@@ -98,8 +98,19 @@ class Options:
 
     dtype: str = option("float32", "What the layers compute in; weights are float32.", _DTYPES, group=HARDWARE)
     distribution_strategy: str = option(
-        STRATEGIES[0], "Which devices train.", STRATEGIES[:2], group=HARDWARE, free=True
+        STRATEGIES[0],
+        "Which devices train, evaluate and predict: the first GPU or else the CPU; all of this machine; all of the "
+        "machines in TF_CONFIG; a TPU.",
+        STRATEGIES,
+        group=HARDWARE,
+        free=True,
     )
+    use_tpu: bool = option(False, "Short for --distribution_strategy=tpu.", group=HARDWARE, free=True)
+    tpu_name: str | None = option(
+        None, "The TPU's name or grpc address; by default the one of this TPU VM.", group=HARDWARE, free=True
+    )
+    tpu_zone: str | None = option(None, "The TPU's zone.", group=HARDWARE, free=True)
+    gcp_project: str | None = option(None, "The project the TPU belongs to.", group=HARDWARE, free=True)
 
     def check(self) -> None:
         """Raises a UserError for values that cannot be."""
@@ -119,9 +130,16 @@ class Options:
                 raise UserError(f"--{name} is {getattr(self, name)}; expected a share from 0 to 1")
         if not 0.0 < self.layer_decay <= 1.0:
             raise UserError(f"--layer_decay is {self.layer_decay}; expected a factor over 0, up to 1")
+        if self.use_tpu and self.distribution_strategy not in (ONE_DEVICE, TPU):
+            raise UserError(f"--use_tpu and --distribution_strategy={self.distribution_strategy} exclude each other")
         if self.early_stopping < 0:
             raise UserError(f"--early_stopping is {self.early_stopping}; expected 0 or more evaluations")
         self.task_options.check()
+
+    @property
+    def strategy(self) -> str:
+        """The name of the distribution strategy."""
+        return TPU if self.use_tpu else self.distribution_strategy
 
     def settings(self) -> Defaults:
         """Returns the settings that the task has defaults for, with those in place of None."""

@@ -1,8 +1,11 @@
 """Fine-tuning: a run from --init to scores, predictions and a model in a folder."""
 
+import contextlib
 import dataclasses
 import os
 import shlex
+
+import tensorflow as tf
 
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
@@ -11,6 +14,7 @@ from official_bert.finetuning.evaluation import Scores, evaluate_and_predict
 from official_bert.finetuning.initial_model import InitialModel, head_of, read_initial_model
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import train
+from official_bert.optimization import distribution
 from official_bert.tasks.all_tasks import make_task
 from official_bert.tasks.options import TableOptions
 from official_bert.tasks.task import Task
@@ -31,11 +35,20 @@ def run(options: Options) -> Scores:
         SystemExit: SIGTERM or Ctrl-C came in training, which is saved; the code is 128 and the signal's number.
     """
     options.check()
-    with lock_folder(options.output_dir, "output_dir"):
-        return _run(options)
+    # First of all: a strategy over several workers must be created before TensorFlow does anything else.
+    strategy = strategy_of(options)
+    is_chief = strategy.extended.should_checkpoint  # of several workers, one writes
+    lock = lock_folder(options.output_dir, "output_dir") if is_chief else contextlib.nullcontext()
+    with distribution.naming_lost_workers(strategy), lock:
+        return _run(options, strategy)
 
 
-def _run(options: Options) -> Scores:
+def strategy_of(options: Options) -> tf.distribute.Strategy:
+    """Returns the strategy that the options name; a process has one over several workers, and one on a TPU."""
+    return distribution.get_strategy(options.strategy, options.tpu_name, options.tpu_zone, options.gcp_project)
+
+
+def _run(options: Options, strategy: tf.distribute.Strategy) -> Scores:
     trained = finetuned.is_finetuned(options.output_dir)
     init = options.init if options.do_train or not trained else options.output_dir
     if init is None:
@@ -58,7 +71,7 @@ def _run(options: Options) -> Scores:
         bad_rows=BadRows(options.on_bad_row),
         cache_dir=options.cache_dir or os.path.join(options.output_dir, _CACHE_FOLDER),
     )
-    predictions = train(options, data, initial_model, head) if options.do_train else {}
+    predictions = train(options, data, initial_model, head, strategy) if options.do_train else {}
     scores: Scores = {}
     if options.do_eval or options.do_predict:
         folder = options.output_dir if finetuned.is_finetuned(options.output_dir) else initial_model.folder
@@ -66,7 +79,7 @@ def _run(options: Options) -> Scores:
             raise UserError(
                 f"there is no fine-tuned model in {options.output_dir} or --init; pass --do_train, or the folder of one"
             )
-        scores = evaluate_and_predict(options, data, folder, predictions)
+        scores = evaluate_and_predict(options, data, folder, strategy, predictions)
     for line in data.bad_rows.summary():
         print(line)
     if options.do_train:

@@ -12,7 +12,7 @@ import keras
 
 from official_bert.errors import UserError
 from official_bert.finetuning.options import Options
-from official_bert.finetuning.runner import run, task_of
+from official_bert.finetuning.runner import run, strategy_of, task_of
 from official_bert.finetuning.training import deciding_score
 from official_bert.utils import files
 
@@ -39,6 +39,7 @@ def run_sweep(options: Options) -> list[dict[str, Any]]:
     Raises:
         UserError: as finetuning.run; or a value of the grid is none, or there is nothing to compare by.
     """
+    is_chief = strategy_of(options).extended.should_checkpoint  # of several workers, one writes
     task = task_of(options)
     if not task.eval_splits:
         raise UserError(f"{task.name} has nothing to evaluate on, so that runs cannot be compared; see --eval_file")
@@ -60,8 +61,9 @@ def run_sweep(options: Options) -> list[dict[str, Any]]:
     rows.sort(key=lambda row: -statistics.fmean(row["scores"][deciding]))
     table = _table(rows)
     print(table)
-    files.write_text(os.path.join(options.output_dir, TABLE_FILE), table)
-    files.write_text(os.path.join(options.output_dir, JSON_FILE), json.dumps(rows, indent=1) + "\n")
+    if is_chief:
+        files.write_text(os.path.join(options.output_dir, TABLE_FILE), table)
+        files.write_text(os.path.join(options.output_dir, JSON_FILE), json.dumps(rows, indent=1) + "\n")
     best = max(zip(rows[0]["scores"][deciding], rows[0]["seeds"], strict=True))
     print(f"the best: {_name(rows[0]['setting'])}, seed {best[1]}, with {deciding} {best[0]:.4f}")
     if options.do_predict:

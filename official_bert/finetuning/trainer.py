@@ -1,9 +1,12 @@
-"""Fine-tuning with Keras' fit: the model, its optimizer, the order of the data, and predictions.
+"""Fine-tuning: the model, its optimizer, one step on every replica, the order of the data, and predictions.
+
+The step is written out, as that of pre-training is: Keras' fit fails under a strategy of several workers, compiles any
+number of shapes on a TPU, and averages losses over replicas that have different numbers of rows.
 
 B batch, R rows
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -12,6 +15,8 @@ import tensorflow as tf
 
 from official_bert.finetuning import batches
 from official_bert.finetuning.initial_model import InitialModel
+from official_bert.finetuning.replicas import Predictor, shared_out
+from official_bert.finetuning.replicas import predict as predict
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.modeling import layer_names
 from official_bert.modeling.dropout import dropout_seed, step_seed
@@ -19,26 +24,9 @@ from official_bert.modeling.pretraining_model import freeze
 from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW, LayerwiseAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
-from official_bert.tasks.task import Array, Features, Outputs, Task, loss_of, loss_weights_of
-from official_bert.utils.progress import Progress
+from official_bert.tasks.task import LABELS, Array, Features, Outputs, TaggingLoss, Task, loss_of, loss_weights_of
 
 _STEPS_WORTH_COMPILING = 100  # it takes XLA seconds to compile how an optimizer changes the weights
-
-
-class SeededModel(keras.Model):
-    """A functional model whose dropout in training is a function of a seed and the step, so that it can be resumed.
-
-    Attributes:
-        dropout_seed: any number.
-    """
-
-    dropout_seed = 0
-
-    def train_step(self, data: Any) -> Any:
-        context = tf.distribute.get_replica_context()
-        replica = context.replica_id_in_sync_group
-        with dropout_seed(step_seed(self.dropout_seed, self.optimizer.iterations, replica)):
-            return super().train_step(data)
 
 
 class Trainer:
@@ -50,6 +38,10 @@ class Trainer:
         config: how.
         head: weights of the task's whole model, to begin with in place of a new head.
         loss: a Keras loss in place of the task's own.
+        strategy: where; None for that of the configuration.
+
+    Attributes:
+        buckets: the lengths that batches are padded to, each of which is compiled once; none where lengths are free.
     """
 
     def __init__(
@@ -59,27 +51,28 @@ class Trainer:
         config: TrainingConfig,
         head: list[Array] | None = None,
         loss: Any = None,
+        strategy: tf.distribute.Strategy | None = None,
     ) -> None:
         self._config = config
-        strategy = distribution.get_strategy(config.strategy)
-        with strategy.scope():
+        self._strategy = strategy or distribution.get_strategy(config.strategy)
+        self._loss, self._loss_weights = loss or loss_of(task.kind), loss_weights_of(task.kind) or {}
+        with self._strategy.scope():
             encoder = initial_model.build_encoder(config.random_seed, config.dtype)
             if config.freeze:
                 freeze(encoder, config.freeze)
-            built = task.build_model(encoder, config.random_seed)
+            self.model = task.build_model(encoder, config.random_seed)
             if head is not None:
-                built.set_weights(head)
-            self.model = SeededModel(built.input, built.output, name=built.name)
-            self.model.dropout_seed = config.random_seed
+                self.model.set_weights(head)
             self.optimizer, self.schedule = bert_optimizer(
                 self.model, initial_model.config.num_hidden_layers, num_steps=config.num_steps,
                 learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
                 layer_decay=config.layer_decay,
             )  # fmt: skip
-            self.model.compile(self.optimizer, loss or loss_of(task.kind), loss_weights_of(task.kind))
-        self._forward = tf.function(
-            lambda inputs: self.model(inputs, training=False), reduce_retracing=True, autograph=False
-        )
+        self.buckets: tuple[int, ...] = ()
+        if distribution.needs_static_shapes(self._strategy):
+            self.buckets = batches.length_buckets(config.max_seq_length)
+        self._predictor = Predictor(self.model, self._strategy, config.max_seq_length)
+        self._step: Any = None
 
     def train(
         self,
@@ -102,62 +95,97 @@ class Trainer:
         Returns:
             How many steps of the run are done, and the mean loss of those that this call did.
         """
-        per_epoch = self._config.steps_per_epoch
+        config = self._config
+        per_epoch = config.steps_per_epoch
         lengths = batches.row_lengths(features)
         epochs = [
-            batches.training_batch_indices(lengths, self._config.train_batch_size, self._config.random_seed, epoch)
+            batches.training_batch_indices(lengths, config.train_batch_size, config.random_seed, epoch)
             for epoch in range(first // per_epoch, (last - 1) // per_epoch + 1)
         ]
         begin = first % per_epoch
-        rows = np.concatenate(epochs)[begin : begin + last - first]
-        data = batches.training_data(features, rows, self._config.max_seq_length, row_weights)
-        done = first
+        indices = np.concatenate(epochs)[begin : begin + last - first]
+        indices = batches.filled_up(indices, self._strategy.num_replicas_in_sync)
+        padded = (
+            batches.padded_batch(features, rows, config.max_seq_length, row_weights, buckets=self.buckets)
+            for rows in indices
+        )
+        return self.take_steps(padded, first, on_step)
 
-        def on_batch_end(batch: int, logs: dict[str, float]) -> None:
-            nonlocal done
-            done = first + batch + 1
-            self.model.stop_training = on_step(done, float(logs["loss"]))
+    def take_steps(
+        self,
+        padded: Iterable[tuple[dict[str, Array], dict[str, Array], Array]],
+        first: int,
+        on_step: Callable[[int, float], bool],
+    ) -> tuple[int, float]:
+        """Takes a step on each batch (as `batches.padded_batch` makes them); for the rest see `train`."""
+        done, total = first, 0.0
+        for batch in padded:
+            self._step = self._step or self._traced_step(batch)
+            total += float(self._step(*tf.nest.map_structure(tf.constant, batch)))
+            done += 1
+            if on_step(done, total / (done - first)):
+                break
+        return done, total / max(done - first, 1)
 
-        callback = keras.callbacks.LambdaCallback(on_train_batch_end=on_batch_end)
-        history = self.model.fit(data, verbose=0, shuffle=False, callbacks=[callback])
-        return done, float(history.history["loss"][0])
+    def _traced_step(self, batch: Any) -> Any:
+        """The step as a graph: one for any length, or, where there are buckets, one for each."""
+        signature = None if self.buckets else tf.nest.map_structure(batches.with_any_length, batch)
+        return tf.function(self._step_on_all_replicas, input_signature=signature, autograph=False)
+
+    def _step_on_all_replicas(
+        self, inputs: dict[str, tf.Tensor], targets: dict[str, tf.Tensor], weights: tf.Tensor
+    ) -> tf.Tensor:
+        if self.buckets:
+            shape = " x ".join(map(str, inputs["input_ids"].shape))
+            print(f"compiling training for {shape}, one of {len(self.buckets)} lengths at most", flush=True)
+        batch = shared_out(self._strategy, (inputs, targets, weights))
+        loss = self._strategy.run(self.replica_step, args=batch)
+        return self._strategy.experimental_local_results(loss)[0]
+
+    def replica_step(
+        self, inputs: dict[str, tf.Tensor], targets: dict[str, tf.Tensor], weights: tf.Tensor
+    ) -> tf.Tensor:
+        """One step as a replica sees it: rows of its own, gradients of all; returns the loss of the whole batch."""
+        context = tf.distribute.get_replica_context()
+
+        def all_reduce_sum(value: tf.Tensor) -> tf.Tensor:
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+        seed = step_seed(self._config.random_seed, self.optimizer.iterations, context.replica_id_in_sync_group)
+        variables = self.model.trainable_variables
+        with tf.GradientTape() as tape, dropout_seed(seed):
+            outputs = self.model(inputs, training=True)
+            loss = self._share_of_loss(targets, outputs, weights, all_reduce_sum)
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return all_reduce_sum(loss)
+
+    def _share_of_loss(
+        self, targets: dict[str, tf.Tensor], outputs: Any, weights: tf.Tensor, all_reduce_sum: Any
+    ) -> tf.Tensor:
+        """A replica's share of the loss: those of all replicas add up to it, however many rows each has.
+
+        The denominator is the rows of a batch (those of a last batch that is not full too), of tags the tokens that
+        have one.
+        """
+        if isinstance(self._loss, TaggingLoss):
+            losses, has_tag = self._loss.token_losses(targets[LABELS], outputs)  # [B, S] each
+            return tf.reduce_sum(losses) / tf.maximum(all_reduce_sum(tf.reduce_sum(has_tag)), 1.0)
+        if not isinstance(self._loss, dict):
+            losses = self._loss.call(targets[LABELS], outputs)  # [B]
+        else:
+            of_outputs = [
+                self._loss_weights[name] * loss.call(targets[name], outputs[name]) for name, loss in self._loss.items()
+            ]
+            losses = tf.add_n(of_outputs)
+        return tf.reduce_sum(losses * weights) / self._config.train_batch_size
 
     def predict(self, features: Features, batch_size: int) -> Outputs:
-        """Returns the model's outputs for all rows, in order and without padding, on one device."""
-        return predict(self._forward, features, batch_size, self._config.max_seq_length)
+        """Returns the model's outputs for all rows, in order and without padding, from all replicas."""
+        return self._predictor.predict(features, batch_size)
 
     def learning_rate(self) -> float:
         """Returns the rate of the last step."""
         return float(self.schedule(max(int(self.optimizer.iterations.numpy()) - 1, 0)))
-
-
-def predict(forward: Any, features: Features, batch_size: int, max_seq_length: int) -> Outputs:
-    """Returns a model's outputs for all rows (see task.Outputs).
-
-    Args:
-        forward: inputs -> outputs.
-        features: the rows.
-        batch_size: rows at once; they are taken in the order of their lengths.
-        max_seq_length: the longest row.
-    """
-    lengths = batches.row_lengths(features)
-    by_output: dict[str, list[Any]] = {}
-    progress = Progress("predicting", len(features), "rows")
-    structured = False
-    for number, rows in enumerate(batches.prediction_batch_indices(lengths, batch_size)):
-        inputs = batches.padded_inputs(features, rows, max_seq_length)
-        outputs = forward({name: tf.constant(each) for name, each in inputs.items()})
-        structured = isinstance(outputs, dict)
-        length = inputs["input_ids"].shape[-1]
-        for name, values in (outputs if structured else {"": outputs}).items():
-            rows_of_output = by_output.setdefault(name, [None] * len(features))
-            # Only the outputs of tokens have as many columns as the inputs, and at least as many dimensions.
-            of_tokens = structured or len(values.shape) == 3
-            for row, value in zip(rows, np.asarray(values, np.float32), strict=True):
-                if row >= 0:
-                    rows_of_output[row] = value[: lengths[row]] if of_tokens and length else value
-        progress.update(min((number + 1) * batch_size, len(features)))
-    return by_output if structured else by_output.get("", [])
 
 
 def bert_optimizer(
@@ -188,7 +216,7 @@ def bert_optimizer(
     optimizer.build(model.trainable_variables)
     strategy = tf.distribute.get_strategy()
     is_one_device = not tf.distribute.has_strategy() or isinstance(strategy, tf.distribute.OneDeviceStrategy)
-    if is_one_device and num_steps >= _STEPS_WORTH_COMPILING:
+    if is_one_device and distribution.has_xla_for_host() and num_steps >= _STEPS_WORTH_COMPILING:
         optimizer.compile_apply()
     return optimizer, schedule
 

@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from official_bert.checkpoints import finetuned, run_checkpoints
 from official_bert.errors import UserError
@@ -16,6 +18,7 @@ from official_bert.finetuning.initial_model import InitialModel
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig, training_config
+from official_bert.optimization import distribution
 from official_bert.tasks.options import options_class
 from official_bert.tasks.task import Array, Features, Task
 from official_bert.utils import files, resuming
@@ -27,7 +30,13 @@ OPTIONS_FILE = "finetuning_options.json"
 _STATE_FOLDER = "checkpoints"
 
 
-def train(options: Options, data: RunData, initial_model: InitialModel, head: list[Array] | None) -> dict[str, Any]:
+def train(
+    options: Options,
+    data: RunData,
+    initial_model: InitialModel,
+    head: list[Array] | None,
+    strategy: tf.distribute.Strategy,
+) -> dict[str, Any]:
     """Trains, or goes on with training, until the last step or until the scores get no better.
 
     Args:
@@ -35,6 +44,7 @@ def train(options: Options, data: RunData, initial_model: InitialModel, head: li
         data: what is learned and scored.
         initial_model: the encoder to begin with.
         head: weights of the task's whole model, to begin with in place of a new head.
+        strategy: where; of several workers the chief writes, and all read what it wrote.
 
     The output folder then holds the best model (see finetuned), the log and the last state.
 
@@ -53,29 +63,39 @@ def train(options: Options, data: RunData, initial_model: InitialModel, head: li
     if options.teacher:
         print(f"the teacher in {options.teacher} answers {len(examples):,} examples", flush=True)
         features = with_teacher(
-            task, examples, features, options.teacher, options.teacher_weight, options.eval_batch_size
+            task, examples, features, options.teacher, options.teacher_weight, options.eval_batch_size, strategy
         )
         loss_function = DistillationLoss(task.kind, options.temperature, options.teacher_weight)
     if not features.targets:
         raise UserError(f"the examples to train {task.name} on have no labels")
     held_out = {split: data.read(split) for split in task.eval_splits}
     config = training_config(options, len(features))
-    trainer = Trainer(task, initial_model, config, head, loss_function)
+    trainer = Trainer(task, initial_model, config, head, loss_function, strategy)
     variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
     state = run_checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), variables, keep=1)
-    check_resume_compatibility(options, digest(task, examples, data.tokenizer, data.max_seq_length))
+    is_chief = strategy.extended.should_checkpoint
+    data_digest = digest(task, examples, data.tokenizer, data.max_seq_length)
+    check_resume_compatibility(options, data_digest, is_writer=is_chief)
     step = 0
     if restored := state.restore_latest():
         step = run_checkpoints.step_of(restored)
         print(f"resuming at step {step:,}")
+    distribution.check_same_step(strategy, step, options.output_dir)
     print(
         f"fine-tuning {task.name}: {len(examples):,} examples, {config.num_steps:,} steps of "
         f"{config.train_batch_size} rows of up to {config.max_seq_length} tokens, rate {config.learning_rate:g}, "
-        f"seed {config.random_seed}"
+        f"seed {config.random_seed}, on {strategy.num_replicas_in_sync} replicas"
     )
-    log = TrainingLog(options.output_dir, step)
-    monitor = _Monitor(options, data, initial_model, trainer, config, held_out, log)
-    _loop(options, features, weights, trainer, config, state, monitor, step)
+    if trainer.buckets:
+        print(
+            f"batches are padded to {', '.join(map(str, trainer.buckets))} tokens: at most {len(trainer.buckets)} "
+            "compilations of the step, and as many of prediction"
+        )
+    log = TrainingLog(options.output_dir if is_chief else None, step)
+    distribution.mean_over_workers(strategy, 0.0)  # what is read of the log now is what the chief has kept of it
+    monitor = _Monitor(options, data, initial_model, trainer, config, held_out, log, is_chief)
+    _loop(options, features, weights, trainer, config, state, monitor, step, strategy)
+    distribution.mean_over_workers(strategy, 0.0)  # the chief has written the best model
     return monitor.best_predictions
 
 
@@ -88,11 +108,16 @@ def _loop(
     state: run_checkpoints.RunCheckpoints,
     monitor: "_Monitor",
     step: int,
+    strategy: tf.distribute.Strategy,
 ) -> None:
     """Trains from a step on, from one evaluation to the next."""
     resumed_at, rows = step, config.train_batch_size
     progress = Progress(f"fine-tuning {options.task}", (config.num_steps - step) * rows, "rows")
     with StopRequest() as stop:
+
+        def is_stopping() -> bool:
+            """Whether a stop was asked of any worker: all of them stop after the same step."""
+            return distribution.mean_over_workers(strategy, float(stop.signal is not None)) > 0
 
         def on_step(done: int, loss: float) -> bool:
             if done == resumed_at + 1:
@@ -100,7 +125,7 @@ def _loop(
             progress.update((done - resumed_at) * rows, f"loss {loss:.4f}{monitor.latest()}")
             if done % options.log_steps == 0:
                 monitor.log_loss(first, done, loss)
-            return stop.signal is not None
+            return is_stopping()
 
         while step < config.num_steps and not monitor.is_over():
             first, last = step, min(step - step % config.eval_steps + config.eval_steps, config.num_steps)
@@ -112,10 +137,11 @@ def _loop(
             if step == last:
                 monitor.log_loss(first, step, loss)
                 monitor.evaluate(step, loss)
-            state.save(step)
-            if stop.signal is not None:
+            if strategy.extended.should_checkpoint:
+                state.save(step)
+            if is_stopping():
                 print(f"stopped at step {step:,}; the same command goes on from there")
-                raise SystemExit(128 + stop.signal)
+                raise SystemExit(128 + (stop.signal or signal.SIGTERM))
     if step < config.num_steps:
         print(f"stopped early: {options.early_stopping} evaluations without a better {monitor.deciding_score}")
 
@@ -132,9 +158,10 @@ class _Monitor:
         config: TrainingConfig,
         held_out: dict[str, list[Any]],
         log: TrainingLog,
+        is_chief: bool,
     ) -> None:
         self._options, self._task, self._initial_model = options, data.task, initial_model
-        self._trainer, self._config, self._log = trainer, config, log
+        self._trainer, self._config, self._log, self._is_chief = trainer, config, log, is_chief
         self._held_out = {split: (examples, data.features(examples)) for split, examples in held_out.items()}
         self.deciding_score = deciding_score(data.task) if held_out else ""
         lines = read_log(options.output_dir, EVAL) if held_out else []
@@ -175,14 +202,15 @@ class _Monitor:
             self._scores.append(scores[self.deciding_score])
             line += "".join(f", {name} {value:.4f}" for name, value in scores.items())
         if not self._scores or self._scores[-1] > max(self._scores[:-1], default=-np.inf):
-            finetuned.save(
-                self._options.output_dir,
-                self._trainer.model,
-                task.task_spec(config.max_seq_length),
-                self._initial_model.config,
-                self._initial_model.vocab,
-                self._initial_model.do_lower_case,
-            )
+            if self._is_chief:
+                finetuned.save(
+                    self._options.output_dir,
+                    self._trainer.model,
+                    task.task_spec(config.max_seq_length),
+                    self._initial_model.config,
+                    self._initial_model.vocab,
+                    self._initial_model.do_lower_case,
+                )
             self.best_predictions = predictions
             line += "; saved"
         print(line, flush=True)
@@ -198,8 +226,13 @@ def no_longer_better(scores: list[float], patience: int) -> bool:
     return bool(patience and scores) and len(scores) - 1 - int(np.argmax(scores)) >= patience
 
 
-def check_resume_compatibility(options: Options, data_digest: str) -> None:
+def check_resume_compatibility(options: Options, data_digest: str, is_writer: bool = True) -> None:
     """Writes down what decides the weights; or compares with it, if the folder holds a run.
+
+    Args:
+        options: of the run.
+        data_digest: of what it learns from.
+        is_writer: whether this process writes the run's files.
 
     Raises:
         UserError: the folder holds a run with other options or other data.
@@ -222,6 +255,8 @@ def check_resume_compatibility(options: Options, data_digest: str) -> None:
                 f"{folder} holds a run with other training data, or another vocabulary; give the same, or another "
                 "--output_dir"
             )
+        return
+    if not is_writer:
         return
     settings = {**resuming.locked_values(options), **resuming.locked_values(options.task_options), "data": data_digest}
     files.write_text(path, json.dumps(settings, indent=1) + "\n")

@@ -60,5 +60,5 @@ def training_config(options: Options, rows: int) -> TrainingConfig:
         freeze=tuple(options.freeze),
         layer_decay=options.layer_decay,
         dtype=DTYPES[options.dtype],
-        strategy=options.distribution_strategy,
+        strategy=options.strategy,
     )

@@ -245,7 +245,7 @@ class BaseTextModel(TextTraining):
 
     def quantize(self, *arguments: Any, **settings: Any) -> None:
         """Makes the weights of dense layers small, as keras.Model.quantize does; what has no matrix stays as it is."""
-        self._forward = None
+        self._predictor = None
         with warnings.catch_warnings():
             # Keras says of each layer without a matrix that it has none.
             warnings.filterwarnings("ignore", message=".*does not have a `quantize` method")

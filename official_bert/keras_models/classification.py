@@ -26,6 +26,18 @@ from official_bert.tasks.sequences import TextExample
 from official_bert.tasks.task import Features
 
 
+@keras.saving.register_keras_serializable(package="official_bert")
+class AbsoluteError(keras.metrics.Mean):
+    """The mean of absolute errors over all rows: Keras' own metric takes that of the batches', however small."""
+
+    def __init__(self, name: str = "mean_absolute_error", **settings: Any) -> None:
+        super().__init__(name=name, **settings)
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        errors = keras.ops.abs(y_pred - keras.ops.cast(y_true, y_pred.dtype))
+        super().update_state(errors, sample_weight)
+
+
 class _SequenceModel(BaseTextModel):
     """What classifiers and regressors share: texts or pairs of texts.
 
@@ -252,4 +264,4 @@ class TextRegressor(_SequenceModel):
         return values
 
     def _task_metrics(self) -> Any:
-        return [keras.metrics.MeanAbsoluteError(name="mean_absolute_error")]
+        return [AbsoluteError()]

@@ -14,9 +14,12 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.finetuning import batches
-from official_bert.finetuning.trainer import SeededModel, bert_optimizer, predict
+from official_bert.finetuning.replicas import Predictor
+from official_bert.finetuning.trainer import bert_optimizer
 from official_bert.keras_models import inputs
+from official_bert.keras_models.steps import SeededModel
 from official_bert.modeling.config import BertConfig
+from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.tasks.task import EXAMPLE, LABELS, Features, loss_of, loss_weights_of
 
@@ -73,7 +76,7 @@ class TextTraining(SeededModel):
     _policy_name: str
     needs_labels: ClassVar[bool] = True
     pair = False  # whether an example is two texts
-    _forward: Any = None
+    _predictor: Predictor | None = None
     _bert_optimizer: _BertOptimizer | None = None  # where a user's own optimizer is not compiled
 
     # What subclasses say.
@@ -126,10 +129,13 @@ class TextTraining(SeededModel):
             layer_decay: its rate of each layer by that of the layer above.
             settings: loss_weights, weighted_metrics, jit_compile, steps_per_execution, ... as of keras.Model.compile.
         """
+        if metrics is None:
+            with self._scope():  # so that their sums are those of all workers
+                metrics = self._task_metrics()
         arguments = {
             "loss": self._task_loss() if loss is None else loss,
             "loss_weights": loss_weights_of(self._export_kind()) if loss is None else None,
-            "metrics": self._task_metrics() if metrics is None else metrics,
+            "metrics": metrics,
             **settings,
         }
         self._bert_optimizer = None
@@ -239,7 +245,7 @@ class TextTraining(SeededModel):
             "validation_steps": validation_steps, "validation_freq": validation_freq,
         }  # fmt: skip
         batch_size = batch_size or 32
-        self._forward = None  # layers may have been changed since it was traced
+        self._predictor = None  # layers may have been changed since it was traced
         if inputs.is_features(x) or inputs.has_features(x):
             is_data_set = isinstance(x, tf.data.Dataset)
             if not is_data_set:
@@ -275,6 +281,7 @@ class TextTraining(SeededModel):
                 examples = examples[:kept]
             data = self._training_data(examples, batch_size, shuffle, counter)
             steps = steps_per_epoch or int(data.cardinality())
+        data = self.shared_out(data)
         self._compile_for(epochs * steps, initial_epoch > 0)
         validation = self._evaluation_data(validation_data, validation_batch_size or batch_size)
         return super().fit(data, callbacks=own_callbacks, shuffle=False, validation_data=validation, **settings)
@@ -296,6 +303,7 @@ class TextTraining(SeededModel):
         common = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **settings}
         # Keras' fit hands over what it has made of its validation data.
         is_ready = x is None or inputs.is_features(x) or inputs.has_features(x)
+        is_ready = is_ready or isinstance(x, tf.distribute.DistributedDataset)
         if is_ready:
             return super().evaluate(x, y, batch_size=batch_size, sample_weight=sample_weight, **common)
         data = (x, y) if sample_weight is None else (x, y, sample_weight)
@@ -334,11 +342,24 @@ class TextTraining(SeededModel):
 
     def _network_outputs(self, features: Features, batch_size: int) -> Any:
         """The network's outputs for all rows, without padding (see tasks.task.Outputs)."""
-        if self._forward is None:
-            self._forward = tf.function(
-                lambda features: self(features, training=False), reduce_retracing=True, autograph=False
-            )
-        return predict(self._forward, features, batch_size, self.max_seq_length)
+        if self._predictor is None:
+            self._predictor = Predictor(self, self.distribute_strategy, self.max_seq_length)
+        return self._predictor.predict(features, batch_size)
+
+    def _padded_inputs(self, features: Features, rows: Any) -> dict[str, Any]:
+        """The inputs of some rows, padded to the longest of them, or, on a TPU, to one of a few lengths."""
+        is_static = distribution.needs_static_shapes(self.distribute_strategy)
+        buckets = batches.length_buckets(self.max_seq_length) if is_static else ()
+        return batches.padded_inputs(features, rows, self.max_seq_length, buckets=buckets)
+
+    def _batches_of(self, rows: Any, batch_size: int) -> list[Any]:
+        """The rows (-1 for padding) of each batch: as many in each over several replicas, else fewer in the last."""
+        starts = range(0, len(rows), batch_size)
+        parts = [rows[start : start + batch_size] for start in starts]
+        if not self.is_replicated:
+            return [part[part >= 0] for part in parts]
+        size = batch_size + -batch_size % self.distribute_strategy.num_replicas_in_sync
+        return [np.pad(part, (0, size - len(part)), constant_values=-1) for part in parts]
 
     # Data.
 
@@ -367,19 +388,19 @@ class TextTraining(SeededModel):
         lengths = batches.row_lengths(features)
 
         def plan() -> list[Any]:
-            if not shuffle:
-                return _batches_of(np.arange(len(features)), batch_size)
-            shuffled = batches.training_batch_indices(lengths, batch_size, self.seed, counter.epoch)
-            return [rows[rows >= 0] for rows in shuffled]
+            order = np.arange(len(features))
+            if shuffle:
+                order = batches.training_batch_indices(lengths, batch_size, self.seed, counter.epoch).ravel()
+            return self._batches_of(order, batch_size)
 
         return self._dataset(features, plan, examples.weights, counter)
 
-    def _evaluation_data(self, data: Any, batch_size: int) -> tf.data.Dataset | None:
+    def _evaluation_data(self, data: Any, batch_size: int) -> Any:
         """Batches of validation data in any form; those of texts in the order of length."""
         if data is None or inputs.has_features(data) or inputs.is_features(_first(data)):
             return data
         if isinstance(data, tf.data.Dataset):
-            return self._dataset_of_features(data, batch_size, _EpochCounter(), None)
+            return self.shared_out(self._dataset_of_features(data, batch_size, _EpochCounter(), None))
         if not isinstance(data, Examples):
             if not self.needs_labels and not (isinstance(data, tuple) and any(part is None for part in data)):
                 data = (data, None)  # texts alone
@@ -388,8 +409,8 @@ class TextTraining(SeededModel):
             data = self._weighed(data[0], data[1], data[2] if len(data) == 3 else None, None)
         features = self._labelled(data.items)
         order = np.argsort(batches.row_lengths(features), kind="stable")
-        rows = _batches_of(order, batch_size)
-        return self._dataset(features, lambda: rows, data.weights, _EpochCounter())
+        rows = self._batches_of(order, batch_size)
+        return self.shared_out(self._dataset(features, lambda: rows, data.weights, _EpochCounter()))
 
     def _labelled(self, examples: Sequence[Any]) -> Features:
         if not examples:
@@ -408,7 +429,7 @@ class TextTraining(SeededModel):
             epoch: which differs where targets are drawn at random, as does
             first: what the features' first row is of the epoch's.
         """
-        ids = batches.padded_inputs(features, rows, self.max_seq_length)
+        ids = self._padded_inputs(features, rows)
         targets = batches.padded_targets(features, rows, ids["input_ids"].shape[-1])
         return ids, targets[LABELS] if list(targets) == [LABELS] else targets
 
@@ -452,7 +473,7 @@ class TextTraining(SeededModel):
                     y = list(zip(*y, strict=True))
                 examples = self._weighed(x, y, weights, class_weight)
                 features = self._labelled(examples.items)
-                rows = np.arange(len(features))
+                (rows,) = self._batches_of(np.arange(len(features)), len(features))
                 yield self._weighed_batch(features, rows, examples.weights, counter.epoch, first)
                 first += len(features)
 
@@ -484,10 +505,6 @@ class TextTraining(SeededModel):
         if isinstance(spec, tuple):
             return tuple([row[number] for row in rows] for number in range(len(spec)))
         return rows
-
-
-def _batches_of(rows: Any, batch_size: int) -> list[Any]:
-    return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
 
 
 def _first(data: Any) -> Any:

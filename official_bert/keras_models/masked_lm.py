@@ -13,7 +13,6 @@ import tensorflow as tf
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.errors import UserError
 from official_bert.export.text_models import FILL_MASK
-from official_bert.finetuning import batches
 from official_bert.inference import fill_mask
 from official_bert.inference.fill_mask import Candidate
 from official_bert.keras_models import inputs
@@ -110,7 +109,7 @@ class MaskedLM(TokenModel):
         return self._featurize(examples)
 
     def _batch(self, features: Features, rows: Any, epoch: int, first: int = 0) -> tuple[dict[str, Any], Any]:
-        ids = batches.padded_inputs(features, rows, self.max_seq_length)
+        ids = self._padded_inputs(features, rows)
         keys = [hash((self.seed, epoch, first + int(row))) for row in rows]
         masked = self._masking.mask(
             {name: tf.constant(each) for name, each in ids.items()}, tf.constant(keys, tf.int64)

@@ -53,7 +53,7 @@ class TokenModel(BaseTextModel):
     ) -> Any:
         """Returns the loss as keras.Model.compute_loss does."""
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)
-        if isinstance(self.loss, TaggingLoss) and self.distribute_strategy.num_replicas_in_sync == 1:
+        if isinstance(self.loss, TaggingLoss) and not self.is_replicated:
             tokens = keras.ops.sum(keras.ops.cast(keras.ops.not_equal(y, NO_LABEL), "float32"))
             rows = keras.ops.cast(keras.ops.shape(y)[0], "float32")
             tracker = next(metric for metric in self.metrics if metric.name == "loss")

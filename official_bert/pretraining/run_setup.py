@@ -365,11 +365,4 @@ def _restore(setup: RunSetup) -> None:
         setup.checkpoints.restore(setup.resumed_from, unwanted)
         if "optimizer" in unwanted:
             pretrainer.optimizer.iterations.assign(run_checkpoints.step_of(setup.resumed_from))
-    # All workers are at one step if the mean of the squares is the square of the mean.
-    step = float(pretrainer.step)
-    mean, mean_of_squares = (pretrainer.mean_over_workers(value) for value in (step, step**2))
-    if mean_of_squares != mean**2:
-        raise UserError(
-            f"the workers stand at different steps, this one at {step:,.0f}: all must reach the same --output_dir, and "
-            f"read the same checkpoints there; it is {setup.folder}"
-        )
+    distribution.check_same_step(setup.strategy, pretrainer.step, setup.folder)

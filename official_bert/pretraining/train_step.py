@@ -20,6 +20,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.modeling.pretraining_model import build_pretraining_model, freeze
 from official_bert.modeling.rematerialization import rematerialized
+from official_bert.optimization import distribution
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import get_optimizer
 from official_bert.pretraining.losses import mean_losses, pretraining_sums, record_weights
@@ -105,7 +106,6 @@ class Pretrainer:
         self._train = tf.function(self._train_steps)
         self._step = tf.function(self.replica_step, jit_compile=True) if jit_compile else self.replica_step
         self._evaluate = tf.function(self._evaluate_step)
-        self._over_workers = tf.function(self._mean_over_workers)
 
     @property
     def variables(self) -> dict[str, list[Any]]:
@@ -137,16 +137,7 @@ class Pretrainer:
 
     def mean_over_workers(self, value: float) -> float:
         """Returns the mean of all workers' values; all of them must ask together."""
-        if not isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            return value
-        return float(self._over_workers(tf.constant(value, tf.float64)))
-
-    def _mean_over_workers(self, value: tf.Tensor) -> tf.Tensor:
-        def replica_mean(value: tf.Tensor) -> tf.Tensor:
-            # The copy is on the replica's device, which the reduction must know.
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, tf.identity(value))
-
-        return self._of_one_replica(self.strategy.run(replica_mean, args=(value,)))
+        return distribution.mean_over_workers(self.strategy, value)
 
     # AutoGraph would rewrite all functions that are called here, in vain: most of the time of tracing.
     @tf.autograph.experimental.do_not_convert

@@ -3,12 +3,8 @@
 import contextlib
 import os
 
-import tensorflow as tf
-
 from official_bert.checkpoints.model_files import write_contents
-from official_bert.errors import UserError
 from official_bert.optimization import distribution
-from official_bert.optimization.choices import MULTI_WORKER
 from official_bert.pretraining import report
 from official_bert.pretraining.curves import comparison, read_curves, save_curves
 from official_bert.pretraining.evaluation import HeldOutEvaluation
@@ -19,14 +15,6 @@ from official_bert.pretraining.run_setup import RunSetup, restore_or_initialize,
 from official_bert.pretraining.training_loop import TrainingLoop
 from official_bert.utils.locks import lock_folder
 from official_bert.utils.training_log import TrainingLog
-
-_LOST_WORKER = (
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.InternalError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-)
 
 
 def run(options: Options) -> int:
@@ -41,16 +29,9 @@ def run(options: Options) -> int:
     # First of all: a strategy over several workers must be created before TensorFlow does anything else.
     strategy = distribution.get_strategy(options.strategy, options.tpu_name, options.tpu_zone, options.gcp_project)
     is_chief = strategy.extended.should_checkpoint  # of several workers, one writes
-    try:
-        with lock_folder(options.output_dir, "output_dir") if is_chief else contextlib.nullcontext():
-            return _run(set_up(options, strategy))
-    except _LOST_WORKER as error:
-        if options.strategy != MULTI_WORKER:
-            raise
-        raise UserError(
-            f"another worker was lost, or cannot be reached ({str(error).splitlines()[0]}); start all workers again "
-            "with the same command: they go on from the last checkpoint"
-        ) from error
+    lock = lock_folder(options.output_dir, "output_dir") if is_chief else contextlib.nullcontext()
+    with distribution.naming_lost_workers(strategy), lock:
+        return _run(set_up(options, strategy))
 
 
 def _run(setup: RunSetup) -> int:

@@ -183,15 +183,20 @@ class TaggingLoss(keras.losses.Loss):
         # Keras would multiply weights [B] with losses [B, S] along the wrong axis.
         return super().__call__(y_true, y_pred, None if sample_weight is None else by_token(sample_weight))
 
-    def call(self, y_true: Any, y_pred: Any) -> Any:
+    def token_losses(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
+        """Returns the loss of each token, 0 where it has no tag, and 1 where it has one: both float32 [B, S]."""
         has_tag = keras.ops.cast(keras.ops.not_equal(y_true, NO_LABEL), "float32")
         tags = keras.ops.maximum(keras.ops.cast(y_true, "int32"), 0)
         losses = keras.losses.sparse_categorical_crossentropy(tags, y_pred, from_logits=True)  # [B, S]
+        return losses * has_tag, has_tag
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        losses, has_tag = self.token_losses(y_true, y_pred)
         tagged_share = keras.ops.mean(has_tag)
         context = tf.distribute.get_replica_context()
         if context is not None and context.num_replicas_in_sync > 1:
             tagged_share = context.all_reduce(tf.distribute.ReduceOp.MEAN, tagged_share)
-        return losses * has_tag / keras.ops.maximum(tagged_share, 1e-9)
+        return losses / keras.ops.maximum(tagged_share, 1e-9)
 
 
 def by_token(weights: Any) -> Any:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PACKAGE = "official_bert"
 # What is registered with Keras, and the module that does so when it is imported.
 MODULE_OF = {
+    "AbsoluteError": "official_bert.keras_models.classification",
     "AttentionContext": "official_bert.modeling.encoder_block",
     "AttentionProbabilities": "official_bert.modeling.encoder_block",
     "BertAdamW": "official_bert.optimization.optimizers",
@@ -52,6 +53,7 @@ MODULE_OF = {
     "WordEmbedding": "official_bert.modeling.embeddings",
 }
 FUNCTION_MODULE_OF = {
+    "AbsoluteError": "official_bert.keras_models.classification",
     "gelu_exact": "official_bert.modeling.initialization",
     "gelu_tanh": "official_bert.modeling.initialization",
 }

@@ -14,6 +14,8 @@ import official_bert
 from official_bert.errors import UserError
 from official_bert.finetuning import batches
 from official_bert.modeling.config import BertConfig
+from official_bert.modeling.dropout import Dropout
+from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.tasks import sequences
@@ -255,18 +257,51 @@ def test_two_devices():
     assert done.returncode == 0, done.stdout
 
 
+# Of each class of models, its arguments, and examples whose last batch (of 5) is not full.
+EXAMPLES = {
+    "TextClassifier": ({"labels": ["bad", "good"]}, TEXTS[:13], LABELS[:13]),
+    "TextRegressor": ({}, TEXTS[:13], [len(text) / 10 for text in TEXTS[:13]]),
+    "TokenTagger": (
+        {"labels": ["short", "long"]},
+        [text.split() for text in TEXTS[:13]],
+        [["long" if len(word) > 3 else "short" for word in text.split()] for text in TEXTS[:13]],
+    ),
+    "QuestionAnswerer": (
+        {"max_query_length": 4, "doc_stride": 8},
+        (["who sat"] * 13, TEXTS[:13]),
+        [text.split()[-1] for text in TEXTS[:13]],
+    ),
+    "MultipleChoice": ({}, [("who", [text, "a dog", "the sun", "mat"]) for text in TEXTS[:13]], [0, 1, 2, 3] * 3 + [1]),
+}
+
+
+def fitted(name: str, strategy: tf.distribute.Strategy, config: BertConfig, vocab_file: str):
+    """What fit, evaluate and predict say of a model without dropout, and its weights."""
+    arguments, x, y = EXAMPLES[name]
+    sizes = {**config.to_dict(), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    sizes["num_hidden_layers"] = 1
+    with strategy.scope():
+        model = getattr(official_bert, name).from_checkpoint(
+            BertConfig(**sizes), vocab_file=vocab_file, seed=3, max_seq_length=24, **arguments
+        )
+        for layer in model._flatten_layers():
+            if isinstance(layer, Dropout):  # that of the head
+                layer.rate = 0.0
+    model.compile(learning_rate=1e-4, jit_compile=False)
+    weights = list(np.linspace(0.5, 2.0, 13))
+    fit = model.fit(x, y, batch_size=5, epochs=3, sample_weight=weights, verbose=0).history
+    return fit, model.evaluate(x, y, batch_size=4, verbose=0, return_dict=True), model.predict(x), model.get_weights()
+
+
 @pytest.mark.two_devices
-def test_two_devices_equal_one(config, vocab_file):
-    histories = []
-    for strategy in (tf.distribute.OneDeviceStrategy("CPU:0"), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
-        with strategy.scope():
-            model = official_bert.TextClassifier.from_checkpoint(
-                BertConfig(**{**config.to_dict(), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
-                labels=["bad", "good"], vocab_file=vocab_file, seed=3,
-            )  # fmt: skip
-        model.compile(learning_rate=1e-3, jit_compile=False)
-        history = model.fit(TEXTS[:32], LABELS[:32], validation_data=(TEXTS[:32], LABELS[:32]), epochs=2, verbose=0)
-        histories.append((history.history, model.predict(TEXTS)))
-    for name in ("val_loss", "val_accuracy"):
-        np.testing.assert_allclose(histories[0][0][name], histories[1][0][name], rtol=1e-2)
-    np.testing.assert_allclose(histories[0][1], histories[1][1], atol=5e-3)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_two_devices_equal_one(name, config, vocab_file):
+    strategies = (distribution.get_strategy(each) for each in ("one_device", "mirrored"))
+    one, two = (fitted(name, strategy, config, vocab_file) for strategy in strategies)
+    for expected, found in zip(one[:2], two[:2], strict=True):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            np.testing.assert_allclose(found[key], value, atol=1e-5, err_msg=key)
+    for expected, found in zip(one[3], two[3], strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert len(one[2]) == len(two[2]) == 13

@@ -1,0 +1,153 @@
+"""Batches over the replicas of a strategy: each gets its rows, and their answers come back in order.
+
+B batch, R rows
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_bert.finetuning import batches
+from official_bert.optimization import distribution
+from official_bert.tasks.task import Array, Features, Outputs
+from official_bert.utils.progress import Progress
+
+_POSITION = "position"  # among the rows of a batch
+
+
+def shared_out(strategy: tf.distribute.Strategy, batch: Any) -> Any:
+    """Returns each replica's rows of a batch, for strategy.run; to be called within a tf.function.
+
+    Args:
+        strategy: that of the replicas.
+        batch: tensors [B, ...] in any structure; B is a multiple of the replicas.
+    """
+    replicas = strategy.num_replicas_in_sync
+    if replicas == 1:
+        return batch
+
+    def rows_of(context: tf.distribute.experimental.ValueContext) -> Any:
+        def part(values: tf.Tensor) -> tf.Tensor:
+            rows = _rows(values) // replicas
+            first = context.replica_id_in_sync_group * rows
+            return values[first : first + rows]
+
+        return tf.nest.map_structure(part, batch)
+
+    return strategy.experimental_distribute_values_from_function(rows_of)
+
+
+def _rows(values: tf.Tensor) -> Any:
+    """B: a number where the graph knows it."""
+    return tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
+
+
+class Predictor:
+    """A model's outputs for rows, computed on all replicas of a strategy.
+
+    Args:
+        model: made in the strategy's scope.
+        strategy: where to run; None for where TensorFlow would.
+        max_seq_length: the longest row.
+    """
+
+    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy | None, max_seq_length: int) -> None:
+        self._model, self._max_seq_length = model, max_seq_length
+        self._strategy = strategy or tf.distribute.get_strategy()
+        self.buckets: tuple[int, ...] = ()
+        if distribution.needs_static_shapes(self._strategy):
+            self.buckets = batches.length_buckets(max_seq_length)
+        self._forward: Any = None
+
+    def predict(self, features: Features, batch_size: int) -> Outputs:
+        """Returns the outputs for all rows, in order and without padding (see task.Outputs).
+
+        Args:
+            features: the rows.
+            batch_size: rows at once, over all replicas; rounded up to a multiple of these.
+        """
+        multiple = self._strategy.num_replicas_in_sync
+        rounded = -(-batch_size // multiple) * multiple
+        return predict(self._traced_forward, features, rounded, self._max_seq_length, self.buckets)
+
+    def _traced_forward(self, inputs: dict[str, tf.Tensor]) -> Any:
+        """The forward pass as a graph: one for any shape, or, where there are buckets, one for each."""
+        if self._forward is None:
+            signature = None
+            if not self.buckets:
+                of_any_size = {name: [None, *each.shape[1:-1], None] for name, each in inputs.items()}
+                signature = [{name: tf.TensorSpec(shape, tf.int32) for name, shape in of_any_size.items()}]
+            self._forward = tf.function(self._forward_on_all_replicas, input_signature=signature, autograph=False)
+        return self._forward(inputs)
+
+    def _forward_on_all_replicas(self, inputs: dict[str, tf.Tensor]) -> Any:
+        strategy = self._strategy
+        if self.buckets:
+            print(f"compiling prediction for {_shape(inputs)}, one of {len(self.buckets)} lengths at most", flush=True)
+        if strategy.num_replicas_in_sync == 1 and not self.buckets:
+            return self._model(inputs, training=False)
+        of_workers = distribution.is_multi_worker(strategy)
+        batch = {**inputs, _POSITION: tf.range(_rows(inputs["input_ids"]))}
+
+        def of_replica(part: dict[str, tf.Tensor]) -> Any:
+            position = part.pop(_POSITION)
+            answers = position, self._model(part, training=False)
+            if not of_workers:
+                return answers
+            context = tf.distribute.get_replica_context()
+            # Copies, since these are on the replica's device, which the exchange must know.
+            return tf.nest.map_structure(lambda each: context.all_gather(tf.identity(each), axis=0), answers)
+
+        answers = strategy.run(of_replica, args=(shared_out(strategy, batch),))
+
+        def of_all(values: Any) -> tf.Tensor:
+            parts = strategy.experimental_local_results(values)
+            return parts[0] if of_workers else tf.concat(parts, axis=0)
+
+        position, outputs = tf.nest.map_structure(of_all, answers)
+        order = tf.argsort(position)
+        return tf.nest.map_structure(lambda values: tf.gather(values, order), outputs)
+
+
+def _shape(inputs: Mapping[str, Any]) -> str:
+    return " x ".join(map(str, inputs["input_ids"].shape))
+
+
+def predict(
+    forward: Any, features: Features, batch_size: int, max_seq_length: int, buckets: tuple[int, ...] = ()
+) -> Outputs:
+    """Returns a model's outputs for all rows (see task.Outputs).
+
+    Args:
+        forward: inputs -> outputs.
+        features: the rows.
+        batch_size: rows at once; they are taken in the order of their lengths.
+        max_seq_length: the longest row.
+        buckets: the lengths to pad to (see `batches.padded_inputs`).
+    """
+    lengths = batches.row_lengths(features)
+    by_output: dict[str, list[Any]] = {}
+    progress = Progress("predicting", len(features), "rows")
+    structured = False
+    for number, rows in enumerate(batches.prediction_batch_indices(lengths, batch_size)):
+        inputs = batches.padded_inputs(features, rows, max_seq_length, buckets=buckets)
+        outputs = forward({name: tf.constant(each) for name, each in inputs.items()})
+        structured = isinstance(outputs, dict)
+        length = inputs["input_ids"].shape[-1]
+        for name, values in (outputs if structured else {"": outputs}).items():
+            rows_of_output = by_output.setdefault(name, [None] * len(features))
+            # Only the outputs of tokens have as many columns as the inputs, and at least as many dimensions.
+            of_tokens = structured or len(values.shape) == 3
+            _put(rows_of_output, rows, np.asarray(values, np.float32), lengths if of_tokens and length else None)
+        progress.update(min((number + 1) * batch_size, len(features)))
+    return by_output if structured else by_output.get("", [])
+
+
+def _put(outputs: list[Any], rows: Array, values: Array, lengths: Array | None) -> None:
+    """Puts the values of a batch where their rows belong; those of tokens without padding."""
+    for row, value in zip(rows, values, strict=True):
+        if row >= 0:
+            outputs[row] = value if lengths is None else value[: lengths[row]]

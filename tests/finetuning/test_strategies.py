@@ -1,0 +1,271 @@
+"""Fine-tuning over several replicas: the steps, losses and predictions of one device."""
+
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.run_checkpoints import RunCheckpoints
+from official_bert.finetuning import batches
+from official_bert.finetuning.initial_model import InitialModel
+from official_bert.finetuning.trainer import Trainer
+from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.modeling import task_models
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.dropout import Dropout
+from official_bert.optimization import distribution
+from official_bert.tasks.task import NO_LABEL, Features, from_rows
+from official_bert.utils.training_log import read_log
+from tests.conftest import ROOT, WORDS
+from tests.finetuning.test_finetuning import write_table
+
+# Adam makes of a gradient that is 0 but for rounding, such as that of a bias that all candidates share, a step of up to
+# the learning rate times the rounding error by epsilon: RATE is low enough for that to stay below the tolerance.
+RATE = 1e-4
+CLASSES, CHOICES, STEPS, ROWS, BATCH = 3, 3, 20, 13, 5  # the last batch of an epoch has 3 rows
+
+
+class Kind:
+    """What a Trainer wants to know of a task."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def build_model(self, encoder: keras.Model, seed: int) -> keras.Model:
+        model = task_models.build(self.kind, encoder, CLASSES, CHOICES, seed)
+        for layer in model._flatten_layers():
+            if isinstance(layer, Dropout):  # whose masks are of the replica
+                layer.rate = 0.0
+        return model
+
+
+def features_of(kind: str, rows: int = ROWS, longest: int = 24) -> Features:
+    rng = np.random.default_rng(0)
+    choices = CHOICES if kind == task_models.MULTIPLE_CHOICE else 1
+    ids = [rng.integers(5, len(WORDS), rng.integers(3, longest)) for _ in range(rows * choices)]
+    lengths = np.array([len(each) for each in ids])
+    targets: dict[str, Any] = {"labels": rng.integers(0, CLASSES, rows).astype(np.int32)}
+    if kind == task_models.MULTI_LABEL:
+        targets = {"labels": rng.integers(0, 2, (rows, CLASSES)).astype(np.float32)}
+    elif kind == task_models.REGRESSION:
+        targets = {"labels": rng.normal(size=rows).astype(np.float32)}
+    elif kind == task_models.TAGGING:
+        targets = {"labels": rng.integers(NO_LABEL, CLASSES, lengths.sum()).astype(np.int32)}
+    elif kind == task_models.QUESTION_ANSWERING:
+        targets = {name: (rng.random(rows) * lengths).astype(np.int32) for name in ("start_logits", "end_logits")}
+    return from_rows(ids, [np.zeros(len(each)) for each in ids], targets, {}, choices)
+
+
+def trainer_for(kind: str, strategy: tf.distribute.Strategy, **sizes: int) -> Trainer:
+    config = BertConfig(
+        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **sizes,
+    )  # fmt: skip
+    training = TrainingConfig(
+        train_batch_size=BATCH, learning_rate=RATE, num_steps=STEPS, steps_per_epoch=-(-ROWS // BATCH),
+        warmup_proportion=0.1, eval_steps=STEPS, max_seq_length=24, random_seed=7,
+    )  # fmt: skip
+    initial_model = InitialModel(config, "\n".join(WORDS), True, {})
+    return Trainer(Kind(kind), initial_model, training, strategy=strategy)  # type: ignore[arg-type]
+
+
+def trained(kind: str, strategy: tf.distribute.Strategy) -> dict[str, Any]:
+    """Losses, weights and predictions after 20 steps."""
+    trainer, features = trainer_for(kind, strategy), features_of(kind)
+    losses: list[float] = []
+
+    def on_step(done: int, mean: float) -> bool:
+        losses.append(mean * done)
+        return False
+
+    trainer.train(features, 0, STEPS, on_step)
+    outputs = trainer.predict(features, 4)
+    outputs = outputs if isinstance(outputs, dict) else {"": outputs}
+    return {
+        "losses": np.diff([0.0, *losses]),
+        "weights": np.concatenate([np.ravel(each) for each in trainer.model.get_weights()]),
+        "predictions": np.concatenate([np.ravel(each) for values in outputs.values() for each in values]),
+    }
+
+
+def differences(kind: str, one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
+    found = {name: float(np.abs(value - other[name]).max()) for name, value in one.items()}
+    print(f"{kind}: " + ", ".join(f"{n} {v:.1e}" for n, v in found.items()))
+    return found
+
+
+@pytest.fixture
+def compiled_lengths(monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...]:
+    """Has batches padded to the few lengths of a TPU, and returns these."""
+    monkeypatch.setattr(distribution, "needs_static_shapes", lambda strategy: True)
+    monkeypatch.setattr(batches, "_SHORTEST_BUCKET", 8)
+    return batches.length_buckets(24)
+
+
+def test_lengths_of_a_tpu_are_few():
+    assert batches.length_buckets(384) == (32, 64, 128, 256, 384)
+    assert batches.length_buckets(128) == (32, 64, 128)
+    assert batches.length_buckets(20) == (20,)
+    features = features_of(task_models.CLASSIFICATION)
+    lengths = batches.row_lengths(features)
+    for row, length in enumerate(lengths):
+        padded = batches.padded_inputs(features, np.array([row, -1]), 24, buckets=(8, 16, 24))["input_mask"]
+        assert padded.shape == (2, -(-length // 8) * 8)
+        assert padded.sum(axis=1).tolist() == [length, 0]
+
+
+def test_batches_are_filled_up_to_a_multiple_of_the_replicas():
+    filled = batches.filled_up(np.arange(10).reshape(2, 5), 4)
+    assert filled.tolist() == [[0, 1, 2, 3, 4, -1, -1, -1], [5, 6, 7, 8, 9, -1, -1, -1]]
+    assert batches.filled_up(filled, 8).shape == (2, 8)
+
+
+@pytest.mark.slow
+def test_each_length_of_a_tpu_is_compiled_once(
+    compiled_lengths: tuple[int, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    strategy = distribution.get_strategy("one_device")
+    few = trained(task_models.TAGGING, strategy)
+    lines = capsys.readouterr().out.splitlines()
+    for what, rows in (("training", BATCH), ("prediction", 4)):
+        of_kind = [line for line in lines if line.startswith(f"compiling {what}")]
+        lengths = [int(re.search(rf"for {rows} x (\d+), one of 3 lengths", line)[1]) for line in of_kind]  # type: ignore[index]
+        assert set(lengths) <= set(compiled_lengths)
+        assert 1 < len(lengths) == len(set(lengths))
+    monkeypatch.undo()
+    assert max(differences(task_models.TAGGING, trained(task_models.TAGGING, strategy), few).values()) < 1e-5
+
+
+SPLIT = """
+import sys
+import tensorflow as tf
+number, marker, path = sys.argv[1:]
+devices = [tf.config.LogicalDeviceConfiguration()] * int(number)
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
+sys.exit(__import__("pytest").main(["-q", "-rA", "-m", marker, "-p", "no:cacheprovider", path]))
+"""
+
+WITHOUT_HEAD_DROPOUT = """
+import sys
+from official_bert.modeling import task_models
+task_models.build_classifier.__defaults__ = (0.0, None)
+from official_bert.main import run_command
+run_command("finetune", sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "marker"), [(2, "two_devices"), (8, "eight_devices")])
+def test_replicas_equal_one_device(number: int, marker: str):
+    """Runs the tests with the marker in a process of their own, whose processor is split."""
+    command = [sys.executable, "-c", SPLIT, str(number), marker, __file__]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.two_devices
+@pytest.mark.parametrize("kind", task_models.KINDS)
+def test_two_devices_take_the_steps_of_one(kind: str):
+    one, two = (trained(kind, distribution.get_strategy(name)) for name in ("one_device", "mirrored"))
+    assert max(differences(kind, one, two).values()) < 1e-5
+
+
+@pytest.mark.two_devices
+def test_two_devices_with_the_lengths_of_a_tpu_take_the_steps_of_one(
+    compiled_lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+):
+    kind = task_models.QUESTION_ANSWERING
+    two = trained(kind, distribution.get_strategy("mirrored"))
+    monkeypatch.undo()
+    assert max(differences(kind, trained(kind, distribution.get_strategy("one_device")), two).values()) < 1e-5
+
+
+@pytest.mark.two_devices
+def test_training_goes_on_from_any_strategy_to_any_other(tmp_path: pathlib.Path):
+    """Bit for bit over as many replicas; like one device over another number."""
+    features, half = features_of(task_models.CLASSIFICATION), STEPS // 2
+
+    def in_two_parts(first: str, second: str, rate: float) -> list[np.ndarray]:
+        weights: list[np.ndarray] = []
+        for number, name in enumerate((first, second)):
+            trainer = trainer_for(task_models.CLASSIFICATION, distribution.get_strategy(name))
+            trainer.model.get_layer("head_dropout").rate = rate
+            variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
+            state = RunCheckpoints(str(tmp_path / f"{first}-{second}-{rate}"), variables, keep=1)
+            state.restore_latest()
+            trainer.train(features, number * half, (number + 1) * half, lambda done, loss: False)
+            state.save((number + 1) * half)
+            weights = trainer.model.get_weights()
+        return weights
+
+    whole = trainer_for(task_models.CLASSIFICATION, distribution.get_strategy("mirrored"))
+    whole.model.get_layer("head_dropout").rate = 0.5
+    whole.train(features, 0, STEPS, lambda done, loss: False)
+    for one, other in zip(whole.model.get_weights(), in_two_parts("mirrored", "mirrored", 0.5), strict=True):
+        np.testing.assert_array_equal(one, other)
+    expected = trained(task_models.CLASSIFICATION, distribution.get_strategy("one_device"))["weights"]
+    found = np.concatenate([np.ravel(each) for each in in_two_parts("one_device", "mirrored", 0.0)])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.eight_devices
+@pytest.mark.parametrize("kind", [task_models.TAGGING])
+def test_eight_devices_take_the_steps_of_one(kind: str):
+    """Batches of 5 rows are filled up to 8: some replicas have padding alone."""
+    one, eight = (trained(kind, distribution.get_strategy(name)) for name in ("one_device", "mirrored"))
+    assert max(differences(kind, one, eight).values()) < 1e-5
+
+
+@pytest.mark.slow
+def test_two_workers_equal_one_device(tmp_path: pathlib.Path, vocab_file: str):
+    """A real launch of two processes by the command, which train, evaluate and predict."""
+    config = BertConfig(
+        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    (tmp_path / "config.json").write_text(config.to_json())
+    tables = {name: write_table(tmp_path / f"{name}.csv", rows, rows) for name, rows in (("train", 21), ("eval", 11))}
+    command = [
+        sys.executable, "-c", WITHOUT_HEAD_DROPOUT, "--task=table", "--do_train", "--do_eval", "--do_predict",
+        f"--train_file={tables['train']}", f"--eval_file={tables['eval']}", f"--predict_file={tables['eval']}",
+        f"--init={tmp_path}/config.json", f"--vocab_file={vocab_file}", "--max_seq_length=16", "--train_batch_size=5",
+        "--num_train_epochs=2", "--eval_batch_size=4", "--learning_rate=1e-3",
+    ]  # fmt: skip
+    ports = []
+    for _ in range(2):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            ports.append(probe.getsockname()[1])
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    tasks = [{"type": "worker", "index": index} for index in range(2)]
+    environments = [{"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})} for task in tasks]
+    launches = [("one", "one_device", {}), *(("two", "multi_worker", each) for each in environments)]
+    processes = []
+    for folder, strategy, environment in launches:
+        flags = [f"--output_dir={tmp_path}/{folder}", f"--distribution_strategy={strategy}"]
+        whole = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT), **environment}
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        processes.append(subprocess.Popen([*command, *flags], cwd=ROOT, env=whole, text=True, **pipes))
+    outputs = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    one, two = (finetuned.load(str(tmp_path / name)).model.get_weights() for name in ("one", "two"))
+    for expected, found in zip(one, two, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    for name in ("results.json", "eval.jsonl"):
+        assert (tmp_path / "two" / name).read_text() == (tmp_path / "one" / name).read_text()
+    tables_of = [(tmp_path / name / "predictions_test.tsv").read_text().split() for name in ("one", "two")]
+    assert len(tables_of[0]) == len(tables_of[1]) > 11
+    assert sum(line["loss"] for line in read_log(str(tmp_path / "two"), "train")) == pytest.approx(
+        sum(line["loss"] for line in read_log(str(tmp_path / "one"), "train")), abs=1e-5
+    )
