@@ -9,6 +9,7 @@ import argparse
 import concurrent.futures
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parent.parent
 _TIMEOUT = 1200  # seconds: a mutation may make a loop endless
+_TIME_LIMIT = "the time limit"
 
 
 class Mutation(NamedTuple):
@@ -145,26 +147,21 @@ def main() -> int:
     since = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.processes) as pool:
         copies = [_copy_of_the_tree(pathlib.Path(folder) / str(number)) for number in range(arguments.processes)]
-        survivors = []
-        # Tests that fail without a mutation would seem to catch each one.
-        unmutated = [
-            Mutation(each.path, "", "", tests) for tests, each in {each.tests: each for each in chosen}.items()
-        ]
-        for mutation, passes in pool.map(lambda each: _try(each, copies), unmutated):
-            if not passes:
-                raise SystemExit(f"{mutation.tests} fails without a mutation, or takes longer than {_TIMEOUT} s")
-        print(f"{len(unmutated)} sets of tests pass without a mutation", flush=True)
-        for number, (mutation, survives) in enumerate(pool.map(lambda each: _try(each, copies), chosen), start=1):
-            verdict = "SURVIVES" if survives else "caught"
+        survivors, noticed_by = 0, set()
+        for number, (mutation, test) in enumerate(pool.map(lambda each: _try(each, copies), chosen), start=1):
+            verdict = f"caught by {test}" if test else "SURVIVES"
             print(
-                f"{number}/{len(chosen)} {verdict}: {mutation.path}: {mutation.old!r} -> {mutation.new!r}", flush=True
+                f"{number}/{len(chosen)} {mutation.path}: {mutation.old!r} -> {mutation.new!r}: {verdict}", flush=True
             )
-            survivors += [mutation] * survives
+            survivors += not test
+            noticed_by |= {test} - {"", _TIME_LIMIT}
+        # A test that fails without a mutation as well has noticed nothing.
+        broken = _failing(copies[0], sorted(noticed_by)) if noticed_by else []
+    for test in broken:
+        print(f"{test} fails without a mutation, too")
     minutes = (time.monotonic() - since) / 60
-    print(
-        f"{len(chosen)} mutations, {len(chosen) - len(survivors)} caught, {len(survivors)} survive, {minutes:.0f} minutes"
-    )
-    return 1 if survivors else 0
+    print(f"{len(chosen)} mutations, {len(chosen) - survivors} caught, {survivors} survive, {minutes:.0f} minutes")
+    return 1 if survivors or broken else 0
 
 
 def _copy_of_the_tree(target: pathlib.Path) -> pathlib.Path:
@@ -176,27 +173,31 @@ def _copy_of_the_tree(target: pathlib.Path) -> pathlib.Path:
     return target
 
 
-def _try(mutation: Mutation, copies: list[pathlib.Path]) -> tuple[Mutation, bool]:
-    """Runs the tests with a mutation; returns whether they pass all the same."""
+def _try(mutation: Mutation, copies: list[pathlib.Path]) -> tuple[Mutation, str]:
+    """Runs the tests with a mutation until one fails; returns its name, or "" if all pass."""
     tree = copies.pop()
     path = tree / mutation.path
     source = path.read_text(encoding="utf-8")
     try:
         path.write_text(source.replace(mutation.old, mutation.new), encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-q", "-x", *mutation.tests.split()]
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, check=False, timeout=_TIMEOUT
-        )  # fmt: skip
-        survives = done.returncode == 0
-        if done.returncode not in (0, 1):
-            raise RuntimeError(f"pytest ended with {done.returncode} for {mutation}: {done.stdout.decode()[-2000:]}")
+        return mutation, next(iter(_failing(tree, ["-x", *mutation.tests.split()])), "")
     except subprocess.TimeoutExpired:
-        survives = False  # a test that hangs is noticed too
+        return mutation, _TIME_LIMIT  # a test that hangs is noticed too
     finally:
         path.write_text(source, encoding="utf-8")
         copies.append(tree)
-    return mutation, survives
+
+
+def _failing(tree: pathlib.Path, arguments: list[str]) -> list[str]:
+    """Runs pytest in a copy of the tree; returns the names of the tests that fail."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-m", "pytest", "-q", *arguments]
+    done = subprocess.run(
+        command, cwd=tree, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT
+    )
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"pytest ended with {done.returncode} for {arguments}: {done.stdout[-2000:]}")
+    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
 
 
 if __name__ == "__main__":
