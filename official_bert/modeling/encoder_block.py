@@ -48,9 +48,9 @@ class AttentionProbabilities(keras.layers.Layer):
         """Returns the probabilities from the products of queries and keys, [B, N, S, T]."""
         scores = ops.cast(products, "float32") * (1.0 / math.sqrt(head_size))
         if self.packed:
-            seen = ops.equal(attended[:, None, :, None], attended[:, None, None, :])  # [B, 1, S, T]
+            seen = ops.equal(ops.expand_dims(attended, (1, 3)), ops.expand_dims(attended, (1, 2)))  # [B, 1, S, T]
         else:
-            seen = attended[:, None, None, :]  # [B, 1, 1, T]
+            seen = ops.expand_dims(attended, (1, 2))  # [B, 1, 1, T]; LiteRT does not know slices with new axes
         masked = (1.0 - ops.cast(seen, "float32")) * MASKED_SCORE
         if self.causal:
             position = ops.arange(ops.shape(scores)[-1], dtype="int32")

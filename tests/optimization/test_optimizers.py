@@ -249,6 +249,7 @@ def test_loss_scale_stays_within_its_bounds_and_in_a_checkpoint():
     assert [variable.path for variable in scale.variables] == ["loss_scale/factor", "loss_scale/finite_steps"]
 
 
+@pytest.mark.slow
 def test_two_devices_equal_one():
     """Runs the tests marked two_devices in a process of their own, whose processor is split in two."""
     command = [sys.executable, "-c", TWO_DEVICES, __file__]

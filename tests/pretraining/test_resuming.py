@@ -134,6 +134,7 @@ def test_micro_batches_have_other_dropout_masks(tiny_config: BertConfig):
     assert len(seeds) == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("mixed_float16", marks=pytest.mark.slow)])
 def test_the_whole_step_compiles(tiny_config: BertConfig, record_files: list[str], dtype: str):  # noqa: F811
     losses = []

@@ -27,6 +27,7 @@ def checkpoints_in(folder: pathlib.Path) -> list[str]:
     return sorted(path.stem for path in folder.iterdir() if path.suffix == ".index")
 
 
+@pytest.mark.slow
 def test_a_folder_with_brackets_in_its_name_goes_on_keeps_as_many_as_asked_for_and_is_read(
     record_files: list[str],  # noqa: F811
     config_file: str,  # noqa: F811
@@ -86,6 +87,7 @@ def test_the_newest_whole_checkpoint_is_found_whatever_the_file_named_checkpoint
     assert f"going on from {run_folder}/ckpt-4" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_loaders_and_training_pass_over_a_damaged_checkpoint_alike(
     record_files: list[str],  # noqa: F811
     config_file: str,  # noqa: F811

@@ -579,6 +579,7 @@ def write_manifest(record_files: list[str], vocab_file: str, **flags: object) ->
     path.write_text(manifest.Manifest(source, shards, {}).to_json())
 
 
+@pytest.mark.slow
 def test_the_records_manifest_decides_whether_the_model_is_cased(
     record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
