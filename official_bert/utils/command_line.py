@@ -23,8 +23,11 @@ A user's mistake is a UserError: one line on standard error, and exit code 1. Af
 import contextlib
 import dataclasses
 import difflib
+import errno
+import io
 import os
 import re
+import resource
 import select
 import sys
 import textwrap
@@ -34,7 +37,7 @@ from typing import Any, NoReturn
 from absl import flags
 
 from official_bert.errors import UserError
-from official_bert.utils import extras, tensorflow_import
+from official_bert.utils import extras, files, tensorflow_import
 from official_bert.utils.configs import NAMING_CONFIGS, find_config
 from official_bert.utils.flags import Flag, describe, flags_of
 from official_bert.utils.signals import end_interrupted
@@ -100,6 +103,8 @@ class Command:
         with exit_codes(self.extra):
             arguments = list(sys.argv[1:] if arguments is None else arguments)
             program = program or f"python -m {self.script}"
+            if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+                sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that lack a character
             if set(_HELP) & set(_before_double_dash(arguments)):
                 print(self.help(program, arguments), flush=True)
                 sys.exit(0)
@@ -115,8 +120,11 @@ class Command:
         """Returns what `main` is called with.
 
         Raises:
-            UserError: a flag is unknown, missing, given to a variant that has it not, or has a wrong value.
+            UserError: a flag is unknown, missing, given to a variant that has it not, has a wrong value, or one that is
+                not UTF-8.
         """
+        for argument in arguments:
+            files.check_utf8(argument, "the argument")
         variant = self._variant(arguments)
         known_flags = self.flags(variant)
         values, positional = _parsed(known_flags, self.aliases, arguments, lambda name: self._unknown(name, variant))
@@ -202,8 +210,8 @@ class Command:
 def exit_codes(extra: str | None = None) -> Iterator[None]:
     """Within its context, a UserError is shown as one line and ends the process with code 1, Ctrl-C with code 130.
 
-    A package of an extra that is not installed is a UserError too. A reader of the output that stops reading ends the
-    process with code 0.
+    A package of an extra that is not installed, and a process that may open no more files, are UserErrors too. A reader
+    of the output that stops reading ends the process with code 0.
 
     Args:
         extra: the extra whose packages are imported.
@@ -227,6 +235,27 @@ def exit_codes(extra: str | None = None) -> Iterator[None]:
         # Whoever read the output, `head` say, has seen enough; Python would complain of it once more at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except Exception as error:  # any file may be the one too many, and TensorFlow has a class of its own for it
+        if not _is_out_of_descriptors(error):
+            raise
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        print(
+            f"error: the process may have {most:,} files open at once, and needs more; expected at least 256: raise "
+            "the limit (ulimit -n 1024) and give the command again",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+
+
+def _is_out_of_descriptors(error: BaseException | None) -> bool:
+    """Whether an error, or one that it was raised from, is the system's refusal to open one more file."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        if type(error).__module__.startswith("tensorflow.") and os.strerror(errno.EMFILE) in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _output_is_closed() -> bool:

@@ -380,5 +380,26 @@ def expand(patterns: list[str], flag: str) -> list[str]:
             raise UserError(f"--{flag}: {folders[0]} is a folder; for all files in it give {folders[0]}/*")
         if not matches:
             raise UserError(f"--{flag}: no file matches {pattern!r} (looked in {os.getcwd()})")
+        for match in matches:
+            check_utf8(match, f"--{flag}: the name")
         paths.extend(matches)
     return paths
+
+
+def check_utf8(text: str, what: str) -> None:
+    """Raises a UserError if a text from the system, as the name of a file is one, is not UTF-8.
+
+    Python stands halves of surrogates for such bytes; TensorFlow, JSON and terminals take none.
+
+    Args:
+        text: as the system gave it.
+        what: of what it is, to begin the error with.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) & 0xFF
+        raise UserError(
+            f"{what} {text!a} holds the byte 0x{byte:02x}, which is not UTF-8; expected UTF-8: rename the file "
+            "or folder"
+        ) from error

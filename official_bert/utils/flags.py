@@ -9,6 +9,7 @@ Modules that define options import nothing heavy: flags are read, and --help ans
 """
 
 import dataclasses
+import re
 import textwrap
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,15 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+class _ListParser(flags.ListParser):
+    """Splits at commas; absl's own takes the value for a line of CSV, where a name may hold no line break."""
+
+    def parse(self, argument: str | list[str]) -> list[str]:
+        if isinstance(argument, list) or not argument or re.search('(^|,)"', argument):
+            return super().parse(argument)  # quotes keep the commas within them
+        return [part.strip() for part in argument.split(",")]
+
+
 @dataclasses.dataclass(frozen=True)
 class Flag:
     """A flag of a command.
@@ -83,7 +93,7 @@ class Flag:
         if self.repeated:
             flags.DEFINE_multi_string(self.name, self.default, self.help, flag_values=values)
         elif self.is_list:
-            flags.DEFINE_list(self.name, self.default, self.help, flag_values=values)
+            flags.DEFINE(_ListParser(), self.name, self.default, self.help, values, flags.CsvListSerializer(","))
         elif self.choices:
             flags.DEFINE_enum(self.name, self.default, self.choices, self.help, flag_values=values)
         else:
@@ -99,6 +109,8 @@ class Flag:
         """Returns what its value may be, for an error."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
+        if self.is_list and not self.repeated:
+            return "values with commas between; one that begins with a double quote ends with another"
         return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[self.kind]
 
     def describe(self) -> str:

@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import importlib
 import os
 import pathlib
@@ -10,7 +11,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.main import COMMANDS
-from official_bert.utils.command_line import Command, Variant
+from official_bert.utils.command_line import Command, Variant, exit_codes
 from official_bert.utils.flags import DATA, option
 from tests.conftest import ROOT
 
@@ -103,6 +104,49 @@ def test_mistakes_are_named_with_what_was_expected():
     assert mistake(command(), "--needed=x", "--is_cased=maybe") == "--is_cased=maybe: expected true or false"
     assert mistake(command(), "--needed=x", "y") == "unexpected argument 'y'; flags are given as --name=value"
     assert mistake(command(), "--needed=x", "--number") == "--number: expected a value, as in --number=..."
+
+
+def test_names_in_a_list_may_hold_line_breaks_and_quotes_keep_commas():
+    parsed = command().parse(['--needed=a\nb/c, d\te ,f"g'])[0]
+    assert parsed.needed == ["a\nb/c", "d\te", 'f"g']
+    assert command().parse(['--needed="a,b",c'])[0].needed == ["a,b", "c"]
+    assert command().parse(["--needed=x", "--sizes="])[0].sizes == []
+    assert mistake(command(), '--needed="a').endswith("one that begins with a double quote ends with another")
+
+
+def test_a_name_that_is_not_utf8_is_refused():
+    expected = (
+        r"the argument '--needed=a\udcff' holds the byte 0xff, which is not UTF-8; expected UTF-8: rename the file"
+    )
+    assert mistake(command(), "--needed=a\udcff").startswith(expected)
+
+
+def test_what_the_terminal_cannot_show_is_escaped():
+    code = """
+from official_bert.utils.command_line import Command
+Command(script="script", summary="It.", main=lambda: print("\u4e2d"), options=(), tensorflow=False).run([])
+"""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u4e2d\n", "")
+
+
+def test_too_few_descriptors_are_one_line(capsys: pytest.CaptureFixture[str]):
+    import tensorflow as tf
+
+    too_many = "/model/variables.data-00000-of-00001; Too many open files"
+    for error in (OSError(errno.EMFILE, "Too many open files"), tf.errors.ResourceExhaustedError(None, None, too_many)):
+        with pytest.raises(SystemExit) as caught, exit_codes():
+            raise error
+        shown = capsys.readouterr().err
+        assert (caught.value.code, shown.count("\n")) == (1, 1)
+        assert shown.startswith("error: the process may have ")
+        assert "ulimit -n" in shown
+    other = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+    with pytest.raises(tf.errors.ResourceExhaustedError), exit_codes():
+        raise other
 
 
 def test_arguments_that_are_no_flags_may_stand_before_flags_and_after_a_double_dash():

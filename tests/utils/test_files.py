@@ -39,3 +39,9 @@ def test_a_digest_is_that_of_the_content(tmp_path: pathlib.Path):
     assert files.sha256(str(tmp_path / "a")).startswith("ba7816bf8f01cfea414140de5dae2223")
     with pytest.raises(UserError, match="there is no file .*none"):
         files.sha256(str(tmp_path / "none"))
+
+
+def test_a_file_whose_name_is_not_utf8_is_named_and_refused(tmp_path: pathlib.Path):
+    (tmp_path / "byte\udcff").touch()
+    with pytest.raises(UserError, match=r"--input_file: the name '.*byte\\udcff' holds the byte 0xff, which is not"):
+        files.expand([f"{tmp_path}/*"], "input_file")
