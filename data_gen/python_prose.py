@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import sentencex
 
 from data_gen.options import ProseOptions
+from official_bert.errors import UserError
 from official_bert.utils import files
 
 # Other people's packages; and examples, tests and tools around the library, whose docstrings are few and odd.
@@ -103,7 +104,11 @@ def gather() -> tuple[list[list[str]], list[list[str]]]:
 
 
 def write(options: ProseOptions) -> None:
-    """Writes the prose to two files, and prints how much there is."""
+    """Writes the prose to two files, and prints how much there is; the same file twice is a UserError."""
+    if files.is_same_file(options.output_file, options.heldout_file):
+        raise UserError(
+            f"--output_file and --heldout_file are both {options.heldout_file}; give two names, or one text is lost"
+        )
     for path, documents in zip((options.output_file, options.heldout_file), gather(), strict=True):
         text = "\n".join("".join(sentence + "\n" for sentence in document) for document in documents)
         files.write_text(path, text)

@@ -1,6 +1,5 @@
 """Shows TFRecord files readably, with statistics."""
 
-import os
 import textwrap
 
 from data_gen import record_batches, record_report, record_samples
@@ -27,8 +26,7 @@ def inspect(options: InspectionOptions) -> None:
     vocab = exact.load_vocab(options.vocab_file)
     exact.check_special_tokens(vocab, options.vocab_file)
     if options.report:
-        if os.path.abspath(options.report) in map(os.path.abspath, [*paths, options.vocab_file]):
-            raise UserError(f"--report names {options.report}, which is an input; writing would destroy it")
+        files.refuse_overwriting(options.report, "report", [*paths, options.vocab_file])
         record_report.check_matplotlib()
         files.check_writable(options.report)
     schema = record_batches.schema_of(paths, max(vocab.values()) + 1)

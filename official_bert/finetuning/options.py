@@ -1,11 +1,13 @@
 """The options of fine-tuning: those of every run, and with them those of its task."""
 
 import dataclasses
+import os
 from typing import Any, Self
 
 from official_bert.errors import UserError
 from official_bert.optimization.choices import DTYPES, ONE_DEVICE, STRATEGIES, TPU
 from official_bert.tasks.options import Defaults, TaskOptions, options_class
+from official_bert.utils import files
 from official_bert.utils.bad_rows import POLICIES, STOP
 from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
 
@@ -135,6 +137,10 @@ class Options:
         if self.early_stopping < 0:
             raise UserError(f"--early_stopping is {self.early_stopping}; expected 0 or more evaluations")
         self.task_options.check()
+        inputs = [getattr(self.task_options, name, None) for name in ("train_file", "eval_file", "predict_file")]
+        for split in ("dev", "test"):  # of a table, as sequences.write_table names them
+            path = os.path.join(self.output_dir, f"predictions_{split}.tsv")
+            files.refuse_overwriting(path, "output_dir", [each for each in inputs if each])
 
     @property
     def strategy(self) -> str:

@@ -93,10 +93,23 @@ def train(
         )
     log = TrainingLog(options.output_dir if is_chief else None, step)
     distribution.mean_over_workers(strategy, 0.0)  # what is read of the log now is what the chief has kept of it
+    if held_out:
+        _check_evaluations(options.output_dir, step, config)
     monitor = _Monitor(options, data, initial_model, trainer, config, held_out, log, is_chief)
     _loop(options, features, weights, trainer, config, state, monitor, step, strategy)
     distribution.mean_over_workers(strategy, 0.0)  # the chief has written the best model
     return monitor.best_predictions
+
+
+def _check_evaluations(folder: str, step: int, config: TrainingConfig) -> None:
+    """Raises a UserError unless the log has every evaluation up to a step: they decide which model is the best."""
+    logged = {line["step"] for line in read_log(folder, EVAL)}
+    lost = [each for each in range(config.eval_steps, step + 1, config.eval_steps) if each not in logged]
+    if lost:
+        raise UserError(
+            f"{EVAL}.jsonl in {folder} lacks the scores of step {lost[0]:,}, which say whether later ones are better; "
+            "restore it from a copy, or begin anew in another --output_dir"
+        )
 
 
 def _loop(

@@ -44,14 +44,15 @@ def refuse_overwriting(path: str, flag: str, inputs: Iterable[str]) -> None:
         inputs: files that are read.
     """
     for read in inputs:
-        if _is_same_file(path, read):
+        if is_same_file(path, read):
             also = "" if read == path else f", the same file as {read}"
             raise UserError(
                 f"--{flag} would write {path}, which is an input{also}; writing would destroy it; give another name"
             )
 
 
-def _is_same_file(path: str, other: str) -> bool:
+def is_same_file(path: str, other: str) -> bool:
+    """Whether two names, in any spelling or by any link, are one file, which need not be there yet."""
     if is_remote(path) or is_remote(other):
         return _normal_remote(path) == _normal_remote(other)
     if os.path.exists(path) and os.path.exists(other):

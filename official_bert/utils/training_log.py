@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import os
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,13 +15,15 @@ from official_bert.utils import files
 from official_bert.utils.progress import duration
 
 TRAIN, EVAL, NOTICES = "train", "eval", "notices"
+_CHECKSUM = "crc32"  # the last key of each line: of the line without it
 
 
 class TrainingLog:
     """Writes measurements by step, under the run's folder.
 
     `train.jsonl` and `eval.jsonl` hold a JSON object a line; the folders `train` and `eval` hold TensorBoard events.
-    `notices.jsonl` holds what happened out of the ordinary, a step and a sentence a line.
+    `notices.jsonl` holds what happened out of the ordinary, a step and a sentence a line. Each line ends with its
+    checksum.
     Nothing is written where `folder` is None (on all but one of several workers).
 
     Args:
@@ -38,7 +41,7 @@ class TrainingLog:
                 if files.exists(_path(folder, kind)):
                     last = math.inf if first_step is None else first_step
                     kept = [line for line in read_log(folder, kind) if line["step"] <= last]
-                    files.write_text(_path(folder, kind), "".join(json.dumps(line) + "\n" for line in kept))
+                    files.write_text(_path(folder, kind), "".join(map(line_of, kept)))
         if folder is not None and not importlib.util.find_spec("tensorboard"):
             print("no TensorBoard events are written: there is no tensorboard package")
             self._writers = dict.fromkeys((TRAIN, EVAL))
@@ -70,7 +73,7 @@ class TrainingLog:
 
     def _append(self, folder: str, kind: str, line: Mapping[str, Any]) -> None:
         with tf.io.gfile.GFile(_path(folder, kind), "a") as writer:
-            writer.write(json.dumps(line) + "\n")
+            writer.write(line_of(line))
 
     def _not_written(self, error: Exception) -> UserError:
         return UserError(
@@ -79,21 +82,43 @@ class TrainingLog:
         )
 
 
+def line_of(values: Mapping[str, Any]) -> str:
+    """Returns the line of a log that holds these values, with a checksum: most flipped digits are still JSON."""
+    text = json.dumps(values)
+    return f'{text[:-1]}, "{_CHECKSUM}": "{_checksum(text)}"}}\n'
+
+
+def _checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
 def read_log(folder: str, kind: str) -> list[dict[str, Any]]:
-    """Returns a log of a run's folder in the order written; a last line cut short by a kill is left out."""
+    """Returns a log of a run's folder in the order written; a last line cut short by a kill is left out.
+
+    Lines without a checksum, as earlier versions wrote them, are read as they are.
+
+    Raises:
+        UserError: a line is not as it was written.
+    """
     path = _path(folder, kind)
     if not files.exists(path):
         return []
     lines = []
-    for number, line in enumerate(files.read_text(path).splitlines(keepends=True), start=1):
-        if line.endswith("\n"):
-            try:
-                values = files.parse_json(line, f"{path}, line {number},")
-            except UserError as error:
-                raise UserError(f"{error}; remove that line") from error
-            if not isinstance(values, dict) or not isinstance(values.get("step"), int):
-                raise UserError(f"{path}, line {number}, holds no object with a step; remove that line")
-            lines.append(values)
+    for number, line in enumerate(files.read_text(path).split("\n")[:-1], start=1):
+        try:
+            values = files.parse_json(line, f"{path}, line {number},")
+        except UserError as error:
+            raise UserError(f"{error}; remove that line") from error
+        if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+            raise UserError(f"{path}, line {number}, holds no object with a step; remove that line")
+        expected = values.pop(_CHECKSUM, None)
+        if expected is not None and expected != _checksum(line.rpartition(f', "{_CHECKSUM}"')[0] + "}"):
+            raise UserError(f"{path}, line {number}, is not as it was written; remove that line")
+        for name, value in values.items():
+            if kind != NOTICES and not isinstance(value, int | float):
+                wrong = f"has {value!r:.60} as {name}, which is no number"
+                raise UserError(f"{path}, line {number}, {wrong}; remove that line")
+        lines.append(values)
     return lines
 
 

@@ -222,8 +222,10 @@ def test_bad_records_and_another_vocabulary_are_named(tmp_path: pathlib.Path, vo
 def test_a_report_over_an_input_is_refused(vocab_file: str, tmp_path: pathlib.Path):
     path = write(tmp_path / "x", [good()])
     before = pathlib.Path(path).read_bytes()
-    with pytest.raises(UserError, match="which is an input"):
-        inspect(InspectionOptions([path], vocab_file, report=path))
+    (tmp_path / "link").symlink_to(path)
+    for report in (path, str(tmp_path / "link"), vocab_file):
+        with pytest.raises(UserError, match="which is an input"):
+            inspect(InspectionOptions([path], vocab_file, report=report))
     assert pathlib.Path(path).read_bytes() == before
     with pytest.raises(UserError, match="--num_records is -1"):
         InspectionOptions([path], vocab_file, num_records=-1)

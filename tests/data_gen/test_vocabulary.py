@@ -12,7 +12,7 @@ import tokenizers
 import zstandard
 
 from data_gen import python_prose, vocabulary_learning, vocabulary_report, word_counts
-from data_gen.options import VocabularyOptions
+from data_gen.options import ProseOptions, VocabularyOptions
 from data_gen.word_counts import WordCounts
 from data_gen.wordpiece_training import commonest, special_pieces
 from official_bert.errors import UserError
@@ -337,6 +337,13 @@ def test_docstrings_of_nested_definitions_are_found(tmp_path: pathlib.Path, monk
     ((name, text),) = python_prose.docstring_documents()
     assert name == "module.py"
     assert text.split() == ["Module.", "A.", "B.", "C.", "D.", "E."]
+
+
+def test_the_two_files_of_prose_are_two(tmp_path: pathlib.Path):
+    (tmp_path / "link.txt").symlink_to("text.txt")
+    options = ProseOptions(output_file=str(tmp_path / "text.txt"), heldout_file=str(tmp_path / "link.txt"))
+    with pytest.raises(UserError, match=r"are both .*link.txt; give two names"):
+        python_prose.write(options)
 
 
 def test_every_python_carries_a_megabyte_of_prose():

@@ -118,6 +118,12 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
     with pytest.raises(KilledError):
         runner.run(other)
     monkeypatch.setattr(trainer.Trainer, "train", train)
+    log = tmp_path / "other" / "eval.jsonl"
+    content = log.read_text()
+    log.write_text(content[: content.index("\n") + 1])
+    with pytest.raises(UserError, match=r"eval.jsonl in .* lacks the scores of step 12, .* restore it from a copy"):
+        runner.run(other)
+    log.write_text(content)
     capsys.readouterr()
     assert runner.run(other) == scores
     assert "resuming at step 12" in capsys.readouterr().out

@@ -90,6 +90,17 @@ def test_values_that_cannot_be_are_refused(changes: dict, message: str):
         dataclasses.replace(options, **changes).check()
 
 
+def test_a_table_that_predictions_would_be_written_over_is_refused(tmp_path: pathlib.Path):
+    for name in ("predictions_dev.tsv", "predictions_test.tsv", "other.tsv"):
+        table = TableOptions(train_file="a.csv", predict_file=f"{tmp_path}/./{name}")
+        options = Options(task="table", task_options=table, init="a", output_dir=str(tmp_path), do_predict=True)
+        if name == "other.tsv":
+            options.check()
+        else:
+            with pytest.raises(UserError, match=f"--output_dir would write .*{name}, which is an input"):
+                options.check()
+
+
 def test_a_task_takes_no_other_task_s_options():
     with pytest.raises(TypeError, match="the options of swag are GlueOptions; expected MultipleChoiceOptions"):
         all_tasks.make_task("swag", GlueOptions())

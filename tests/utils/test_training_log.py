@@ -5,10 +5,11 @@ import pathlib
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.utils.training_log import TRAIN, read_log
+from official_bert.utils.training_log import NOTICES, TRAIN, line_of, read_log
 
 
-@pytest.mark.parametrize("line", ["[" * 100_000, "1" * 5000, "{", "[]", '{"loss": 1}', '{"step": "1"}'])
+@pytest.mark.parametrize("line", ["[" * 100_000, "1" * 5000, "{", "[]", '{"loss": 1}', '{"step": "1"}',
+                                  '{"step": 1, "loss": "1"}', ""])  # fmt: skip
 def test_a_line_that_cannot_be_read_is_named(line: str, tmp_path: pathlib.Path):
     (tmp_path / "train.jsonl").write_text(f'{{"step": 1}}\n{line}\n')
     with pytest.raises(UserError, match="train.jsonl, line 2, .*; remove that line"):
@@ -18,3 +19,25 @@ def test_a_line_that_cannot_be_read_is_named(line: str, tmp_path: pathlib.Path):
 def test_a_last_line_cut_short_is_left_out(tmp_path: pathlib.Path):
     (tmp_path / "train.jsonl").write_text('{"step": 1, "loss": NaN}\n{"step": 2, "lo')
     assert [line["step"] for line in read_log(str(tmp_path), TRAIN)] == [1]
+
+
+def test_a_flipped_bit_anywhere_in_a_line_is_an_error_or_changes_no_value(tmp_path: pathlib.Path):
+    values = [{"step": 1, "loss": 5.25}, {"step": 2, "loss": 4.5e-05}, {"step": 3, "loss": 4.0}]
+    content = "".join(map(line_of, values)).encode()
+    path, errors = tmp_path / "train.jsonl", 0
+    for position in range(len(content) - 1):  # without its last byte the last line is one cut short
+        path.write_bytes(content[:position] + bytes([content[position] ^ 1 << position % 8]) + content[position + 1 :])
+        try:
+            read = read_log(str(tmp_path), TRAIN)
+        except UserError:
+            errors += 1
+        else:
+            assert read == values
+    assert errors > len(content) * 0.9
+
+
+def test_lines_of_earlier_versions_have_no_checksum(tmp_path: pathlib.Path):
+    (tmp_path / "train.jsonl").write_text('{"step": 1, "loss": 5}\n' + line_of({"step": 2, "loss": 4}))
+    assert read_log(str(tmp_path), TRAIN) == [{"step": 1, "loss": 5}, {"step": 2, "loss": 4}]
+    (tmp_path / "notices.jsonl").write_text(line_of({"step": 1, "notice": 'resumed, "crc32": "0"'}))
+    assert read_log(str(tmp_path), NOTICES) == [{"step": 1, "notice": 'resumed, "crc32": "0"'}]
