@@ -7,7 +7,7 @@ from official_bert.errors import UserError
 from official_bert.inference import feature_files
 from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import FeatureOptions
-from official_bert.utils import files
+from official_bert.utils import files, tables
 from official_bert.utils.locks import lock_file
 from official_bert.utils.progress import Progress
 
@@ -16,7 +16,7 @@ def write_features(options: FeatureOptions) -> str:
     """Writes the vectors of each line of the input file; returns a line that says how many.
 
     Raises:
-        UserError: there is no such file or checkpoint, or a line is not UTF-8.
+        UserError: there is no such file or checkpoint, or a line is not UTF-8 or too long.
     """
     format = feature_files.format_of(options.output_file, options.output_format)
     if not files.exists(options.input_file):
@@ -63,6 +63,9 @@ def _lines(path: str) -> Iterator[str]:
     with files.open_bytes(path) as reader:
         for number, line in enumerate(reader, start=1):
             try:
-                yield line.decode("utf-8").rstrip("\r\n")
+                text = line.decode("utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 raise UserError(f"{path}, line {number}: not UTF-8; convert the file") from error
+            if len(text) > tables.MAX_CHARACTERS:
+                raise UserError(f"{path}, line {number}: {tables.too_long('the text', len(text))}")
+            yield text

@@ -35,12 +35,17 @@ def truncate_at_random_ends(a: list[Any], b: list[Any], max_tokens: int, rng: ra
 
     Each removal is from the front or from the back with equal chance, so that no end is favoured.
     """
-    while len(a) + len(b) > max_tokens:
-        longer = a if len(a) > len(b) else b
+    # Removed at once in the end: a list moves all that follows its first element when that is removed.
+    begins, ends = [0, 0], [len(a), len(b)]
+    left_a, left_b = ends
+    while left_a + left_b > max_tokens:
+        longer = 0 if left_a > left_b else 1
         if rng.random() < 0.5:
-            del longer[0]
+            begins[longer] += 1
         else:
-            longer.pop()
+            ends[longer] -= 1
+        left_a, left_b = ends[0] - begins[0], ends[1] - begins[1]
+    a[:], b[:] = a[begins[0] : ends[0]], b[begins[1] : ends[1]]
 
 
 def truncate_at_the_end(a: list[Any], b: list[Any], max_tokens: int) -> None:

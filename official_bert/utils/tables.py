@@ -14,6 +14,8 @@ from official_bert.utils.bad_rows import BadRows
 _MOST_SHOWN = 10  # column names in a message
 csv.field_size_limit(2**31 - 1)  # of characters; Python's own limit is shorter than some documents
 
+# Of a text: more than any book has. Tokenizing takes some hundred bytes of memory for each.
+MAX_CHARACTERS = 4_000_000
 
 TEXT = "text"  # the column of a .txt file
 
@@ -26,7 +28,7 @@ def read_rows(
     Args:
         path: .csv (commas; quotes may hold commas and line ends), .tsv (tabs; quotes mean nothing), .jsonl (an
             object a line) or .txt (a text a line, in a column TEXT).
-        bad_rows: gets the rows that cannot be read.
+        bad_rows: gets the rows that cannot be read, and those with a text of more than MAX_CHARACTERS.
         columns: the columns' names, for .csv and .tsv without a header; None where the first line has them.
 
     Raises:
@@ -36,6 +38,22 @@ def read_rows(
     if extension not in (".csv", ".tsv", ".jsonl", ".json", ".txt"):
         raise UserError(f"{path} ends in {extension or 'nothing'}; expected .csv, .tsv, .jsonl or .txt")
     text = files.read_text(path).removeprefix("\ufeff")
+    for line, row in _rows(path, extension, text, bad_rows, columns):
+        long = [name for name, value in row.items() if isinstance(value, str) and len(value) > MAX_CHARACTERS]
+        if long:
+            bad_rows.add(path, line, too_long(long[0], len(row[long[0]])))
+        else:
+            yield line, row
+
+
+def too_long(name: str, characters: int) -> str:
+    """Returns what is wrong with a text of more than MAX_CHARACTERS."""
+    return f"{name} has {characters:,} characters; expected at most {MAX_CHARACTERS:,}: cut it into several texts"
+
+
+def _rows(
+    path: str, extension: str, text: str, bad_rows: BadRows, columns: Sequence[str] | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     if extension in (".jsonl", ".json"):
         yield from _json_rows(path, text, bad_rows)
         return

@@ -17,6 +17,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.exact import FullTokenizer
+from official_bert.utils import tables
 from official_bert.utils.locks import lock_file
 
 TEXTS = ["the cat sat on the mat", "", "Unaffable cats, sunning .", "dog ||| the cat", "ran " * 40]
@@ -180,6 +181,15 @@ def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_f
 
 
 @pytest.mark.parametrize("output", ["./a.npy", "b.npy", "vocab.txt"])
+def test_a_line_longer_than_any_book_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tables, "MAX_CHARACTERS", 50)
+    (tmp_path / "in.txt").write_text("a" * 50 + "\n" + "b" * 51 + "\n")
+    lines = feature_extraction._lines(str(tmp_path / "in.txt"))
+    assert next(lines) == "a" * 50
+    with pytest.raises(UserError, match="in.txt, line 2: the text has 51 characters; expected at most 50"):
+        next(lines)
+
+
 def test_inputs_are_never_overwritten(output: str, tmp_path: pathlib.Path):
     for name in ("a.npy", "b.npy.tokens.jsonl", "vocab.txt"):
         (tmp_path / name).write_text("a text\n")

@@ -243,6 +243,17 @@ def test_answers_go_by_the_id_of_the_row_and_a_text_file_has_a_text_a_line(tmp_p
     assert found == [TextExample("1", "one, two"), TextExample("3", '"three')]
 
 
+@pytest.mark.parametrize("name", ["train.csv", "train.tsv", "train.jsonl", "train.txt"])
+def test_a_text_longer_than_any_book_is_a_bad_row(name: str, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tables, "MAX_CHARACTERS", 50)
+    content = {"jsonl": '{"text": "%s"}\n{"text": "%s"}\n', "txt": "%s\n%s\n"}.get(name.split(".")[1], "text\n%s\n%s\n")
+    bad_rows = KeptRows()
+    path = written(tmp_path, content % ("a" * 51, "b" * 50), name)
+    assert [row for _, row in tables.read_rows(str(path), bad_rows)] == [{"text": "b" * 50}]
+    (problem,) = bad_rows.problems
+    assert problem.endswith(": text has 51 characters; expected at most 50: cut it into several texts")
+
+
 def test_a_wide_table_is_read_in_linear_time(tmp_path):
     """With a comparison of every two of 200,000 columns this would take an hour."""
     count = 200_000
