@@ -180,7 +180,6 @@ def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_f
     np.testing.assert_allclose(np.load(tmp_path / "a.npy"), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("output", ["./a.npy", "b.npy", "vocab.txt"])
 def test_a_line_longer_than_any_book_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tables, "MAX_CHARACTERS", 50)
     (tmp_path / "in.txt").write_text("a" * 50 + "\n" + "b" * 51 + "\n")
@@ -190,6 +189,7 @@ def test_a_line_longer_than_any_book_is_named(tmp_path: pathlib.Path, monkeypatc
         next(lines)
 
 
+@pytest.mark.parametrize("output", ["./a.npy", "b.npy", "vocab.txt"])
 def test_inputs_are_never_overwritten(output: str, tmp_path: pathlib.Path):
     for name in ("a.npy", "b.npy.tokens.jsonl", "vocab.txt"):
         (tmp_path / name).write_text("a text\n")
