@@ -68,7 +68,7 @@ MUTATIONS = [
     M("data_gen/vectorized.py", "others += (others >= owner) & (total > 1)", "others += 0 * owner", _FAST),
     M("data_gen/vectorized.py", "is_swapped = random.uniform(len(starts)) < 0.5", "is_swapped = random.uniform(len(starts)) < 0.4", _OBJECTIVES),
     M("data_gen/vectorized.py", "begins[position] + next(targets)", "begins[position] + next(targets) + 1", _OBJECTIVES),
-    M("official_bert/tokenization/pairs.py", "longer = a if len(a) > len(b) else b", "longer = a if len(a) >= len(b) else b", _REFERENCE),
+    M("official_bert/tokenization/pairs.py", "longer = 0 if left_a > left_b else 1", "longer = 0 if left_a >= left_b else 1", _REFERENCE),
     M("official_bert/tokenization/pairs.py", "(a if len(a) > len(b) else b).pop()", "(a if len(a) >= len(b) else b).pop()", "tests/tasks/test_glue.py"),
     M("official_bert/tokenization/pairs.py", "segment_ids += [1] * (len(b) + 1)", "segment_ids += [1] * len(b) + [0]", _REFERENCE),
     # Optimizer and schedule.
