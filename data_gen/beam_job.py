@@ -16,8 +16,7 @@ import numpy as np
 from data_gen import token_store
 from data_gen.options import RecordOptions
 from data_gen.token_store import TokenStore
-from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import beam_runner, files
 
 # The files of a part or corpus. The last one exists only if all are complete.
 CORPUS_FILES = (token_store.IDS, token_store.SENTENCES, token_store.DOCUMENTS, token_store.COMPLETE)
@@ -51,16 +50,9 @@ class Job:
         """The file with the formats of the input files, a line each."""
         return os.path.join(self.folder, "formats.txt")
 
-    @contextlib.contextmanager
-    def reporting_errors(self) -> Iterator[None]:
-        """Writes a user's error to a file, because a runner shows no more than a traceback of it."""
-        try:
-            yield
-        except (UserError, OSError) as error:
-            message = str(error) if isinstance(error, UserError) else f"a worker could not read or write: {error}"
-            with contextlib.suppress(UserError):
-                files.write_text(self.error, message)
-            raise UserError(message) from error
+    def reporting_errors(self) -> contextlib.AbstractContextManager[None]:
+        """Within its context a user's error is written to a file, because a runner shows no more than a traceback."""
+        return beam_runner.reporting_errors(self.error)
 
 
 @contextlib.contextmanager

@@ -14,15 +14,11 @@ equals the result of the other run.
 """
 
 import dataclasses
-import logging
 import os
 import uuid
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.runners.runner import PipelineState
 
 from data_gen import beam_steps, outputs, pipeline, text_formats
 from data_gen.beam_job import Job
@@ -30,7 +26,7 @@ from data_gen.options import RecordOptions
 from data_gen.record_summary import RecordSummary
 from official_bert.data import manifest
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import beam_runner, files
 
 
 def create_pretraining_data(options: RecordOptions, beam_arguments: list[str]) -> RecordSummary:
@@ -74,46 +70,12 @@ def _create_locked(options: RecordOptions, beam_arguments: list[str], paths: lis
     print(f"working folder, removed at the end: {folder}")
     try:
         files.copy(options.vocab_file, everywhere.vocab_file)
-        _run(job, beam_arguments)
+        beam_runner.run_pipeline(lambda root: _build(root, job), beam_arguments, job.error)
         if options.input_format == "auto":
             print(text_formats.describe_formats(files.read_text(job.formats).splitlines()))
-    except Exception as error:
-        if files.exists(job.error):
-            raise UserError(files.read_text(job.error)) from error
-        raise
     finally:
         files.remove_folder(folder)
     return RecordSummary.of(manifest.Manifest.read(manifests[0]).statistics)
-
-
-def _run(job: Job, arguments: list[str]) -> None:
-    options = PipelineOptions(arguments)
-    runner = options.view_as(StandardOptions).runner
-    if runner in (None, "DirectRunner"):
-        unknown = options.get_all_options(retain_unknown_options=True).keys() - options.get_all_options().keys()
-        if unknown:  # other runners may know them
-            raise UserError(f"Beam's DirectRunner has no option --{' and no --'.join(sorted(unknown))}")
-        # Beam's own choice for this name would first try to download a program.
-        runner = FnApiRunner()
-        logging.getLogger("apache_beam.runners.common").addFilter(_is_a_defect)
-    try:
-        work = beam.Pipeline(runner=runner, options=options)
-    except (ValueError, ImportError) as error:
-        raise UserError(f"Beam refuses its options: {' '.join(str(error).split())}") from error
-    _build(work, job)
-    result = work.run()
-    try:
-        state = result.wait_until_finish()
-    except KeyboardInterrupt:
-        result.cancel()  # it would go on, without its working folder
-        raise
-    if state not in (None, PipelineState.DONE):
-        raise UserError(f"the job on Beam ended in the state {state}; see the runner's own log")
-
-
-def _is_a_defect(record: logging.LogRecord) -> bool:
-    """Whether an error should be logged with its traceback; others are shown as one line at the end."""
-    return not (record.exc_info and isinstance(record.exc_info[1], UserError))
 
 
 def _build(root: Any, job: Job) -> None:

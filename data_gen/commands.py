@@ -31,15 +31,11 @@ MAKE_RECORDS = Command(
 
 
 def _make_records_on_beam(options: RecordOptions, beam_arguments: list[str]) -> None:
-    import logging
+    from official_bert.utils.beam_runner import import_beam
 
-    from data_gen import outputs
+    import_beam()
+    from data_gen import beam_pipeline, outputs
 
-    logging.disable(logging.WARNING)  # Beam tells of optional packages that are not there
-    try:
-        from data_gen import beam_pipeline
-    finally:
-        logging.disable(logging.NOTSET)
     print(beam_pipeline.create_pretraining_data(options, beam_arguments))
     print(outputs.describe_outputs(options))
 

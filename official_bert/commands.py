@@ -8,12 +8,13 @@ import dataclasses
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.export.options import PortableOptions, SavedModelOptions
 from official_bert.finetuning.options import Options as FineTuningOptions
-from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, FillMaskOptions
+from official_bert.inference.options import BatchPredictionOptions, BeamOptions, FeatureOptions, FillMaskOptions
 from official_bert.original_flags import ALIASES, REFUSED
 from official_bert.pretraining.options import Options as PretrainingOptions
 from official_bert.serving.options import Options as ServingOptions
 from official_bert.tasks.options import TASK_OPTIONS, TaskOptions
 from official_bert.utils.allocator import tune_allocator
+from official_bert.utils.beam_runner import import_beam
 from official_bert.utils.command_line import Command, Variant
 
 
@@ -155,8 +156,15 @@ SERVE = Command(
 )
 
 
-def _predict(options: BatchPredictionOptions) -> None:
+def _predict(options: BatchPredictionOptions, beam: BeamOptions, beam_arguments: list[str]) -> None:
     tune_allocator()
+    if beam.beam:
+        import_beam()
+        from official_bert.inference import on_beam
+
+        print(on_beam.predict(options, beam.num_shards, beam_arguments))
+        return
+    beam.check_unused(beam_arguments)
     from official_bert.inference import batch_prediction
 
     print(batch_prediction.predict(options))
@@ -167,10 +175,16 @@ PREDICT = Command(
     summary="Answers a file of texts with an exported model.",
     main=_predict,
     extra="serve",
-    options=(BatchPredictionOptions,),
+    options=(BatchPredictionOptions, BeamOptions),
+    positional="-- Beam's options",
     examples=(
         "--export_dir=exports/sentiment --input_file=texts.csv --output_file=answers.jsonl",
         "--export_dir=exports/squad/1 --input_file=questions.jsonl --output_file=answers.jsonl --batch_size=64",
+        (
+            "--export_dir=gs://bucket/exports/sentiment --input_file='gs://bucket/texts-*.csv' "
+            "--output_file=gs://bucket/answers.jsonl --beam --num_shards=100 -- --runner=DataflowRunner --project=name "
+            "--region=europe-west4 --temp_location=gs://bucket/temporary"
+        ),
     ),
 )
 
@@ -194,8 +208,15 @@ FILL_MASK = Command(
 )
 
 
-def _extract_features(options: FeatureOptions) -> None:
+def _extract_features(options: FeatureOptions, beam: BeamOptions, beam_arguments: list[str]) -> None:
     tune_allocator()
+    if beam.beam:
+        import_beam()
+        from official_bert.inference import on_beam
+
+        print(on_beam.write_features(options, beam.num_shards, beam_arguments))
+        return
+    beam.check_unused(beam_arguments)
     from official_bert.inference import feature_extraction
 
     print(feature_extraction.write_features(options))
@@ -206,7 +227,8 @@ FEATURES = Command(
     summary="Writes the encoder's vectors of texts: of each token, of each word, or one for a text.",
     main=_extract_features,
     extra="data",
-    options=(FeatureOptions,),
+    options=(FeatureOptions, BeamOptions),
+    positional="-- Beam's options",
     aliases=ALIASES["extract_features"],
     refused=REFUSED["extract_features"],
     examples=(

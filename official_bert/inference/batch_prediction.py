@@ -22,7 +22,7 @@ from official_bert.utils.locks import lock_file
 from official_bert.utils.progress import Progress
 
 # So many batches are read at once and sorted by length, so that texts of a batch need little padding.
-_BATCHES_AT_ONCE = 16
+BATCHES_AT_ONCE = 16
 # Rows between two digests of the data, by which a run that goes on knows that they are the same.
 _ROWS_A_DIGEST = 64
 
@@ -36,18 +36,44 @@ def predict(options: BatchPredictionOptions) -> str:
         UserError: a row lacks an input (its line is named), the model is none or damaged, the output cannot be written
             or is an input, or the part is of another run.
     """
-    if options.batch_size < 1:
-        raise UserError(f"--batch_size={options.batch_size}; expected 1 or more")
+    check_batch_size(options)
     for path in (options.input_file, options.output_file):
         if files.is_remote(path):
-            raise UserError(f"{path} is on another machine; texts and answers are on this one's disk: copy them")
+            raise UserError(
+                f"{path} is on another machine; texts and answers are on this one's disk: copy them, or pass --beam"
+            )
     with lock_file(options.output_file, "output_file"):
         return _predict(options)
 
 
-def _predict(options: BatchPredictionOptions) -> str:
+def check_batch_size(options: BatchPredictionOptions) -> None:
+    """Raises a UserError if the batch size is none."""
+    if options.batch_size < 1:
+        raise UserError(f"--batch_size={options.batch_size}; expected 1 or more")
+
+
+def check_export(folder: str) -> tuple[list[str], dict[str, Any]]:
+    """Returns the names of an export's inputs, and the columns that its model was trained on.
+
+    Raises:
+        UserError: the export does not name its inputs, or is damaged.
+    """
+    metadata = exports.read_metadata(folder)
+    inputs, table = metadata.get("inputs"), metadata.get("table") or {}
+    if not isinstance(inputs, list):
+        raise UserError(f"{folder} does not name its inputs; make the export with export_saved_model")
+    checksums.check_files(folder)
+    return inputs, table
+
+
+def load_model(folder: str) -> Any:
+    """Returns the function from texts to answers of an export."""
     import tensorflow_text  # noqa: F401  (the operations of the exported tokenizer)
 
+    return tf.saved_model.load(folder).signatures[exports.DEFAULT_SIGNATURE]
+
+
+def _predict(options: BatchPredictionOptions) -> str:
     folder = exports.newest_version(options.export_dir)
     part, run = f"{options.output_file}.part", f"{options.output_file}.part.json"
     for path in (options.output_file, part, run):
@@ -55,25 +81,21 @@ def _predict(options: BatchPredictionOptions) -> str:
             raise UserError(f"--output_file would write {path}, which is a folder; give the name of a file")
         files.refuse_overwriting(path, "output_file", [options.input_file, *exports.files_of(folder)])
     files.check_writable(part)
-    metadata = exports.read_metadata(folder)
-    inputs, table = metadata.get("inputs"), metadata.get("table") or {}
-    if not isinstance(inputs, list):
-        raise UserError(f"{folder} does not name its inputs; make the export with export_saved_model")
-    checksums.check_files(folder)
+    inputs, table = check_export(folder)
     total, row_digests = _count_and_digest(
         options.input_file, inputs, table
     )  # every row is read before the first answer
-    identity = {"model": files.absolute(folder), "model_sha256": _model_digest(folder), "row_digests": row_digests}
+    identity = {"model": files.absolute(folder), "model_sha256": model_digest(folder), "row_digests": row_digests}
     done = _answers_to_keep(part, run, identity) if files.exists(part) else 0
     files.write_text(run, json.dumps(identity, indent=1) + "\n")
-    model = tf.saved_model.load(folder).signatures[exports.DEFAULT_SIGNATURE]
+    model = load_model(folder)
     progress = Progress("predicting", total - done, "texts")
     answered = 0
     rows = itertools.islice(read_rows(options.input_file, inputs, table), done, None)
-    while some := list(itertools.islice(rows, _BATCHES_AT_ONCE * options.batch_size)):
+    while some := list(itertools.islice(rows, BATCHES_AT_ONCE * options.batch_size)):
         try:
-            answers = _answers(model, some, options.batch_size)
-        except _RefusedRow as refused:
+            answers = answers_to(model, some, options.batch_size)
+        except RefusedRow as refused:
             number = done + answered + refused.number + 1
             raise UserError(
                 f"{options.input_file}: the model cannot answer row {number} (the header does not count): "
@@ -89,10 +111,15 @@ def _predict(options: BatchPredictionOptions) -> str:
     return f"written {options.output_file}: {total} answers{went_on}"
 
 
+def as_lines(answers: list[dict[str, Any]]) -> str:
+    """Returns answers as JSON lines."""
+    return "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+
+
 def _append(part: str, answers: list[dict[str, Any]]) -> None:
     try:
         with open(part, "a", encoding="utf-8") as writer:
-            writer.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+            writer.write(as_lines(answers))
     except OSError as error:
         raise UserError(
             f"cannot write {part}: {error.strerror or error}; the answers so far are kept there: mend it and give the "
@@ -111,7 +138,8 @@ def _count_and_digest(path: str, inputs: list[str], table: Mapping[str, Any]) ->
     return count, digests
 
 
-def _model_digest(folder: str) -> str:
+def model_digest(folder: str) -> str:
+    """Returns a SHA-256 of the names and contents of the files of an export that answers depend on."""
     digest = hashlib.sha256()
     for path in exports.files_of(folder):
         digest.update(f"{os.path.relpath(path, folder)} {files.sha256(path)}\n".encode())
@@ -197,7 +225,7 @@ def _check_unicode(path: str, line: int, name: str, text: str) -> None:
         ) from error
 
 
-class _RefusedRow(Exception):  # noqa: N818  (caught where the number of the row is known)
+class RefusedRow(Exception):  # noqa: N818  (caught where the number of the row is known)
     """The model cannot answer one of the rows.
 
     Args:
@@ -210,7 +238,7 @@ class _RefusedRow(Exception):  # noqa: N818  (caught where the number of the row
         self.number, self.reason = number, reason
 
 
-def _answers(model: Any, rows: list[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
+def answers_to(model: Any, rows: list[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
     """Returns the answers to rows in their order."""
     by_length = sorted(range(len(rows)), key=lambda number: len(str(rows[number])))
     answers: list[dict[str, Any]] = [{}] * len(rows)
@@ -228,7 +256,7 @@ def _run(model: Any, rows: list[dict[str, Any]], numbers: list[int]) -> list[exp
         return exports.split_rows({name: value.numpy() for name, value in model(**texts).items()})
     except (tf.errors.InvalidArgumentError, ValueError, TypeError) as error:  # the last two: of texts' shapes
         if len(numbers) == 1:
-            raise _RefusedRow(numbers[0], str(error).strip().splitlines()[0]) from error
+            raise RefusedRow(numbers[0], str(error).strip().splitlines()[0]) from error
         return [row for number in numbers for row in _run(model, rows, [number])]
 
 

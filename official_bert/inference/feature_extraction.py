@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from official_bert.checkpoints import loading
+from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
 from official_bert.inference import feature_files
 from official_bert.inference.features import FeatureExtractor
@@ -29,19 +30,11 @@ def write_features(options: FeatureOptions) -> str:
 
 
 def _write_features(options: FeatureOptions, format: str) -> str:
-    loaded = loading.load(options.init, options.vocab_file, options.do_lower_case)
-    extractor = FeatureExtractor(
-        loaded,
-        _numbers(options.layers),
-        options.pooling,
-        align=options.align,
-        max_seq_length=options.max_seq_length,
-        batch_size=options.batch_size,
-    )
+    extractor = make_extractor(options, loading.load(options.init, options.vocab_file, options.do_lower_case))
     progress = Progress("extracting", files.size(options.input_file) / 1e3, "kB")
     count = truncated = done = 0
     with feature_files.writer(options.output_file, format, extractor, options.pooling) as add:
-        for features in extractor.extract(_lines(options.input_file)):
+        for features in extractor.extract(read_lines(options.input_file)):
             add(features)
             count, truncated, done = (
                 count + 1,
@@ -52,6 +45,18 @@ def _write_features(options: FeatureOptions, format: str) -> str:
     return f"{count:,} texts in {options.output_file}; {truncated:,} were cut to {options.max_seq_length} tokens"
 
 
+def make_extractor(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:
+    """Returns what turns texts into vectors as the options say."""
+    return FeatureExtractor(
+        loaded,
+        _numbers(options.layers),
+        options.pooling,
+        align=options.align,
+        max_seq_length=options.max_seq_length,
+        batch_size=options.batch_size,
+    )
+
+
 def _numbers(layers: list[str]) -> list[int]:
     try:
         return [int(layer) for layer in layers]
@@ -59,7 +64,8 @@ def _numbers(layers: list[str]) -> list[int]:
         raise UserError(f"--layers={','.join(layers)}: expected numbers, such as -1,-2") from error
 
 
-def _lines(path: str) -> Iterator[str]:
+def read_lines(path: str) -> Iterator[str]:
+    """Yields the texts of a file, without line ends; a line that is not UTF-8 is a UserError with its number."""
     with files.open_bytes(path) as reader:
         for number, line in enumerate(reader, start=1):
             try:

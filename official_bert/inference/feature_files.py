@@ -5,6 +5,7 @@ T tokens of a text, L chosen layers, H hidden size
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import tempfile
@@ -44,7 +45,7 @@ def paths_of(path: str, format: str, pooling: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def writer(path: str, format: str, extractor: FeatureExtractor, pooling: str) -> Iterator[Add]:
+def writer(path: str, format: str, extractor: FeatureExtractor, pooling: str, first: int = 0) -> Iterator[Add]:
     """Yields a function that adds a text's vectors to a file, which appears whole when all is added.
 
     - npy: float32 [texts, L, H] if pooled, else [tokens of all texts, L, H], and beside it <path>.tokens.jsonl with a
@@ -59,6 +60,7 @@ def writer(path: str, format: str, extractor: FeatureExtractor, pooling: str) ->
         format: one of FEATURE_FORMATS but "auto".
         extractor: what makes the vectors.
         pooling: how.
+        first: the number of the first text, from which JSON lines count.
     """
     if format == ORIGINAL and pooling != NONE:
         raise UserError(f"the original's format has a vector for each token; with --pooling={pooling} take another")
@@ -80,7 +82,7 @@ def writer(path: str, format: str, extractor: FeatureExtractor, pooling: str) ->
         else:
             row = _original_row if format == ORIGINAL else _row
             with open(local, "w", encoding="utf-8") as lines:
-                numbers = iter(range(1 << 62))
+                numbers = itertools.count(first)
                 yield lambda features: _write_line(lines, row(next(numbers), features, extractor.layers))
 
 

@@ -100,13 +100,13 @@ class FeatureExtractor:
         self._tokenizer = loaded.tokenizer
         self._pooling, self._align, self._max_seq_length, self._batch_size = pooling, align, max_seq_length, batch_size
         per_text = 4 * max_seq_length * len(layers) * config.hidden_size
-        self._at_a_time = min(max(_BYTES_AT_A_TIME // per_text, batch_size), _BATCHES_AT_A_TIME * batch_size)
+        self.texts_at_a_time = min(max(_BYTES_AT_A_TIME // per_text, batch_size), _BATCHES_AT_A_TIME * batch_size)
         self._encode = _encoder_of_layers(loaded, layers)
 
     def extract(self, texts: Iterable[str]) -> Iterator[TextFeatures]:
         """Yields the vectors of each text, in order; memory does not grow with their number."""
         waiting = iter(texts)
-        while some := list(itertools.islice(waiting, self._at_a_time)):
+        while some := list(itertools.islice(waiting, self.texts_at_a_time)):
             prepared = [self._prepare(text) for text in some]
             order = sorted(range(len(prepared)), key=lambda number: len(prepared[number].input_ids))
             extracted: dict[int, TextFeatures] = {}

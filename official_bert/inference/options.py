@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from official_bert.errors import UserError
 from official_bert.utils.flags import option
 
 AUTO, NPY, PARQUET, JSONL, ORIGINAL = FEATURE_FORMATS = ("auto", "npy", "parquet", "jsonl", "original")
@@ -38,6 +39,27 @@ class FeatureOptions:
     batch_size: int = option(32, "How many texts are computed at a time.")
     vocab_file: str | None = option(None, "A vocab.txt, where the checkpoint has none.")
     do_lower_case: bool | None = option(None, "Whether the vocabulary is uncased, where the checkpoint does not say.")
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamOptions:
+    """The flags with which batch_predict and extract_features run on many machines."""
+
+    beam: bool = option(
+        False,
+        "Computes on Apache Beam, on many machines. --input_file may be a pattern, and all paths remote. Beam's own "
+        "options come behind a double dash.",
+    )
+    num_shards: int = option(
+        1, "With --beam: how many files to write, each by one worker. Given again, the command makes the missing ones."
+    )
+
+    def check_unused(self, beam_arguments: list[str]) -> None:
+        """Raises a UserError if something is given that only --beam takes."""
+        if beam_arguments:
+            raise UserError(f"unexpected argument {beam_arguments[0]!r}; options of Beam go with --beam")
+        if self.num_shards != 1:
+            raise UserError(f"--num_shards={self.num_shards} goes with --beam; without it there is one file")
 
 
 @dataclasses.dataclass(frozen=True)

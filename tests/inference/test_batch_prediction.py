@@ -63,12 +63,12 @@ def test_tables_are_read_with_quotes_and_line_ends_in_them(export_dir: str, tmp_
 @pytest.fixture
 def stopped(export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> BatchPredictionOptions:
     """The options of a run that has been stopped by Ctrl-C after 4 of 8 texts."""
-    monkeypatch.setattr(batch_prediction, "_BATCHES_AT_ONCE", 1)
+    monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 1)
     monkeypatch.setattr(batch_prediction, "_ROWS_A_DIGEST", 2)
     export = shutil.copytree(export_dir, tmp_path / "exports")
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": "a" * number}) + "\n" for number in range(8)))
     options = BatchPredictionOptions(str(export), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), batch_size=2)
-    answers, batches = batch_prediction._answers, []
+    answers, batches = batch_prediction.answers_to, []
 
     def interrupted(*given):
         batches.append(given)
@@ -77,7 +77,7 @@ def stopped(export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
         return answers(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(batch_prediction, "_answers", interrupted)
+        patch.setattr(batch_prediction, "answers_to", interrupted)
         with pytest.raises(KeyboardInterrupt):  # which utils/command_line.py answers with one line
             predict(options)
     return options
