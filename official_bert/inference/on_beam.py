@@ -102,7 +102,7 @@ def _digest(loaded: Loaded) -> str:
     """A SHA-256 of all that vectors depend on."""
     digest = hashlib.sha256(json.dumps([dataclasses.asdict(loaded.config), loaded.tokenizer.vocab]).encode())
     for variable in loaded.encoder.weights:
-        digest.update(np.ascontiguousarray(variable.numpy()))
+        digest.update(np.ascontiguousarray(variable.numpy()).data)
     return digest.hexdigest()
 
 

@@ -171,8 +171,8 @@ def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_f
         "--pooling=mean", "--max_seq_length=16",
     ]  # fmt: skip
     with lock_file(str(tmp_path / "a.npy"), "output_file"), pytest.raises(UserError, match="is in use"):
-        feature_extraction.write_features(*FEATURES.parse(flags))
-    said = feature_extraction.write_features(*FEATURES.parse(flags))
+        feature_extraction.write_features(FEATURES.parse(flags)[0])
+    said = feature_extraction.write_features(FEATURES.parse(flags)[0])
     assert "5 texts in" in said
     assert "1 were cut to 16 tokens" in said
     extractor = FeatureExtractor(official_bert.load(folder), [-1, 1], "mean", max_seq_length=16)

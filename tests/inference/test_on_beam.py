@@ -4,23 +4,26 @@ import json
 import pathlib
 import subprocess
 import sys
-import tarfile
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.checkpoints import loading
+from official_bert.checkpoints import finetuned, loading
 from official_bert.checkpoints.loading import Loaded
 from official_bert.commands import FEATURES, PREDICT
 from official_bert.errors import UserError
+from official_bert.export import saved_model
+from official_bert.export.options import SavedModelOptions
 from official_bert.inference import batch_prediction, exports, feature_extraction, features, on_beam
 from official_bert.inference.options import BatchPredictionOptions, BeamOptions, FeatureOptions
 from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.task_models import CLASSIFICATION
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
 from tests.conftest import ROOT, WORDS
+from tests.export.exported_models import CONFIG, model_of, task_spec_of
 
 PORTABLE = ["--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"]
 TEXTS = ["the cat " * (number * 7 % 11) + f"sat {number}" for number in range(27)]
@@ -220,32 +223,40 @@ def test_options_that_cannot_be_followed_are_refused(
     assert not list(tmp_path.glob("out*"))
 
 
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An export of a small classifier, whose answers differ from text to text."""
+    folder = tmp_path_factory.mktemp("classifier")
+    model, task_spec = model_of(CLASSIFICATION), task_spec_of(CLASSIFICATION)
+    finetuned.save(f"{folder}/model", model, task_spec, CONFIG, "\n".join(WORDS) + "\n", True)
+    return saved_model.export(SavedModelOptions(f"{folder}/model", f"{folder}/export"))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "runner", [PORTABLE, ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]], ids=["portable", "two"]
-)
-def test_an_export_answers_on_other_runners_as_on_one_machine(runner: list[str], tmp_path: pathlib.Path):
-    with tarfile.open(ROOT / "tests" / "golden" / "older_export.tar.gz") as archive:
-        archive.extractall(tmp_path / "export", filter="data")
-    texts = [" ".join(WORDS[5 + number % 7 : 7 + number * 3 % 11]) for number in range(200)]
-    write_texts(tmp_path, texts)
+def test_a_classifier_answers_on_the_portable_runner_as_on_one_machine(classifier: str, tmp_path: pathlib.Path):
+    write_texts(tmp_path, [" ".join(WORDS[5 + number % 7 : 7 + number * 3 % 11]) for number in range(200)])
+    on_beam.predict(beam_options(classifier, tmp_path), 3, PORTABLE)
+    expected = [json.loads(line) for line in local(classifier, tmp_path).splitlines()]
+    found = [json.loads(line) for line in joined(tmp_path, "out.jsonl", 3).splitlines()]
+    assert len({str(answer["probabilities"]) for answer in expected}) > 20
+    assert [answer["label"] for answer in found] == [answer["label"] for answer in expected]
+    probabilities = [[answer["probabilities"] for answer in answers] for answers in (found, expected)]
+    np.testing.assert_allclose(probabilities[0], probabilities[1], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_answers_of_one(export_dir: str, tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 16)  # as in the process that is started
+    write_texts(tmp_path, TEXTS * 4)
     arguments = [
-        sys.executable, "-m", "batch_predict", f"--export_dir={tmp_path}/export", "--batch_size=2",
+        sys.executable, "-m", "batch_predict", f"--export_dir={export_dir}", "--batch_size=2",
         f"--input_file={tmp_path}/part*.jsonl", f"--output_file={tmp_path}/out.jsonl", "--beam", "--num_shards=3",
-        "--", *runner,
+        "--", "--direct_running_mode=multi_processing", "--direct_num_workers=2",
     ]  # fmt: skip
     done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    options = BatchPredictionOptions(
-        f"{tmp_path}/export", f"{tmp_path}/all.jsonl", f"{tmp_path}/local.jsonl", batch_size=2
-    )
-    batch_prediction.predict(options)
-    expected = [json.loads(line) for line in (tmp_path / "local.jsonl").read_text().splitlines()]
-    found = [json.loads(line) for line in joined(tmp_path, "out.jsonl", 3).splitlines()]
-    assert len({str(answer["probabilities"]) for answer in expected}) > 5
-    assert [answer["labels"] for answer in found] == [answer["labels"] for answer in expected]
-    probabilities = [[answer["probabilities"] for answer in answers] for answers in (found, expected)]
-    np.testing.assert_allclose(probabilities[0], probabilities[1], atol=1e-6)
+    assert "out-00000-of-00003.jsonl ...: of 108 texts" in done.stdout
+    assert joined(tmp_path, "out.jsonl", 3) == local(export_dir, tmp_path)
 
 
 @pytest.mark.slow
