@@ -101,11 +101,20 @@ class Options:
     dtype: str = option("float32", "What the layers compute in; weights are float32.", _DTYPES, group=HARDWARE)
     distribution_strategy: str = option(
         STRATEGIES[0],
-        "Which devices train, evaluate and predict: the first GPU or else the CPU; all of this machine; all of the "
-        "machines in TF_CONFIG; a TPU.",
+        "Which devices train, evaluate and predict: the first GPU or else the CPU; all of this machine; all of several "
+        "machines; a TPU.",
         STRATEGIES,
         group=HARDWARE,
         free=True,
+    )
+    worker_hosts: list[str] = option(
+        [],
+        "host:port of each worker, the same list for all, for multi_worker; without it TF_CONFIG or SLURM's variables.",
+        group=HARDWARE,
+        free=True,
+    )
+    worker_index: int | None = option(
+        None, "Which of --worker_hosts this process is, from 0.", group=HARDWARE, free=True
     )
     use_tpu: bool = option(False, "Short for --distribution_strategy=tpu.", group=HARDWARE, free=True)
     tpu_name: str | None = option(

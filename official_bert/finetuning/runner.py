@@ -45,7 +45,10 @@ def run(options: Options) -> Scores:
 
 def strategy_of(options: Options) -> tf.distribute.Strategy:
     """Returns the strategy that the options name; a process has one over several workers, and one on a TPU."""
-    return distribution.get_strategy(options.strategy, options.tpu_name, options.tpu_zone, options.gcp_project)
+    return distribution.get_strategy(
+        options.strategy, options.tpu_name, options.tpu_zone, options.gcp_project,
+        worker_hosts=options.worker_hosts, worker_index=options.worker_index,
+    )  # fmt: skip
 
 
 def _run(options: Options, strategy: tf.distribute.Strategy) -> Scores:

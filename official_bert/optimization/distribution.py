@@ -3,7 +3,9 @@
 import contextlib
 import functools
 import importlib.util
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +13,7 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.optimization.choices import MIRRORED, MULTI_WORKER, ONE_DEVICE, STRATEGIES, TPU
 
+_TF_CONFIG = "TF_CONFIG"  # TensorFlow's own
 _LOST_WORKER = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -21,20 +24,30 @@ _LOST_WORKER = (
 
 
 def get_strategy(
-    name: str, tpu_name: str | None = None, tpu_zone: str | None = None, gcp_project: str | None = None
+    name: str,
+    tpu_name: str | None = None,
+    tpu_zone: str | None = None,
+    gcp_project: str | None = None,
+    *,
+    worker_hosts: Sequence[str] = (),
+    worker_index: int | None = None,
 ) -> tf.distribute.Strategy:
     """Returns the strategy of that name.
 
     Args:
         name: "one_device" (the first GPU, else the CPU), "mirrored" (all devices of this machine), "multi_worker" (all
-            devices of the machines in the environment variable TF_CONFIG), or "tpu".
+            devices of several machines), or "tpu".
         tpu_name: the TPU's name or grpc address; None or "local" for a TPU VM's own.
         tpu_zone: the TPU's zone; None where it can be detected.
         gcp_project: the project the TPU belongs to, likewise.
+        worker_hosts: host:port of each worker, for "multi_worker". Without them the environment variable TF_CONFIG or
+            else SLURM's variables say them.
+        worker_index: which of them this process is.
 
     Raises:
-        UserError: the name is unknown, or there is no such device.
+        UserError: the name is unknown, there is no such device, or the workers contradict themselves.
     """
+    set_workers(name, worker_hosts, worker_index)
     if name == ONE_DEVICE:
         return tf.distribute.OneDeviceStrategy("GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0")
     if name == MIRRORED:
@@ -72,6 +85,68 @@ def _tpu(name: str, zone: str | None, project: str | None) -> tf.distribute.Stra
             "--tpu_zone and --gcp_project where they are not this machine's, or another --distribution_strategy"
         ) from error
     return tf.distribute.TPUStrategy(resolver)
+
+
+def set_workers(name: str, worker_hosts: Sequence[str], worker_index: int | None) -> None:
+    """Sets the environment variable TF_CONFIG, by which TensorFlow finds the workers, where a flag or SLURM says them.
+
+    Args:
+        name: of the strategy.
+        worker_hosts: host:port of each worker, in an order that is the same for all.
+        worker_index: which of them this process is.
+
+    Raises:
+        UserError: hosts and index do not go together or contradict TF_CONFIG, or SLURM's variables cannot be used.
+    """
+    if name != MULTI_WORKER:
+        if worker_hosts or worker_index is not None:
+            raise UserError(f"--worker_hosts and --worker_index go with --distribution_strategy={MULTI_WORKER}")
+        return
+    before = os.environ.get(_TF_CONFIG)
+    if worker_hosts:
+        hosts, index = _checked_workers(worker_hosts, worker_index)
+    elif worker_index is not None:
+        raise UserError(f"--worker_index={worker_index} needs --worker_hosts, whose number it is")
+    elif before is None and os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        hosts, index = _slurm_workers()
+    else:
+        return
+    config = json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}})
+    if before not in (None, config):
+        raise UserError(f"--worker_hosts contradicts the environment variable {_TF_CONFIG}; give one of the two")
+    os.environ[_TF_CONFIG] = config
+
+
+def _checked_workers(hosts: Sequence[str], index: int | None) -> tuple[list[str], int]:
+    addresses = [host.rpartition(":") for host in hosts]
+    if not all(host and port.isdigit() for host, _, port in addresses) or len(set(hosts)) < len(hosts):
+        raise UserError(f"--worker_hosts={','.join(hosts)}: expected different addresses, as in host0:2222,host1:2222")
+    if index is None or not 0 <= index < len(hosts):
+        shown = "missing" if index is None else index
+        raise UserError(f"--worker_index is {shown}; expected 0 to {len(hosts) - 1}, of --worker_hosts the one here")
+    return list(hosts), index
+
+
+def _slurm_workers() -> tuple[list[str], int]:
+    """The workers of a step of SLURM, one a task, by its environment variables; and which of them this process is."""
+    tasks = int(os.environ["SLURM_STEP_NUM_TASKS"])
+    try:
+        # Which GPUs a task sees is left to SLURM; the resolver would count them with nvidia-smi, and share them out.
+        resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
+            gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False
+        )
+        hosts = [str(host) for host in resolver.cluster_spec().as_dict()["worker"]]
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"SLURM's variables do not say the workers: {error}; give --worker_hosts") from error
+    index = int(resolver.task_id)
+    # The resolver sorts hosts by name; SLURM counts its tasks in its own order, in which n2 comes before n10.
+    here = os.environ.get("SLURMD_NODENAME")
+    if here and hosts[index].rpartition(":")[0] != here:
+        raise UserError(
+            f"SLURM runs task {index} on {here}, and TensorFlow's resolver takes it for {hosts[index]}, because it "
+            f"sorts the hosts by name ({', '.join(hosts)}); give --worker_hosts and --worker_index=$SLURM_PROCID"
+        )
+    return hosts, index
 
 
 def needs_static_shapes(strategy: tf.distribute.Strategy) -> bool:

@@ -203,6 +203,15 @@ class Options:
         group=HARDWARE,
         free=True,
     )
+    worker_hosts: list[str] = option(
+        [],
+        "host:port of each worker, the same list for all, for multi_worker; without it TF_CONFIG or SLURM's variables.",
+        group=HARDWARE,
+        free=True,
+    )
+    worker_index: int | None = option(
+        None, "Which of --worker_hosts this process is, from 0.", group=HARDWARE, free=True
+    )
     dtype: str = option(
         "float32", "Of the computation; weights, softmax and losses are float32.", tuple(DTYPES), group=HARDWARE
     )
@@ -230,7 +239,7 @@ class Options:
     )
 
     def __post_init__(self) -> None:
-        may_be_zero = {"num_warmup_steps", "random_seed", "eval_steps"}
+        may_be_zero = {"num_warmup_steps", "random_seed", "eval_steps", "worker_index"}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             least = 0 if field.name in may_be_zero or field.name.startswith("phase2_num_") else 1

@@ -27,7 +27,10 @@ def run(options: Options) -> int:
         UserError: an option, a file or the output folder is wrong; what was saved stays as it is.
     """
     # First of all: a strategy over several workers must be created before TensorFlow does anything else.
-    strategy = distribution.get_strategy(options.strategy, options.tpu_name, options.tpu_zone, options.gcp_project)
+    strategy = distribution.get_strategy(
+        options.strategy, options.tpu_name, options.tpu_zone, options.gcp_project,
+        worker_hosts=options.worker_hosts, worker_index=options.worker_index,
+    )  # fmt: skip
     is_chief = strategy.extended.should_checkpoint  # of several workers, one writes
     lock = lock_folder(options.output_dir, "output_dir") if is_chief else contextlib.nullcontext()
     with distribution.naming_lost_workers(strategy), lock:

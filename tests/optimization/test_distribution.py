@@ -1,0 +1,94 @@
+"""Which workers there are, from flags, TF_CONFIG or SLURM's variables. What they compute is tested where they train."""
+
+import json
+import os
+
+import pytest
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.optimization.distribution import get_strategy, set_workers
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The environment, without what says workers; what a test sets is unset again."""
+    for name in ["TF_CONFIG", *(name for name in os.environ if name.startswith("SLURM"))]:
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def resolved() -> tuple[list[str], str, int]:
+    """The workers and this process' task, as TensorFlow's strategy will read them."""
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return resolver.cluster_spec().as_dict()["worker"], resolver.task_type, resolver.task_id
+
+
+def test_a_list_of_hosts_becomes_the_cluster():
+    set_workers("multi_worker", ["a:2222", "[::1]:2222"], 1)
+    assert resolved() == (["a:2222", "[::1]:2222"], "worker", 1)
+    set_workers("multi_worker", ["a:2222", "[::1]:2222"], 1)  # twice in a process, as in a sweep
+    with pytest.raises(UserError, match="contradicts the environment variable TF_CONFIG; give one of the two"):
+        set_workers("multi_worker", ["a:2222", "[::1]:2222"], 0)
+
+
+@pytest.mark.parametrize(("name", "hosts", "index", "message"), [
+    ("mirrored", ["a:1", "b:1"], 0, "go with --distribution_strategy=multi_worker"),
+    ("one_device", [], 0, "go with --distribution_strategy=multi_worker"),
+    ("multi_worker", ["a:1", "b:1"], None, "--worker_index is missing; expected 0 to 1"),
+    ("multi_worker", ["a:1", "b:1"], 2, "--worker_index is 2; expected 0 to 1"),
+    ("multi_worker", [], 0, "--worker_index=0 needs --worker_hosts"),
+    ("multi_worker", ["a", "b:1"], 0, "--worker_hosts=a,b:1: expected different addresses"),
+    ("multi_worker", ["a:1", "a:1"], 0, "expected different addresses"),
+])  # fmt: skip
+def test_workers_that_do_not_fit_are_refused(name: str, hosts: list[str], index: int | None, message: str):
+    with pytest.raises(UserError, match=message):
+        get_strategy(name, worker_hosts=hosts, worker_index=index)
+    assert "TF_CONFIG" not in os.environ
+
+
+def slurm(environment: pytest.MonkeyPatch, nodes: str, per_node: str, tasks: int, task: int, here: str) -> None:
+    """Sets the variables that SLURM gives the tasks of a step."""
+    variables = {"STEP_NODELIST": nodes, "STEP_TASKS_PER_NODE": per_node, "STEP_NUM_TASKS": tasks, "PROCID": task}
+    for name, value in variables.items():
+        environment.setenv(f"SLURM_{name}", str(value))
+    environment.setenv("SLURMD_NODENAME", here)
+
+
+def test_slurm_says_the_workers(environment: pytest.MonkeyPatch):
+    slurm(environment, "gpu[08-09,11]", "2(x2),1", tasks=5, task=3, here="gpu09")
+    set_workers("multi_worker", [], None)
+    hosts = ["gpu08:8888", "gpu08:8889", "gpu09:8888", "gpu09:8889", "gpu11:8888"]
+    assert resolved() == (hosts, "worker", 3)
+    assert "CUDA_VISIBLE_DEVICES" not in json.loads(os.environ["TF_CONFIG"])
+
+
+def test_flags_and_tf_config_count_before_slurm(environment: pytest.MonkeyPatch):
+    slurm(environment, "n[1-2]", "1(x2)", tasks=2, task=1, here="n2")
+    set_workers("one_device", [], None)
+    assert "TF_CONFIG" not in os.environ
+    set_workers("multi_worker", ["a:1", "b:1"], 0)
+    given = os.environ["TF_CONFIG"]
+    set_workers("multi_worker", [], None)
+    assert os.environ["TF_CONFIG"] == given
+
+
+def test_a_step_of_one_task_is_one_worker(environment: pytest.MonkeyPatch):
+    slurm(environment, "n1", "1", tasks=1, task=0, here="n1")
+    set_workers("multi_worker", [], None)
+    assert "TF_CONFIG" not in os.environ
+
+
+def test_hosts_that_slurm_orders_otherwise_are_refused(environment: pytest.MonkeyPatch):
+    """TensorFlow's resolver sorts n10 before n2; the workers would look for each other at the wrong hosts."""
+    slurm(environment, "n[2,10]", "1(x2)", tasks=2, task=0, here="n2")
+    with pytest.raises(UserError, match="SLURM runs task 0 on n2, and TensorFlow's resolver takes it for n10:8888"):
+        set_workers("multi_worker", [], None)
+
+
+def test_slurms_variables_that_are_incomplete_are_refused(environment: pytest.MonkeyPatch):
+    slurm(environment, "n[1-2]", "1(x2)", tasks=2, task=1, here="n2")
+    environment.delenv("SLURM_STEP_NODELIST")
+    with pytest.raises(UserError, match="SLURM's variables do not say the workers: .*; give --worker_hosts"):
+        set_workers("multi_worker", [], None)
