@@ -270,7 +270,7 @@ def test_two_devices_equal_one():
 def test_two_workers_equal_one(
     tiny_config: BertConfig, record_files: list[str], tmp_path: pathlib.Path, vocab_file: str
 ):
-    """A real launch of two processes, by the command, stopped by a signal to one of them and taken up again."""
+    """A real launch of two processes, by the command, stopped by a signal to one, by its loss, and taken up again."""
     (tmp_path / "config.json").write_text(without_dropout(tiny_config).to_json())
     command = [
         sys.executable, "-m", "run_pretraining", f"--input_file={','.join(record_files)}", "--do_train",
@@ -284,7 +284,7 @@ def test_two_workers_equal_one(
             probe.bind(("127.0.0.1", 0))
             ports.append(probe.getsockname()[1])
 
-    def launch(steps: int) -> list[subprocess.Popen[str]]:
+    def launch(steps: int, by_flags: bool = True) -> list[subprocess.Popen[str]]:
         processes = []
         for index in range(2):
             cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
@@ -296,12 +296,15 @@ def test_two_workers_equal_one(
             whole = [*command, f"--output_dir={tmp_path}/two", f"--num_train_steps={steps}"]
             whole += ["--distribution_strategy=multi_worker", "--gradient_accumulation_steps=2"]
             whole.append("--allow_changes=num_train_steps")
+            if by_flags:
+                del environment["TF_CONFIG"]
+                whole += [f"--worker_hosts={','.join(cluster['worker'])}", f"--worker_index={index}"]
             pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
             processes.append(subprocess.Popen(whole, cwd=ROOT, env=environment, text=True, **pipes))
         return processes
 
     # The learning rate depends on the number of steps, so that this first run is of as many as the whole.
-    processes = launch(10)
+    processes = launch(10, by_flags=False)
     outputs = [process.communicate(timeout=180)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     flags = [f"--output_dir={tmp_path}/one", "--num_train_steps=10"]
@@ -318,12 +321,17 @@ def test_two_workers_equal_one(
         for name in ("masked_lm_loss", "next_sentence_loss", "gradient_norm"):
             assert found[name] == pytest.approx(expected[name], rel=1e-4), name
 
+    def launch_and_wait() -> list[subprocess.Popen[str]]:
+        """Launches a long run, and waits for some steps."""
+        lines = len(read_log(f"{tmp_path}/two", "train"))
+        processes = launch(1_000_000)
+        deadline = time.monotonic() + 120
+        while len(read_log(f"{tmp_path}/two", "train")) < lines + 3 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return processes
+
     # A signal to the worker that does not save stops both, after a save.
-    processes = launch(1_000_000)
-    log = tmp_path / "two" / "train.jsonl"
-    deadline = time.monotonic() + 120
-    while len(read_log(str(log.parent), "train")) < 8 and time.monotonic() < deadline:
-        time.sleep(0.2)
+    processes = launch_and_wait()
     processes[1].send_signal(signal.SIGTERM)
     outputs = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * 2, outputs
@@ -331,6 +339,14 @@ def test_two_workers_equal_one(
     assert len(steps) == 1
     step = int(steps.pop())
     assert tf.train.latest_checkpoint(f"{tmp_path}/two").endswith(f"ckpt-{step}")
+
+    # Where one is lost, the other ends and says so.
+    processes = launch_and_wait()
+    processes[1].kill()
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert processes[0].returncode == 1
+    assert "error: another worker was lost, or cannot be reached" in outputs[0]
+    step = int(tf.train.latest_checkpoint(f"{tmp_path}/two").rpartition("-")[2])
 
     # Both go on from that save, with the step and the records that follow it.
     processes = launch(step + 4)
