@@ -55,6 +55,7 @@ ALLOWED_SKIPS = (
     "there is no Chromium on this machine",
     "the C library is not glibc",
     "nothing changes on a machine of so many processors",
+    "TensorFlow is built without CUDA",
 )
 _STARTED, _FIRST = pytest.StashKey[float](), pytest.StashKey[float]()
 _OUT_OF_TIME = "not reached within the {minutes} minutes of --minutes; other tests come first in the next run"
