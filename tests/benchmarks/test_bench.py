@@ -40,3 +40,13 @@ def test_the_pictures_of_growth_show_every_point(tmp_path: pathlib.Path):
     assert markers > sum(map(len, (growth.LENGTHS, growth.BATCHES, growth.MEMORY)))
     lines = growth.table("Size", results["Size, length 128, batch 16"]).splitlines()
     assert lines[-1] == "| base | 128 | 16 | no | 160.0 | 20,480 | 2.50 | 1,000 |"
+
+
+def test_chips_take_as_many_records_as_their_operations_allow():
+    from benchmarks import feeding
+
+    # BERT-Base's step over 256 records has 17.9 TFLOP at length 128, 77.1 at 512 (configs/eight_gpus.flagfile).
+    assert feeding.taken_a_second(128, 256, 256) == pytest.approx(256 * 8 * 197e12 / 2 / 17.9e12, rel=0.01)
+    assert feeding.taken_a_second(512, 256, 64) == pytest.approx(256 * 8 * 197e12 / 2 / (77.1e12 / 4), rel=0.01)
+    shown = feeding.table({(128, "parsed"): feeding.Rate(wall=2000.0, cpu=1500.0, taken=3000.0)})
+    assert shown.splitlines()[-1] == "| 128 | parsed | 2,000 | 1,500 | 3,000 | 2.0 |"
