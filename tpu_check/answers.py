@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 _GIB = 2**30
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": _GIB, "T": 2**40}
@@ -26,6 +26,7 @@ class Compiled:
     Attributes:
         device: what the compiler calls the TPU.
         flops: floating-point operations.
+        bytes_accessed: what all operations read and write, by the compiler's account, on-chip memory included.
         peak_bytes: the most memory in use at once, weights and optimizer included.
         variable_bytes: memory of weights and optimizer.
         collectives: kind, number of operations and bytes of what is exchanged between replicas.
@@ -33,6 +34,7 @@ class Compiled:
 
     device: str
     flops: float
+    bytes_accessed: float
     peak_bytes: int
     variable_bytes: int
     collectives: list[tuple[str, int, int]]
@@ -86,6 +88,26 @@ def collectives(hlo: str) -> list[tuple[str, int, int]]:
 def _bytes(array: tuple[str, str, str]) -> int:
     _, bits, shape = array
     return math.prod(int(size) for size in shape.split(",") if size) * int(bits or 8) // 8
+
+
+def cells_of(answer: Compiled | Refused | str, batch: int) -> tuple[str, str, str, str, str]:
+    """Returns the cells of a table: rows of a replica, TFLOP, GiB of memory, what is exchanged, and whether it fits.
+
+    Args:
+        answer: of the compiler, or why there is none.
+        batch: rows of a replica.
+    """
+    if not isinstance(answer, Compiled):
+        return f"{batch:,}", "-", "-", "-", f"no: {answer}" if isinstance(answer, Refused) else answer
+    exchanged = ", ".join(f"{number} {kind}: {size / 1e6:,.0f} MB" for kind, number, size in answer.collectives)
+    memory = f"{answer.peak_bytes / 2**30:.2f}"
+    return f"{batch:,}", f"{answer.flops / 1e12:.2f}", memory, exchanged or "nothing", "yes"
+
+
+def as_table(rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table in Markdown; the first row is its head."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 def largest_fitting(fits: Callable[[int], bool], start: int) -> int:

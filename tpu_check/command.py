@@ -1,142 +1,116 @@
-"""The check itself: from the flags of run_pretraining to what a TPU's compiler says of its step."""
+"""The check itself: from the flags of run_pretraining or run_finetuning to what a TPU's compiler says of the steps."""
 
 import dataclasses
 import importlib.metadata
 import sys
 import time
-from typing import Any
 
-from official_bert.data import record_schema
 from official_bert.errors import UserError
-from official_bert.modeling.config import BertConfig
-from official_bert.optimization.choices import DTYPES
-from official_bert.pretraining import options as pretraining_options
+from official_bert.tasks.options import options_class
 from official_bert.utils import progress
-from official_bert.utils.flags import option
-from tpu_check import compiler
-from tpu_check.answers import Compiled, Refused, largest_fitting
+from tpu_check import compiler, steps
+from tpu_check.answers import Compiled, Refused, as_table, cells_of, largest_fitting
+from tpu_check.options import FineTuningStepOptions, Options, PretrainingStepOptions, TaskStepOptions
+from tpu_check.steps import ReplicaStep
 
-_TRAINING = {field.name: field for field in dataclasses.fields(pretraining_options.Options)}
-
-
-def _as_in_training(name: str) -> Any:
-    """The flag of run_pretraining: its default, help and choices."""
-    field = _TRAINING[name]
-    return dataclasses.field(default=field.default, default_factory=field.default_factory, metadata=field.metadata)
+OUT_OF_TIME = "not known: out of time"
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The flags of the check: those of run_pretraining that the step depends on, and some of its own."""
-
-    bert_config_file: str = _as_in_training("bert_config_file")
-    max_seq_length: int = _as_in_training("max_seq_length")
-    max_predictions_per_seq: int = _as_in_training("max_predictions_per_seq")
-    train_batch_size: int = _as_in_training("train_batch_size")
-    gradient_accumulation_steps: int = _as_in_training("gradient_accumulation_steps")
-    rematerialize: bool = _as_in_training("rematerialize")
-    dtype: str = _as_in_training("dtype")
-    optimizer: str = _as_in_training("optimizer")
-    freeze: list[str] = _as_in_training("freeze")
-    on_nonfinite: str = _as_in_training("on_nonfinite")
-    topology: str = option("v5e:2x4", "Kind and layout of the TPU: v5e:1x1, v5e:2x4, v6e:2x2, v4:2x2x1, v3:2x2 ...")
-    find_largest_batch: bool = option(True, "Whether to look for the largest batch that fits: minutes for BERT-Base.")
-    time_limit: int = option(1200, "Seconds after which the check ends with what it knows by then.")
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if field.type is int and getattr(self, field.name) < 1:
-                raise UserError(f"--{field.name} is {getattr(self, field.name)}; expected at least 1")
-        if self.dtype == "float16":
-            raise UserError("--dtype is float16, which is for GPUs; a TPU computes in bfloat16")
-
-
-class StepCheck:
-    """The step of a run, compiled for batches of any size.
+class StepCompiler:
+    """Compiles steps for a TPU, within a time limit for all of them.
 
     Args:
-        options: of the run.
+        topology: kind and layout.
+        time_limit: in seconds.
 
     Attributes:
-        batch: records of a replica.
+        topology: as given.
         replicas: of the topology.
 
     Raises:
-        UserError: something given is wrong, or this is not the environment of the check.
+        UserError: there is no such topology, or this is not the environment of the check.
     """
 
-    def __init__(self, options: Options) -> None:
-        config = BertConfig.from_json_file(options.bert_config_file)
-        if options.max_seq_length > config.max_position_embeddings:
-            raise UserError(
-                f"--max_seq_length is {options.max_seq_length}, but {options.bert_config_file} has "
-                f"max_position_embeddings {config.max_position_embeddings}"
-            )
+    def __init__(self, topology: str, time_limit: int) -> None:
         _check_environment()
-        self._options = options
-        self._deadline = time.monotonic() + options.time_limit
-        self.replicas = compiler.replicas_of(options.topology)
-        parts = options.gradient_accumulation_steps
-        if options.train_batch_size % (self.replicas * parts):
-            raise UserError(
-                f"--train_batch_size is {options.train_batch_size}; expected a multiple of the {self.replicas} "
-                f"replicas of {options.topology} times --gradient_accumulation_steps={parts}, {self.replicas * parts}"
-            )
-        self.batch = options.train_batch_size // self.replicas
-        from tpu_check import lowering  # late: it needs TensorFlow's TPU build
+        self.topology = topology
+        self._deadline = time.monotonic() + time_limit
+        self.replicas = compiler.replicas_of(topology)
 
-        self._lower = lowering.lower
-        self._pretrainer = lowering.build_pretrainer(
-            config,
-            dtype=DTYPES[options.dtype],
-            optimizer=options.optimizer,
-            frozen=options.freeze,
-            micro_batches=parts,
-            rematerialize=options.rematerialize,
-            skip_nonfinite=options.on_nonfinite == "skip",
-        )
-        self._schema = record_schema.pretraining_schema(options.max_seq_length, options.max_predictions_per_seq)
-
-    def __str__(self) -> str:
-        options, parts = self._options, self._options.gradient_accumulation_steps
-        return (
-            f"{self._pretrainer.model.count_params():,} parameters, length {options.max_seq_length}, "
-            f"{options.max_predictions_per_seq} predictions, {options.dtype}, {options.optimizer}\n"
-            f"{options.topology}: {self.replicas} replicas; a global batch of {options.train_batch_size:,} is "
-            f"{self.batch:,} per replica{f', in {parts} micro-batches' if parts > 1 else ''}"
-        )
-
-    def compiled(self, batch: int, quickly: bool) -> Compiled | Refused:
-        """Compiles the step for so many records of a replica.
+    def compiled(self, step: ReplicaStep, batch: int, quickly: bool = False) -> Compiled | Refused:
+        """Compiles a step for so many rows of a replica.
 
         Raises:
-            compiler.OutOfTimeError: the time limit of the options is over.
+            compiler.OutOfTimeError: the time limit is over.
         """
+        from tpu_check import lowering  # late: it needs TensorFlow's TPU build
+
         since = time.monotonic()
-        with progress.waiting(f"compiling for {batch:,} per replica"):
-            step = self._lower(self._pretrainer, self._schema, batch, self.replicas)
+        with progress.waiting(f"compiling the {step.name} for {batch:,} per replica"):
+            lowered = lowering.lower(step, batch, self.replicas)
             seconds = max(1.0, self._deadline - time.monotonic())
-            answer = compiler.compile_step(step, self._options.topology, quickly, seconds)
+            answer = compiler.compile_step(lowered, self.topology, quickly, seconds)
         if isinstance(answer, Compiled):
             # The compiler counts what is in a loop once; outside is the optimizer, less than a hundredth of it all.
-            answer = dataclasses.replace(answer, flops=answer.flops * self._options.gradient_accumulation_steps)
+            flops, accessed = answer.flops * step.repeats, answer.bytes_accessed * step.repeats
+            answer = dataclasses.replace(answer, flops=flops, bytes_accessed=accessed)
         verdict = answer if isinstance(answer, Refused) else f"fits, {answer.memory}"
         duration = progress.duration(time.monotonic() - since)
-        print(f"compiled for {batch:,} per replica: {verdict} ({duration})", file=sys.stderr, flush=True)
+        print(
+            f"compiled the {step.name} for {batch:,} per replica: {verdict} ({duration})", file=sys.stderr, flush=True
+        )
         return answer
 
 
-def run(options: Options) -> int:
-    """Says whether the step fits, and which batch would; returns 0 if it does, else 1.
+def run(
+    options: Options,
+    step_options: PretrainingStepOptions | FineTuningStepOptions,
+    task_options: TaskStepOptions | None = None,
+) -> int:
+    """Says whether the steps fit, and which batch would; returns 0 if they do, else 1.
 
     Raises:
         UserError: something given is wrong, or this is not the environment of the check.
     """
-    check = StepCheck(options)
-    print(check, flush=True)
+    if isinstance(step_options, PretrainingStepOptions):
+        return _check_pretraining(options, step_options)
+    assert task_options is not None
+    return _check_finetuning(options, step_options.resolved(options_class(options.task).defaults), task_options)
+
+
+def share_of_replica(options: PretrainingStepOptions, replicas: int, topology: str) -> int:
+    """Returns the records of a replica.
+
+    Raises:
+        UserError: the batch cannot be cut.
+    """
+    # Packed rows are cut into parts whatever the number of records.
+    parts = 1 if options.pack_sequences else options.gradient_accumulation_steps
+    if options.train_batch_size % (replicas * parts):
+        raise UserError(
+            f"--train_batch_size is {options.train_batch_size}; expected a multiple of the {replicas} replicas of "
+            f"{topology} times --gradient_accumulation_steps={parts}, {replicas * parts}"
+        )
+    return options.train_batch_size // replicas
+
+
+def _check_pretraining(options: Options, step_options: PretrainingStepOptions) -> int:
+    config = steps.read_config(step_options)
+    of_tpu = StepCompiler(options.topology, options.time_limit)
+    batch = share_of_replica(step_options, of_tpu.replicas, options.topology)
+    step, parameters = steps.pretraining_step(config, step_options, of_tpu.replicas)
+    parts = step_options.gradient_accumulation_steps
+    packed = f" packed into {step_options.packed_rows:,} rows" if step_options.packed_rows else ""
+    print(
+        f"{parameters:,} parameters, length {step_options.max_seq_length}, "
+        f"{step_options.max_predictions_per_seq} predictions, {step_options.dtype}, {step_options.optimizer}\n"
+        f"{options.topology}: {of_tpu.replicas} replicas; a global batch of {step_options.train_batch_size:,}{packed} "
+        f"is {batch:,} per replica{f', in {parts} micro-batches' if parts > 1 else ''}",
+        flush=True,
+    )
     # The default effort first, for its memory is what training will use; the search needs the verdict alone.
     try:
-        first = check.compiled(check.batch, quickly=False)
+        first = of_tpu.compiled(step, batch)
     except compiler.OutOfTimeError as error:
         raise UserError(
             f"the compiler did not end within --time_limit={options.time_limit} seconds, so that nothing is known of "
@@ -147,27 +121,60 @@ def run(options: Options) -> int:
     else:
         print(f"it does not fit: a replica {first}", flush=True)
     if options.find_largest_batch:
-        print(_largest_batch(check, options, isinstance(first, Compiled)))
+        print(_largest_batch(of_tpu, step, batch, parts, options, isinstance(first, Compiled)))
     return 0 if isinstance(first, Compiled) else 1
 
 
-def _largest_batch(check: StepCheck, options: Options, is_fitting: bool) -> str:
+def _check_finetuning(options: Options, step_options: FineTuningStepOptions, task_options: TaskStepOptions) -> int:
+    config = steps.read_config(step_options)
+    of_tpu = StepCompiler(options.topology, options.time_limit)
+    by_length, parameters = steps.finetuning_steps(config, options.task, step_options, task_options)
+    train_batch, predict_batch = step_options.train_batch_size or 0, step_options.eval_batch_size
+    # Where rows do not come out even, rows that weigh nothing are added.
+    rows, predicted = (-(-size // of_tpu.replicas) for size in (train_batch, predict_batch))
+    print(
+        f"{options.task}: {parameters:,} parameters, {step_options.dtype}; batches are padded to "
+        f"{', '.join(str(length) for length, _, _ in reversed(by_length))} tokens\n"
+        f"{options.topology}: {of_tpu.replicas} replicas; {train_batch:,} rows of a training batch are {rows:,} per "
+        f"replica, {predict_batch:,} of prediction {predicted:,}",
+        flush=True,
+    )
+    table = [("length", "step", "rows per replica", "TFLOP", "memory, GiB", "exchanged", "fits")]
+    verdicts: list[bool] = []
+    for length, training, prediction in by_length:
+        for kind, step, batch in (("training", training, rows), ("prediction", prediction, predicted)):
+            try:
+                answer: Compiled | Refused | str = of_tpu.compiled(step, batch)
+            except compiler.OutOfTimeError:
+                answer = OUT_OF_TIME
+            verdicts.append(isinstance(answer, Compiled))
+            table.append((str(length), kind, *cells_of(answer, batch)))
+    print(as_table(table), flush=True)
+    if options.find_largest_batch:
+        # The longest batches need the most memory, and all lengths have the same number of rows.
+        longest = by_length[0][1]
+        print(f"{longest.name}: {_largest_batch(of_tpu, longest, rows, 1, options, verdicts[0])}")
+    return 0 if all(verdicts) else 1
+
+
+def _largest_batch(
+    of_tpu: StepCompiler, step: ReplicaStep, batch: int, parts: int, options: Options, is_fitting: bool
+) -> str:
     """Looks for the largest batch that fits, and says which it is."""
-    parts = options.gradient_accumulation_steps
-    known = {check.batch // parts: is_fitting}
+    known = {batch // parts: is_fitting}
 
     def fits(micro_batch: int) -> bool:
         if micro_batch not in known:
-            known[micro_batch] = isinstance(check.compiled(micro_batch * parts, quickly=True), Compiled)
+            known[micro_batch] = isinstance(of_tpu.compiled(step, micro_batch * parts, quickly=True), Compiled)
         return known[micro_batch]
 
     try:
-        largest = parts * largest_fitting(fits, check.batch // parts)
+        largest = parts * largest_fitting(fits, batch // parts)
     except compiler.OutOfTimeError:
         return f"--time_limit={options.time_limit} seconds are over; {_known_so_far(known, parts)}"
     if not largest:
         return "not even one record at a time fits"
-    return f"the largest batch that fits, to an eighth: {largest:,} per replica, {largest * check.replicas:,} in all"
+    return f"the largest batch that fits, to an eighth: {largest:,} per replica, {largest * of_tpu.replicas:,} in all"
 
 
 def _known_so_far(known: dict[int, bool], parts: int) -> str:

@@ -165,9 +165,11 @@ def _compile(path: str, devices: list[Any], variables: range, first_result: int,
             options.executable_build_options.memory_fitting_effort = -1.0
         compiled = devices[0].client.compile(module, _jax.DeviceList(tuple(devices)), options)
     costs, memory = compiled.cost_analysis(), compiled.get_compiled_memory_stats()
+    costs = costs[0] if isinstance(costs, list) else costs
     return Compiled(
         device=devices[0].device_kind,
-        flops=(costs[0] if isinstance(costs, list) else costs)["flops"],
+        flops=costs["flops"],
+        bytes_accessed=costs["bytes accessed"],
         peak_bytes=memory.peak_memory_in_bytes,
         variable_bytes=memory.alias_size_in_bytes,
         collectives=collectives(compiled.hlo_modules()[0].to_string()),

@@ -1,22 +1,16 @@
-"""The training step as a TPU's compiler takes it: traced without a TPU, with variables as arguments and results.
+"""A step as a TPU's compiler takes it: traced without a TPU, with variables as arguments and results.
 
 It needs the tensorflow-tpu package, whose lowering is the TPU's own, and uses interfaces that TensorFlow does not
 promise to keep: versions are pinned in requirements-tpu-check.txt.
-
-B batch of one replica
 """
 
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import resource_variable_ops
 
-from official_bert.data.record_schema import FLOAT, Schema
-from official_bert.modeling.config import BertConfig
-from official_bert.optimization.schedules import WarmupPolynomialDecay
-from official_bert.pretraining.train_step import Pretrainer
 from tpu_check.compiler import LoweredStep
 from tpu_check.functional import without_variables
+from tpu_check.steps import ReplicaStep
 
 
 class _ReplicaOfMany(tf.distribute.ReplicaContext):
@@ -37,37 +31,22 @@ class _ReplicaOfMany(tf.distribute.ReplicaContext):
         return tf.nest.map_structure(lambda x: tf.raw_ops.CrossReplicaSum(input=x, group_assignment=group), value)
 
 
-def build_pretrainer(config: BertConfig, **settings: Any) -> Pretrainer:
-    """Returns what run_pretraining would train, with variables that have shapes but no values, and cost no memory.
-
-    Args:
-        config: the model's sizes.
-        settings: of Pretrainer.
-    """
-    with tf.variable_creator_scope(_without_value):
-        schedule = WarmupPolynomialDecay(1e-4, num_steps=1_000_000, warmup_steps=10_000)
-        strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-        return Pretrainer(config=config, strategy=strategy, schedule=schedule, seed=0, **settings)
-
-
-def lower(pretrainer: Pretrainer, schema: Schema, batch: int, replicas: int) -> LoweredStep:
+def lower(step: ReplicaStep, batch: int, replicas: int) -> LoweredStep:
     """Traces the step of one of many replicas and lowers it for a TPU.
 
     Args:
-        pretrainer: from `build_pretrainer`.
-        schema: the features of a record.
-        batch: records of a replica, B.
+        step: of pre-training, fine-tuning or prediction.
+        batch: rows of a replica.
         replicas: how many replicas gradients are summed over.
     """
-    specs = [tf.TensorSpec((), tf.int32)]  # the replica's number
-    for feature in schema.values():
-        specs.append(tf.TensorSpec((batch, *feature.shape), tf.float32 if feature.dtype == FLOAT else tf.int32))
+    structure = step.arguments(batch)
+    specs = [tf.TensorSpec((), tf.int32), *tf.nest.flatten(structure)]  # the replica's number first
 
-    def step(replica: tf.Tensor, *features: tf.Tensor) -> dict[str, tf.Tensor]:
-        with pretrainer.strategy.scope(), _ReplicaOfMany(pretrainer.strategy, replica, replicas):
-            return pretrainer.replica_step(dict(zip(schema, features, strict=True)))
+    def of_replica(replica: tf.Tensor, *tensors: tf.Tensor) -> Any:
+        with step.strategy.scope(), _ReplicaOfMany(step.strategy, replica, replicas):
+            return step.function(*tf.nest.pack_sequence_as(structure, tensors))
 
-    traced = tf.function(step).get_concrete_function(*specs).graph
+    traced = tf.function(of_replica, autograph=False).get_concrete_function(*specs).graph
     variables = {variable.handle.ref(): variable for variable in traced.variables}
     captured = [variables[handle.ref()] for handle, _ in traced.captures]
     values = [tf.TensorSpec(variable.shape, variable.dtype) for variable in captured]
@@ -80,21 +59,3 @@ def lower(pretrainer: Pretrainer, schema: Schema, batch: int, replicas: int) -> 
     compiled = tf.function(pure, jit_compile=True, autograph=False)
     hlo = compiled.experimental_get_compiler_ir(*specs, *values)(stage="hlo_serialized", platform_name="TPU")
     return LoweredStep(hlo, range(arguments, arguments + len(values)), len(traced.outputs))
-
-
-def _without_value(_: Any, **given: Any) -> Any:
-    """Makes a variable in place of TensorFlow: its handle only."""
-    value = given["initial_value"]
-    if callable(value):
-        with tf.Graph().as_default():  # where nothing is computed
-            value = value()
-    value = tf.convert_to_tensor(value, given.get("dtype")) if not tf.is_tensor(value) else value
-    return resource_variable_ops.UninitializedVariable(
-        trainable=given.get("trainable"),
-        name=given.get("name"),
-        shape=value.shape,
-        dtype=value.dtype,
-        synchronization=given.get("synchronization"),
-        aggregation=given.get("aggregation"),
-        distribute_strategy=tf.distribute.get_strategy(),
-    )

@@ -8,20 +8,19 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.pretraining.options import Options as PretrainingOptions
 from official_bert.utils import files, progress
 from official_bert.utils.flags import option
-from tpu_check import compiler
-from tpu_check.answers import Compiled
-from tpu_check.command import Options as CheckOptions
-from tpu_check.command import StepCheck
+from tpu_check import compiler, steps
+from tpu_check.answers import Compiled, Refused, as_table, cells_of
+from tpu_check.command import OUT_OF_TIME, StepCompiler, share_of_replica
+from tpu_check.options import REFUSED, PretrainingStepOptions
 
 # The layout of a TPU's chips, by the name that it is rented by; a v3's number counts cores, two to a chip.
-_LAYOUTS = {
+LAYOUTS = {
     "v3": {8: "2x2", 32: "4x4", 128: "8x8"},
     "v5e": {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"},
 }
@@ -44,18 +43,18 @@ def topology_of(recipe: str) -> str:
     """
     match = _NAME.search(recipe)
     kind, number = (match[1], int(match[2])) if match else ("", 0)
-    layout = _LAYOUTS.get(kind, {}).get(number)
+    layout = LAYOUTS.get(kind, {}).get(number)
     if layout is None:
-        known = ", ".join(f"{kind}-{number}" for kind, layouts in _LAYOUTS.items() for number in layouts)
+        known = ", ".join(f"{kind}-{number}" for kind, layouts in LAYOUTS.items() for number in layouts)
         raise UserError(f"{recipe}: no TPU is known by its name; expected tpu_NAME.flagfile, with NAME one of {known}")
     return f"{kind}:{layout}"
 
 
-def phases_of(recipe: str) -> list[CheckOptions]:
-    """Returns the options of the check for each phase of a recipe.
+def phases_of(recipe: str) -> list[PretrainingStepOptions]:
+    """Returns the options of the step of each phase of a recipe.
 
     Raises:
-        UserError: the file is missing, or a flag in it is unknown.
+        UserError: the file is missing, a flag in it is unknown, or the check does not know what it makes of the step.
     """
     flags: dict[str, str] = {}
     for number, line in enumerate(files.read_text(recipe).splitlines(), start=1):
@@ -63,16 +62,18 @@ def phases_of(recipe: str) -> list[CheckOptions]:
             name, _, value = shlex.split(line)[0].removeprefix("--").partition("=")
             if name not in {field.name for field in dataclasses.fields(PretrainingOptions)}:
                 raise UserError(f"{recipe}, line {number}: run_pretraining has no flag --{name}")
+            if name in REFUSED:
+                raise UserError(f"{recipe}, line {number}: --{name} is not a flag of the check: {REFUSED[name]}")
             flags[name] = value
-    first = {"topology": topology_of(recipe), "find_largest_batch": "false"}
-    fields = {field.name: field for field in dataclasses.fields(CheckOptions)}
-    first |= {name: value for name, value in flags.items() if name in fields}
-    phases = [first]
+    kinds = {field.name: field.type for field in dataclasses.fields(PretrainingStepOptions)}
+    phases = [{name: value for name, value in flags.items() if name in kinds}]
     if "phase2_num_train_steps" in flags:
         second = {name.removeprefix("phase2_"): value for name, value in flags.items() if name.startswith("phase2_")}
-        phases.append(first | {name: value for name, value in second.items() if name in fields})
-    kinds = {name: field.type for name, field in fields.items()}
-    return [CheckOptions(**{name: _parsed(value, kinds[name]) for name, value in phase.items()}) for phase in phases]
+        phases.append(phases[0] | {name: value for name, value in second.items() if name in kinds})
+    return [
+        PretrainingStepOptions(**{name: _parsed(value, kinds[name]) for name, value in phase.items()})
+        for phase in phases
+    ]
 
 
 def _parsed(value: str, kind: object) -> Any:
@@ -83,39 +84,29 @@ def _parsed(value: str, kind: object) -> Any:
 
 def run(options: Options) -> int:
     """Compiles every phase, prints a table, and returns how many phases do not fit or could not be compiled."""
-    recipes = options.recipes or files.glob("configs/tpu_*.flagfile")
-    rows = [("recipe", "TPU", "length", "records per replica", "TFLOP", "memory, GiB", "exchanged", "seconds")]
+    rows = [("recipe", "TPU", "length", "records per replica", "TFLOP", "memory, GiB", "exchanged", "fits", "took")]
     failures = 0
-    for recipe in recipes:
+    for recipe in options.recipes or files.glob("configs/tpu_*.flagfile"):
+        topology = topology_of(recipe)
         for phase in phases_of(recipe):
             since = time.monotonic()
-            phase = dataclasses.replace(phase, time_limit=options.time_limit)
-            row, fits = _compiled(phase)
+            cells, fits = _compiled(phase, StepCompiler(topology, options.time_limit))
             failures += not fits
-            seconds = progress.duration(time.monotonic() - since)
-            rows.append((os.path.basename(recipe), phase.topology, str(phase.max_seq_length), *row, seconds))
-            print(_table(rows[:1] + rows[-1:]), flush=True)
-    print("\n" + _table(rows))
+            took = progress.duration(time.monotonic() - since)
+            rows.append((os.path.basename(recipe), topology, str(phase.max_seq_length), *cells, took))
+            print(as_table(rows[:1] + rows[-1:]), flush=True)
+    print("\n" + as_table(rows))
     return failures
 
 
-def _compiled(options: CheckOptions) -> tuple[tuple[str, str, str, str], bool]:
-    """The row of a phase, and whether its step fits."""
-    check = StepCheck(options)
+def _compiled(options: PretrainingStepOptions, of_tpu: StepCompiler) -> tuple[tuple[str, ...], bool]:
+    """The cells of a phase, and whether its step fits."""
+    batch = share_of_replica(options, of_tpu.replicas, of_tpu.topology)
+    step, _ = steps.pretraining_step(steps.read_config(options), options, of_tpu.replicas)
     try:
-        answer = check.compiled(check.batch, quickly=False)
+        answer: Compiled | Refused | str = of_tpu.compiled(step, batch)
     except compiler.OutOfTimeError:
-        return (f"{check.batch:,}", "-", "not known: out of time", "-"), False
+        answer = OUT_OF_TIME
     except UserError as error:
-        return (f"{check.batch:,}", "-", f"not known: {error}", "-"), False
-    if not isinstance(answer, Compiled):
-        return (f"{check.batch:,}", "-", str(answer), "-"), False
-    exchanged = ", ".join(f"{number} {kind}: {size / 1e6:,.0f} MB" for kind, number, size in answer.collectives)
-    memory = f"{answer.peak_bytes / 2**30:.2f}"
-    return (f"{check.batch:,}", f"{answer.flops / 1e12:.2f}", memory, exchanged or "nothing"), True
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; the first row is its head."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+        answer = f"not known: {error}"
+    return cells_of(answer, batch), isinstance(answer, Compiled)

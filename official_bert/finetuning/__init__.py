@@ -1,4 +1,4 @@
 """Fine-tuning: options, the initial model, batches, the trainer, sweeps, distillation, and a report at the end.
 
-Imported by export and keras_models.
+Imported by export, keras_models and tpu_check.
 """

@@ -11,12 +11,11 @@ import pytest
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.modeling.config import BertConfig
-from official_bert.optimization.schedules import WarmupPolynomialDecay
-from official_bert.pretraining.train_step import Pretrainer
+from official_bert.tasks.options import TASK_OPTIONS
 from tests.conftest import ROOT
 from tpu_check import answers, command, compiler
 from tpu_check.functional import without_variables
+from tpu_check.options import FineTuningStepOptions, Options, PretrainingStepOptions, TaskStepOptions, variants
 
 
 @pytest.mark.parametrize("largest", [1, 2, 5, 8, 15, 16, 17, 63, 64, 100, 129, 255, 256, 1000])
@@ -65,7 +64,7 @@ def test_what_replicas_exchange_is_counted_in_operations_and_bytes():
 
 
 def test_statement_says_what_was_found():
-    compiled = answers.Compiled("TPU v5 lite", 4.5194e12, 4 * 2**30, 2**30, [("all-reduce", 2, 440_500_000)])
+    compiled = answers.Compiled("TPU v5 lite", 4.5194e12, 5e9, 4 * 2**30, 2**30, [("all-reduce", 2, 440_500_000)])
     assert str(compiled) == (
         "4.52 TFLOP, peak memory 4.00 GiB (weights and optimizer 1.00), exchanged between replicas: "
         "2 all-reduce of 440.5 MB"
@@ -78,17 +77,32 @@ def test_small_layouts_say_how_many_chips_a_host_has():
     assert compiler._host_bounds("v4:2x2x1") == {}
 
 
+_TINY = str(ROOT / "configs/models/uncased_L-2_H-128_A-2.json")
+
+
 @pytest.mark.parametrize(("changes", "message"), [
     ({"train_batch_size": 0}, "--train_batch_size is 0; expected at least 1"),
     ({"dtype": "float16"}, "--dtype is float16, which is for GPUs"),
     ({"max_seq_length": 1024}, "--max_seq_length is 1024, but .* has max_position_embeddings 512"),
     ({"bert_config_file": "missing.json"}, "there is no file missing.json"),
+    ({"pack_sequences": True}, "--pack_sequences and --packed_rows go together"),
+    ({"packed_rows": 8}, "--pack_sequences and --packed_rows go together"),
     ({}, "there is no tensorflow-tpu here; `make tpu-check` makes the environment"),
 ])  # fmt: skip
 def test_bad_options_are_refused_before_anything_is_compiled(changes: dict[str, Any], message: str):
-    given = {"bert_config_file": str(ROOT / "configs/models/uncased_L-2_H-128_A-2.json"), **changes}
     with pytest.raises(UserError, match=message):
-        command.run(command.Options(**given))
+        command.run(Options(), PretrainingStepOptions(**{"bert_config_file": _TINY, **changes}))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"max_seq_length": 1024}, "--max_seq_length is 1024, but .* has max_position_embeddings 512"),
+    ({"eval_batch_size": 0}, "--eval_batch_size is 0; expected at least 1"),
+    ({"init": "missing"}, "--init is missing; expected a bert_config.json, or a folder that has one"),
+    ({}, "there is no tensorflow-tpu here; `make tpu-check` makes the environment"),
+])  # fmt: skip
+def test_bad_options_of_fine_tuning_are_refused_before_anything_is_compiled(changes: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=message):
+        command.run(Options(task="squad"), FineTuningStepOptions(**{"init": _TINY, **changes}), TaskStepOptions())
 
 
 def test_versions_are_the_same_in_every_list_but_for_tensorflow():
@@ -120,8 +134,12 @@ def test_flags_are_those_of_the_check():
     done = subprocess.run(
         [sys.executable, "-m", "tpu_check", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    for field in dataclasses.fields(command.Options):
+    for field in (*dataclasses.fields(Options), *dataclasses.fields(PretrainingStepOptions)):
         assert f"--{field.name}" in done.stdout or f"--[no]{field.name}" in done.stdout, field.name
+
+
+def test_every_task_can_be_checked():
+    assert list(variants()) == ["pretraining", *TASK_OPTIONS]
 
 
 def test_loops_calls_and_choices_on_variables_become_functions_of_their_values():
@@ -156,45 +174,3 @@ def test_loops_calls_and_choices_on_variables_become_functions_of_their_values()
         np.testing.assert_allclose(result, stateful(tf.constant(x)))
         for place, value in zip(order, after, strict=True):
             np.testing.assert_allclose(value, (first, second)[place])
-
-
-def test_the_step_without_variables_is_the_step(tiny_config: BertConfig):
-    config = dataclasses.replace(tiny_config, num_hidden_layers=1)
-    pretrainer = Pretrainer(
-        config=config,
-        strategy=tf.distribute.OneDeviceStrategy("CPU:0"),
-        schedule=WarmupPolynomialDecay(1e-3, 10),
-        seed=1,
-    )
-    rng = np.random.default_rng(0)
-    features = {
-        "input_ids": rng.integers(0, tiny_config.vocab_size, (4, 16)),
-        "input_mask": np.ones((4, 16)),
-        "segment_ids": rng.integers(0, 2, (4, 16)),
-        "masked_lm_positions": rng.integers(0, 16, (4, 3)),
-        "masked_lm_ids": rng.integers(0, tiny_config.vocab_size, (4, 3)),
-        "next_sentence_labels": rng.integers(0, 2, (4, 1)),
-    }
-    batch = {name: tf.constant(value, tf.int32) for name, value in features.items()}
-    batch["masked_lm_weights"] = tf.ones((4, 3))
-
-    def step(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-        with pretrainer.strategy.scope():
-            return pretrainer.strategy.run(pretrainer.replica_step, args=(dict(zip(batch, tensors, strict=True)),))
-
-    traced = tf.function(step).get_concrete_function(*batch.values())
-    variables = {variable.handle.ref(): variable for variable in traced.graph.variables}
-    held = [variables[handle.ref()] for handle, _ in traced.graph.captures]
-    assert len(held) == len(pretrainer.model.variables) + len(pretrainer.optimizer.variables)
-    before = [variable.numpy() for variable in held]
-    # Compiled, as for a TPU: forward, backward, clipping and optimizer have no operation that XLA lacks.
-    pure = tf.function(lambda *tensors: without_variables(traced.graph, tensors[:7], tensors[7:]), jit_compile=True)
-    results = pure(*batch.values(), *before)
-    expected = tf.nest.flatten(traced(*batch.values()))
-    for result, value in zip(results, expected, strict=False):
-        np.testing.assert_allclose(result, value, rtol=1e-5)
-    changed = 0
-    for result, variable, old in zip(results[len(expected) :], held, before, strict=True):
-        np.testing.assert_allclose(result, variable.numpy(), rtol=1e-4, atol=1e-6)
-        changed += not np.array_equal(old, variable.numpy())
-    assert changed == len(held)
