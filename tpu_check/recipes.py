@@ -84,7 +84,8 @@ def _parsed(value: str, kind: object) -> Any:
 
 def run(options: Options) -> int:
     """Compiles every phase, prints a table, and returns how many phases do not fit or could not be compiled."""
-    rows = [("recipe", "TPU", "length", "records per replica", "TFLOP", "memory, GiB", "exchanged", "fits", "took")]
+    rows: list[tuple[str, ...]] = []
+    head = ("recipe", "TPU", "length", "records per replica", "TFLOP", "memory, GiB", "exchanged", "fits", "took")
     failures = 0
     for recipe in options.recipes or files.glob("configs/tpu_*.flagfile"):
         topology = topology_of(recipe)
@@ -94,8 +95,8 @@ def run(options: Options) -> int:
             failures += not fits
             took = progress.duration(time.monotonic() - since)
             rows.append((os.path.basename(recipe), topology, str(phase.max_seq_length), *cells, took))
-            print(as_table(rows[:1] + rows[-1:]), flush=True)
-    print("\n" + as_table(rows))
+            print(as_table([head, rows[-1]]), flush=True)
+    print("\n" + as_table([head, *rows]))
     return failures
 
 
