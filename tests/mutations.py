@@ -45,6 +45,7 @@ _OPTIMIZERS, _TRAINING = (
 _FORMATS, _EXACT = "tests/checkpoints/test_checkpoint_formats.py", "tests/tokenization/test_exact.py"
 _SQUAD, _GRAPH = "tests/tasks/test_squad.py", "tests/export/test_graph_tokenization.py"
 _SERVING, _JSON = "tests/serving/test_serving.py", "tests/serving/test_json_requests.py"
+_BEAM, _WORKERS = "tests/inference/test_on_beam.py", "tests/optimization/test_distribution.py"
 
 MUTATIONS = [
     # Masking.
@@ -135,6 +136,15 @@ MUTATIONS = [
     M("official_bert/serving/json_requests.py", '("instances" in message) == ("inputs" in message)', '("instances" in message) and ("inputs" in message)', _JSON + " " + _SERVING),
     M("official_bert/serving/json_requests.py", "if count > limits.instances:", "if count > limits.instances + 1:", _JSON + " " + _SERVING),
     M("official_bert/serving/json_requests.py", "if len(value) > limits.text_bytes:", "if len(value) >= limits.text_bytes:", _JSON + " " + _SERVING),
+    # Many machines.
+    M("official_bert/inference/beam_shards.py", "lambda each: each[0] // rows_at_once)", "lambda each: number)", _BEAM),
+    M("official_bert/inference/beam_shards.py", "key=lambda piece: piece[0])", "key=lambda piece: -piece[0])", _BEAM),
+    M("official_bert/inference/beam_shards.py", "for number in range(job.num_shards) if number not in finished]", "for number in range(job.num_shards)]", _BEAM),
+    M("official_bert/inference/beam_shards.py", "if refused.number < end)", "if refused.number <= end)", _BEAM),
+    M("official_bert/inference/on_beam.py", "first + refused.number, refused.reason", "refused.number, refused.reason", _BEAM),
+    M("official_bert/inference/on_beam.py", "model, self.options.pooling, first)", "model, self.options.pooling)", _BEAM),
+    M("official_bert/optimization/distribution.py", 'if here and hosts[index].rpartition(":")[0] != here:', "if False:", _WORKERS),
+    M("official_bert/optimization/distribution.py", "index is None or not 0 <= index < len(hosts)", "index is None or not 0 <= index <= len(hosts)", _WORKERS),
 ]  # fmt: skip
 
 

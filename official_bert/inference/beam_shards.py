@@ -9,7 +9,8 @@
 The shards in the order of their numbers hold the results of all rows in order. Rows are computed in the same groups,
 whose texts are sorted by length, as on one machine, so that every batch is the same.
 
-Beam may run any step twice, even at the same time: a shard is written beside and renamed.
+Beam may run any step twice, even at the same time: a shard is written beside and renamed. Beam's RunInference is not
+used, because it makes batches of rows as they come, of any length.
 """
 
 import dataclasses
