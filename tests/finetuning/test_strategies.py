@@ -1,10 +1,8 @@
 """Fine-tuning over several replicas: the steps, losses and predictions of one device."""
 
-import json
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 from typing import Any
@@ -28,6 +26,7 @@ from official_bert.tasks.task import NO_LABEL, Features, from_rows
 from official_bert.utils.training_log import read_log
 from tests.conftest import ROOT, WORDS
 from tests.finetuning.test_finetuning import write_table
+from tests.processes import run_marked_tests, worker_environments
 
 # Adam makes of a gradient that is 0 but for rounding, such as that of a bias that all candidates share, a step of up to
 # the learning rate times the rounding error by epsilon: RATE is low enough for that to stay below the tolerance.
@@ -146,15 +145,6 @@ def test_each_length_of_a_tpu_is_compiled_once(
     assert max(differences(task_models.TAGGING, trained(task_models.TAGGING, strategy), few).values()) < 1e-5
 
 
-SPLIT = """
-import sys
-import tensorflow as tf
-number, marker, path = sys.argv[1:]
-devices = [tf.config.LogicalDeviceConfiguration()] * int(number)
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
-sys.exit(__import__("pytest").main(["-q", "-rA", "-m", marker, "-p", "no:cacheprovider", path]))
-"""
-
 WITHOUT_HEAD_DROPOUT = """
 import sys
 from official_bert.modeling import task_models
@@ -165,13 +155,10 @@ run_command("finetune", sys.argv[1:])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "marker"), [(2, "two_devices"), (8, "eight_devices")])
-def test_replicas_equal_one_device(number: int, marker: str):
-    """Runs the tests with the marker in a process of their own, whose processor is split."""
-    command = [sys.executable, "-c", SPLIT, str(number), marker, __file__]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+@pytest.mark.parametrize("number", [2, 8])
+def test_replicas_equal_one_device(number: int):
+    """Runs the tests for so many devices in a process of their own, whose processor is split."""
+    run_marked_tests(number, __file__)
 
 
 @pytest.mark.two_devices
@@ -242,21 +229,13 @@ def test_two_workers_equal_one_device(tmp_path: pathlib.Path, vocab_file: str):
         f"--init={tmp_path}/config.json", f"--vocab_file={vocab_file}", "--max_seq_length=16", "--train_batch_size=5",
         "--num_train_epochs=2", "--eval_batch_size=4", "--learning_rate=1e-3",
     ]  # fmt: skip
-    ports = []
-    for _ in range(2):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            ports.append(probe.getsockname()[1])
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-    tasks = [{"type": "worker", "index": index} for index in range(2)]
-    environments = [{"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})} for task in tasks]
-    launches = [("one", "one_device", {}), *(("two", "multi_worker", each) for each in environments)]
+    alone = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
+    launches = [("one", "one_device", alone), *(("two", "multi_worker", each) for each in worker_environments(2))]
     processes = []
     for folder, strategy, environment in launches:
         flags = [f"--output_dir={tmp_path}/{folder}", f"--distribution_strategy={strategy}"]
-        whole = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT), **environment}
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        processes.append(subprocess.Popen([*command, *flags], cwd=ROOT, env=whole, text=True, **pipes))
+        processes.append(subprocess.Popen([*command, *flags], cwd=ROOT, env=environment, text=True, **pipes))
     outputs = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     one, two = (finetuned.load(str(tmp_path / name)).model.get_weights() for name in ("one", "two"))

@@ -1,6 +1,4 @@
 import dataclasses
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -21,8 +19,7 @@ from official_bert.optimization.optimizers import (
     trust_ratio,
 )
 from official_bert.optimization.schedules import WarmupPolynomialDecay
-from tests.conftest import ROOT
-from tests.pretraining.test_training import TWO_DEVICES
+from tests.processes import run_marked_tests
 from tests.reference import ReferenceAdamW, ReferenceKerasAdamW, ReferenceLamb
 
 REFERENCES = {"adamw": ReferenceAdamW, "lamb": ReferenceLamb, "keras_adamw": ReferenceKerasAdamW}
@@ -252,10 +249,7 @@ def test_loss_scale_stays_within_its_bounds_and_in_a_checkpoint():
 @pytest.mark.slow
 def test_two_devices_equal_one():
     """Runs the tests marked two_devices in a process of their own, whose processor is split in two."""
-    command = [sys.executable, "-c", TWO_DEVICES, __file__]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
+    assert "4 passed" in run_marked_tests(2, __file__)
 
 
 @pytest.fixture(scope="module")

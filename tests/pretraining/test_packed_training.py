@@ -3,8 +3,6 @@
 import dataclasses
 import pathlib
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,16 +16,16 @@ from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.pretraining import cost, training
 from official_bert.utils.training_log import read_log
-from tests.conftest import ROOT, WORDS
+from tests.conftest import WORDS
 from tests.pretraining import test_training
 from tests.pretraining.test_training import (
-    TWO_DEVICES,
     encoded,
     pretrainer_for,
     random_record,
     weights_of,
     without_dropout,
 )
+from tests.processes import run_marked_tests
 
 LENGTH, PREDICTIONS, BATCH = 32, 8, 16
 SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS, len(WORDS), 2)
@@ -81,10 +79,7 @@ def test_ten_packed_steps_give_the_weights_of_unpacked_ones(tiny_config: BertCon
 @pytest.mark.slow
 def test_two_devices_equal_one():
     """Runs the test marked two_devices in a process of its own, whose processor is split in two."""
-    command = [sys.executable, "-c", TWO_DEVICES, __file__]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
+    assert "1 passed" in run_marked_tests(2, __file__)
 
 
 @pytest.mark.two_devices

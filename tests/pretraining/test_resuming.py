@@ -41,6 +41,7 @@ from tests.pretraining.test_training import (  # noqa: F401
     weights_of,
     without_dropout,
 )
+from tests.processes import run_marked_tests
 
 LONGER = 16
 
@@ -146,22 +147,10 @@ def test_the_whole_step_compiles(tiny_config: BertConfig, record_files: list[str
     assert losses[1] == pytest.approx(losses[0], rel=1e-5 if dtype == "float32" else 1e-2)
 
 
-SPLIT = """
-import sys
-import tensorflow as tf
-devices = [tf.config.LogicalDeviceConfiguration()] * 8
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
-sys.exit(__import__("pytest").main(["-q", "-m", "eight_devices", "-p", "no:cacheprovider", sys.argv[1]]))
-"""
-
-
 @pytest.mark.slow
 def test_eight_devices_equal_one():
     """Runs the tests marked eight_devices in a process of their own, whose processor is split in eight."""
-    command = [sys.executable, "-c", SPLIT, __file__]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
+    assert "1 passed" in run_marked_tests(8, __file__)
 
 
 @pytest.mark.eight_devices

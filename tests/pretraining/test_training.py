@@ -7,7 +7,6 @@ import pathlib
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -35,6 +34,7 @@ from official_bert.pretraining.train_step import Pretrainer
 from official_bert.utils.locks import lock_folder
 from official_bert.utils.training_log import line_of, read_log
 from tests.conftest import ROOT, WORDS
+from tests.processes import run_marked_tests, worker_environments
 from tests.reference import Reference, softmax
 
 LENGTH, PREDICTIONS = 12, 3
@@ -249,21 +249,9 @@ def test_many_steps_in_one_call_and_compiled_steps_equal_single_steps(tiny_confi
             np.testing.assert_allclose(value, results[0][1][path], atol=1e-5)
 
 
-TWO_DEVICES = """
-import sys
-import tensorflow as tf
-devices = [tf.config.LogicalDeviceConfiguration()] * 2
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
-sys.exit(__import__("pytest").main(["-q", "-m", "two_devices", "-p", "no:cacheprovider", sys.argv[1]]))
-"""
-
-
 def test_two_devices_equal_one():
     """Runs the tests marked two_devices in a process of their own, whose processor is split in two."""
-    command = [sys.executable, "-c", TWO_DEVICES, __file__]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout
+    assert "2 passed" in run_marked_tests(2, __file__)
 
 
 @pytest.mark.slow
@@ -278,21 +266,11 @@ def test_two_workers_equal_one(
         f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8", "--log_steps=2", "--learning_rate=1e-3",
         "--num_warmup_steps=2",
     ]  # fmt: skip
-    ports = []
-    for _ in range(2):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            ports.append(probe.getsockname()[1])
+    environments = worker_environments(2)
 
     def launch(steps: int, by_flags: bool = True) -> list[subprocess.Popen[str]]:
         processes = []
-        for index in range(2):
-            cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-            environment = {
-                **os.environ,
-                "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}),
-                "CUDA_VISIBLE_DEVICES": "-1",
-            }
+        for environment in environments:
             whole = [*command, f"--output_dir={tmp_path}/two", f"--num_train_steps={steps}"]
             whole += ["--distribution_strategy=multi_worker", "--gradient_accumulation_steps=2"]
             whole.append("--allow_changes=num_train_steps")
