@@ -15,8 +15,7 @@ import sys
 import tempfile
 import time
 
-from data_gen import python_prose, vocabulary_learning
-from data_gen.options import VocabularyOptions
+from benchmarks import corpus
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.utils import files
@@ -165,24 +164,12 @@ def main(options: Options) -> None:
             vocab_file = os.path.abspath(options.vocab_file)
             inputs = list(map(os.path.abspath, files.expand(options.text, "text")))
         else:
-            vocab_file = f"{folder}/vocab.txt"
-            inputs = _prose(folder, vocab_file)
+            _, text_file, vocab_file = corpus.write_text(folder)
+            inputs = [shutil.copy(text_file, f"{folder}/copy{number}.txt") for number in range(10)]
         results = bench(inputs, vocab_file, folder, options)
         print(table(results, options))
         if options.picture:
             draw(results, options.picture)
-
-
-def _prose(folder: str, vocab_file: str) -> list[str]:
-    """Writes ten copies of the prose that every Python installation carries, and a vocabulary of it."""
-    documents, _ = python_prose.gather()
-    path = pathlib.Path(folder) / "text.txt"
-    path.write_text("\n\n".join("\n".join(document) for document in documents), encoding="utf-8")
-    learned = vocabulary_learning.learn(
-        VocabularyOptions(input_file=[str(path)], vocab_file=vocab_file, vocab_size=8000)
-    )
-    files.write_text(vocab_file, "".join(piece + "\n" for piece in learned.pieces))
-    return [shutil.copy(path, f"{folder}/copy{number}.txt") for number in range(10)]
 
 
 if __name__ == "__main__":

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import corpus
 from benchmarks.serving_load import start_server
-from data_gen import python_prose, vocabulary_learning
-from data_gen.options import VocabularyOptions
 from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.checkpoint import Checkpoint
 from official_bert.checkpoints.formats import hugging_face
@@ -214,14 +213,8 @@ def main(options: Options) -> None:
             f"--sizes={','.join(options.sizes)} --rounds={options.rounds}; give tiny, base or both, and 1 or more"
         )
     with tempfile.TemporaryDirectory() as folder:
-        documents, _ = python_prose.gather()
-        text_file = pathlib.Path(folder) / "text.txt"
-        text_file.write_text("\n\n".join("\n".join(document) for document in documents))
-        learned = vocabulary_learning.learn(
-            VocabularyOptions(input_file=[str(text_file)], vocab_file=f"{folder}/vocab.txt", vocab_size=8000)
-        )
-        vocab = "".join(piece + "\n" for piece in learned.pieces)
-        sentences = [sentence for document in documents for sentence in document]
+        sentences, _, vocab_file = corpus.write_text(folder)
+        vocab = pathlib.Path(vocab_file).read_text()
         texts = sentences[:: max(1, len(sentences) // 2000)]
         for size in options.sizes:
             measure(size, texts, vocab, folder, options)

@@ -33,14 +33,14 @@ from official_bert.export.character_tables import (
 )
 from official_bert.tokenization.exact import (
     CONTINUATION,
+    MAX_BYTES_PER_WORD,
     MAX_CHARACTERS_PER_WORD,
     SPECIAL_TOKENS,
     UNK,
     FullTokenizer,
 )
 
-_LONGEST_IN_UTF8 = 4
-_TOO_LONG = "a" * (MAX_CHARACTERS_PER_WORD * _LONGEST_IN_UTF8 + 1)  # the kernel answers [UNK]
+_TOO_LONG = "a" * (MAX_BYTES_PER_WORD + 1)  # the kernel answers [UNK]
 
 # One control character stands for each special token while a text is tokenized. Rule 1 deletes control characters, so
 # that those of the text itself may be replaced by another one.
@@ -89,7 +89,7 @@ class GraphTokenizer(tf.Module):
         try:
             self._kernel = tensorflow_text.FastWordpieceTokenizer(
                 pieces,
-                max_bytes_per_word=MAX_CHARACTERS_PER_WORD * _LONGEST_IN_UTF8,
+                max_bytes_per_word=MAX_BYTES_PER_WORD,
                 token_out_type=tf.int32,
                 unknown_token=UNK,
                 no_pretokenization=True,

@@ -24,6 +24,7 @@ PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]",
 
 CONTINUATION = "##"
 MAX_CHARACTERS_PER_WORD = 200
+MAX_BYTES_PER_WORD = 4 * MAX_CHARACTERS_PER_WORD  # in UTF-8; tensorflow-text's kernel counts bytes
 
 _CJK_BLOCKS = (
     (0x4E00, 0x9FFF),

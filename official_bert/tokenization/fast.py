@@ -21,7 +21,14 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from official_bert.tokenization.exact import CONTINUATION, MAX_CHARACTERS_PER_WORD, UNK, BasicTokenizer, FullTokenizer
+from official_bert.tokenization.exact import (
+    CONTINUATION,
+    MAX_BYTES_PER_WORD,
+    MAX_CHARACTERS_PER_WORD,
+    UNK,
+    BasicTokenizer,
+    FullTokenizer,
+)
 
 # Characters that are treated at once: so many that NumPy's and TensorFlow's cost per call vanishes, so few that all of
 # them stay in the processor's cache.
@@ -31,7 +38,6 @@ _SEPARATOR = "\n"
 _CAPITAL_SIGMA = "Σ"
 # A noncharacter: texts that hold it do not go to the kernel.
 _NEVER_IN_TEXT = "\U0010ffff"
-_LONGEST_IN_UTF8 = 4
 
 # What the table of characters holds, besides the code point that a character becomes:
 _NOT_YET_KNOWN = 0
@@ -193,7 +199,7 @@ class FastTokenizer:
         try:
             self._kernel = tensorflow_text.FastWordpieceTokenizer(
                 pieces,
-                max_bytes_per_word=MAX_CHARACTERS_PER_WORD * _LONGEST_IN_UTF8,
+                max_bytes_per_word=MAX_BYTES_PER_WORD,
                 token_out_type=tf.int32,
                 unknown_token=UNK,
             )
