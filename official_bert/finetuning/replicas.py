@@ -40,6 +40,18 @@ def shared_out(strategy: tf.distribute.Strategy, batch: Any) -> Any:
     return strategy.experimental_distribute_values_from_function(rows_of)
 
 
+def static_lengths(strategy: tf.distribute.Strategy, max_seq_length: int) -> tuple[int, ...]:
+    """Returns the lengths that batches are padded to, each of which is compiled once; none where lengths are free."""
+    return batches.length_buckets(max_seq_length) if distribution.needs_static_shapes(strategy) else ()
+
+
+def say_compiling(what: str, inputs: Mapping[str, Any], lengths: tuple[int, ...]) -> None:
+    """Prints the shape that is being compiled where each of some lengths is; to be called while a graph is traced."""
+    if lengths:
+        shape = " x ".join(map(str, inputs["input_ids"].shape))
+        print(f"compiling {what} for {shape}, one of {len(lengths)} lengths at most", flush=True)
+
+
 def _rows(values: tf.Tensor) -> Any:
     """B: a number where the graph knows it."""
     return tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
@@ -57,9 +69,7 @@ class Predictor:
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy | None, max_seq_length: int) -> None:
         self._model, self._max_seq_length = model, max_seq_length
         self._strategy = strategy or tf.distribute.get_strategy()
-        self.buckets: tuple[int, ...] = ()
-        if distribution.needs_static_shapes(self._strategy):
-            self.buckets = batches.length_buckets(max_seq_length)
+        self.buckets = static_lengths(self._strategy, max_seq_length)
         self._forward: Any = None
 
     def predict(self, features: Features, batch_size: int) -> Outputs:
@@ -85,8 +95,7 @@ class Predictor:
 
     def _forward_on_all_replicas(self, inputs: dict[str, tf.Tensor]) -> Any:
         strategy = self._strategy
-        if self.buckets:
-            print(f"compiling prediction for {_shape(inputs)}, one of {len(self.buckets)} lengths at most", flush=True)
+        say_compiling("prediction", inputs, self.buckets)
         if strategy.num_replicas_in_sync == 1 and not self.buckets:
             return self._model(inputs, training=False)
         of_workers = distribution.is_multi_worker(strategy)
@@ -110,10 +119,6 @@ class Predictor:
         position, outputs = tf.nest.map_structure(of_all, answers)
         order = tf.argsort(position)
         return tf.nest.map_structure(lambda values: tf.gather(values, order), outputs)
-
-
-def _shape(inputs: Mapping[str, Any]) -> str:
-    return " x ".join(map(str, inputs["input_ids"].shape))
 
 
 def predict(

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from official_bert.finetuning import batches
 from official_bert.finetuning.initial_model import InitialModel
-from official_bert.finetuning.replicas import Predictor, shared_out
+from official_bert.finetuning.replicas import Predictor, say_compiling, shared_out, static_lengths
 from official_bert.finetuning.replicas import predict as predict
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.modeling import layer_names
@@ -68,9 +68,7 @@ class Trainer:
                 learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
                 layer_decay=config.layer_decay,
             )  # fmt: skip
-        self.buckets: tuple[int, ...] = ()
-        if distribution.needs_static_shapes(self._strategy):
-            self.buckets = batches.length_buckets(config.max_seq_length)
+        self.buckets = static_lengths(self._strategy, config.max_seq_length)
         self._predictor = Predictor(self.model, self._strategy, config.max_seq_length)
         self._step: Any = None
 
@@ -135,9 +133,7 @@ class Trainer:
     def _step_on_all_replicas(
         self, inputs: dict[str, tf.Tensor], targets: dict[str, tf.Tensor], weights: tf.Tensor
     ) -> tf.Tensor:
-        if self.buckets:
-            shape = " x ".join(map(str, inputs["input_ids"].shape))
-            print(f"compiling training for {shape}, one of {len(self.buckets)} lengths at most", flush=True)
+        say_compiling("training", inputs, self.buckets)
         batch = shared_out(self._strategy, (inputs, targets, weights))
         loss = self._strategy.run(self.replica_step, args=batch)
         return self._strategy.experimental_local_results(loss)[0]

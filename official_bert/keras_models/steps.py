@@ -176,8 +176,10 @@ def _times(share: Any, weights: Any, y: Any) -> Any:
     """Shares of rows times the weights that a user gave, in the structure of the targets."""
     if isinstance(y, dict):
         by_output = weights if isinstance(weights, dict) else dict.fromkeys(y, weights)
-        return {name: share if by_output[name] is None else share * by_output[name] for name in y}
-    return share if weights is None else share * weights
+        return {name: _times(share, by_output[name], None) for name in y}
+    if weights is None:
+        return share
+    return share * weights if len(weights.shape) == 1 else share[:, None] * weights  # those of a tagger are [B, 1]
 
 
 def _without_optionals(data: Any) -> Any:

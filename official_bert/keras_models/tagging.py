@@ -8,7 +8,7 @@ import keras
 from official_bert.errors import UserError
 from official_bert.keras_models import inputs
 from official_bert.keras_models.base import BaseTextModel
-from official_bert.keras_models.fitting import Examples
+from official_bert.keras_models.text_data import Examples
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.task_models import TAGGING, build_token_tagger
 from official_bert.tasks import tagging, tagging_task

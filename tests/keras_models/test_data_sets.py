@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.errors import UserError
-from official_bert.keras_models.fitting import _EpochCounter
+from official_bert.keras_models.text_data import EpochCounter
 from official_bert.modeling.config import BertConfig
 from official_bert.tasks.task import NO_LABEL
 from tests.conftest import WORDS
@@ -125,7 +125,7 @@ def test_a_data_set_of_text_is_the_lists_of_its_examples(name):
 def test_a_masked_lm_takes_data_sets_of_text():
     model = official_bert.MaskedLM(CONFIG, VOCAB)
     data = slices(TEXTS).batch(4)
-    batches = list(model._dataset_of_features(data, 32, _EpochCounter(), None))
+    batches = list(model._dataset_of_features(data, 32, EpochCounter(), None))
     assert [len(ids["input_ids"]) for ids, _ in batches] == [4, 4]
     # The data set has each text twice, in its two batches; each time other tokens are hidden.
     assert not np.array_equal(batches[0][0]["input_ids"], batches[1][0]["input_ids"])

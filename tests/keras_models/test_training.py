@@ -1,7 +1,6 @@
 """Keras' fit, evaluate and callbacks on strings: figures and weights are those of batches made by hand."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -21,6 +20,7 @@ from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.tasks import sequences
 from official_bert.tasks.sequences import TextExample
 from tests.conftest import ROOT, WORDS
+from tests.processes import run_marked_tests
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 8 + ["the cat"]
 LABELS = ["good", "bad", "good", "bad"] * 8 + ["good"]
@@ -240,21 +240,9 @@ def test_the_command_and_fit_give_the_same_weights_for_a_seed(config, vocab_file
         np.testing.assert_allclose(variable, expected, atol=1e-6, err_msg=variable.path)
 
 
-TWO_DEVICES = """
-import sys
-import tensorflow as tf
-devices = [tf.config.LogicalDeviceConfiguration()] * 2
-tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
-sys.exit(__import__("pytest").main(["-q", "-m", "two_devices", "-p", "no:cacheprovider", sys.argv[1]]))
-"""
-
-
 @pytest.mark.slow
 def test_two_devices():
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", TWO_DEVICES, __file__]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    run_marked_tests(2, __file__)
 
 
 # Of each class of models, its arguments, and examples whose last batch (of 5) is not full.
@@ -275,7 +263,13 @@ EXAMPLES = {
 }
 
 
-def fitted(name: str, strategy: tf.distribute.Strategy, config: BertConfig, vocab_file: str):
+def loss_of_sentences(tags, logits):
+    """A loss of a user's own for tags, [B]: the mean over all tokens, where those without a tag have none."""
+    losses = keras.ops.sparse_categorical_crossentropy(keras.ops.maximum(tags, 0), logits, from_logits=True)
+    return keras.ops.mean(losses * keras.ops.cast(tags >= 0, losses.dtype), axis=-1)
+
+
+def fitted(name: str, strategy: tf.distribute.Strategy, config: BertConfig, vocab_file: str, loss=None):
     """What fit, evaluate and predict say of a model without dropout, and its weights."""
     arguments, x, y = EXAMPLES[name]
     sizes = {**config.to_dict(), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -287,17 +281,17 @@ def fitted(name: str, strategy: tf.distribute.Strategy, config: BertConfig, voca
         for layer in model._flatten_layers():
             if isinstance(layer, Dropout):  # that of the head
                 layer.rate = 0.0
-    model.compile(learning_rate=1e-4, jit_compile=False)
+    model.compile(learning_rate=1e-4, loss=loss, jit_compile=False)
     weights = list(np.linspace(0.5, 2.0, 13))
     fit = model.fit(x, y, batch_size=5, epochs=3, sample_weight=weights, verbose=0).history
     return fit, model.evaluate(x, y, batch_size=4, verbose=0, return_dict=True), model.predict(x), model.get_weights()
 
 
 @pytest.mark.two_devices
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_two_devices_equal_one(name, config, vocab_file):
+@pytest.mark.parametrize(("name", "loss"), [*((name, None) for name in EXAMPLES), ("TokenTagger", loss_of_sentences)])
+def test_two_devices_equal_one(name, loss, config, vocab_file):
     strategies = (distribution.get_strategy(each) for each in ("one_device", "mirrored"))
-    one, two = (fitted(name, strategy, config, vocab_file) for strategy in strategies)
+    one, two = (fitted(name, strategy, config, vocab_file, loss) for strategy in strategies)
     for expected, found in zip(one[:2], two[:2], strict=True):
         assert found.keys() == expected.keys()
         for key, value in expected.items():
