@@ -101,11 +101,16 @@ class Pretrainer:
             self._call = with_compiled_blocks(self.model)
         # Compiled once each; the number of steps is a tensor, so that another number does not compile again.
         self._update = (
-            tf.function(self._replica_update, jit_compile=True) if self._compiles_parts else self._replica_update
+            tf.function(self._replica_update, jit_compile=True, autograph=False)
+            if self._compiles_parts
+            else self._replica_update
         )
-        self._train = tf.function(self._train_steps)
-        self._step = tf.function(self.replica_step, jit_compile=True) if jit_compile else self.replica_step
-        self._evaluate = tf.function(self._evaluate_step)
+        # AutoGraph would rewrite all functions that are called, in vain: most of the time of tracing.
+        self._train = tf.function(self._train_steps, autograph=False)
+        self._step = (
+            tf.function(self.replica_step, jit_compile=True, autograph=False) if jit_compile else self.replica_step
+        )
+        self._evaluate = tf.function(self._evaluate_step, autograph=False)
 
     @property
     def variables(self) -> dict[str, list[Any]]:
@@ -139,8 +144,7 @@ class Pretrainer:
         """Returns the mean of all workers' values; all of them must ask together."""
         return distribution.mean_over_workers(self.strategy, value)
 
-    # AutoGraph would rewrite all functions that are called here, in vain: most of the time of tracing.
-    @tf.autograph.experimental.do_not_convert
+    @tf.autograph.experimental.do_not_convert  # in callers' own graphs, too
     def replica_step(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """One step as a replica sees it: [B, ...] of its own (packed [parts, B, ...]), gradients and sums of all.
 
@@ -239,14 +243,12 @@ class Pretrainer:
 
     def _train_steps(self, batches: Any, steps: tf.Tensor) -> dict[str, tf.Tensor]:
         # Of 64 bits, so that it makes no difference into how many calls the steps are cut.
-        counts = ("nonfinite_steps", "nonfinite_losses")
-        totals = {name: tf.constant(0.0, tf.float64) for name in [*SUMS, "gradient_norm", *counts]}
+        names = (*SUMS, "gradient_norm", "nonfinite_steps", "nonfinite_losses")
+        totals = {name: tf.constant(0.0, tf.float64) for name in names}
         bad = {name: tf.constant(0.0) for name in ("nonfinite_step", "nonfinite_loss", "nonfinite_norm")}
-        nonfinite_at_end = tf.constant(0)
-        waited = tf.constant(0.0, tf.float64)
-        for _ in tf.range(steps):
+
+        def step(number: Any, totals: Any, bad: Any, nonfinite_at_end: Any, waited: Any) -> tuple[Any, ...]:
             batch, seconds = self._next(batches, after=totals["gradient_norm"])
-            waited += seconds
             results = {
                 name: self._of_one_replica(value)
                 for name, value in self.strategy.run(self._step, args=(batch,)).items()
@@ -256,14 +258,21 @@ class Pretrainer:
                 finite_loss, ~finite & (totals["nonfinite_steps"] == 0), totals["nonfinite_losses"] == 0
             )
             loss = results["masked_lm_loss"] + results["next_sentence_loss"]
-            step = tf.cast(self.optimizer.iterations, tf.float32)
-            now = {"nonfinite_step": step, "nonfinite_loss": loss, "nonfinite_norm": results["gradient_norm"]}
+            iterations = tf.cast(self.optimizer.iterations, tf.float32)
+            now = {"nonfinite_step": iterations, "nonfinite_loss": loss, "nonfinite_norm": results["gradient_norm"]}
             bad = {name: tf.where(is_first, now[name], bad[name]) for name in bad}
             results = {name: tf.where(finite, value, 0.0) for name, value in results.items()}
             results["nonfinite_steps"] = 1.0 - tf.cast(finite, tf.float32)
             results["nonfinite_losses"] = 1.0 - tf.cast(finite_loss, tf.float32)
             totals = {name: totals[name] + tf.cast(results[name], tf.float64) for name in totals}
-            nonfinite_at_end = tf.where(finite, 0, nonfinite_at_end + 1)
+            return number + 1, totals, bad, tf.where(finite, 0, nonfinite_at_end + 1), waited + seconds
+
+        _, totals, bad, nonfinite_at_end, waited = tf.while_loop(
+            lambda number, *_: number < steps,
+            step,
+            (tf.constant(0), totals, bad, tf.constant(0), tf.constant(0.0, tf.float64)),
+            parallel_iterations=1,
+        )
         return {**totals, **bad, "nonfinite_at_end": nonfinite_at_end, "input_wait": waited}
 
     def _next(self, batches: Any, after: tf.Tensor) -> tuple[Any, tf.Tensor]:
