@@ -270,13 +270,14 @@ def test_two_workers_equal_one(
 
     def launch(steps: int, by_flags: bool = True) -> list[subprocess.Popen[str]]:
         processes = []
-        for environment in environments:
+        for index, environment in enumerate(environments):
             whole = [*command, f"--output_dir={tmp_path}/two", f"--num_train_steps={steps}"]
             whole += ["--distribution_strategy=multi_worker", "--gradient_accumulation_steps=2"]
             whole.append("--allow_changes=num_train_steps")
             if by_flags:
-                del environment["TF_CONFIG"]
-                whole += [f"--worker_hosts={','.join(cluster['worker'])}", f"--worker_index={index}"]
+                hosts = json.loads(environment["TF_CONFIG"])["cluster"]["worker"]
+                environment = {name: value for name, value in environment.items() if name != "TF_CONFIG"}
+                whole += [f"--worker_hosts={','.join(hosts)}", f"--worker_index={index}"]
             pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
             processes.append(subprocess.Popen(whole, cwd=ROOT, env=environment, text=True, **pipes))
         return processes
