@@ -147,6 +147,7 @@ def _check_finetuning(options: Options, step_options: FineTuningStepOptions, tas
                 answer: Compiled | Refused | str = of_tpu.compiled(step, batch)
             except compiler.OutOfTimeError:
                 answer = OUT_OF_TIME
+            print(f"{step.name}, {batch:,} rows of a replica: {answer}", flush=True)
             verdicts.append(isinstance(answer, Compiled))
             table.append((str(length), kind, *cells_of(answer, batch)))
     print(as_table(table), flush=True)
