@@ -46,6 +46,8 @@ class StepCompiler:
         from tpu_check import lowering  # late: it needs TensorFlow's TPU build
 
         since = time.monotonic()
+        if since > self._deadline:
+            raise compiler.OutOfTimeError
         with progress.waiting(f"compiling the {step.name} for {batch:,} per replica"):
             lowered = lowering.lower(step, batch, self.replicas)
             seconds = max(1.0, self._deadline - time.monotonic())
@@ -140,22 +142,22 @@ def _check_finetuning(options: Options, step_options: FineTuningStepOptions, tas
         flush=True,
     )
     table = [("length", "step", "rows per replica", "TFLOP", "memory, GiB", "exchanged", "fits")]
-    verdicts: list[bool] = []
+    answers: list[Compiled | Refused | str] = []
     for length, training, prediction in by_length:
         for kind, step, batch in (("training", training, rows), ("prediction", prediction, predicted)):
             try:
-                answer: Compiled | Refused | str = of_tpu.compiled(step, batch)
+                answers.append(of_tpu.compiled(step, batch))
             except compiler.OutOfTimeError:
-                answer = OUT_OF_TIME
-            print(f"{step.name}, {batch:,} rows of a replica: {answer}", flush=True)
-            verdicts.append(isinstance(answer, Compiled))
-            table.append((str(length), kind, *cells_of(answer, batch)))
+                answers.append(OUT_OF_TIME)
+            print(f"{step.name}, {batch:,} rows of a replica: {answers[-1]}", flush=True)
+            table.append((str(length), kind, *cells_of(answers[-1], batch)))
     print(as_table(table), flush=True)
-    if options.find_largest_batch:
+    fits = [isinstance(answer, Compiled) for answer in answers]
+    if options.find_largest_batch and answers[0] != OUT_OF_TIME:
         # The longest batches need the most memory, and all lengths have the same number of rows.
         longest = by_length[0][1]
-        print(f"{longest.name}: {_largest_batch(of_tpu, longest, rows, 1, options, verdicts[0])}")
-    return 0 if all(verdicts) else 1
+        print(f"{longest.name}: {_largest_batch(of_tpu, longest, rows, 1, options, fits[0])}")
+    return 0 if all(fits) else 1
 
 
 def _largest_batch(

@@ -213,5 +213,22 @@ def test_a_check_without_time_says_what_is_missing(
     assert checked(monkeypatch, FakeTpu(largest=99, in_time=1), config_file) == 1
     printed = capsys.readouterr().out
     assert "| 64 | training | 3 | 2.00 | 1.00 | nothing | yes |" in printed
-    assert printed.count("not known: out of time") == 3
+    assert printed.count("| not known: out of time |") == 3
     assert "--time_limit=1200 seconds are over; 3 per replica fits, nothing larger was tried to the end" in printed
+
+
+def test_a_check_that_learned_nothing_of_a_batch_does_not_call_it_too_large(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config_file: str
+):
+    assert checked(monkeypatch, FakeTpu(largest=99, in_time=0), config_file) == 1
+    printed = capsys.readouterr().out
+    assert "per replica fits" not in printed
+    assert "does not" not in printed
+
+
+def test_nothing_is_lowered_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(command, "_check_environment", lambda: None)
+    monkeypatch.setattr(compiler, "replicas_of", lambda topology: 8)
+    of_tpu = command.StepCompiler("v5e:2x4", time_limit=-1)
+    with pytest.raises(compiler.OutOfTimeError):
+        of_tpu.compiled(None, 1)  # type: ignore[arg-type]
