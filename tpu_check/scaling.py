@@ -30,13 +30,12 @@ ASSUMPTIONS = """\
 - 256 sequences in a step over all chips, in bfloat16, with the original's optimizer, in as few micro-batches as fit.
 - Each number of chips has a program of its own, compiled with little effort, which asks for some more memory than
   training will.
-- Operations at 197 TFLOP/s, memory at 819 GB/s, and links of 1,600 Gbit/s a chip; to sum n bytes over c chips, each
-  sends 2 n (c - 1) / c.
+- Operations at 197 TFLOP/s, memory at 819 GB/s, and links of 1,600 Gbit/s a chip, as in a pod's torus; at the edges of
+  smaller slices chips have fewer. To sum n bytes over c chips, each sends 2 n (c - 1) / c.
 - The traffic with memory is the compiler's account: what each operation reads and writes, also where that stays on the
-  chip, and the optimizer's once for each micro-batch. The real one lies between it and the weights and optimizer, read
-  and written once.
-- A step takes at least the longest of operations, weights and optimizer, and exchange, as if all were at the same time;
-  by the compiler's account the longer of operations and traffic, and then the exchange.
+  chip, and the optimizer's once for each micro-batch.
+- The first time of a step is the longest of operations, of weights and optimizer read and written once, and of the
+  exchange, as if all were at the same time. The second is the longer of operations and traffic, and then the exchange.
 - Nothing is lost to the input, to latency, or to matrices that do not fill the units."""
 
 
