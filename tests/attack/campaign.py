@@ -63,7 +63,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What became of a case: `seen` is empty if it was held."""
+    """What became of a case: `seen` is empty if it was held; `seconds` is how long it took."""
 
     kind: str
     number: int
@@ -71,6 +71,7 @@ class Result:
     done: str
     tried: int
     seen: str
+    seconds: float = 0.0
 
 
 def work(kind: str, seed: int, first: int, folder: pathlib.Path) -> None:
@@ -90,7 +91,7 @@ def work(kind: str, seed: int, first: int, folder: pathlib.Path) -> None:
         case_folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{number}-"))
         case = Case(number, random.Random(f"{seed} {kind} {number}"), case_folder, given, what=kind)
         told.write(json.dumps({"begins": number}) + "\n")
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before, since = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
         seen = ""
         try:
             module.attack(case)
@@ -105,7 +106,7 @@ def work(kind: str, seed: int, first: int, folder: pathlib.Path) -> None:
             with contextlib.suppress(OSError):
                 subprocess.run(["chmod", "-R", "u+rwx", str(case_folder)], check=False, capture_output=True)
                 shutil.rmtree(case_folder, ignore_errors=True)
-        result = Result(kind, number, case.what, case.done, case.tried, seen)
+        result = Result(kind, number, case.what, case.done, case.tried, seen, round(time.monotonic() - since, 1))
         told.write(json.dumps(dataclasses.asdict(result)) + "\n")
         number += 1
 
@@ -194,15 +195,18 @@ def make_samples(kinds: list[str], folder: pathlib.Path) -> None:
 
 
 def table(all_results: list[Result]) -> str:
-    """Returns the table of cases tried and held, by kind and what was attacked."""
-    rows: dict[tuple[str, str], list[int]] = {}
-    for result in all_results:
-        row = rows.setdefault((result.kind, result.what), [0, 0])
-        row[0] += result.tried
-        row[1] += 1 if result.seen else 0
+    """Returns the table of cases tried and held, by kind and what was attacked, and in the end by kind alone."""
     order = list(KINDS)
-    lines = ["| kind | what | tried | held | not held |", "|---|---|---|---|---|"]
-    for (kind, what), (tried, lost) in sorted(rows.items(), key=lambda item: (order.index(item[0][0]), item[0][1])):
-        lines.append(f"| {kind} | {what} | {tried:,} | {tried - lost:,} | {lost} |")
-    tried, lost = (sum(row[index] for row in rows.values()) for index in (0, 1))
-    return "\n".join([*lines, f"| all | | {tried:,} | {tried - lost:,} | {lost} |"])
+    rows: dict[tuple[str, str], list[float]] = {}
+    for result in all_results:
+        for key in ((result.kind, result.what), (result.kind, ""), ("all", "")):
+            row = rows.setdefault(key, [0, 0, 0.0])
+            row[0] += result.tried
+            row[1] += 1 if result.seen else 0
+            row[2] += result.seconds
+    lines = ["| kind | what | tried | held | not held | seconds |", "|---|---|---|---|---|---|"]
+    by_kind = sorted(rows, key=lambda key: (not key[1], order.index(key[0]) if key[0] in order else len(order), key[1]))
+    for key in by_kind:
+        tried, lost, seconds = rows[key]
+        lines.append(f"| {key[0]} | {key[1]} | {tried:,.0f} | {tried - lost:,.0f} | {lost:.0f} | {seconds:,.0f} |")
+    return "\n".join(lines)

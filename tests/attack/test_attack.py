@@ -35,8 +35,11 @@ def test_a_result_or_a_line_is_held():
 
 
 def test_the_table_counts_attempts_and_what_was_not_held():
-    results = [Result("fuzz", 0, "SQuAD", "", 5, ""), Result("fuzz", 1, "SQuAD", "", 3, "seen")]
-    assert campaign.table(results).splitlines()[2:] == ["| fuzz | SQuAD | 8 | 7 | 1 |", "| all | | 8 | 7 | 1 |"]
+    results = [Result("fuzz", 0, "SQuAD", "", 5, "", 1.2), Result("fuzz", 1, "SQuAD", "", 3, "seen", 2.2)]
+    assert campaign.table([*results, Result("kills", 0, "a", "", 1, "")]).splitlines()[2:] == [
+        "| kills | a | 1 | 1 | 0 | 0 |", "| fuzz | SQuAD | 8 | 7 | 1 | 3 |",
+        "| kills |  | 1 | 1 | 0 | 0 |", "| fuzz |  | 8 | 7 | 1 | 3 |", "| all |  | 9 | 8 | 1 | 3 |",
+    ]  # fmt: skip
 
 
 def test_a_crash_and_a_hang_are_not_held(monkeypatch: pytest.MonkeyPatch):
