@@ -80,6 +80,11 @@ def train(
     if restored := state.restore_latest():
         step = run_checkpoints.step_of(restored)
         print(f"resuming at step {step:,}")
+    elif _has_lost_state(options.output_dir, config):
+        raise UserError(
+            f"{options.output_dir} holds a run that has saved its state, but the state is gone "
+            f"({_STATE_FOLDER}/ckpt-*.index): copy it back to go on, or give another --output_dir to begin anew"
+        )
     distribution.check_same_step(strategy, step, options.output_dir)
     print(
         f"fine-tuning {task.name}: {len(examples):,} examples, {config.num_steps:,} steps of "
@@ -99,6 +104,13 @@ def train(
     _loop(options, features, weights, trainer, config, state, monitor, step, strategy)
     distribution.mean_over_workers(strategy, 0.0)  # the chief has written the best model
     return monitor.best_predictions
+
+
+def _has_lost_state(folder: str, config: TrainingConfig) -> bool:
+    """Whether a run without a state shows that it had one: one that was killed before its first save has none."""
+    if files.exists(os.path.join(folder, _STATE_FOLDER, run_checkpoints.STATE_FILE)):  # written after each save
+        return True
+    return any(line["step"] > config.eval_steps for line in read_log(folder, TRAIN))
 
 
 def _check_evaluations(folder: str, step: int, config: TrainingConfig) -> None:

@@ -1,9 +1,11 @@
 """The folder of a fine-tuned model: what an earlier version wrote is read, and damage is an error."""
 
+import contextlib
 import gzip
 import json
 import pathlib
 import shutil
+from typing import Any
 
 import h5py
 import numpy as np
@@ -115,6 +117,34 @@ def test_a_task_json_with_other_values_is_refused(change, message: str, tmp_path
     (tmp_path / "task.json").write_text(json.dumps(SPEC | change))
     with pytest.raises(UserError, match=f"task.json {message}"):
         finetuned.load_task_spec(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("config.json", [], "config.json holds list; expected a JSON object"),
+        ("config.json", {"class_name": ["BertBackbone"]}, "config.json describes a .*; expected a BertBackbone"),
+        ("config.json", {"config": None}, "config.json has no configuration of the backbone"),
+        ("config.json", {"config": {"num_layers": 1}}, "config.json lacks dropout, hidden_dim, "),
+        ("config.json", {"num_layers": "2"}, "config.json: num_hidden_layers is '2'; expected a whole number"),
+        ("config.json", {"dropout": [0.1]}, "config.json: hidden_dropout_prob is .*; expected a number"),
+        ("tokenizer.json", {"config": "lowercase"}, "tokenizer.json is damaged: it does not say whether to lower-case"),
+        ("task.json", [], "task.json holds list; expected a JSON object"),
+        ("task.json", {"class_name": {}}, None),  # of a task that is not known: the backbone is read
+    ],
+)
+def test_an_odd_preset_of_keras_hub_is_refused(name: str, value: Any, message: str | None, tmp_path: pathlib.Path):
+    keras_hub.write(sample(CONFIG), str(tmp_path))
+    path = tmp_path / name
+    content = json.loads(path.read_text())
+    if isinstance(value, dict):
+        inner = content["config"] if set(value) & set(content["config"]) else content
+        inner |= value
+        value = content
+    path.write_text(json.dumps(value))
+    (tmp_path / "checksums.json").unlink()
+    with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
+        keras_hub.read(str(tmp_path), keras_hub.LoadOverrides())
 
 
 def test_a_preset_of_keras_hub_is_no_fine_tuned_folder_of_ours(tmp_path: pathlib.Path):

@@ -124,6 +124,16 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
     with pytest.raises(UserError, match=r"eval.jsonl in .* lacks the scores of step 12, .* restore it from a copy"):
         runner.run(other)
     log.write_text(content)
+    state = tmp_path / "other" / "checkpoints"
+    (index,) = state.glob("*.index")
+    index.rename(tmp_path / "kept")
+    named = state / "checkpoint"
+    named.rename(tmp_path / "named")
+    with pytest.raises(UserError, match=r"has saved its state, but the state is gone .*ckpt-\*.index"):
+        runner.run(other)  # the log alone shows it: it has steps after the first save
+    assert log.read_text() == content
+    (tmp_path / "kept").rename(index)
+    (tmp_path / "named").rename(named)
     capsys.readouterr()
     assert runner.run(other) == scores
     assert "resuming at step 12" in capsys.readouterr().out
