@@ -3,13 +3,24 @@
 import contextlib
 from collections.abc import Iterator
 
+_LONGEST, _LAST = 10_000, 2_000  # characters of a message, and of its end, which says how to mend it
+
 
 class UserError(ValueError):
     """Something given to the program is wrong: a flag, a file, a record.
 
     Its message says what was received, what was expected and how to mend it. Scripts print it without a traceback;
     any other exception is a defect of the program and keeps its traceback.
+
+    Args:
+        message: what is wrong. Of a very long one, as a quoted value can make it, the middle is left out.
     """
+
+    def __init__(self, message: str = "") -> None:
+        left_out = len(message) - _LONGEST
+        if left_out > 0:
+            message = f"{message[: -left_out - _LAST]}... ({left_out:,} characters) ...{message[-_LAST:]}"
+        super().__init__(message)
 
 
 class CollectedErrors:

@@ -17,7 +17,7 @@ from official_bert.tasks.options import TFDS, GlueOptions
 from official_bert.tasks.sequences import SequenceTask, TextExample
 from official_bert.tasks.task import DEV, TEST, TRAIN, Array
 from official_bert.tasks.tfds_data import DataSet
-from official_bert.utils import files
+from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import BadRows
 
 _BINARY = ("0", "1")
@@ -78,13 +78,13 @@ def _read_file(spec: GlueSpec, data_dir: str | None, split: str, bad_rows: BadRo
     is_scored = split.startswith(DEV)
     absent = [name for name in (*wanted, *([spec.label] if is_scored else [])) if name not in columns]
     if absent:
-        raise UserError(f"{path}, line 1: no column {', '.join(absent)} among {', '.join(columns)}")
+        raise UserError(f"{path}, line 1: no column {', '.join(absent)} among {tables.names_shown(columns)}")
     examples = []
     for number, line in enumerate(lines[first - 1 :], first):
         # Some releases have a column more at the end of some rows; none may be missing.
         values = dict(zip(columns, line.rstrip("\r").split("\t"), strict=False))
         if len(values) < len(columns):
-            bad_rows.add(path, number, f"{len(values)} columns; expected {len(columns)}: {', '.join(columns)}")
+            bad_rows.add(path, number, f"{len(values)} columns; expected {len(columns)}: {tables.names_shown(columns)}")
             continue
         label = None
         if spec.label in columns:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from official_bert.errors import UserError
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
-from official_bert.utils import files
+from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import BadRows
 
 NUM_CHOICES = 4
@@ -80,7 +80,8 @@ def _swag_csv(path: str, text: str) -> Iterator[tuple[int, Example | str]]:
     rows = csv.DictReader(io.StringIO(text, newline=""))
     absent = [name for name in _SWAG_COLUMNS if name not in (rows.fieldnames or ())]
     if absent:
-        raise UserError(f"{path} has no column {', '.join(absent)}; its header is {', '.join(rows.fieldnames or ())}")
+        header = tables.names_shown(list(rows.fieldnames or ()))
+        raise UserError(f"{path} has no column {', '.join(absent)}; its header is {header}")
     while True:
         line = rows.line_num + 1
         try:

@@ -21,7 +21,7 @@ from official_bert.tasks import windows
 from official_bert.tasks.task import NO_LABEL
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, SEP, UNK, FullTokenizer
-from official_bert.utils import files
+from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import BadRows
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
@@ -88,7 +88,7 @@ def read(
             elif tag == "" or (is_conllu and tag == "_"):
                 problem = f"no tag in column {tag_at} of {len(row)}"
             elif tag is not None and known_tags is not None and tag not in known_tags:
-                problem = f"unknown tag {tag!r}; expected one of {', '.join(sorted(known_tags))}"
+                problem = f"unknown tag {tag!r}; expected one of {tables.names_shown(sorted(known_tags))}"
             if problem:
                 bad_rows.add(path, line, problem)
                 break
@@ -127,7 +127,7 @@ def from_rows(
         if absent:
             raise UserError(
                 f"{path}, {f'line {line}' if isinstance(line, int) else line}: no column {', '.join(absent)} among "
-                f"{', '.join(row)}; see --text_column and --label_column"
+                f"{tables.names_shown(list(row))}; see --text_column and --label_column"
             )
         words = _several(row[word_column])
         tags = None if tag_column is None else _several(row[tag_column])
@@ -135,7 +135,8 @@ def from_rows(
         if not words or (tags is not None and len(tags) != len(words)):
             bad_rows.add(path, line, f"{len(words)} words and {len(tags or ())} tags; expected a tag for each word")
         elif unknown:
-            problem = f"unknown tag {', '.join(unknown)}; expected one of {', '.join(known_tags or ())}"
+            known = tables.names_shown(sorted(known_tags or ()))
+            problem = f"unknown tag {tables.names_shown(unknown)}; expected one of {known}"
             bad_rows.add(path, line, problem)
         else:
             sentences.append(Sentence(words, tags, line if isinstance(line, int) else number))

@@ -91,7 +91,7 @@ class TaggingTask(Task):
         if unknown:
             print(
                 f"note: {unknown.total():,} words of the {split} part have tags that the model does not know "
-                f"({', '.join(sorted(unknown))}); they count as wrong"
+                f"({tables.names_shown(sorted(unknown))}); they count as wrong"
             )
         return sentences
 

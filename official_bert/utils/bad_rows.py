@@ -9,6 +9,7 @@ STOP, SKIP = "stop", "skip"
 POLICIES = (STOP, SKIP)
 
 _MOST_SHOWN = 5  # of each file, that are shown in full
+_LONGEST_SHOWN = 500  # characters of what is wrong with a row
 
 
 class BadRows:
@@ -38,6 +39,7 @@ class BadRows:
         Raises:
             UserError: the policy is to stop.
         """
+        problem = problem if len(problem) <= _LONGEST_SHOWN else f"{problem[:_LONGEST_SHOWN]}..."  # it quotes the row
         where = f"{path}, line {line}" if isinstance(line, int) else f"{path}, {line}"
         if self._policy == STOP:
             raise UserError(f"{where}: {problem}; correct it, or pass --on_bad_row=skip to leave such rows out")

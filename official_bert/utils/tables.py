@@ -11,7 +11,7 @@ from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.bad_rows import BadRows
 
-_MOST_SHOWN = 10  # column names in a message
+_MOST_SHOWN, _LONGEST_SHOWN = 10, 60  # names in a message, and characters of each
 csv.field_size_limit(2**31 - 1)  # of characters; Python's own limit is shorter than some documents
 
 # Of a text: more than any book has. Tokenizing takes some hundred bytes of memory for each.
@@ -98,8 +98,9 @@ def _rows(
 
 
 def names_shown(names: Sequence[str]) -> str:
-    """Returns the names of columns for a message, the first ones if there are many."""
-    return ", ".join(names[:_MOST_SHOWN]) + (", ..." if len(names) > _MOST_SHOWN else "")
+    """Returns the names of columns or classes for a message: the first ones if there are many, long ones cut."""
+    shown = [name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}..." for name in names[:_MOST_SHOWN]]
+    return ", ".join(shown) + (", ..." if len(names) > _MOST_SHOWN else "")
 
 
 def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:

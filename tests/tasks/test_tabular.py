@@ -254,6 +254,16 @@ def test_a_text_longer_than_any_book_is_a_bad_row(name: str, tmp_path, monkeypat
     assert problem.endswith(": text has 51 characters; expected at most 50: cut it into several texts")
 
 
+def test_messages_name_few_columns_and_cut_long_names_and_quotations(tmp_path):
+    path = written(tmp_path, f"text,label\na,x\nb,y\nc,{'z' * 100_000}\n")
+    labels = written(tmp_path, "text,label\na,x\nb,y\n", "labels.csv")
+    with pytest.raises(UserError, match="line 4: unknown label 'zzz") as caught:
+        read(labels, split="dev", eval_file=str(path))
+    assert len(str(caught.value)) < 1000
+    assert tables.names_shown(["a", "b" * 61]) == f"a, {'b' * 60}..."
+    assert tables.names_shown([str(number) for number in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
+
+
 def test_a_wide_table_is_read_in_linear_time(tmp_path):
     """With a comparison of every two of 200,000 columns this would take an hour."""
     count = 200_000

@@ -133,6 +133,15 @@ Command(script="script", summary="It.", main=lambda: print("\u4e2d"), options=()
     assert (done.returncode, done.stdout, done.stderr) == (0, "\\u4e2d\n", "")
 
 
+def test_of_a_very_long_message_the_middle_is_left_out():
+    assert str(UserError("a" * 10_000)) == "a" * 10_000
+    message = str(UserError("received " + "a" * 10**6 + "; remove it"))
+    assert len(message) < 10_100
+    assert message.startswith("received aaa")
+    assert "... (990,020 characters) ..." in message
+    assert message.endswith("aaa; remove it")
+
+
 def test_too_few_descriptors_are_one_line(capsys: pytest.CaptureFixture[str]):
     import tensorflow as tf
 
