@@ -207,7 +207,7 @@ def _failing(tree: pathlib.Path, arguments: list[str]) -> list[str]:
     )
     if done.returncode not in (0, 1):
         raise RuntimeError(f"pytest ended with {done.returncode} for {arguments}: {done.stdout[-2000:]}")
-    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    return re.findall(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
 
 
 if __name__ == "__main__":

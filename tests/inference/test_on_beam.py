@@ -150,8 +150,8 @@ def test_wrong_rows_are_one_line_with_their_file(
     with pytest.raises(UserError, match=r"^[^\n]*part1.jsonl, line 3: 'text' is nothing[^\n]*$"):
         on_beam.predict(beam_options(export_dir, tmp_path), 2, [])
     assert not list(tmp_path.glob("out*"))
-    write_texts(tmp_path, [*TEXTS[:17], "refused", *TEXTS])
-    with pytest.raises(UserError, match=r"part2.jsonl: the model cannot answer row 7 \(the header does not count\)"):
+    write_texts(tmp_path, [*TEXTS[:11], "refused", *TEXTS])  # the first row of its file
+    with pytest.raises(UserError, match=r"part2.jsonl: the model cannot answer row 1 \(the header does not count\)"):
         on_beam.predict(beam_options(export_dir, tmp_path), 2, [])
     assert not [record for record in caplog.records if record.exc_info]
 
