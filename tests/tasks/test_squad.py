@@ -112,6 +112,13 @@ def test_a_token_belongs_to_the_window_that_sees_most_around_it():
     assert windows.with_most_context([(0, 5), (3, 8), (6, 9)], 9).tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2]
 
 
+def test_a_longer_window_outweighs_less_context_only_by_a_hundredth_for_each_token():
+    # Token 27 has 2 tokens to its right in the first window, of 30 tokens, and 3 to its left in the second, of 10.
+    assert windows.with_most_context([(0, 30), (24, 34)], 34)[27] == 1
+    # Of equal contexts the longer window's counts: 2 tokens on one side in both.
+    assert windows.with_most_context([(0, 30), (25, 35)], 35)[27] == 0
+
+
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
 def test_every_token_belongs_to_a_window_that_holds_it(count: int, room: int, stride: int):
     spans = [(start, min(start + room, count)) for start in windows.starts(count, room, stride)]
@@ -208,6 +215,15 @@ def test_the_answer_comes_from_the_window_that_is_surest(tokenizer: FullTokenize
     assert prediction.best.text == "the"
     assert prediction.best.start == 15
     assert prediction.candidates[0] == prediction.best
+
+
+def test_an_answer_begins_where_its_window_has_most_context(tokenizer: FullTokenizer):
+    question = Question("q", "cat dog mat", "the cat sat on the mat . the dog ran", None)
+    cut = squad.cut_into_windows([question], tokenizer, SMALL)
+    elsewhere = cut[0].offset + int(np.flatnonzero(~np.asarray(cut[0].has_most_context))[0])
+    scores = [scores_for(cut[0], elsewhere, elsewhere), *[scores_for(window, 0, 0) for window in cut[1:]]]
+    (prediction,) = predicted([question], cut, scores)
+    assert max(candidate.start_logit for candidate in prediction.candidates) == 0.0
 
 
 def test_no_answer_ends_before_it_begins_is_too_long_or_lies_in_the_question(tokenizer: FullTokenizer):
