@@ -183,7 +183,7 @@ def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_f
 def test_a_line_longer_than_any_book_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tables, "MAX_CHARACTERS", 50)
     (tmp_path / "in.txt").write_text("a" * 50 + "\n" + "b" * 51 + "\n")
-    lines = feature_extraction._lines(str(tmp_path / "in.txt"))
+    lines = feature_extraction.read_lines(str(tmp_path / "in.txt"))
     assert next(lines) == "a" * 50
     with pytest.raises(UserError, match="in.txt, line 2: the text has 51 characters; expected at most 50"):
         next(lines)
