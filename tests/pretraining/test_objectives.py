@@ -29,6 +29,7 @@ from tests.pretraining.test_training import (  # noqa: F401
 )
 
 
+@pytest.mark.slow
 def test_without_next_sentences_the_pooler_stays_as_it_was(
     record_files: list[str], config_file: str, vocab_file: str, tiny_config: BertConfig, tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],

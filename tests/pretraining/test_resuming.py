@@ -96,7 +96,8 @@ def forget_after(folder: pathlib.Path, step: int) -> None:
             path.unlink()
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("lamb", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_micro_batches_make_the_same_step(
     tiny_config: BertConfig,
     record_files: list[str],  # noqa: F811
@@ -464,6 +465,7 @@ def test_damaged_records_are_skipped_and_counted_if_asked(
     assert read == set(range(49)) - with_large_ids
 
 
+@pytest.mark.slow
 def test_evaluation_on_the_way_keeps_the_best_weights(
     record_files: list[str],  # noqa: F811
     config_file: str,  # noqa: F811

@@ -249,6 +249,7 @@ def test_many_steps_in_one_call_and_compiled_steps_equal_single_steps(tiny_confi
             np.testing.assert_allclose(value, results[0][1][path], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_devices_equal_one():
     """Runs the tests marked two_devices in a process of their own, whose processor is split in two."""
     assert "2 passed" in run_marked_tests(2, __file__)
