@@ -58,12 +58,12 @@ DEFAULTS = {
     "keras-hub, default": Way("keras_hub"),
     "Hugging Face, default": Way("hugging_face"),
 }
-BEST = {
-    "official_bert, best": Way("official_bert", xla=False, dtype="mixed_bfloat16", tuned_malloc=True),
-    "keras-hub, best": Way("keras_hub", xla=False, dtype="mixed_bfloat16", tuned_malloc=True),
-    "Hugging Face, best": Way("hugging_face", xla=False, dtype="mixed_bfloat16", tuned_malloc=True, fused=True),
+BFLOAT16 = {
+    "official_bert, bfloat16": Way("official_bert", xla=False, dtype="mixed_bfloat16", tuned_malloc=True),
+    "keras-hub, bfloat16": Way("keras_hub", xla=False, dtype="mixed_bfloat16", tuned_malloc=True),
+    "Hugging Face, bfloat16": Way("hugging_face", xla=False, dtype="mixed_bfloat16", tuned_malloc=True, fused=True),
 }
-# What BEST was chosen from.
+# Every setting of each program, for --all_ways.
 ALL = {
     f"{program}, {'compiled' if xla else 'not compiled'}, {dtype}": Way(program, xla, dtype, True, True)
     for program in ("official_bert", "keras_hub", "hugging_face")
@@ -102,9 +102,9 @@ def chosen_ways(options: Options) -> dict[str, Way]:
             for name, way in ALL.items()
             if options.torch_compile or not (way.program == "hugging_face" and way.xla)
         }
-    ways = {**DEFAULTS, **BEST}
+    ways = {**DEFAULTS, **BFLOAT16}
     if options.torch_compile:
-        name = "Hugging Face, best"
+        name = "Hugging Face, bfloat16"
         ways[f"{name}, compiled"] = dataclasses.replace(ways[name], xla=True)
     return ways
 
