@@ -35,6 +35,15 @@ def test_sizes_are_checked_before_elements(request_: dict, message: str, monkeyp
     assert len(texts) <= 2  # those before
 
 
+def test_a_text_of_as_many_bytes_as_are_taken_is_taken():
+    signatures = {"serving_default": Endings()}
+    for text in ("ä" * 5, "b" * 10):
+        body = json.dumps({"instances": [{"prompt": text, "endings": list("abcd")}]}).encode()
+        parse(body, signatures, Limits(8, 10), texts=True)
+        with pytest.raises(RequestError, match="a text of 10 bytes; at most 9 are taken"):
+            parse(body, signatures, Limits(8, 9), texts=True)
+
+
 def test_the_position_of_a_wrong_element_is_named():
     signatures = {"serving_default": Endings()}
     for request, message in (
