@@ -64,7 +64,7 @@ def test_starting_anywhere_gives_the_rest_of_the_same_sequence(
         # Every record once in each epoch, and in another order.
         assert len(np.unique(whole[epoch * total : (epoch + 1) * total], axis=0)) == total
     assert (whole[:total] != whole[total : 2 * total]).any()
-    for skipped in (1, 8, total // 3, total // 2, total - 1, total, total + 9):
+    for skipped in (8, total // 2, total - 1, total + 9):
         rest = rows(input_pipeline.training_batches(paths, 1, UNMASKED, 3, skipped), 3 * total - skipped)
         np.testing.assert_array_equal(rest, whole[skipped:], err_msg=f"skipped {skipped}")
 
