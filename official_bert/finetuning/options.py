@@ -5,7 +5,14 @@ import os
 from typing import Any, Self
 
 from official_bert.errors import UserError
-from official_bert.optimization.choices import DTYPES, ONE_DEVICE, STRATEGIES, TPU
+from official_bert.optimization.choices import (
+    DTYPES,
+    ONE_DEVICE,
+    STRATEGIES,
+    TPU,
+    worker_hosts_option,
+    worker_index_option,
+)
 from official_bert.tasks.options import Defaults, TaskOptions, options_class
 from official_bert.utils import files
 from official_bert.utils.bad_rows import POLICIES, STOP
@@ -107,15 +114,8 @@ class Options:
         group=HARDWARE,
         free=True,
     )
-    worker_hosts: list[str] = option(
-        [],
-        "host:port of each worker, the same list for all, for multi_worker; without it TF_CONFIG or SLURM's variables.",
-        group=HARDWARE,
-        free=True,
-    )
-    worker_index: int | None = option(
-        None, "Which of --worker_hosts this process is, from 0.", group=HARDWARE, free=True
-    )
+    worker_hosts: list[str] = worker_hosts_option()
+    worker_index: int | None = worker_index_option()
     use_tpu: bool = option(False, "Short for --distribution_strategy=tpu.", group=HARDWARE, free=True)
     tpu_name: str | None = option(
         None, "The TPU's name or grpc address; by default the one of this TPU VM.", group=HARDWARE, free=True

@@ -3,7 +3,24 @@
 distribution.py and optimizers.py turn the names into objects.
 """
 
+from typing import Any
+
+from official_bert.utils.flags import HARDWARE, option
+
 # A flag's name of a precision: the Keras dtype policy.
 DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 STRATEGIES = ONE_DEVICE, MIRRORED, MULTI_WORKER, TPU = ("one_device", "mirrored", "multi_worker", "tpu")
 OPTIMIZERS = ("adamw", "lamb", "keras_adamw")
+
+
+def worker_hosts_option() -> Any:
+    """Returns the flag --worker_hosts of the commands that train."""
+    text = (
+        "host:port of each worker, the same list for all, for multi_worker; without it TF_CONFIG or SLURM's variables."
+    )
+    return option([], text, group=HARDWARE, free=True)
+
+
+def worker_index_option() -> Any:
+    """Returns the flag --worker_index, which goes with it."""
+    return option(None, "Which of --worker_hosts this process is, from 0.", group=HARDWARE, free=True)

@@ -9,7 +9,15 @@ import re
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.optimization.choices import DTYPES, ONE_DEVICE, OPTIMIZERS, STRATEGIES, TPU
+from official_bert.optimization.choices import (
+    DTYPES,
+    ONE_DEVICE,
+    OPTIMIZERS,
+    STRATEGIES,
+    TPU,
+    worker_hosts_option,
+    worker_index_option,
+)
 from official_bert.utils import resuming
 from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
 
@@ -203,15 +211,8 @@ class Options:
         group=HARDWARE,
         free=True,
     )
-    worker_hosts: list[str] = option(
-        [],
-        "host:port of each worker, the same list for all, for multi_worker; without it TF_CONFIG or SLURM's variables.",
-        group=HARDWARE,
-        free=True,
-    )
-    worker_index: int | None = option(
-        None, "Which of --worker_hosts this process is, from 0.", group=HARDWARE, free=True
-    )
+    worker_hosts: list[str] = worker_hosts_option()
+    worker_index: int | None = worker_index_option()
     dtype: str = option(
         "float32", "Of the computation; weights, softmax and losses are float32.", tuple(DTYPES), group=HARDWARE
     )
