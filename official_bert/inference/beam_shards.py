@@ -26,24 +26,12 @@ import apache_beam as beam
 from apache_beam.utils.shared import Shared
 
 from official_bert.errors import UserError
+from official_bert.inference.batch_prediction import RefusedRow
 from official_bert.utils import beam_runner, files
 from official_bert.utils.locks import lock_file
 
 # The number of the first row among those of all files, and it and those that follow it.
 Rows = tuple[int, list[Any]]
-
-
-class RefusedRow(Exception):  # noqa: N818  (caught where the file of the row is known)
-    """A row that no result can be computed of.
-
-    Args:
-        number: of the row among those of all files.
-        reason: what the model says.
-    """
-
-    def __init__(self, number: int, reason: str) -> None:
-        super().__init__(number, reason)
-        self.number, self.reason = number, reason
 
 
 class Computation(Protocol):
@@ -73,7 +61,11 @@ class Computation(Protocol):
         ...
 
     def write(self, model: Any, first: int, rows: Iterator[Any], path: str) -> None:
-        """Writes the shard of rows, the first of which has that number among all; it appears whole."""
+        """Writes the shard of rows, the first of which has that number among all; it appears whole.
+
+        Raises:
+            RefusedRow: no result can be computed of a row, which is named by its number among all.
+        """
         ...
 
 

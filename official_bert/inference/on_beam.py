@@ -72,7 +72,7 @@ class _Prediction:
                 try:
                     answers = batch_prediction.answers_to(model, some, self.batch_size)
                 except batch_prediction.RefusedRow as refused:
-                    raise beam_shards.RefusedRow(first + refused.number, refused.reason) from refused
+                    raise batch_prediction.RefusedRow(first + refused.number, refused.reason) from refused
                 writer.write(batch_prediction.as_lines(answers).encode())
                 first += len(some)
 
