@@ -11,11 +11,11 @@ def write_text(folder: str) -> tuple[list[str], str, str]:
     print("gathering text, learning a vocabulary", flush=True)
     documents, _ = python_prose.gather()
     text_file, vocab_file = f"{folder}/text.txt", f"{folder}/vocab.txt"
-    pathlib.Path(text_file).write_text("\n\n".join("\n".join(document) for document in documents))
+    pathlib.Path(text_file).write_text("\n\n".join("\n".join(document) for document in documents), encoding="utf-8")
     learned = vocabulary_learning.learn(
         VocabularyOptions(input_file=[text_file], vocab_file=vocab_file, vocab_size=8000)
     )
-    pathlib.Path(vocab_file).write_text("".join(piece + "\n" for piece in learned.pieces))
+    pathlib.Path(vocab_file).write_text("".join(piece + "\n" for piece in learned.pieces), encoding="utf-8")
     return [sentence for document in documents for sentence in document], text_file, vocab_file
 
 

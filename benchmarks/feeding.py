@@ -21,11 +21,8 @@ from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
 
 LENGTHS = {128: 20, 512: 77}  # and the predictions of a record
-CHIPS, PEAK, USE = (
-    8,
-    197e12,
-    0.5,
-)  # of TPU v5e: on a host; published bfloat16 operations a second; share that is reached
+# Of TPU v5e: chips on a host, the published bfloat16 operations a second of each, and the share that is reached.
+CHIPS, PEAK, USE = 8, 197e12, 0.5
 _SEED = 1
 
 

@@ -214,7 +214,7 @@ def main(options: Options) -> None:
         )
     with tempfile.TemporaryDirectory() as folder:
         sentences, _, vocab_file = corpus.write_text(folder)
-        vocab = pathlib.Path(vocab_file).read_text()
+        vocab = pathlib.Path(vocab_file).read_text(encoding="utf-8")
         texts = sentences[:: max(1, len(sentences) // 2000)]
         for size in options.sizes:
             measure(size, texts, vocab, folder, options)
