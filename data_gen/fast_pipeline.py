@@ -2,7 +2,8 @@
 
 1. Each part of an input file is tokenized into a part of a corpus on disk; the parts are joined.
 2. Each block of documents is made into instances, once for each pass, sorted by a random key.
-3. Each shard collects the instances of its range of keys from all blocks.
+3. Each shard collects the instances of its range of keys from all blocks. The workers write it together, unless it is
+   compressed.
 
 Worker processes do the tasks of each step. The results are files in a working folder beside the records. Each file
 appears whole, and a task is done if its file exists. So a stopped run continues when the same command is run again, and
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from data_gen import run_plan, text_formats, token_store, worker
+from data_gen import run_plan, shard_writing, text_formats, token_store, worker
 from data_gen.instances import InstanceConfig
 from data_gen.record_summary import NO_INSTANCE
 from data_gen.run_plan import Settings, TextPlan
@@ -79,9 +80,12 @@ def create(
             if not any(each["instances"] for each in counts):
                 shutil.rmtree(folder)
                 raise UserError(NO_INSTANCE)
-            shards = workers.do_all(
-                "writing records", [{"shard": [number]} for number in range(len(plan.outputs))], "shards"
-            )
+            if plan.compress or any(map(files.is_remote, plan.outputs)):  # files that are written from their beginning
+                shards = workers.do_all(
+                    "writing records", [{"shard": [number]} for number in range(len(plan.outputs))], "shards"
+                )
+            else:
+                shards = shard_writing.write_shards(plan, folder, workers, settings.num_workers)
         empty = sum(not shard["records"] for shard in shards)
         if empty:
             print(f"warning: {empty:,} of {len(shards):,} files are empty; give fewer", file=sys.stderr)

@@ -3,6 +3,9 @@
 It reads a task per line from standard input and answers each with a line. The tasks are `{"file": [number]}`, which
 looks at an input file, `{"part": [number of the file, number of the part]}`, `{"block": [pass, block]}` and
 `{"shard": [number]}`. The result is a file that appears whole; a task whose result exists is not done again.
+
+Several workers write a shard together (see shard_writing.py) by `{"bucket": [number]}`, which encodes the records of a
+bucket and keeps them, and `{"write": [path, position]}`, which writes them into a file.
 """
 
 import collections
@@ -69,6 +72,13 @@ class ShardMaker:
         """Returns the numbers of the buckets that a shard is made of."""
         return range(shard * self._plan.buckets_per_shard, (shard + 1) * self._plan.buckets_per_shard)
 
+    def frames(self, rows: np.ndarray) -> Iterator[bytes]:
+        """Yields the records of rows as they stand in a TFRecord file, some thousand at a time."""
+        schema = shuffle.schema(self._config)
+        for start in range(0, len(rows), _RECORDS_AT_ONCE):
+            batch = shuffle.features(rows[start : start + _RECORDS_AT_ONCE])
+            yield b"".join(map(writer.framed, record_codec.encode(batch, schema)))
+
     def shard(self, number: int, buckets: Iterable[np.ndarray]) -> dict[str, Any]:
         """Writes a shard and returns its entry for the manifest.
 
@@ -77,15 +87,12 @@ class ShardMaker:
             buckets: the rows of each of its buckets, in the order of their keys.
         """
         path = self._plan.outputs[number]
-        schema = shuffle.schema(self._config)
         count = 0
         with writer.open_shard(path, self._plan.compress) as shard:
             for rows in buckets:
-                for start in range(0, len(rows), _RECORDS_AT_ONCE):
-                    batch = shuffle.features(rows[start : start + _RECORDS_AT_ONCE])
-                    encoded = record_codec.encode(batch, schema)
-                    count += len(encoded)
-                    shard.write(b"".join(map(writer.framed, encoded)))
+                count += len(rows)
+                for content in self.frames(rows):
+                    shard.write(content)
         return {"file": os.path.basename(path), "records": count, "bytes": files.size(path), "sha256": sha256(path)}
 
 
@@ -102,10 +109,13 @@ class Worker:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+        self._frames: list[bytes] = []  # of a bucket that is encoded and not written yet
 
     def do(self, task: dict[str, Any]) -> dict[str, Any]:
         """Does a task and returns its result; of a task done before, the stored result."""
         name, arguments = next(iter(task.items()))
+        if name in ("bucket", "write"):  # steps of a shard, which are worth nothing without the others
+            return dict(getattr(self, f"_{name}")(*arguments))
         done = os.path.join(self._folder, f"{name}-{'-'.join(map(str, arguments))}.json")
         if os.path.exists(done):
             return files.read_json_object(done)
@@ -174,9 +184,27 @@ class Worker:
         return statistics
 
     def _shard(self, number: int) -> dict[str, Any]:
+        return self._maker.shard(number, map(self._collected, self._maker.buckets(number)))
+
+    def _bucket(self, bucket: int) -> dict[str, int]:
+        rows = self._collected(bucket)
+        self._frames = list(self._maker.frames(rows))
+        return {"records": len(rows), "bytes": sum(map(len, self._frames))}
+
+    def _write(self, path: str, position: int) -> dict[str, Any]:
+        try:
+            with open(path, "r+b") as shard:
+                shard.seek(position)
+                shard.writelines(self._frames)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        self._frames = []
+        return {}
+
+    def _collected(self, bucket: int) -> np.ndarray:
+        """Returns a bucket's rows from all blocks."""
         spooled = [self._spooled(p, b) for p in range(self._plan.passes) for b in range(len(self._plan.blocks))]
-        buckets = self._maker.buckets(number)
-        return self._maker.shard(number, (shuffle.collect(spooled, each, self._maker.layout) for each in buckets))
+        return shuffle.collect(spooled, bucket, self._maker.layout)
 
 
 @contextlib.contextmanager

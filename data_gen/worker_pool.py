@@ -8,11 +8,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from data_gen import worker
 from official_bert.errors import UserError
 from official_bert.utils.progress import Progress
+
+# Has a worker do a task, and returns the result.
+Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class WorkerPool:
@@ -52,7 +56,12 @@ class WorkerPool:
             process.communicate()
 
     def do_all(
-        self, what: str, tasks: list[dict[str, Any]], unit: str, amounts: list[float] | None = None
+        self,
+        what: str,
+        tasks: list[dict[str, Any]],
+        unit: str,
+        amounts: list[float] | None = None,
+        do: Callable[[dict[str, Any], Ask], dict[str, Any]] | None = None,
     ) -> list[dict[str, Any]]:
         """Returns the tasks' results, in the tasks' order.
 
@@ -61,6 +70,8 @@ class WorkerPool:
             tasks: see worker.py.
             unit: of the amounts.
             amounts: of work in each task; None for 1 each.
+            do: does a task, for which it may ask a worker several times, and returns the result; None to ask once. The
+                tasks are begun in their order.
         """
         amounts = amounts or [1] * len(tasks)
         pending: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -74,13 +85,17 @@ class WorkerPool:
 
         def drive(process: subprocess.Popen[str]) -> None:
             nonlocal done
+
+            def asked(task: dict[str, Any]) -> dict[str, Any]:
+                return ask(process, task, self._folder)
+
             while not errors:
                 try:
                     number = pending.get_nowait()
                 except queue.Empty:
                     return
                 try:
-                    result = ask(process, tasks[number], self._folder)
+                    result = do(tasks[number], asked) if do else asked(tasks[number])
                 except Exception as error:
                     errors.append(error)
                     return
