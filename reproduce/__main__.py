@@ -17,10 +17,10 @@ def main(options: Options) -> None:
     if options.dry_run:
         print("\n".join(run.line() for run in runs))
         return
-    for run in runs:
-        if run.command == "pretrain":
-            experiment.write_configs()
-        perform(run)
+    vocabulary, *others = runs
+    perform([vocabulary])
+    experiment.write_configs()
+    perform(others, options.processes)
     scores = {
         (variant.name, column): [experiment.score(variant, column, seed) for seed in options.random_seeds]
         for variant in experiment.table.variants

@@ -4,6 +4,7 @@ A command's folder is named after what distinguishes it, so that tables share re
 skipped: a file in the folder says which command made it.
 """
 
+import concurrent.futures
 import dataclasses
 import json
 import math
@@ -21,7 +22,12 @@ from official_bert.utils import files
 from official_bert.utils.flags import option
 from reproduce.tables import COLUMNS, PERPLEXITY, SCALES, TABLES, Flags, Scale, Shape, Variant
 
-_DONE_FILE = "done.json"
+_DONE_FILE, _OUTPUT_FILE = "done.json", "output.txt"
+
+_NO_FLAGS: Flags = {}
+_PHASE2_RECORDS = {"max_seq_length": 512, "max_predictions_per_seq": 77}
+_NO_NEXT_SENTENCES = {"next_sentence_prediction": False}
+_SHARES = 5  # of the steps, after which there is a checkpoint (figure 5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,16 +44,18 @@ class Options:
     columns: list[str] = option([], "Some of the table's columns, such as mrpc; all unless it is given.")
     num_train_steps: int = option(0, "Steps of pre-training, in place of the scale's.")
     num_train_epochs: float = option(0.0, "Epochs of fine-tuning, in place of the scale's.")
+    processes: int = option(1, "Commands that run at once, each on its share of the processors.")
     dry_run: bool = option(False, "Whether the commands are printed only.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A command and the folder of its results."""
+    """A command, the folder of its results, and the folders of those that it comes after."""
 
     folder: str
     command: str
     flags: Flags
+    after: tuple[str, ...] = ()
 
     def line(self) -> str:
         """Returns the command as a user would type it."""
@@ -111,77 +119,107 @@ class Experiment:
 
     def runs(self) -> list[Run]:
         """Returns all runs, each after those that it needs, and each once."""
-        found: dict[str, Run] = {}
-        vocabulary = {"input_file": self._options.input_file, "vocab_file": self._vocab_file(),
-                      "vocab_size": self._scale.vocab_size}  # fmt: skip
-        found["vocabulary"] = Run(self._in("vocabulary"), "learn-vocabulary", vocabulary)
-        held_out = self._records({}, "heldout", self._options.heldout_file)
+        vocabulary = Run(self._in("vocabulary"), "learn-vocabulary", {
+            "input_file": self._options.input_file, "vocab_file": self._vocab_file(),
+            "vocab_size": self._scale.vocab_size,
+        })  # fmt: skip
+        found = [vocabulary]
+        held_out = None
         if self._options.heldout_file:
-            found["heldout"] = held_out
+            held_out = self._records("heldout", self._options.heldout_file, {"dupe_factor": 1})
+            found.append(held_out)
         for variant in self.table.variants:
-            records = [self._records(variant.records, "train", self._options.input_file)]
-            if self._scale.phase2_steps:
-                records.append(self._records({**variant.records, **_PHASE2_RECORDS}, "train", self._options.input_file))
-            found |= {each.folder: each for each in records}
             for seed in self._options.random_seeds:
-                model = self._pretraining(variant, seed, records, held_out)
-                found[model.folder] = model
-                for column in self.columns:
-                    if column != PERPLEXITY:
-                        run = self._finetuning(variant, column, seed)
-                        found[run.folder] = run
-        return list(found.values())
+                found += self._pretraining(variant, seed, held_out)
+                found += [self._finetuning(variant, column, seed) for column in self.columns if column != PERPLEXITY]
+        return list({run.folder: run for run in found}.values())
 
     def _vocab_file(self) -> str:
         return self._in("vocabulary", "vocab.txt")
 
-    def _records(self, flags: Flags, part: str, texts: list[str]) -> Run:
-        folder = self._in("records", f"{part}{_slug(flags)}")
-        flags = {**self._scale.records, **flags} | ({"dupe_factor": 1} if part == "heldout" else {})
+    def _records(self, part: str, texts: list[str], flags: Flags, variant: Flags = _NO_FLAGS) -> Run:
+        folder = self._in("records", f"{part}{_slug(variant)}")
+        flags = {**self._scale.records, **flags, **variant}
         output = os.path.join(folder, "records.tfrecord")
         files_of = {"input_file": texts, "output_file": output, "vocab_file": self._vocab_file()}
-        return Run(folder, "make-records", {**files_of, **flags})
+        return Run(folder, "make-records", {**files_of, **flags}, after=(self._in("vocabulary"),))
 
-    def _model_folder(self, variant: Variant, seed: str) -> str:
-        differing = _slug({**variant.records, **variant.pretraining})
-        return self._in("models", f"{self.shape(variant)}-{self._steps}{differing}", f"seed_{seed}")
+    def _short_steps(self) -> int:
+        return round(self._steps * self._scale.short.share) if self._scale.short else 0
+
+    def _model_folder(self, variant: Variant, seed: str, short: bool = False) -> str:
+        differing = {**variant.records, **variant.pretraining, **(_NO_NEXT_SENTENCES if short else {})}
+        name = f"{self.shape(variant)}-{self._steps}{_slug(differing)}{'-short' if short else ''}"
+        return self._in("models", name, f"seed_{seed}")
 
     def _task_folder(self, variant: Variant, column: str, seed: str) -> str:
         model = os.path.basename(os.path.dirname(self._model_folder(variant, seed)))
         name = f"{model}{_slug(variant.finetuning)}{f'-{variant.share:g}_of_steps' if variant.share < 1 else ''}"
         return self._in("tasks", name, column.replace(" ", "_"), f"seed_{seed}")
 
-    def _pretraining(self, variant: Variant, seed: str, records: Sequence[Run], held_out: Run) -> Run:
-        folder = self._model_folder(variant, seed)
-        phase2 = round(self._steps * self._scale.phase2_steps / self._scale.steps)
+    def _pretraining(self, variant: Variant, seed: str, held_out: Run | None) -> list[Run]:
+        """The records and the model of a variant, and what the model begins with."""
+        scale, texts = self._scale, self._options.input_file
+        short_steps = self._short_steps()
+        records = self._records("train", texts, {}, variant.records)
+        runs = [records]
+        given: dict[str, Any] = {}
+        if scale.short:
+            short_records = self._records("short", texts, scale.short.records, variant.records)
+            settings = {**scale.short.pretraining, **variant.pretraining, **_NO_NEXT_SENTENCES}
+            short = self._model(variant, seed, short_records, short_steps, settings, short=True)
+            runs += [short_records, short]
+            given["init_checkpoint"] = short.folder
+        steps = self._steps - short_steps
+        if scale.phase2_steps:
+            phase2 = round(self._steps * scale.phase2_steps / scale.steps)
+            phase2_records = self._records("train", texts, {}, {**variant.records, **_PHASE2_RECORDS})
+            runs.append(phase2_records)
+            given |= {"phase2_num_train_steps": phase2, "phase2_input_file": phase2_records.flags["output_file"]}
+            steps -= phase2
+        if held_out:
+            given |= {"do_eval": True, "eval_input_file": held_out.flags["output_file"]}
+        model = self._model(variant, seed, records, steps, {**given, **variant.pretraining})
+        after = tuple(run.folder for run in (*runs, held_out) if run)
+        return [*runs, dataclasses.replace(model, after=after)]
+
+    def _model(
+        self, variant: Variant, seed: str, records: Run, steps: int, settings: Flags, short: bool = False
+    ) -> Run:
+        folder = self._model_folder(variant, seed, short)
         flags = {
             "do_train": True,
-            "input_file": records[0].flags["output_file"],
+            "input_file": records.flags["output_file"],
             "bert_config_file": self._in("models", f"{self.shape(variant)}.json"),
             "vocab_file": self._vocab_file(),
             "output_dir": folder,
-            **{name: self._scale.records[name] for name in ("max_seq_length", "max_predictions_per_seq")},
+            **{name: records.flags[name] for name in ("max_seq_length", "max_predictions_per_seq")},
             **self._scale.pretraining,
-            "num_warmup_steps": min(self._scale.pretraining["num_warmup_steps"], self._steps // 10),
-            "num_train_steps": self._steps - phase2,
-            "save_checkpoints_steps": max(1, self._steps // 5),
-            "keep_checkpoint_max": 1,
+            **settings,
+            "num_train_steps": steps,
+            "save_checkpoints_steps": max(1, self._steps // _SHARES),
+            "keep_checkpoint_max": _SHARES,
             "random_seed": int(seed),
-            **variant.pretraining,
         }
-        if phase2:
-            flags |= {"phase2_num_train_steps": phase2, "phase2_input_file": records[1].flags["output_file"]}
-        if self._options.heldout_file:
-            flags |= {"do_eval": True, "eval_input_file": held_out.flags["output_file"]}
-        return Run(folder, "pretrain", flags)
+        flags["num_warmup_steps"] = min(flags["num_warmup_steps"], steps // 5)
+        return Run(folder, "pretrain", flags, after=(records.folder,))
+
+    def _trained_for(self, variant: Variant, seed: str) -> tuple[str, str]:
+        """The folder of a variant's model, and its checkpoint after the share of the steps."""
+        folder = self._model_folder(variant, seed)
+        if variant.share == 1:
+            return folder, folder
+        step = max(1, self._steps // _SHARES) * round(variant.share * _SHARES)
+        if step <= self._short_steps():
+            folder = self._model_folder(variant, seed, short=True)
+        else:
+            step -= self._short_steps()
+        return folder, os.path.join(folder, f"ckpt-{step}")
 
     def _finetuning(self, variant: Variant, column: str, seed: str) -> Run:
         task, _, _, flags = COLUMNS[column]
-        model = self._model_folder(variant, seed)
-        if variant.share < 1:
-            step = max(1, self._steps // 5) * round(variant.share * 5)
-            model = os.path.join(model, f"ckpt-{step}")
-        flags = {**self._scale.finetuning, **flags}
+        model, checkpoint = self._trained_for(variant, seed)
+        flags = {**self._scale.finetuning, **flags, **self._scale.tasks.get(column, {})}
         head = {**flags, **variant.finetuning}.get("head", LINEAR)
         flags |= self._scale.lstm if head != LINEAR else {}
         flags |= self._scale.features if head in FEATURES else {}
@@ -189,9 +227,10 @@ class Experiment:
         if self._options.num_train_epochs:
             flags["num_train_epochs"] = self._options.num_train_epochs
         folder = self._task_folder(variant, column, seed)
-        needed = {"task": task, "data_dir": self._data_dir(column), "init": model, "output_dir": folder}
+        needed = {"task": task, "data_dir": self._data_dir(column), "init": checkpoint, "output_dir": folder}
         needed["cache_dir"] = self._in("features")
-        return Run(folder, "finetune", {**needed, "do_train": True, "do_eval": True, "random_seed": int(seed), **flags})
+        flags |= {"do_train": True, "do_eval": True, "random_seed": int(seed)}
+        return Run(folder, "finetune", {**needed, **flags}, after=(model,))
 
     def write_configs(self) -> None:
         """Writes the bert_config.json of each size."""
@@ -217,35 +256,78 @@ class Experiment:
         return float(value) * (1 if task.startswith("squad") else 100)
 
 
-_PHASE2_RECORDS = {"max_seq_length": 512, "max_predictions_per_seq": 77}
-
-
 def _slug(flags: Flags) -> str:
     """A part of a folder's name that tells the flags."""
     return "".join(f"-{name}-{str(value).replace('/', '_')}" for name, value in flags.items())
 
 
-def perform(run: Run) -> None:
-    """Runs a command, unless it is done.
+def perform(runs: Sequence[Run], processes: int = 1) -> None:
+    """Does what is not done yet, several commands at once, each on its share of the processors.
+
+    Args:
+        runs: each after those that it needs; what is needed and not among them is there.
+        processes: how many commands run at once.
 
     Raises:
-        UserError: it failed, or its folder holds what another command made.
+        UserError: a command failed, or its folder holds what another command made.
     """
+    waiting = list(runs)
+    done = {folder for run in runs for folder in run.after} - {run.folder for run in runs}
+    shares = _shares_of_processors(processes)
+    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+        running: dict[concurrent.futures.Future[None], tuple[Run, set[int]]] = {}
+        while waiting or running:
+            for run in [each for each in waiting if done.issuperset(each.after)][: len(shares)]:
+                waiting.remove(run)
+                share = shares.pop()
+                running[pool.submit(_perform_one, run, share)] = run, share
+            for future in concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED).done:
+                run, share = running.pop(future)
+                shares.append(share)
+                future.result()
+                done.add(run.folder)
+
+
+def _shares_of_processors(number: int) -> list[set[int]]:
+    if not hasattr(os, "sched_getaffinity"):  # only Linux has it
+        return [set() for _ in range(number)]
+    processors = sorted(os.sched_getaffinity(0))
+    return [set(processors[index::number] or processors) for index in range(number)]
+
+
+def _perform_one(run: Run, processors: set[int]) -> None:
     done = os.path.join(run.folder, _DONE_FILE)
-    print(f"$ {run.line()}", flush=True)
     if files.exists(done):
         if files.read_json_object(done)["command"] != run.line():
             raise UserError(
                 f"{run.folder} holds the results of another command; give another --output_dir, or remove it"
             )
-        print("  done before", flush=True)
+        print(f"$ {run.line()}\n  done before", flush=True)
         return
     files.make_folder(run.folder)
-    started = time.monotonic()
+    print(f"$ {run.line()}", flush=True)
+    output = os.path.join(run.folder, _OUTPUT_FILE)
     program = "from official_bert.main import main; main()"
-    code = subprocess.run([sys.executable, "-c", program, run.command, *map(_flag, run.flags.items())]).returncode
+    command = [sys.executable, "-c", program, run.command, *map(_flag, run.flags.items())]
+    started = time.monotonic()
+    code, processor_seconds = _call(command, processors, output)
     if code:
-        raise UserError(f"the command above ended with exit code {code}; the same command as before goes on from here")
+        raise UserError(
+            f"{run.line()} ended with exit code {code}; what it printed is in {output}; the same command as before "
+            "goes on from here"
+        )
     seconds = round(time.monotonic() - started)
-    print(f"  done in {seconds:,} s", flush=True)
-    files.write_text(done, json.dumps({"command": run.line(), "seconds": seconds}) + "\n")
+    print(f"  done in {seconds:,} s, {processor_seconds:,.0f} s of processor time: {run.folder}", flush=True)
+    measured = {"command": run.line(), "seconds": seconds, "processor_seconds": round(processor_seconds)}
+    files.write_text(done, json.dumps(measured) + "\n")
+
+
+def _call(command: Sequence[str], processors: set[int], output: str) -> tuple[int, float]:
+    """Returns the exit code and the seconds of processor time; what the command prints is added to the file."""
+    with open(output, "ab") as target:
+        process = subprocess.Popen(command, stdout=target, stderr=subprocess.STDOUT)
+    if processors:
+        os.sched_setaffinity(process.pid, processors)  # before TensorFlow counts them
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_utime + usage.ru_stime

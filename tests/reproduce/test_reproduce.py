@@ -1,9 +1,12 @@
 """The paper's tables as commands, and the page that they end in."""
 
 import json
+import os
 import pathlib
 import shlex
-import subprocess
+import sys
+import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -47,10 +50,12 @@ def test_every_run_is_a_command_and_has_a_folder_of_its_own(table: str, scale: s
         needs = {
             "pretrain": [
                 str(pathlib.Path(str(run.flags.get(name, ""))).parent) for name in ("input_file", "vocab_file")
-            ],
+            ]
+            + [str(run.flags[name]) for name in ("init_checkpoint",) if name in run.flags],
             "finetune": [str(run.flags.get("init", "")).split("/ckpt-")[0]],
         }.get(run.command, [])
         assert made >= set(needs), f"{run.line()} comes before what it needs"
+        assert {each for each in needs if not each.endswith("/vocabulary")} <= set(run.after) <= made
         made.add(run.folder)
 
 
@@ -62,13 +67,31 @@ def test_tables_share_what_is_equal(data_dir: pathlib.Path):
     assert folders["7"] < folders["5"]
     assert folders["7"] < folders["C.2"]
     lines = [run.line() for run in Experiment(options_for(data_dir, "5")).runs()]
-    assert sum(" pretrain " in line for line in lines) == 2 * 3  # a BiLSTM is put on the same model
+    assert (
+        sum(" pretrain " in line for line in lines) == 2 * 3 + 2 * 2
+    )  # BiLSTM on the same model, NSP on the same short
+    figure = [run for run in Experiment(options_for(data_dir, "figure5")).runs() if run.command == "pretrain"]
+    assert {run.folder for run in figure} < folders["5"]
+
+
+def test_a_share_of_the_steps_is_a_checkpoint_that_is_kept(data_dir: pathlib.Path):
+    runs = {run.folder: run for run in Experiment(options_for(data_dir, "figure5", columns=["mrpc"])).runs()}
+    taken = []
+    for run in runs.values():
+        if run.command == "finetune" and run.folder.endswith("seed_1") and "left_to_right" not in run.folder:
+            folder, _, step = str(run.flags["init"]).partition("/ckpt-")
+            flags = runs[folder].flags
+            assert run.after == (folder,)
+            taken.append((flags["max_seq_length"], int(step or flags["num_train_steps"])))
+            assert taken[-1][1] % flags["save_checkpoints_steps"] == 0
+            assert flags["keep_checkpoint_max"] * flags["save_checkpoints_steps"] >= flags["num_train_steps"]
+    assert taken == [(16, 400), (16, 800), (16, 1200), (16, 1600), (64, 400)]
 
 
 def test_what_there_is_no_data_for_is_left_out(data_dir: pathlib.Path):
     (data_dir / "glue" / "MNLI" / "train.tsv").unlink()
     experiment = Experiment(options_for(data_dir, "6", heldout_file=[]))
-    assert experiment.columns == ["mrpc", "sst-2"]
+    assert experiment.columns == ["mrpc", "sst-2", "tagging"]
     assert experiment.missing == [
         f"{PERPLEXITY}: there is no --heldout_file", f"mnli: there is no training part in {data_dir}/glue/MNLI"
     ]  # fmt: skip
@@ -81,27 +104,65 @@ def test_what_there_is_no_data_for_is_left_out(data_dir: pathlib.Path):
 def test_a_run_that_is_done_is_skipped_and_one_that_fails_ends_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    commands: list[list[str]] = []
+    commands: list[Sequence[str]] = []
     code = 0
 
-    def run_command(command: list[str]) -> subprocess.CompletedProcess[str]:
+    def call(command: Sequence[str], processors: set[int], output: str) -> tuple[int, float]:
         commands.append(command[3:])
-        return subprocess.CompletedProcess(command, code)
+        return code, 1.5
 
-    monkeypatch.setattr(runs.subprocess, "run", run_command)
+    monkeypatch.setattr(runs, "_call", call)
     run = Run(str(tmp_path / "a"), "pretrain", {"do_train": True, "jit_compile": False, "input_file": ["a", "b"]})
-    perform(run)
-    perform(run)
+    perform([run])
+    perform([run])
     assert commands == [["pretrain", "--do_train", "--nojit_compile", "--input_file=a,b"]]
     with pytest.raises(UserError, match="holds the results of another command"):
-        perform(Run(run.folder, "pretrain", {"do_train": False}))
+        perform([Run(run.folder, "pretrain", {"do_train": False})])
     code = 3
-    with pytest.raises(UserError, match="exit code 3"):
-        perform(Run(str(tmp_path / "b"), "pretrain", {}))
+    with pytest.raises(UserError, match=r"exit code 3; what it printed is in .*output.txt"):
+        perform([Run(str(tmp_path / "b"), "pretrain", {}), Run(str(tmp_path / "c"), "x", {}, (str(tmp_path / "b"),))])
     assert not (tmp_path / "b" / "done.json").exists()
+    assert not (tmp_path / "c").exists()
 
 
-def fake_results(run: Run) -> None:
+def test_commands_at_once_each_have_their_processors_and_what_they_need(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    lock, both = threading.Lock(), threading.Barrier(2, timeout=60)
+    ended: list[str] = []
+    shares: list[set[int]] = []
+
+    def call(command: Sequence[str], processors: set[int], output: str) -> tuple[int, float]:
+        name = pathlib.Path(output).parent.name
+        if name in "bc":
+            both.wait()  # passes only when both run
+        with lock:
+            ended.append(name)
+            shares.append(processors)
+        return 0, 0.0
+
+    monkeypatch.setattr(runs, "_call", call)
+    needs = {"a": "", "b": "a", "c": "a", "d": "bc"}
+    perform([Run(str(tmp_path / n), n, {}, tuple(str(tmp_path / m) for m in ms)) for n, ms in needs.items()], 2)
+    assert (ended[0], sorted(ended[1:3]), ended[3:]) == ("a", ["b", "c"], ["d"])
+    if hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1:
+        assert not shares[1] & shares[2]
+
+
+def test_what_a_command_prints_is_kept(tmp_path: pathlib.Path):
+    output = tmp_path / "output.txt"
+    command = [sys.executable, "-c", "import os; print('cores', len(os.sched_getaffinity(0))); raise SystemExit(4)"]
+    code, seconds = runs._call(command, {min(os.sched_getaffinity(0))}, str(output))
+    assert (code, output.read_text()) == (4, "cores 1\n")
+    assert 0 < seconds < 60
+
+
+def fake_results(all_runs: Sequence[Run], processes: int = 1) -> None:
+    for run in all_runs:
+        fake_result(run)
+
+
+def fake_result(run: Run) -> None:
     folder = pathlib.Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True)
     if run.command == "learn-vocabulary":
@@ -109,7 +170,7 @@ def fake_results(run: Run) -> None:
     if run.command == "pretrain":
         (folder / "eval_results.txt").write_text("loss = 3.0\nmasked_lm_loss = 2.0\n")
     if run.command == "finetune":
-        score = (0.9 if "next_sentence" not in run.folder else 0.5) + 0.001 * int(folder.name[-1])
+        score = (0.9 if "next_sentence" not in str(run.flags["init"]) else 0.5) + 0.001 * int(folder.name[-1])
         f1 = {"f1": 100 * score} if run.flags["task"] == "squad" else {"accuracy": score}
         (folder / "results.json").write_text(json.dumps({"dev": f1}))
 
@@ -126,13 +187,13 @@ def test_the_page_has_both_figures_and_is_the_same_again(
     assert "<td>77.8</td><td>50.2 ± 0.1</td>" in html  # SQuAD from left to right
     assert "mnli: of 6 pairs 3 are in the paper&#x27;s order, 0 in the other; 3 cannot be told apart" in html
     assert "official-bert finetune" in html
-    config = json.loads((data_dir.parent / "out" / "models" / "L-2_H-128_A-2.json").read_text())
+    config = json.loads((data_dir.parent / "out" / "models" / "L-2_H-128_A-4.json").read_text())
     assert config["vocab_size"] == 2
     __main__.main(options)
     assert path.read_text() == html
     capsys.readouterr()
     __main__.main(options_for(data_dir, "figure5", dry_run=True))
-    assert "ckpt-2000 " in capsys.readouterr().out
+    assert "-short/seed_1/ckpt-400 " in capsys.readouterr().out
 
 
 def test_differences_count_only_beyond_chance():
