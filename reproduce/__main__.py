@@ -31,7 +31,10 @@ def main(options: Options) -> None:
         shape = experiment.shape(variant)
         settings.append([variant.name, str(shape.layers), str(shape.hidden), str(shape.heads)])
     commands = [run.line() for run in runs]
-    html = page(experiment.table, experiment.columns, scores, options.scale, settings, experiment.missing, commands)
+    html = page(
+        experiment.table, experiment.columns, scores, options.scale, settings, experiment.missing, commands,
+        experiment.losses(),
+    )  # fmt: skip
     path = os.path.join(
         options.output_dir, f"table_{options.table}_{options.scale}.html".replace("table_figure", "figure_")
     )

@@ -3,12 +3,11 @@
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from official_bert.utils import html_pages
+from reproduce.figures import Losses, Scores, losses_by_step, scores_by_share
 from reproduce.tables import PERPLEXITY, Table
-
-Scores = Mapping[tuple[str, str], Sequence[float]]  # of each seed, by variant and column
 
 _DEVIATIONS = 2.0  # a difference of fewer standard errors is not told from chance
 
@@ -21,6 +20,7 @@ def page(
     settings: Sequence[Sequence[str]],
     missing: Sequence[str],
     commands: Sequence[str],
+    losses: Losses,
 ) -> str:
     """Returns the HTML of a table.
 
@@ -32,6 +32,7 @@ def page(
         settings: what was run, as rows of cells.
         missing: what is left out, and why.
         commands: all that were run.
+        losses: of pre-training, by model.
     """
     rows = [["", *(f"{column}, {whose}" for column in columns for whose in ("paper", "ours"))]]
     for variant in table.variants:
@@ -46,18 +47,21 @@ def page(
         f"<h1>{text(table.title)}, at the scale {text(scale)}</h1>",
         html_pages.table(rows),
         f"<p>{text(_key(seeds))}</p>",
+        scores_by_share(table, columns, scores),
         f"<p>The paper: {text(table.finding)}.</p>",
         "<h2>Is the paper's order found?</h2>",
         "<ul>" + "".join(f"<li>{text(line)}</li>" for line in orders(table, columns, scores)) + "</ul>",
         "<h2>What may and may not be concluded</h2>",
         "<p>" + text(_caution(seeds, scale)) + (f" {text(_sentence(table.differs))}" if table.differs else "") + "</p>",
     ]
+    if picture := losses_by_step(losses):
+        paragraphs.append(f"<h2>Pre-training</h2>\n{picture}")
     if missing:
         paragraphs.append(f"<p>Left out: {text('; '.join(missing))}.</p>")
     paragraphs.append(html_pages.section("What was run", settings))
     listed = "".join(f"<p><code>{text(command)}</code></p>\n" for command in commands)
     paragraphs.append(html_pages.folded("The commands", listed))
-    return html_pages.page(f"{table.title} ({scale})", paragraphs)
+    return html_pages.page(f"{table.title} ({scale})", [part for part in paragraphs if part])
 
 
 def _key(seeds: int) -> str:
@@ -92,10 +96,12 @@ def _caution(seeds: int, scale: str) -> str:
 
 
 def orders(table: Table, columns: Sequence[str], scores: Scores) -> list[str]:
-    """Returns a sentence for each column that the paper has: which pairs of rows are in the paper's order."""
+    """Returns a sentence for each column: which pairs of rows are in the paper's order, or in which order they are."""
     lines = []
     for column in columns:
         known = [variant for variant in table.variants if column in variant.paper]
+        if not known:
+            lines.append(_own_order(table, column, scores))
         same: list[str] = []
         against: list[str] = []
         open_ = 0
@@ -114,7 +120,19 @@ def orders(table: Table, columns: Sequence[str], scores: Scores) -> list[str]:
                 f"{column}: of {len(same) + len(against) + open_} pairs {len(same)} are in the paper's order, "
                 f"{len(against)} in the other{names}; {open_} cannot be told apart"
             )
-    return lines or ["The paper has no figures for these columns."]
+    return lines
+
+
+def _own_order(table: Table, column: str, scores: Scores) -> str:
+    found = []
+    pairs = list(itertools.combinations(table.variants, 2))
+    for one, other in pairs:
+        value = difference(scores[one.name, column], scores[other.name, column])
+        if value is not None:
+            better, worse = (one, other) if value > 0 else (other, one)
+            found.append(f"{better.name} before {worse.name}")
+    told = f"{len(found)} of {len(pairs)} pairs of rows can be told apart"
+    return f"{column}, which the paper's table does not have: {told}{': ' if found else ''}{'; '.join(found)}"
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> float | None:

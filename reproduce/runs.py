@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shlex
+import statistics
 import subprocess
 import sys
 import time
@@ -216,6 +217,25 @@ class Experiment:
             step -= self._short_steps()
         return folder, os.path.join(folder, f"ckpt-{step}")
 
+    def losses(self) -> dict[str, list[list[tuple[int, float]]]]:
+        """Returns pairs of step and masked-LM loss, means over the seeds, of each part of each model's training."""
+        from official_bert.utils.training_log import TRAIN, read_log  # imports TensorFlow
+
+        found: dict[str, list[list[tuple[int, float]]]] = {}
+        folders: set[str] = set()
+        for variant in self.table.variants:
+            if (first := self._model_folder(variant, self._options.random_seeds[0])) in folders:
+                continue
+            folders.add(first)
+            parts = found[variant.line] = []
+            for short, before in ((True, 0), (False, self._short_steps())) if self._scale.short else ((False, 0),):
+                of_seeds: dict[int, list[float]] = {}
+                for seed in self._options.random_seeds:
+                    for line in read_log(self._model_folder(variant, seed, short), TRAIN):
+                        of_seeds.setdefault(before + int(line["step"]), []).append(float(line["masked_lm_loss"]))
+                parts.append([(step, statistics.fmean(values)) for step, values in sorted(of_seeds.items())])
+        return found
+
     def _finetuning(self, variant: Variant, column: str, seed: str) -> Run:
         task, _, _, flags = COLUMNS[column]
         model, checkpoint = self._trained_for(variant, seed)
@@ -307,10 +327,9 @@ def _perform_one(run: Run, processors: set[int]) -> None:
     files.make_folder(run.folder)
     print(f"$ {run.line()}", flush=True)
     output = os.path.join(run.folder, _OUTPUT_FILE)
-    program = "from official_bert.main import main; main()"
-    command = [sys.executable, "-c", program, run.command, *map(_flag, run.flags.items())]
+    command = [sys.executable, "-c", _program(processors), run.command, *map(_flag, run.flags.items())]
     started = time.monotonic()
-    code, processor_seconds = _call(command, processors, output)
+    code, processor_seconds = _call(command, output)
     if code:
         raise UserError(
             f"{run.line()} ended with exit code {code}; what it printed is in {output}; the same command as before "
@@ -322,12 +341,16 @@ def _perform_one(run: Run, processors: set[int]) -> None:
     files.write_text(done, json.dumps(measured) + "\n")
 
 
-def _call(command: Sequence[str], processors: set[int], output: str) -> tuple[int, float]:
+def _program(processors: set[int]) -> str:
+    """What Python runs: the command line, held to the processors before TensorFlow counts them."""
+    held = f"import os; os.sched_setaffinity(0, {sorted(processors)}); " if processors else ""
+    return f"{held}from official_bert.main import main; main()"
+
+
+def _call(command: Sequence[str], output: str) -> tuple[int, float]:
     """Returns the exit code and the seconds of processor time; what the command prints is added to the file."""
     with open(output, "ab") as target:
         process = subprocess.Popen(command, stdout=target, stderr=subprocess.STDOUT)
-    if processors:
-        os.sched_setaffinity(process.pid, processors)  # before TensorFlow counts them
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, usage.ru_utime + usage.ru_stime

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from official_bert.errors import UserError
+from official_bert.utils.training_log import line_of
 from reproduce import __main__, runs
 from reproduce.page import difference, orders, page
 from reproduce.runs import Experiment, Options, Run, perform
@@ -107,7 +108,7 @@ def test_a_run_that_is_done_is_skipped_and_one_that_fails_ends_it(
     commands: list[Sequence[str]] = []
     code = 0
 
-    def call(command: Sequence[str], processors: set[int], output: str) -> tuple[int, float]:
+    def call(command: Sequence[str], output: str) -> tuple[int, float]:
         commands.append(command[3:])
         return code, 1.5
 
@@ -130,15 +131,15 @@ def test_commands_at_once_each_have_their_processors_and_what_they_need(
 ):
     lock, both = threading.Lock(), threading.Barrier(2, timeout=60)
     ended: list[str] = []
-    shares: list[set[int]] = []
+    programs: list[str] = []
 
-    def call(command: Sequence[str], processors: set[int], output: str) -> tuple[int, float]:
+    def call(command: Sequence[str], output: str) -> tuple[int, float]:
         name = pathlib.Path(output).parent.name
         if name in "bc":
             both.wait()  # passes only when both run
         with lock:
             ended.append(name)
-            shares.append(processors)
+            programs.append(command[2])
         return 0, 0.0
 
     monkeypatch.setattr(runs, "_call", call)
@@ -146,14 +147,17 @@ def test_commands_at_once_each_have_their_processors_and_what_they_need(
     perform([Run(str(tmp_path / n), n, {}, tuple(str(tmp_path / m) for m in ms)) for n, ms in needs.items()], 2)
     assert (ended[0], sorted(ended[1:3]), ended[3:]) == ("a", ["b", "c"], ["d"])
     if hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1:
-        assert not shares[1] & shares[2]
+        assert "os.sched_setaffinity" in programs[1]
+        assert programs[1] != programs[2]
 
 
 def test_what_a_command_prints_is_kept(tmp_path: pathlib.Path):
     output = tmp_path / "output.txt"
-    command = [sys.executable, "-c", "import os; print('cores', len(os.sched_getaffinity(0))); raise SystemExit(4)"]
-    code, seconds = runs._call(command, {min(os.sched_getaffinity(0))}, str(output))
-    assert (code, output.read_text()) == (4, "cores 1\n")
+    processors = {min(os.sched_getaffinity(0))} if hasattr(os, "sched_getaffinity") else set()
+    program = runs._program(processors).replace("main()", "print(len(os.sched_getaffinity(0))); raise SystemExit(4)")
+    code, seconds = runs._call([sys.executable, "-c", program if processors else "raise SystemExit(4)"], str(output))
+    assert code == 4
+    assert output.read_text() == "1\n" * bool(processors)
     assert 0 < seconds < 60
 
 
@@ -169,6 +173,9 @@ def fake_result(run: Run) -> None:
         (folder / "vocab.txt").write_text("a\nb\n")
     if run.command == "pretrain":
         (folder / "eval_results.txt").write_text("loss = 3.0\nmasked_lm_loss = 2.0\n")
+        (folder / "train.jsonl").write_text(
+            "".join(line_of({"step": step, "masked_lm_loss": 3.0}) for step in (50, 100))
+        )
     if run.command == "finetune":
         score = (0.9 if "next_sentence" not in str(run.flags["init"]) else 0.5) + 0.001 * int(folder.name[-1])
         f1 = {"f1": 100 * score} if run.flags["task"] == "squad" else {"accuracy": score}
@@ -187,11 +194,18 @@ def test_the_page_has_both_figures_and_is_the_same_again(
     assert "<td>77.8</td><td>50.2 ± 0.1</td>" in html  # SQuAD from left to right
     assert "mnli: of 6 pairs 3 are in the paper&#x27;s order, 0 in the other; 3 cannot be told apart" in html
     assert "official-bert finetune" in html
+    assert (
+        "tagging, which the paper&#x27;s table does not have: 3 of 6 pairs of rows can be told apart: BERT before"
+        in html
+    )
+    assert 'alt="losses of pre-training"' in html
     config = json.loads((data_dir.parent / "out" / "models" / "L-2_H-128_A-4.json").read_text())
     assert config["vocab_size"] == 2
     __main__.main(options)
     assert path.read_text() == html
     capsys.readouterr()
+    __main__.main(options_for(data_dir, "figure5"))
+    assert 'alt="scores by the share of the steps"' in (data_dir.parent / "out" / "figure_5_tiny.html").read_text()
     __main__.main(options_for(data_dir, "figure5", dry_run=True))
     assert "-short/seed_1/ckpt-400 " in capsys.readouterr().out
 
@@ -216,5 +230,5 @@ def test_differences_count_only_beyond_chance():
     assert f"{last.name} before {first.name}" in line  # by the paper, not by us
     assert " 6 are in the paper's order, 9 in the other (the paper has " in line
     alone = {key: values[:1] for key, values in scores.items()}
-    html = page(table, [PERPLEXITY], alone, "tiny", [], [], [])
+    html = page(table, [PERPLEXITY], alone, "tiny", [], [], [], {})
     assert "With one seed no difference can be told from chance" in html
