@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.export import graph_answers, graph_inputs, graph_spans
+from official_bert.export.flat_blocks import with_flat_blocks
 from official_bert.export.graph_inputs import TokenSpans, Windows, token_spans
 from official_bert.export.graph_tokenization import GraphTokenizer, Tokens, characters_between
 from official_bert.inference.exports import DEFAULT_SIGNATURE, IDS_SIGNATURE, TOKENIZE_SIGNATURE
@@ -47,7 +48,7 @@ class TextModel:
     """
 
     def __init__(self, model: keras.Model, tokenizer: FullTokenizer, kind: str, task_spec: Mapping[str, Any]) -> None:
-        self._model, self._exact, self.kind = model, tokenizer, kind
+        self._model, self._exact, self.kind = with_flat_blocks(model), tokenizer, kind
         self._task_spec = dict(task_spec)
         self._tokenizer = GraphTokenizer(tokenizer)
         self._cls, self._sep = tokenizer.vocab[CLS], tokenizer.vocab[SEP]
@@ -111,7 +112,7 @@ class TextModel:
         """Returns the results of `answer` that need no text, and the model's own outputs."""
         if self.kind == FILL_MASK:
             return self._fill(features)
-        outputs = self._model(features, training=False)
+        outputs = self._model(features)
         if self.kind in (QUESTION_ANSWERING, ENCODER):
             return dict(outputs)
         if self.kind == REGRESSION:
@@ -150,7 +151,7 @@ class TextModel:
         indices = tf.where(is_mask)  # [masks, 2]
         counts = tf.reduce_sum(tf.cast(is_mask, tf.int32), -1)  # [B]
         ragged = tf.RaggedTensor.from_row_lengths(tf.cast(indices[:, 1], tf.int32), counts, validate=False)
-        logits = self._model({**features, "masked_lm_positions": ragged.to_tensor()}, training=False)  # [B, M, V]
+        logits = self._model({**features, "masked_lm_positions": ragged.to_tensor()})  # [B, M, V]
         return graph_answers.mask_candidates(logits, counts, self._exact.vocab, TOP_K)
 
     def _question_windows(self, question: Any, context: Any) -> tuple[dict[str, Any], Windows, Any, Tokens]:
@@ -216,7 +217,7 @@ class TextModel:
 
         def step(number: Any, chunks_done: Any) -> tuple[Any, Any]:
             rows = slice(number * _WINDOWS_AT_ONCE, (number + 1) * _WINDOWS_AT_ONCE)
-            outputs = self._model({name: value[rows] for name, value in features.items()}, training=False)
+            outputs = self._model({name: value[rows] for name, value in features.items()})
             if isinstance(outputs, dict):
                 outputs = tf.stack([outputs["start_logits"], outputs["end_logits"]], -1)
             return number + 1, chunks_done.write(number, outputs)

@@ -1,0 +1,100 @@
+"""A model's answers in fewer TensorFlow operations than Keras' layers make of it.
+
+One text through a small model costs what its operations cost, not its arithmetic. The blocks are computed here on
+[B * S, H]: a product of matrices, its bias and its activation then are one operation after TensorFlow's optimization of
+the graph, and no shapes are computed between them. Heads are split and joined without transposition.
+
+B batch, S sequence, N heads, D head size, H = N * D hidden size
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_bert.modeling import layer_names
+from official_bert.modeling.embeddings import PositionEmbedding
+
+
+def with_flat_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
+    """Returns a function of a model's inputs that gives its outputs outside of training, but for rounding.
+
+    A model whose blocks are within another one, as for multiple choice, or that does not compute in float32, is called
+    as it is.
+
+    Args:
+        model: of task_models, `build_encoder` or `build_pretraining_model`, or anything that goes on from their last
+            block alone; not packed.
+    """
+    names = {layer.name for layer in model.layers}
+    blocks: list[str] = []
+    while layer_names.block_output(len(blocks)) in names:
+        blocks.append(layer_names.block(len(blocks)))
+    if not blocks or model.get_layer(layer_names.block_output(0)).dtype_policy.name != "float32":
+        return lambda features: model(features, training=False)
+    inputs = model.input
+    encoded = model.get_layer(layer_names.block_output(len(blocks) - 1)).output
+    # Keras builds no model whose output is its input, as an encoder's sequence_output would be.
+    outputs = model.output if isinstance(model.output, dict) else {"": model.output}
+    predicted = {name: tensor for name, tensor in outputs.items() if tensor is not encoded}
+    heads = keras.Model([encoded, *inputs.values()], predicted) if predicted else None
+
+    def call(features: dict[str, Any]) -> Any:
+        features = {name: tf.convert_to_tensor(features[name], tf.int32) for name in inputs}
+        input_ids, input_mask = features["input_ids"], features["input_mask"]
+        x = _embedded(model.get_layer, input_ids, features["segment_ids"])  # [B, S, H]
+        shape, width = tf.shape(x), x.shape[-1]
+        x = tf.reshape(x, (-1, width))  # [B * S, H]
+        for block in blocks:
+            x = _block(model.get_layer, block, x, shape, input_mask)
+        x = tf.ensure_shape(tf.reshape(x, shape), (None, None, width))  # [B, S, H]
+        found = heads([x, *features.values()], training=False) if heads else {}
+        found = {name: found.get(name, x) for name in outputs}
+        return found if isinstance(model.output, dict) else found[""]
+
+    return call
+
+
+Layers = Callable[[str], Any]  # by name
+
+
+def _embedded(layers: Layers, input_ids: Any, segment_ids: Any) -> Any:
+    """The sum of the embeddings, normalized: [B, S, H]."""
+    words, types = layers(layer_names.WORD_EMBEDDINGS), layers(layer_names.TOKEN_TYPE_EMBEDDINGS)
+    positions: PositionEmbedding = layers(layer_names.POSITION_EMBEDDINGS)
+    x = tf.gather(tf.convert_to_tensor(words.embeddings), input_ids)  # [B, S, H]
+    one_hot = tf.one_hot(tf.reshape(segment_ids, [-1]), types.type_vocab_size)  # [B * S, T]
+    x = x + tf.reshape(tf.matmul(one_hot, types.embeddings), tf.shape(x))
+    return _normalized(positions(x), layers(layer_names.EMBEDDINGS_LAYER_NORM))
+
+
+def _block(layers: Layers, name: str, x: Any, shape: Any, input_mask: Any) -> Any:
+    """One block, [B * S, H] to [B * S, H], as `encoder_block`; shape is that of [B, S, H]."""
+    attention = layers(f"{name}_attention_probabilities")
+    width, heads = x.shape[-1], attention.num_heads
+
+    def split(part: str) -> Any:
+        """[B, N, S, D]."""
+        projected = tf.reshape(_product(x, layers(f"{name}_attention_{part}")), shape)
+        return tf.stack(tf.split(tf.ensure_shape(projected, (None, None, width)), heads, axis=-1), axis=1)
+
+    products = tf.matmul(split("query"), split("key"), transpose_b=True)  # [B, N, S, S]
+    probabilities = attention.of_products(products, input_mask, width // heads)
+    context = tf.concat(tf.unstack(tf.matmul(probabilities, split("value")), heads, axis=1), axis=-1)  # [B, S, H]
+    attended = _product(tf.reshape(context, (-1, width)), layers(f"{name}_attention_output"))
+    x = _normalized(attended + x, layers(f"{name}_attention_layer_norm"))
+    hidden = _product(x, layers(f"{name}_intermediate"))
+    return _normalized(_product(hidden, layers(f"{name}_output")) + x, layers(f"{name}_output_layer_norm"))
+
+
+def _product(x: Any, dense: Any) -> Any:
+    """[B * S, X] to [B * S, Y]."""
+    return dense.activation(tf.nn.bias_add(tf.matmul(x, dense.kernel), dense.bias))
+
+
+def _normalized(x: Any, layer_norm: Any) -> Any:
+    mean = tf.reduce_mean(x, -1, keepdims=True)
+    centered = x - mean
+    variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
+    return centered * (tf.math.rsqrt(variance + layer_norm.epsilon) * layer_norm.gamma) + layer_norm.beta

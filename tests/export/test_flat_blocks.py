@@ -1,0 +1,66 @@
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.export.flat_blocks import with_flat_blocks
+from official_bert.modeling import task_models
+from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.task_models import CLASSIFICATION, MULTIPLE_CHOICE
+from tests.export.exported_models import CHOICES, CONFIG, model_of, scattered
+
+
+def features_of(*shape: int) -> dict[str, Any]:
+    """Ids in two segments, and padding at the end of each row."""
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(2, shape[-1] + 1, (*shape[:-1], 1))
+    position = np.arange(shape[-1])
+    return {
+        "input_ids": tf.constant(rng.integers(0, CONFIG.vocab_size, shape), tf.int32),
+        "input_mask": tf.constant(position < lengths, tf.int32),
+        "segment_ids": tf.constant(rng.integers(0, 2, shape), tf.int32),
+    }
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"causal_attention": True}, {"hidden_act": "relu", "layer_norm_eps": 0.1, "num_hidden_layers": 1}]
+)
+def test_flat_blocks_give_the_outputs_of_the_model(changes: dict[str, Any]):
+    encoder = scattered(build_encoder(dataclasses.replace(CONFIG, **changes), seed=1))
+    features = features_of(3, 11)
+    expected, found = encoder(features), with_flat_blocks(encoder)(features)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=2e-6, err_msg=name)
+
+
+def test_an_encoder_without_pooler_has_its_sequence_output():
+    encoder = scattered(build_encoder(CONFIG, seed=1))
+    alone = type(encoder)(encoder.input, {"sequence_output": encoder.output["sequence_output"]})
+    features = features_of(2, 5)
+    found = with_flat_blocks(alone)(features)
+    np.testing.assert_allclose(found["sequence_output"], encoder(features)["sequence_output"], rtol=1e-5, atol=2e-6)
+
+
+def test_models_with_blocks_inside_another_or_in_another_type_are_called_as_they_are():
+    model = model_of(MULTIPLE_CHOICE)
+    features = features_of(2, CHOICES, 7)
+    np.testing.assert_array_equal(with_flat_blocks(model)(features), model(features))
+    model = task_models.build(CLASSIFICATION, build_encoder(CONFIG, seed=1, dtype="mixed_bfloat16"), 3)
+    features = features_of(2, 7)
+    np.testing.assert_array_equal(with_flat_blocks(model)(features), model(features))
+
+
+def test_flat_blocks_are_fewer_operations_than_the_layers_make_and_transpose_nothing():
+    model = model_of(CLASSIFICATION)
+
+    def operations(function: Any) -> list[str]:
+        features = dict.fromkeys(model.input, tf.TensorSpec([None, None], tf.int32))
+        graph = tf.function(lambda features: function(features)).get_concrete_function(features).graph
+        return [operation.type for operation in graph.get_operations() if operation.type != "Const"]
+
+    flat = operations(with_flat_blocks(model))
+    assert "Transpose" not in flat
+    assert len(flat) < 0.7 * len(operations(lambda features: model(features, training=False)))
