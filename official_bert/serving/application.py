@@ -213,10 +213,11 @@ class Application:
             self._metrics.requests.labels(model, action, str(status)).inc()
             self._metrics.request_seconds.labels(model, action).observe(seconds)
             ms = round(1000 * seconds, 2)
-            logs.info(
-                "request", method=request.method, path=request.path, status=status, ms=ms, client=request.remote,
-                model=model, **fields,
+            line = functools.partial(
+                logs.info, "request", method=request.method, path=request.path, status=status, ms=ms,
+                client=request.remote, model=model, **fields,
             )  # fmt: skip
+            asyncio.get_running_loop().call_soon(line)  # when the answer has been sent, which need not wait for it
 
     @web.middleware
     async def _refusals_as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
