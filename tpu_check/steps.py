@@ -174,6 +174,8 @@ def finetuning_steps(
             layer_decay=options.layer_decay, dtype=DTYPES[options.dtype],
         )  # fmt: skip
         trainer = Trainer(task, InitialModel(config, "", True, {}), training, strategy=strategy)
+    # What a CPU's strategy brings that a TPU's does not.
+    trainer.optimizer.uses_kernel = trainer.optimizer.clips_rows = False
 
     def steps_of(length: int) -> tuple[int, ReplicaStep, ReplicaStep]:
         features = features_like(task, length)

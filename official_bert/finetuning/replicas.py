@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.finetuning import batches
+from official_bert.modeling.last_block import without_unread_positions
 from official_bert.optimization import distribution
 from official_bert.tasks.task import Array, Features, Outputs
 from official_bert.utils.progress import Progress
@@ -67,8 +68,10 @@ class Predictor:
     """
 
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy | None, max_seq_length: int) -> None:
-        self._model, self._max_seq_length = model, max_seq_length
+        self._max_seq_length = max_seq_length
         self._strategy = strategy or tf.distribute.get_strategy()
+        with self._strategy.scope():
+            self._call = without_unread_positions(model)
         self.buckets = static_lengths(self._strategy, max_seq_length)
         self._forward: Any = None
 
@@ -97,13 +100,13 @@ class Predictor:
         strategy = self._strategy
         say_compiling("prediction", inputs, self.buckets)
         if strategy.num_replicas_in_sync == 1 and not self.buckets:
-            return self._model(inputs, training=False)
+            return self._call(inputs, training=False)
         of_workers = distribution.is_multi_worker(strategy)
         batch = {**inputs, _POSITION: tf.range(_rows(inputs["input_ids"]))}
 
         def of_replica(part: dict[str, tf.Tensor]) -> Any:
             position = part.pop(_POSITION)
-            answers = position, self._model(part, training=False)
+            answers = position, self._call(part, training=False)
             if not of_workers:
                 return answers
             context = tf.distribute.get_replica_context()
@@ -138,7 +141,7 @@ def predict(
     progress = Progress("predicting", len(features), "rows")
     structured = False
     for number, rows in enumerate(batches.prediction_batch_indices(lengths, batch_size)):
-        inputs = batches.padded_inputs(features, rows, max_seq_length, buckets=buckets)
+        inputs = batches.padded_inputs(features, rows, max_seq_length, batches.FREE_MULTIPLE, buckets)
         outputs = forward({name: tf.constant(each) for name, each in inputs.items()})
         structured = isinstance(outputs, dict)
         length = inputs["input_ids"].shape[-1]

@@ -20,13 +20,12 @@ from official_bert.finetuning.replicas import predict as predict
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.modeling import layer_names
 from official_bert.modeling.dropout import dropout_seed, step_seed
+from official_bert.modeling.last_block import without_unread_positions
 from official_bert.modeling.pretraining_model import freeze
 from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW, LayerwiseAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.tasks.task import LABELS, Array, Features, Outputs, TaggingLoss, Task, loss_of, loss_weights_of
-
-_STEPS_WORTH_COMPILING = 100  # it takes XLA seconds to compile how an optimizer changes the weights
 
 
 class Trainer:
@@ -63,11 +62,13 @@ class Trainer:
             self.model = task.build_model(encoder, config.random_seed)
             if head is not None:
                 self.model.set_weights(head)
+            self._call = without_unread_positions(self.model)
             self.optimizer, self.schedule = bert_optimizer(
                 self.model, initial_model.config.num_hidden_layers, num_steps=config.num_steps,
                 learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
                 layer_decay=config.layer_decay,
             )  # fmt: skip
+        self.optimizer.clips_rows = _is_one_device(self._strategy)
         self.buckets = static_lengths(self._strategy, config.max_seq_length)
         self._predictor = Predictor(self.model, self._strategy, config.max_seq_length)
         self._step: Any = None
@@ -104,7 +105,9 @@ class Trainer:
         indices = np.concatenate(epochs)[begin : begin + last - first]
         indices = batches.filled_up(indices, self._strategy.num_replicas_in_sync)
         padded = (
-            batches.padded_batch(features, rows, config.max_seq_length, row_weights, buckets=self.buckets)
+            batches.padded_batch(
+                features, rows, config.max_seq_length, row_weights, batches.FREE_MULTIPLE, self.buckets
+            )
             for rows in indices
         )
         return self.take_steps(padded, first, on_step)
@@ -150,7 +153,7 @@ class Trainer:
         seed = step_seed(self._config.random_seed, self.optimizer.iterations, context.replica_id_in_sync_group)
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape, dropout_seed(seed):
-            outputs = self.model(inputs, training=True)
+            outputs = self._call(inputs, training=True)
             loss = self._share_of_loss(targets, outputs, weights, all_reduce_sum)
         self.optimizer.apply(tape.gradient(loss, variables), variables)
         return all_reduce_sum(loss)
@@ -195,8 +198,7 @@ def bert_optimizer(
 ) -> tuple[BertAdamW, WarmupPolynomialDecay]:
     """Returns the optimizer that the command and fit share, built for the model's weights, and its schedule.
 
-    It is to be called within the scope of the strategy. On one device XLA compiles how it changes the weights, if there
-    are so many steps that this saves more than it takes.
+    It is to be called within the scope of the strategy. On one device a kernel of TensorFlow changes the weights.
 
     Args:
         model: with the weights to train.
@@ -211,10 +213,12 @@ def bert_optimizer(
     optimizer = LayerwiseAdamW(schedule, factors=factors) if factors else BertAdamW(schedule)
     optimizer.build(model.trainable_variables)
     strategy = tf.distribute.get_strategy()
-    is_one_device = not tf.distribute.has_strategy() or isinstance(strategy, tf.distribute.OneDeviceStrategy)
-    if is_one_device and distribution.has_xla_for_host() and num_steps >= _STEPS_WORTH_COMPILING:
-        optimizer.compile_apply()
+    optimizer.uses_kernel = not tf.distribute.has_strategy() or _is_one_device(strategy)
     return optimizer, schedule
+
+
+def _is_one_device(strategy: tf.distribute.Strategy) -> bool:
+    return isinstance(strategy, tf.distribute.OneDeviceStrategy)
 
 
 def layer_factors(model: keras.Model, num_layers: int, decay: float) -> dict[str, float]:

@@ -15,38 +15,26 @@ class AllReduceClipMixin:
 
     Attributes:
         clip_norm: the greatest global norm; None for no clipping.
+        clips_rows: whether a sparse gradient is clipped by its rows, those of equal ids added up, before it is made
+            dense: a table of word pieces is much larger than what a batch reads of it. For one replica and graphs that
+            XLA does not compile, as the number of rows is not known in advance.
     """
 
     clip_norm: float | None
-    _compiled: Any = None
+    clips_rows = False
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Sums over replicas, clips and applies: what Keras' fit calls."""
-        if self._compiled is not None:
-            # Dense already here: a sparse gradient has a row for each token, so that XLA would compile each length.
-            self._compiled([None if grad is None else tf.convert_to_tensor(grad) for grad in grads])
-            return
         summed, _ = self.sum_and_clip(grads)
         self.apply_summed(summed, trainable_variables)
-
-    def compile_apply(self) -> None:
-        """Has XLA compile `apply`, to pass over the weights once: for one device, after the optimizer is built.
-
-        The rest of a step is not compiled, as it would be anew for each length of a batch; this is the same for all.
-        """
-
-        def apply(grads: Sequence[Any]) -> None:
-            summed, _ = self.sum_and_clip(grads)
-            self.apply_summed(summed)
-
-        self._compiled = tf.function(apply, jit_compile=True, autograph=False)
 
     def sum_and_clip(self, grads: Sequence[Any]) -> tuple[list[Any], Any]:
         """Returns the dense gradients summed over replicas and clipped, and their global norm before clipping.
 
         The norm is finite if and only if all gradients are (short of float32's overflow in their squares).
         """
-        summed = [None if grad is None else tf.convert_to_tensor(grad) for grad in grads]
+        prepare = _with_unique_rows if self.clips_rows else tf.convert_to_tensor
+        summed = [None if grad is None else prepare(grad) for grad in grads]
         present = [grad for grad in summed if grad is not None]
         context = tf.distribute.get_replica_context()
         if context is not None and context.num_replicas_in_sync > 1:
@@ -54,7 +42,7 @@ class AllReduceClipMixin:
         norm = tf.linalg.global_norm(present)
         if self.clip_norm is not None:
             present, _ = tf.clip_by_global_norm(present, self.clip_norm, use_norm=norm)
-        rest = iter(present)
+        rest = iter([tf.convert_to_tensor(grad) for grad in present])
         return [None if grad is None else next(rest) for grad in summed], norm
 
     def apply_summed(
@@ -103,3 +91,12 @@ class AllReduceClipMixin:
         for key in ("clipnorm", "global_clipnorm", "clipvalue"):
             config.pop(key, None)
         return {**config, "clip_norm": self.clip_norm}
+
+
+def _with_unique_rows(grad: Any) -> Any:
+    """A sparse gradient with the rows of equal ids added up; a dense one as it is."""
+    if not isinstance(grad, tf.IndexedSlices):
+        return grad
+    ids, positions = tf.unique(grad.indices)
+    values = tf.math.unsorted_segment_sum(grad.values, positions, tf.size(ids))
+    return tf.IndexedSlices(values, ids, grad.dense_shape)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras import ops
 
 from official_bert.errors import UserError
@@ -69,7 +70,13 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         epsilon: added to the root.
         weight_decay_rate: share of a weight that is subtracted, times the learning rate.
         clip_norm: the greatest global norm; None for no clipping.
+
+    Attributes:
+        uses_kernel: whether TensorFlow's kernel of Adam changes the weights: in one pass over memory, and without a
+            compilation. For one device, with variables of TensorFlow.
     """
+
+    uses_kernel = False
 
     def __init__(
         self,
@@ -98,11 +105,46 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         index = self._get_variable_index(variable)
+        learning_rate = learning_rate * self._rate_factor(index)
         mean, square = self._update_moments(index, gradient)
         update = mean / (ops.sqrt(square) + self.epsilon)
         if is_decayed(self._trainable_variables[index]):
             update = update + self.weight_decay_rate * variable
         self.assign_sub(variable, learning_rate * update)
+
+    def apply_summed(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None, only_if: Any = None
+    ) -> None:
+        if not self.uses_kernel or only_if is not None:
+            super().apply_summed(grads, trainable_variables, only_if)
+            return
+        rate = tf.convert_to_tensor(self.learning_rate)
+        decay = rate * self.weight_decay_rate
+        # Tensors, or the graph would have them once for each variable. The powers correct the bias of the moments,
+        # which BERT's Adam does not.
+        settings = {"beta1": self.beta_1, "beta2": self.beta_2, "epsilon": self.epsilon}
+        settings |= {"beta1_power": 0.0, "beta2_power": 0.0}
+        settings = {name: tf.constant(value) for name, value in settings.items()}
+        for variable, gradient in zip(trainable_variables or self._trainable_variables, grads, strict=True):
+            if gradient is None:
+                continue
+            index = self._get_variable_index(variable)
+            weights, factor = variable.value, self._rate_factor(index)
+            if is_decayed(variable):
+                weights.assign_sub((decay if factor == 1.0 else decay * factor) * weights)
+            tf.raw_ops.ResourceApplyAdam(
+                var=weights.handle,
+                m=self._means[index].value.handle,
+                v=self._squares[index].value.handle,
+                lr=rate if factor == 1.0 else rate * factor,
+                grad=gradient,
+                **settings,
+            )
+        self.iterations.assign_add(1)
+
+    def _rate_factor(self, index: int) -> float:
+        """What the learning rate of a variable is multiplied with."""
+        return 1.0
 
     def _update_moments(self, index: int, gradient: Any) -> tuple[Any, Any]:
         """Updates a variable's two moments with its gradient and returns them."""
@@ -145,9 +187,8 @@ class LayerwiseAdamW(BertAdamW):
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.factors = dict(factors or {})
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        path = self._trainable_variables[self._get_variable_index(variable)].path
-        super().update_step(gradient, variable, learning_rate * self.factors.get(path, 1.0))
+    def _rate_factor(self, index: int) -> float:
+        return self.factors.get(self._trainable_variables[index].path, 1.0)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "factors": self.factors}

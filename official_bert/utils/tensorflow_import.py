@@ -1,13 +1,14 @@
 """TensorFlow's import as commands do it: quietly, and without packages that no command uses."""
 
 import contextlib
+import gc
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 
-# What Keras imports where it is installed, for wrappers and plots of its own: a third of the time of its import.
-OFFERED_BY_KERAS = ("sklearn", "matplotlib")
+# What Keras imports where it is installed, for wrappers, plots and notebooks: a third of the time of its import.
+OFFERED_BY_KERAS = ("sklearn", "matplotlib", "IPython")
 
 
 def quiet_logging() -> None:
@@ -20,7 +21,7 @@ def quiet_logging() -> None:
 
 def import_tensorflow() -> None:
     """Imports TensorFlow and Keras, quietly, and without packages that no command uses."""
-    with _without(OFFERED_BY_KERAS), _quiet_standard_error():
+    with _without(OFFERED_BY_KERAS), _quiet_standard_error(), _without_collecting():
         import keras  # noqa: F401
         import tensorflow  # noqa: F401
 
@@ -35,6 +36,22 @@ def _without(packages: Sequence[str]) -> Iterator[None]:
     finally:
         for name in hidden:
             del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Within its context no garbage is collected; what is there at its end is never looked at again.
+
+    Modules stay as long as the process. To go through them again and again was a fifth of the import's time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

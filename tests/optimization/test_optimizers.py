@@ -65,17 +65,17 @@ def test_polynomial_decay_goes_from_the_peak_to_the_end_rate_and_stays():
     assert rates(WarmupPolynomialDecay(1.0, 10, 2, power=0.5), 12) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("name", "compiled"), [*((name, False) for name in OPTIMIZERS), ("adamw", True)])
+@pytest.mark.parametrize(("name", "by_kernel"), [*((name, False) for name in OPTIMIZERS), ("adamw", True)])
 @pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the norm that is clipped
 def test_updates_equal_the_published_rule_over_several_steps(
-    tiny_config: BertConfig, scale: float, name: str, compiled: bool
+    tiny_config: BertConfig, scale: float, name: str, by_kernel: bool
 ):
     model = build_pretraining_model(dataclasses.replace(tiny_config, num_hidden_layers=1), seed=0)
     variables = model.trainable_variables
     optimizer = get_optimizer(name, WarmupPolynomialDecay(1e-2, 8, 3))
     optimizer.build(variables)
-    if compiled:
-        optimizer.compile_apply()
+    if by_kernel:
+        optimizer.uses_kernel = True
     reference = REFERENCES[name](1e-2, 8, 3)
     weights = {variable.path: np.asarray(variable, np.float64) for variable in variables}
     rng = np.random.default_rng(0)
@@ -85,6 +85,21 @@ def test_updates_equal_the_published_rule_over_several_steps(
         weights = reference.apply(weights, gradients)
         for variable in variables:
             np.testing.assert_allclose(variable, weights[variable.path], atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the norm that is clipped
+def test_rows_of_equal_ids_are_clipped_as_their_sum(scale: float):
+    rng = np.random.default_rng(0)
+    ids, rows = np.array([3, 1, 3, 3, 0]), rng.normal(0, scale, (5, 2)).astype("float32")
+    sparse = tf.IndexedSlices(tf.constant(rows), tf.constant(ids), tf.constant([6, 2]))
+    other = tf.constant(rng.normal(0, scale, 4), tf.float32)
+    optimizer = BertAdamW()
+    (expected, _), norm = optimizer.sum_and_clip([sparse, other])
+    optimizer.clips_rows = True
+    found, found_norm = optimizer.sum_and_clip([sparse, other, None])
+    np.testing.assert_allclose(found_norm, norm, rtol=1e-6)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-6)
+    assert (found[0].shape, found[2]) == ((6, 2), None)
 
 
 def test_rules_differ_and_an_unknown_name_is_refused(tiny_config: BertConfig):

@@ -1,0 +1,61 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.modeling import task_models
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.dropout import dropout_seed
+from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.last_block import without_unread_positions
+from tests.modeling.test_model import random_batch, with_random_weights
+
+
+def classifier(config: BertConfig, **settings):
+    return with_random_weights(task_models.build_classifier(build_encoder(config, **settings), 3), 0)
+
+
+def batch_of(config: BertConfig) -> dict[str, tf.Tensor]:
+    batch = random_batch(config, 0)
+    return {name: tf.constant(batch[name]) for name in ("input_ids", "input_mask", "segment_ids")}
+
+
+def logits_and_gradients(model, call, batch):
+    @tf.function(autograph=False)
+    def compute(batch):
+        with tf.GradientTape() as tape, dropout_seed([3, 4]):
+            logits = call(batch, training=True)
+            loss = tf.reduce_sum(logits * [[1.0, 2.0, -4.0]])
+        return logits, [tf.convert_to_tensor(each) for each in tape.gradient(loss, model.trainable_variables)]
+
+    return compute(batch)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_logits_and_gradients_are_those_of_the_model_with_dropout(tiny_config: BertConfig, num_layers: int):
+    config = dataclasses.replace(tiny_config, num_hidden_layers=num_layers, hidden_dropout_prob=0.2)
+    model, batch = classifier(config), batch_of(config)
+    expected_logits, expected = logits_and_gradients(model, model, batch)
+    logits, gradients = logits_and_gradients(model, without_unread_positions(model), batch)
+    np.testing.assert_allclose(logits, expected_logits, rtol=1e-5, atol=1e-6)
+    greatest = max(np.abs(each).max() for each in expected)
+    for variable, gradient, other in zip(model.trainable_variables, gradients, expected, strict=True):
+        np.testing.assert_allclose(gradient, other, rtol=1e-4, atol=1e-5 * greatest, err_msg=variable.path)
+
+
+def test_outside_of_training_the_logits_are_those_of_the_model(tiny_config: BertConfig):
+    model, batch = classifier(tiny_config), batch_of(tiny_config)
+    call = without_unread_positions(model)
+    assert call is not model
+    np.testing.assert_allclose(call(batch), model(batch), rtol=1e-5, atol=1e-6)
+
+
+def test_models_that_read_more_than_the_first_position_stay_as_they_are(tiny_config: BertConfig):
+    encoder = build_encoder(tiny_config)
+    causal = build_encoder(dataclasses.replace(tiny_config, causal_attention=True))
+    for model in (
+        encoder, task_models.build_token_tagger(encoder, 3), task_models.build_span_predictor(encoder),
+        task_models.build_classifier(causal, 3),
+    ):  # fmt: skip
+        assert without_unread_positions(model) is model
