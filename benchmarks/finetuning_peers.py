@@ -2,8 +2,11 @@
 
 Both start from the same weights, in a folder that both read, learn the same rows for as many epochs at the same rate,
 in batches of like length padded to their longest row, and predict the same rows. Each is a program of its own from its
-start to its score, as users run it; the two take turns, and medians count. That is done for sentences (SST-2) and for
-words (a file of tagged sentences in CoNLL-U).
+start to its score, as users run it, evaluates once, at the end, and the two take turns; medians count. That is done for
+sentences (SST-2) and for words (a file of tagged sentences in CoNLL-U).
+
+What is longer in a longer run, the steps, stands apart from what is not: the start, with what the first steps take
+longer than later ones, and the end, with evaluation and saving.
 """
 
 import dataclasses
@@ -21,13 +24,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from benchmarks.pretraining import MODELS, ROOT
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
 
 _LENGTH, _BATCH, _PREDICT_BATCH = 128, 32, 64
+_TIMED_STEPS = 20  # from one noted time to the next
+
+
+class Run(NamedTuple):
+    """What a program did.
+
+    Attributes:
+        accuracy: of the rows to score.
+        times: when some of its steps were done, as time.time has it, by the number of the step.
+        ended: when it ended.
+    """
+
+    accuracy: float
+    times: dict[int, float]
+    ended: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,26 +64,40 @@ class Options:
     rounds: int = option(3, "How often each program runs, with another seed each time.")
 
 
-def official_bert(task: str, folder: pathlib.Path, epochs: int, rate: float, seed: int) -> float:
-    """Runs run_finetuning; returns the accuracy."""
+def official_bert(task: str, folder: pathlib.Path, epochs: int, rate: float, seed: int) -> Run:
+    """Runs run_finetuning."""
     output = folder / "official_bert"
     command = [
         sys.executable, "-m", "run_finetuning", f"--task={task}", f"--data_dir={folder / task}",
         f"--init={folder / 'model'}", f"--output_dir={output}", f"--max_seq_length={_LENGTH}",
         f"--train_batch_size={_BATCH}", f"--eval_batch_size={_PREDICT_BATCH}", f"--learning_rate={rate}",
         f"--num_train_epochs={epochs}", f"--random_seed={seed}", "--do_train", "--do_eval",
+        "--eval_steps=1000000", f"--log_steps={_TIMED_STEPS}",
     ]  # fmt: skip
     _run(command)
+    ended = time.time()
     scores = json.loads((output / "results.json").read_text())
+    times = _event_times(output / "train")
     shutil.rmtree(output)
-    return scores["dev"]["accuracy"]
+    return Run(scores["dev"]["accuracy"], times, ended)
 
 
-def hugging_face(task: str, folder: pathlib.Path, epochs: int, rate: float, seed: int) -> float:
-    """Runs this file's `trainer` in a process of its own; returns the accuracy."""
+def _event_times(folder: pathlib.Path) -> dict[int, float]:
+    """When each step was logged, by TensorBoard's events."""
+    import tensorflow as tf
+
+    events = (event for path in folder.iterdir() for event in tf.compat.v1.train.summary_iterator(str(path)))
+    return {event.step: event.wall_time for event in events if event.summary.value}
+
+
+def hugging_face(task: str, folder: pathlib.Path, epochs: int, rate: float, seed: int) -> Run:
+    """Runs this file's `trainer` in a process of its own."""
     arguments = json.dumps([task, str(folder), epochs, rate, seed])
     command = [sys.executable, "-m", "benchmarks.finetuning_peers", arguments]
-    return json.loads(_run(command).splitlines()[-1])
+    output = _run(command)
+    ended = time.time()
+    accuracy, times = json.loads(output.splitlines()[-1])
+    return Run(accuracy, {int(step): seconds for step, seconds in times.items()}, ended)
 
 
 def _run(command: list[str]) -> str:
@@ -74,10 +107,17 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-def trainer(task: str, folder: str, epochs: int, rate: float, seed: int) -> float:
-    """Fine-tunes as a user of Hugging Face's Trainer does; returns the accuracy."""
+def trainer(task: str, folder: str, epochs: int, rate: float, seed: int) -> tuple[float, dict[int, float]]:
+    """Fine-tunes as a user of Hugging Face's Trainer does; returns the accuracy, and when some steps were done."""
     import numpy as np
     import transformers
+
+    times: dict[int, float] = {}
+
+    class Times(transformers.TrainerCallback):
+        def on_step_end(self, arguments: Any, state: Any, control: Any, **others: Any) -> None:
+            if state.global_step % _TIMED_STEPS == 0 or state.global_step == state.max_steps:
+                times[state.global_step] = time.time()
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(f"{folder}/model")
     transformers.set_seed(seed)
@@ -100,10 +140,11 @@ def trainer(task: str, folder: str, epochs: int, rate: float, seed: int) -> floa
         use_cpu=True, dataloader_pin_memory=False,
     )  # fmt: skip
     learner = transformers.Trainer(model=model, args=arguments, train_dataset=train, data_collator=collate)
+    learner.add_callback(Times())
     learner.train()
     found = learner.predict(sorted(dev, key=lambda row: len(row["input_ids"])))
     right, real = found.predictions.argmax(-1) == found.label_ids, found.label_ids != -100
-    return float(np.sum(right & real) / np.sum(real))
+    return float(np.sum(right & real) / np.sum(real)), times
 
 
 def _sentences(path: str, tokenizer: Any) -> list[dict[str, Any]]:
@@ -164,31 +205,40 @@ def main(options: Options) -> None:
         folder = pathlib.Path(name)
         prepare(options, folder)
         for task, epochs in (("sst-2", options.epochs), ("tagging", 4 * options.epochs)):
-            runs: dict[str, list[tuple[float, float, float]]] = {program: [] for program in programs}
+            runs: dict[str, list[dict[str, float]]] = {program: [] for program in programs}
             for seed in range(options.rounds):
                 for program, run in programs.items():
                     runs[program].append(
                         _timed(functools.partial(run, task, folder, epochs, options.learning_rate, seed))
                     )
             print(f"\nBERT-{options.size.capitalize()}, {task}, {epochs} epochs, medians of {options.rounds} runs\n")
-            print("| | seconds in all | ratio | CPU-seconds | ratio | accuracy, % |\n|---|---|---|---|---|---|")
-            wall, cpu = ({each: statistics.median(run[k] for run in runs[each]) for each in runs} for k in (0, 1))
-            peer = "Hugging Face Trainer"
+            print("| | s in all | s to the first step | rows/s | s after the last | CPU-s | accuracy, % |")
+            print("|---|---|---|---|---|---|---|")
             for program, several in runs.items():
-                accuracies = ", ".join(f"{100 * accuracy:.1f}" for *_, accuracy in several)
+                middle = {name: statistics.median(run[name] for run in several) for name in several[0]}
+                accuracies = ", ".join(f"{100 * run['accuracy']:.1f}" for run in several)
                 print(
-                    f"| {program} | {wall[program]:.1f} | {wall[peer] / wall[program]:.2f} | {cpu[program]:.1f} "
-                    f"| {cpu[peer] / cpu[program]:.2f} | {accuracies} |",
+                    f"| {program} | {middle['all']:.1f} | {middle['start']:.1f} | {middle['rate']:.0f} "
+                    f"| {middle['end']:.1f} | {middle['cpu']:.1f} | {accuracies} |",
                     flush=True,
                 )
 
 
-def _timed(run: Any) -> tuple[float, float, float]:
-    """Returns wall seconds, processor seconds and what `run` returns."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    accuracy = run()
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, accuracy
+def _timed(run: Callable[[], Run]) -> dict[str, float]:
+    """Returns seconds (all, start, end, cpu), rows a second and the accuracy of a run."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
+    accuracy, times, ended = run()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    first, last = min(times), max(times)
+    of_step = (times[last] - times[first]) / (last - first)
+    return {
+        "all": ended - began,
+        "start": times[first] - first * of_step - began,
+        "rate": _BATCH / of_step,
+        "end": ended - times[last],
+        "cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "accuracy": accuracy,
+    }
 
 
 if __name__ == "__main__":
