@@ -68,7 +68,8 @@ class Trainer:
                 learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
                 layer_decay=config.layer_decay,
             )  # fmt: skip
-        self.optimizer.clips_rows = _is_one_device(self._strategy)
+        is_one_device = isinstance(self._strategy, tf.distribute.OneDeviceStrategy)
+        self.optimizer.uses_kernel = self.optimizer.clips_rows = is_one_device
         self.buckets = static_lengths(self._strategy, config.max_seq_length)
         self._predictor = Predictor(self.model, self._strategy, config.max_seq_length)
         self._step: Any = None
@@ -198,7 +199,7 @@ def bert_optimizer(
 ) -> tuple[BertAdamW, WarmupPolynomialDecay]:
     """Returns the optimizer that the command and fit share, built for the model's weights, and its schedule.
 
-    It is to be called within the scope of the strategy. On one device a kernel of TensorFlow changes the weights.
+    It is to be called within the scope of the strategy.
 
     Args:
         model: with the weights to train.
@@ -212,13 +213,7 @@ def bert_optimizer(
     factors = layer_factors(model, num_layers, layer_decay)
     optimizer = LayerwiseAdamW(schedule, factors=factors) if factors else BertAdamW(schedule)
     optimizer.build(model.trainable_variables)
-    strategy = tf.distribute.get_strategy()
-    optimizer.uses_kernel = not tf.distribute.has_strategy() or _is_one_device(strategy)
     return optimizer, schedule
-
-
-def _is_one_device(strategy: tf.distribute.Strategy) -> bool:
-    return isinstance(strategy, tf.distribute.OneDeviceStrategy)
 
 
 def layer_factors(model: keras.Model, num_layers: int, decay: float) -> dict[str, float]:
