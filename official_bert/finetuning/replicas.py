@@ -141,7 +141,7 @@ def predict(
     progress = Progress("predicting", len(features), "rows")
     structured = False
     for number, rows in enumerate(batches.prediction_batch_indices(lengths, batch_size)):
-        inputs = batches.padded_inputs(features, rows, max_seq_length, batches.FREE_MULTIPLE, buckets)
+        inputs = batches.padded_inputs(features, rows, max_seq_length, buckets=buckets)
         outputs = forward({name: tf.constant(each) for name, each in inputs.items()})
         structured = isinstance(outputs, dict)
         length = inputs["input_ids"].shape[-1]

@@ -106,9 +106,7 @@ class Trainer:
         indices = np.concatenate(epochs)[begin : begin + last - first]
         indices = batches.filled_up(indices, self._strategy.num_replicas_in_sync)
         padded = (
-            batches.padded_batch(
-                features, rows, config.max_seq_length, row_weights, batches.FREE_MULTIPLE, self.buckets
-            )
+            batches.padded_batch(features, rows, config.max_seq_length, row_weights, buckets=self.buckets)
             for rows in indices
         )
         return self.take_steps(padded, first, on_step)
