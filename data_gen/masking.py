@@ -5,7 +5,10 @@ tests/data_gen/test_masking_parity.py compares them.
 """
 
 import dataclasses
+import functools
 import random
+
+import numpy as np
 
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.tokenization import exact
@@ -26,6 +29,11 @@ class MaskingVocabulary:
     continuations: frozenset[int]
     unmaskable: frozenset[int]
     mask: int
+
+    @functools.cached_property
+    def words_array(self) -> np.ndarray:
+        """The same ids as `words`."""
+        return np.array(self.words)
 
     @classmethod
     def of(cls, vocab: dict[str, int]) -> "MaskingVocabulary":

@@ -134,7 +134,7 @@ def _documents(
     lines = read_lines(path, start, end)
     if format == "auto":
         # The head is kept, not read again, because the file may be a pipe.
-        head = _head(lines)
+        head = list(_head(lines))
         format = _format_of(head, language)
         lines = itertools.chain(head, lines)
     texts = decode_lines(path, lines, drop_invalid_utf8, at_start=not start)
@@ -149,26 +149,27 @@ def _documents(
         yield from _from_jsonl(path, texts, cut, json_field, drop_invalid_utf8)
 
 
-def _head(lines: Iterator[bytes]) -> list[bytes]:
-    """Returns the first lines, up to a megabyte or the end of the line that passes it."""
-    head, size = [], 0
+def _head(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Yields the first lines, up to a megabyte or the end of the line that passes it."""
+    size = 0
     for line in lines:
-        head.append(line)
+        yield line
         size += len(line)
         if size >= _HEAD:
             break
-    return head
 
 
-def _format_of(head: list[bytes], language: str) -> str:
-    texts = [line[:_HEAD].decode("utf-8", "ignore").removeprefix("\ufeff").strip() for line in head]
-    texts = [text for text in texts if text]
-    if not texts:
+def _format_of(head: Iterable[bytes], language: str) -> str:
+    stripped = (line[:_HEAD].decode("utf-8", "ignore").removeprefix("\ufeff").strip() for line in head)
+    not_empty = filter(None, stripped)
+    first = next(not_empty, None)
+    if first is None:
         return "sentences"
-    if texts[0].startswith("<doc "):
+    if first.startswith("<doc "):
         return "wikiextractor"
-    if _OBJECT_START.match(texts[0]):
+    if _OBJECT_START.match(first):
         return "jsonl"
+    texts = [first, *not_empty]
     several = sum(len(text) for text in texts if len(split_sentences(text, language)) > 1)
     return "paragraphs" if 2 * several > sum(map(len, texts)) else "sentences"
 

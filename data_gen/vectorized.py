@@ -279,18 +279,31 @@ def _truncated(pairs: Pairs, max_tokens: int, random: Random) -> Pairs:
 def _joined(store: TokenStore, pairs: Pairs, config: InstanceConfig) -> tuple[np.ndarray, np.ndarray]:
     """Returns [CLS] a [SEP] b [SEP], padded with 0, [N, L], and the lengths, [N]."""
     length = pairs.a_length + pairs.b_length + 3
-    position = np.arange(config.max_seq_length)[None, :]
-    a_end = pairs.a_length[:, None] + 1
-    # Where each token is in the corpus. Special tokens and padding are not there; they are put in afterwards.
-    index = np.where(position < a_end, (pairs.a_start - 1)[:, None], pairs.b_start[:, None] - a_end - 1) + position
-    padding = position >= length[:, None]
+    width = config.max_seq_length
+    position = np.arange(width, dtype=np.int32)[None, :]
+    # Ranges of the corpus that have a and b where the row has them. What else they hold is replaced afterwards.
+    a = _ranges(store, pairs.a_start - 1, width)
+    b = _ranges(store, pairs.b_start - pairs.a_length - 2, width)
+    ids = np.where(position <= pairs.a_length.astype(np.int32)[:, None], a, b)
+    ids *= position < length.astype(np.int32)[:, None]
     rows = np.arange(len(length))
-    index[padding] = index[:, 0] = index[rows, pairs.a_length + 1] = index[rows, length - 1] = 0
-    ids = store.ids[index]
-    ids[padding] = 0
     ids[:, 0] = config.cls
     ids[rows, pairs.a_length + 1] = ids[rows, length - 1] = config.sep
     return ids, length
+
+
+def _ranges(store: TokenStore, starts: np.ndarray, width: int) -> np.ndarray:
+    """Returns the `width` tokens of the corpus from each start on, [N, width]; outside of the corpus, any tokens."""
+    last = len(store.ids) - width
+    inside = (starts >= 0) & (starts <= last)
+    if inside.all() and len(starts):
+        return np.asarray(np.lib.stride_tricks.sliding_window_view(store.ids, width)[starts])
+    ranges = np.empty((len(starts), width), store.ids.dtype)
+    if inside.any():
+        ranges[inside] = np.lib.stride_tricks.sliding_window_view(store.ids, width)[starts[inside]]
+    outside = starts[~inside, None] + np.arange(width)
+    ranges[~inside] = store.ids.take(outside, mode="clip")
+    return ranges
 
 
 def masked(instances: Instances, config: InstanceConfig, random: Random) -> Instances:
@@ -303,7 +316,7 @@ def masked(instances: Instances, config: InstanceConfig, random: Random) -> Inst
     candidate = (position > 0) & (position < length[:, None] - 1) & (ids != config.sep)
     keys = random.keys(count, width)
     if config.do_whole_word_mask:
-        chosen = _whole_words(ids, candidate, budget, keys, config)
+        row, column = np.nonzero(_whole_words(ids, candidate, budget, keys, config))
     else:
         keys[~candidate] = np.iinfo(np.int64).max
         # A row's chosen positions have its `budget` smallest keys. A partition finds the `limit` smallest keys; only
@@ -313,10 +326,11 @@ def masked(instances: Instances, config: InstanceConfig, random: Random) -> Inst
         order = np.argsort(np.take_along_axis(keys, smallest, axis=1), axis=1)
         smallest = np.take_along_axis(smallest, order, axis=1)
         within = (np.arange(most)[None, :] < budget[:, None]) & np.take_along_axis(candidate, smallest, axis=1)
-        chosen = np.zeros((count, width), bool)
-        np.put_along_axis(chosen, smallest, within, axis=1)
+        columns = np.sort(np.where(within, smallest, width).astype(np.int32), axis=1)
+        is_chosen = columns < width
+        row, column = np.nonzero(is_chosen)[0], columns[is_chosen].astype(np.int64)
 
-    row, column = np.nonzero(chosen)  # by instance, ascending positions
+    # The chosen positions by instance, ascending.
     predictions = np.bincount(row, minlength=count)
     slot = np.arange(len(row)) - np.repeat(np.cumsum(predictions) - predictions, predictions)
     positions = np.zeros((count, limit), np.int64)
@@ -324,7 +338,7 @@ def masked(instances: Instances, config: InstanceConfig, random: Random) -> Inst
     positions[row, slot] = column
     labels[row, slot] = ids[row, column]
     kind = random.uniform(len(row))
-    words = np.array(config.vocabulary.words)
+    words = config.vocabulary.words_array
     random_ids = words[random.below(np.full(len(row), len(words)))]
     same_or_random = np.where(kind < config.rates.mask_or_same_probability, ids[row, column], random_ids)
     new = np.where(kind < config.rates.mask_probability, config.vocabulary.mask, same_or_random)

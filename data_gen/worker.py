@@ -77,7 +77,7 @@ class ShardMaker:
         schema = shuffle.schema(self._config)
         for start in range(0, len(rows), _RECORDS_AT_ONCE):
             batch = shuffle.features(rows[start : start + _RECORDS_AT_ONCE])
-            yield b"".join(map(writer.framed, record_codec.encode(batch, schema)))
+            yield writer.joined_frames(record_codec.encode(batch, schema))
 
     def shard(self, number: int, buckets: Iterable[np.ndarray]) -> dict[str, Any]:
         """Writes a shard and returns its entry for the manifest.
