@@ -595,6 +595,7 @@ def test_frames_are_those_of_tensorflow(tmp_path: pathlib.Path):
         for content in contents:
             theirs.write(content)
     assert (tmp_path / "theirs").read_bytes() == b"".join(map(writer.framed, contents))
+    assert (tmp_path / "theirs").read_bytes() == writer.joined_frames(contents)
 
 
 def test_text_that_tokenizes_to_nothing_is_refused(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
