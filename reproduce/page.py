@@ -56,6 +56,8 @@ def page(
     ]
     if picture := losses_by_step(losses):
         paragraphs.append(f"<h2>Pre-training</h2>\n{picture}")
+        if any(len(parts) > 1 for parts in losses.values()):
+            paragraphs.append("<p>Where a line is interrupted, the sequences become longer.</p>")
     if missing:
         paragraphs.append(f"<p>Left out: {text('; '.join(missing))}.</p>")
     paragraphs.append(html_pages.section("What was run", settings))
