@@ -127,7 +127,7 @@ def orders(table: Table, columns: Sequence[str], scores: Scores) -> list[str]:
 
 def _own_order(table: Table, column: str, scores: Scores) -> str:
     found = []
-    pairs = list(itertools.combinations(table.variants, 2))
+    pairs = [pair for pair in itertools.combinations(table.variants, 2) if pair[0].share == pair[1].share]
     for one, other in pairs:
         value = difference(scores[one.name, column], scores[other.name, column])
         if value is not None:

@@ -205,7 +205,9 @@ def test_the_page_has_both_figures_and_is_the_same_again(
     assert path.read_text() == html
     capsys.readouterr()
     __main__.main(options_for(data_dir, "figure5"))
-    assert 'alt="scores by the share of the steps"' in (data_dir.parent / "out" / "figure_5_tiny.html").read_text()
+    html = (data_dir.parent / "out" / "figure_5_tiny.html").read_text()
+    assert 'alt="scores by the share of the steps"' in html
+    assert " of 5 pairs of rows can be told apart" in html  # of equal steps
     __main__.main(options_for(data_dir, "figure5", dry_run=True))
     assert "-short/seed_1/ckpt-400 " in capsys.readouterr().out
 
