@@ -68,8 +68,10 @@ class Trainer:
                 learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
                 layer_decay=config.layer_decay,
             )  # fmt: skip
-        is_one_device = isinstance(self._strategy, tf.distribute.OneDeviceStrategy)
-        self.optimizer.uses_kernel = self.optimizer.clips_rows = is_one_device
+        is_one_replica = self._strategy.num_replicas_in_sync == 1
+        self.optimizer.uses_kernel = self.optimizer.clips_rows = (
+            is_one_replica and not distribution.needs_static_shapes(self._strategy)
+        )
         self.buckets = static_lengths(self._strategy, config.max_seq_length)
         self._predictor = Predictor(self.model, self._strategy, config.max_seq_length)
         self._step: Any = None

@@ -206,6 +206,19 @@ def test_training_goes_on_from_any_strategy_to_any_other(tmp_path: pathlib.Path)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_one_replica_takes_the_very_steps_of_one_device():
+    features, weights = features_of(task_models.CLASSIFICATION), []
+    for name in ("one_device", "mirrored"):
+        strategy = distribution.get_strategy(name)
+        assert strategy.num_replicas_in_sync == 1
+        trainer = trainer_for(task_models.CLASSIFICATION, strategy)
+        trainer.train(features, 0, 3, lambda done, loss: False)
+        weights.append(trainer.model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.eight_devices
 @pytest.mark.parametrize("kind", [task_models.TAGGING])
 def test_eight_devices_take_the_steps_of_one(kind: str):
