@@ -269,6 +269,7 @@ def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path: pathlib.Path)
     (tmp_path / "sitecustomize.py").write_text(
         """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores the signal
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
         if name == "tensorflow":
