@@ -157,8 +157,8 @@ run_command("finetune", sys.argv[1:])
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 8])
 def test_replicas_equal_one_device(number: int):
-    """Runs the tests for so many devices in a process of their own, whose processor is split."""
-    run_marked_tests(number, __file__)
+    """Runs the tests for so many devices in a process of their own, whose processor is split; -rP shows differences."""
+    print(run_marked_tests(number, __file__))
 
 
 @pytest.mark.two_devices
