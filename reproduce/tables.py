@@ -48,7 +48,7 @@ class Variant:
     @property
     def line(self) -> str:
         """The name without the share: of the line that it is a point of."""
-        return self.name.rpartition(", ")[0] if ", " in self.name else self.name
+        return self.name.removesuffix(f", {self.share:.0%} of the steps")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

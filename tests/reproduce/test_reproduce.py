@@ -208,6 +208,8 @@ def test_the_page_has_both_figures_and_is_the_same_again(
     html = (data_dir.parent / "out" / "figure_5_tiny.html").read_text()
     assert 'alt="scores by the share of the steps"' in html
     assert " of 5 pairs of rows can be told apart" in html  # of equal steps
+    assert {variant.line for variant in TABLES["figure5"].variants} == {"masked LM", "left to right"}
+    assert all(variant.line == variant.name for variant in TABLES["6"].variants)
     __main__.main(options_for(data_dir, "figure5", dry_run=True))
     assert "-short/seed_1/ckpt-400 " in capsys.readouterr().out
 
