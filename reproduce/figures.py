@@ -1,11 +1,11 @@
 """The pictures of a page: scores over the share of the steps (figure 5), losses of pre-training over steps."""
 
-import base64
 import io
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from official_bert.utils import html_pages
 from reproduce.tables import Table
 
 Scores = Mapping[tuple[str, str], Sequence[float]]  # of each seed, by variant and column
@@ -70,5 +70,4 @@ def _picture(figure: Any, alt: str) -> str:
     picture = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "the same page again"}):
         figure.savefig(picture, format="svg", metadata={"Date": None})
-    encoded = base64.b64encode(picture.getvalue()).decode()
-    return f'<img alt="{alt}" style="max-width: 100%" src="data:image/svg+xml;base64,{encoded}">'
+    return html_pages.picture(alt, picture.getvalue())

@@ -1,6 +1,5 @@
 """What a fine-tuning run leaves for its reader: report.json, a page with scores, curves and errors, a model card."""
 
-import base64
 import io
 import json
 import os
@@ -229,5 +228,4 @@ def _curves(curves: Mapping[str, list[dict[str, Any]]], names: Sequence[str]) ->
         axes.grid(alpha=0.3)
     picture = io.BytesIO()
     figure.savefig(picture, format="svg", metadata={"Date": None})
-    encoded = base64.b64encode(picture.getvalue()).decode()
-    return f'<h2>Curves</h2>\n<img alt="loss and scores, by step" src="data:image/svg+xml;base64,{encoded}">'
+    return f"<h2>Curves</h2>\n{html_pages.picture('loss and scores, by step', picture.getvalue())}"

@@ -1,6 +1,5 @@
 """What a run leaves for its reader: a picture of the curves, a page, a model card."""
 
-import base64
 import io
 import itertools
 import json
@@ -155,9 +154,7 @@ def _page(
 ) -> str:
     pictures = {name: _draw(curves, reference, [name], "svg", columns=1) for name in _PANELS}
     images = "".join(
-        f'<img alt="{_PANELS[name]}, by step" src="data:image/svg+xml;base64,{base64.b64encode(picture).decode()}">\n'
-        for name, picture in pictures.items()
-        if picture
+        html_pages.picture(f"{_PANELS[name]}, by step", picture) + "\n" for name, picture in pictures.items() if picture
     )
     parameters = f" {metadata['parameters']:,} parameters." if "parameters" in metadata else ""
     body = [

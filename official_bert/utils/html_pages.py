@@ -1,5 +1,6 @@
 """The pieces of a page that needs no other file."""
 
+import base64
 import html
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ body { margin: 0 auto; max-width: 72rem; padding: 1rem; font: 1rem/1.5 system-ui
 h1, h2 { line-height: 1.2; overflow-wrap: anywhere; }
 h2 { margin-top: 2rem; font-size: 1.2rem; }
 .verdict { border-left: 4px solid #1f77b4; padding: .5rem 1rem; background: #f2f6fa; }
+img { max-width: 100%; }
 .curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: .5rem; }
 .curves img { width: 100%; height: auto; }
 .table { overflow-x: auto; }
@@ -38,6 +40,11 @@ def page(title: str, body: Sequence[str]) -> str:
 def text(plain: str) -> str:
     """Returns text as HTML."""
     return html.escape(plain)
+
+
+def picture(alt: str, svg: bytes) -> str:
+    """Returns an SVG picture that is part of the page."""
+    return f'<img alt="{text(alt)}" src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}">'
 
 
 def table(rows: Table) -> str:
