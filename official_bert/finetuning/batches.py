@@ -3,8 +3,8 @@
 The original pads every row to the longest allowed. Here an epoch's rows are shuffled, sorted by length within pools of
 many batches, cut into batches, and the batches shuffled again. Every row is in one batch of an epoch, and which rows
 share a batch is a function of seed and epoch. Lengths are rounded up, so that the number of shapes is bounded: to a
-multiple of eight, or, where each shape is compiled by itself, to one of a few buckets. The last batch is filled up with
-rows that weigh nothing, so that all have the same number of rows.
+multiple of two; in Keras' fit, where XLA compiles each, of eight; where compiling takes longer still, to one of a few
+buckets. The last batch is filled up with rows that weigh nothing, so that all have the same number of rows.
 
 B batch, S sequence, N choices, R rows
 """
@@ -20,7 +20,8 @@ from official_bert.errors import UserError
 from official_bert.tasks.task import LABELS, NO_LABEL, Array, Features
 from official_bert.utils.allocator import retune_allocator
 
-MULTIPLE = 8  # of which the lengths of batches are
+MULTIPLE = 2  # of which the lengths of batches are where one graph takes them all
+COMPILED_MULTIPLE = 8  # and in Keras' fit, where XLA compiles each
 _SHORTEST_BUCKET = 32
 _POOL = 64  # batches
 _FILLER = -1  # in batch indices: no row
@@ -144,7 +145,7 @@ def training_data(
     batch_indices: Sequence[Array] | Array | Callable[[], Sequence[Array]],
     max_seq_length: int,
     row_weights: Array | None = None,
-    multiple: int = MULTIPLE,
+    multiple: int = COMPILED_MULTIPLE,
 ) -> tf.data.Dataset:
     """Returns the batches for Keras' fit: inputs, targets and, but for tags, weights.
 

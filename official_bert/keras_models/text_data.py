@@ -67,7 +67,8 @@ class TextData(SeededModel):
     def _padded_inputs(self, features: Features, rows: Any) -> dict[str, Any]:
         """The inputs of some rows, padded to the longest of them, or, on a TPU, to one of a few lengths."""
         buckets = static_lengths(self.distribute_strategy, self.max_seq_length)
-        return batches.padded_inputs(features, rows, self.max_seq_length, buckets=buckets)
+        multiple = batches.COMPILED_MULTIPLE if self.jit_compile else batches.MULTIPLE
+        return batches.padded_inputs(features, rows, self.max_seq_length, multiple, buckets)
 
     def _batches_of(self, rows: Any, batch_size: int) -> list[Any]:
         """The rows (-1 for padding) of each batch: as many in each over several replicas, else fewer in the last."""

@@ -58,7 +58,7 @@ def test_choices_lie_beside_each_other():
     made = features([2, 3, 1, 2], choices=2)
     inputs = batches.padded_inputs(made, np.array([1, 0]), 128)
     assert inputs["input_ids"][:, :, 0].tolist() == [[3, 4], [1, 2]]
-    assert inputs["input_ids"].shape == (2, 2, 8)
+    assert inputs["input_ids"].shape == (2, 2, 4)  # of 3, rounded up
     assert batches.row_lengths(made).tolist() == [3, 2]
 
 
