@@ -54,7 +54,8 @@ def write_shards(plan: RunPlan, folder: str, workers: WorkerPool, num_threads: i
         with waits.ending_at_errors(), contextlib.suppress(queue.Empty):
             while True:
                 number = pending.get_nowait()
-                with files.written_whole(plan.outputs[number]) as beside:
+                # An error ends the waits before it takes the file away: others fail where it is missing.
+                with files.written_whole(plan.outputs[number]) as beside, waits.ending_at_errors():
                     open(beside, "wb").close()
                     with waits.changing():
                         shards[number] = _Shard(beside, waits)
@@ -80,13 +81,17 @@ class _Waits:
 
     @contextlib.contextmanager
     def ending_at_errors(self) -> Iterator[None]:
-        """Ends all waits if an error leaves its context."""
+        """Ends all waits if an error leaves its context.
+
+        It raises the first error of all threads, also in a thread without one: later errors follow from the first.
+        """
         try:
             yield
         except BaseException as error:
             with self.changing():
                 self._error = self._error or error
-            raise
+        if self._error is not None:
+            raise self._error
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:

@@ -78,7 +78,7 @@ class WorkerPool:
         for number in range(len(tasks)):
             pending.put(number)
         results: list[dict[str, Any] | None] = [None] * len(tasks)
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
         progress = Progress(what, sum(amounts), unit)
         done = 0.0
         lock = threading.Lock()
@@ -96,7 +96,7 @@ class WorkerPool:
                     return
                 try:
                     result = do(tasks[number], asked) if do else asked(tasks[number])
-                except Exception as error:
+                except BaseException as error:  # also this process' KeyboardInterrupt, by which `do` ends its waits
                     errors.append(error)
                     return
                 with lock:
@@ -129,7 +129,7 @@ def ask(process: subprocess.Popen[str], task: dict[str, Any], folder: str) -> di
         process.stdin.write(json.dumps(task) + "\n")
         process.stdin.flush()
         line = process.stdout.readline()
-    if not line:
+    if not line.endswith("\n"):  # it has ended before its answer was whole
         raise UserError(_describe_end(process.wait(), task, folder))
     answer = json.loads(line)
     if "text_error" in answer:

@@ -201,10 +201,10 @@ def test_other_errors_of_the_system_are_not_called_a_full_disk():
 @pytest.mark.parametrize(("code", "words"), [
     ("import os; os.kill(os.getpid(), 9)", "was killed at .* fewer --num_workers goes on .* remove out.work and"),
     ("raise SystemExit(3)", "ended with code 3 at .* run the same command again"),
+    ("input(); print('{\"result\": {', end=''); raise SystemExit(3)", "ended with code 3 at"),  # within its answer
 ])  # fmt: skip
 def test_the_end_of_a_worker_is_explained(code: str, words: str):
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    process.wait()
     with pytest.raises(UserError, match=words):
         worker_pool.ask(process, {"block": [0, 0]}, "out.work")
     assert process.stdin is not None

@@ -1,8 +1,11 @@
 """Record files that several workers write at once; here a worker is a function of this process."""
 
+import dataclasses
 import hashlib
 import pathlib
+import signal
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -102,3 +105,49 @@ def test_an_error_of_one_worker_ends_the_wait_of_the_others(
         shard_writing.write_shards(plan_of(tmp_path, 2), str(tmp_path / "work"), workers, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
     assert not list((tmp_path / "work").iterdir())
+
+
+def test_the_first_error_is_raised_and_not_one_that_follows_from_it(
+    workers: worker_pool.WorkerPool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def ask(process: Process, task: dict[str, Any], folder: str) -> dict[str, Any]:
+        if "bucket" in task:
+            (process.bucket,) = task["bucket"]
+            return {"records": 1, "bytes": 1}
+        path = pathlib.Path(task["write"][0])
+        if process.bucket == 0:
+            return {}  # and nothing is in the file
+        while path.exists():
+            time.sleep(0.001)
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(worker_pool, "ask", ask)
+    plan = dataclasses.replace(plan_of(tmp_path, 1), buckets_per_shard=2)
+    with pytest.raises(UserError, match="became shorter while it was written"):
+        shard_writing.write_shards(plan, str(tmp_path / "work"), workers, 1)
+
+
+def test_threads_that_wait_end_silently_when_the_command_is_interrupted(
+    workers: worker_pool.WorkerPool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    uncaught: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", uncaught.append)
+    waits, ended = threading.Event(), threading.Event()
+
+    def ask(process: Process, task: dict[str, Any], folder: str) -> dict[str, Any]:
+        if task == {"bucket": [0]}:
+            assert waits.wait(10)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            assert ended.wait(10)
+            raise UserError("a worker process was killed")
+        waits.set()
+        return {"records": 1, "bytes": 1}
+
+    monkeypatch.setattr(worker_pool, "ask", ask)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        shard_writing.write_shards(plan_of(tmp_path, 1), str(tmp_path / "work"), workers, 1)
+    ended.set()
+    while threading.active_count() > before:
+        time.sleep(0.001)
+    assert not uncaught
