@@ -92,6 +92,12 @@ def _finetuned(folder: str, encoder: bool) -> Source:
     whole = build_encoder(config)
     if any(variable.path not in trained for variable in whole.variables):  # the head looks past the pooler
         whole = keras.Model(whole.input, {"sequence_output": whole.output["sequence_output"]}, name="encoder")
+    absent = [variable.path for variable in whole.variables if variable.path not in trained]
+    if absent:
+        raise UserError(
+            f"{folder} has no {absent[0]}, since its head, {task_spec.get('head')}, does not read the last block; its "
+            "encoder was not trained: give the checkpoint that fine-tuning began with"
+        )
     for variable in whole.variables:
         variable.assign(trained[variable.path])
     return Source(whole, config, tokenizer, vocab, ENCODER, _spec_without_task(task_spec["max_seq_length"]))

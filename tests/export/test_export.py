@@ -21,13 +21,15 @@ from official_bert.export.options import SavedModelOptions
 from official_bert.export.saved_model import read_source
 from official_bert.export.text_models import TextModel
 from official_bert.export.warmup import EXAMPLES
+from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
+from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.pretraining_model import encoder_of
 from official_bert.modeling.task_models import CLASSIFICATION, KINDS
 from official_bert.serving.saved_model import SavedModel
 from official_bert.tokenization.exact import FullTokenizer
 from tests.conftest import ROOT, WORDS
-from tests.export.exported_models import CONFIG, TEXTS, model_of, pretraining_model, task_spec_of
+from tests.export.exported_models import CONFIG, LABELS, TEXTS, model_of, pretraining_model, task_spec_of
 from tests.serving.serving_client import running
 
 VOCAB = "\n".join(WORDS) + "\n"
@@ -280,6 +282,15 @@ def test_encoder_of_a_finetuned_model_has_its_weights(kind: str, tmp_path: pathl
     for variable in source.model.variables:
         np.testing.assert_array_equal(variable, trained[variable.path])
     assert ("pooled_output" in source.model.output) == ("pooler/kernel" in trained)
+
+
+def test_an_encoder_of_which_the_head_reads_a_part_is_refused(tmp_path: pathlib.Path):
+    folder, head = str(tmp_path / "model"), {"head": "embeddings", "lstm_units": 3}
+    model = task_models.build(CLASSIFICATION, build_encoder(CONFIG), len(LABELS), **head)
+    finetuned.save(folder, model, task_spec_of(CLASSIFICATION, **head), CONFIG, VOCAB, True)
+    assert read_source(folder).kind == CLASSIFICATION
+    with pytest.raises(UserError, match="has no layer_0_.*, since its head, embeddings, does not read the last block"):
+        read_source(folder, encoder=True)
 
 
 @pytest.mark.parametrize(("options", "message"), [
