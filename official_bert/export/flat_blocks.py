@@ -20,25 +20,20 @@ from official_bert.modeling.embeddings import PositionEmbedding
 def with_flat_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
     """Returns a function of a model's inputs that gives its outputs outside of training, but for rounding.
 
-    A model whose blocks are within another one, as for multiple choice, or that does not compute in float32, is called
-    as it is.
+    A model that has no blocks, or has them within another model, as for multiple choice, or that does not compute in
+    float32, is called as it is.
 
     Args:
-        model: of task_models, `build_encoder` or `build_pretraining_model`, or anything that goes on from their last
-            block alone; not packed.
+        model: of task_models, `build_encoder` or `build_pretraining_model`, or anything that goes on from their blocks'
+            outputs; not packed.
     """
-    names = {layer.name for layer in model.layers}
-    blocks: list[str] = []
-    while layer_names.block_output(len(blocks)) in names:
-        blocks.append(layer_names.block(len(blocks)))
-    if not blocks or model.get_layer(layer_names.block_output(0)).dtype_policy.name != "float32":
+    encoded = layer_names.block_outputs(model)
+    if not encoded or model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy.name != "float32":
         return lambda features: model(features, training=False)
-    inputs = model.input
-    encoded = model.get_layer(layer_names.block_output(len(blocks) - 1)).output
+    inputs, outputs = model.input, keras.tree.flatten(model.output)
     # Keras builds no model whose output is its input, as an encoder's sequence_output would be.
-    outputs = model.output if isinstance(model.output, dict) else {"": model.output}
-    predicted = {name: tensor for name, tensor in outputs.items() if tensor is not encoded}
-    heads = keras.Model([encoded, *inputs.values()], predicted) if predicted else None
+    predicted = [tensor for tensor in outputs if id(tensor) not in map(id, encoded.values())]
+    heads = keras.Model([*encoded.values(), *inputs.values()], predicted) if predicted else None
 
     def call(features: dict[str, Any]) -> Any:
         features = {name: tf.convert_to_tensor(features[name], tf.int32) for name in inputs}
@@ -46,12 +41,15 @@ def with_flat_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
         x = _embedded(model.get_layer, input_ids, features["segment_ids"])  # [B, S, H]
         shape, width = tf.shape(x), x.shape[-1]
         x = tf.reshape(x, (-1, width))  # [B * S, H]
-        for block in blocks:
+        of_blocks = []
+        for block in encoded:
             x = _block(model.get_layer, block, x, shape, input_mask)
-        x = tf.ensure_shape(tf.reshape(x, shape), (None, None, width))  # [B, S, H]
-        found = heads([x, *features.values()], training=False) if heads else {}
-        found = {name: found.get(name, x) for name in outputs}
-        return found if isinstance(model.output, dict) else found[""]
+            of_blocks.append(tf.ensure_shape(tf.reshape(x, shape), (None, None, width)))  # [B, S, H]
+        # Flattened, since Keras gives a single output without its list.
+        predictions = keras.tree.flatten(heads([*of_blocks, *features.values()], training=False)) if heads else []
+        symbols = map(id, (*encoded.values(), *predicted))
+        values = dict(zip(symbols, (*of_blocks, *predictions), strict=True))
+        return keras.tree.pack_sequence_as(model.output, [values[id(tensor)] for tensor in outputs])
 
     return call
 

@@ -102,16 +102,14 @@ def _frozen_features(encoder: keras.Model, head: str) -> Any:
         layer.trainable = False
         if isinstance(layer, Dropout):
             layer.rate = 0.0
-    names = {layer.name for layer in encoder.layers}
-    blocks: list[Any] = []
-    while layer_names.block_output(len(blocks)) in names:
-        blocks.append(encoder.get_layer(layer_names.block_output(len(blocks))).output)
+    embeddings = encoder.get_layer(layer_names.EMBEDDINGS_DROPOUT).output
+    blocks = list(layer_names.block_outputs(encoder).values())
     if head == "embeddings":
-        return encoder.get_layer(layer_names.EMBEDDINGS_DROPOUT).output
+        return embeddings
     if head == "last_hidden":
         return blocks[-1]
     if head == "second_to_last_hidden":
-        return blocks[-2] if len(blocks) > 1 else encoder.get_layer(layer_names.EMBEDDINGS_DROPOUT).output
+        return [embeddings, *blocks][-2]
     some = blocks if head == "sum_all" else blocks[-4:]
     if len(some) == 1:
         return some[0]

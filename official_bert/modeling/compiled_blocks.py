@@ -42,23 +42,20 @@ def with_compiled_blocks(model: keras.Model) -> Callable[..., dict[str, Any]]:
     inputs = model.input
     attended = "record_ids" if "record_ids" in inputs else "input_mask"
     embed = keras.Model(inputs, model.get_layer(layer_names.EMBEDDINGS_LAYER_NORM).input)
-    names = {layer.name for layer in model.layers}
-    blocks: list[str] = []
-    while layer_names.block_output(len(blocks)) in names:
-        blocks.append(layer_names.block(len(blocks)))
-    encoded = model.get_layer(layer_names.block_output(len(blocks) - 1)).output
+    block_outputs = layer_names.block_outputs(model)
+    *_, encoded = block_outputs.values()
     heads = keras.Model(
         [encoded, *inputs.values()], {**model.output, "masked_lm_logits": model.get_layer(_VECTORS).output}
     )
     words, masked_lm_output = model.get_layer(layer_names.WORD_EMBEDDINGS), model.get_layer("masked_lm_output")
-    parts = _Parts(model, blocks[0])
+    parts = _Parts(model, next(iter(block_outputs)))
 
     def call(features: dict[str, Any], training: bool = False) -> dict[str, Any]:
         if not training:
             return model(features, training=False)
         features = {name: tf.convert_to_tensor(features[name], tf.int32) for name in inputs}
         x = parts.embedded(embed(features, training=True))  # [B, S, H]
-        for block in blocks:
+        for block in block_outputs:
             x = parts.block(block, x, features[attended])  # [B, S, H]
         outputs = heads([x, *features.values()], training=True)
         table, bias = tf.convert_to_tensor(words.embeddings), tf.convert_to_tensor(masked_lm_output.bias)

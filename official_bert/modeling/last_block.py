@@ -6,7 +6,6 @@ most of a block's products, are of one position instead of S.
 B batch, S sequence (T the attended one), N heads, H hidden size
 """
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,11 +31,10 @@ def without_unread_positions(model: keras.Model) -> Callable[..., Any]:
         head = keras.Model(layers[layer_names.FIRST_POSITION].output, model.output)
     except ValueError:  # an output needs more than [CLS]
         return model
-    blocks = itertools.takewhile(lambda number: layer_names.block_output(number) in layers, itertools.count())
-    *lower, last = blocks
-    block_input = layer_names.block_output(lower[-1]) if lower else layer_names.EMBEDDINGS_DROPOUT
-    below = keras.Model(model.input, layers[block_input].output)
-    block = layer_names.block(last)
+    block_outputs = layer_names.block_outputs(model)
+    *_, block_input, _ = (layers[layer_names.EMBEDDINGS_DROPOUT].output, *block_outputs.values())
+    below = keras.Model(model.input, block_input)
+    *_, block = block_outputs
 
     def call(inputs: dict[str, Any], training: bool = False) -> Any:
         x = below(inputs, training=training)  # [B, S, H]

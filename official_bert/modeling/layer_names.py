@@ -1,10 +1,11 @@
-"""Layer names that other modules look layers up by.
+"""Layer names that other modules look layers up by, and the blocks of a model.
 
 A variable's path is its layer's name and its own, and checkpoints store variables by path (checkpoints.checkpoint.PARTS
 lists them all): renaming a layer makes older checkpoints unreadable.
 """
 
 import re
+from typing import Any
 
 WORD_EMBEDDINGS = "word_embeddings"
 TOKEN_TYPE_EMBEDDINGS = "token_type_embeddings"
@@ -24,9 +25,16 @@ def block(index: int) -> str:
     return f"layer_{index}"
 
 
-def block_output(index: int) -> str:
-    """Returns the name of the layer whose output is the block's."""
-    return f"{block(index)}_output_layer_norm"
+def block_outputs(model: Any) -> dict[str, Any]:
+    """Returns the symbolic output of each block of a Keras model, [B, S, H], by `block` and in the blocks' order.
+
+    It is empty for a model without blocks of its own: where they are within another model, as for multiple choice.
+    """
+    layers = {layer.name: layer for layer in model.layers}
+    outputs: dict[str, Any] = {}
+    while (last := f"{block(len(outputs))}_output_layer_norm") in layers:
+        outputs[block(len(outputs))] = layers[last].output
+    return outputs
 
 
 def block_of(name: str) -> int | None:

@@ -35,10 +35,8 @@ def rematerialized(model: keras.Model) -> Callable[..., dict[str, Any]]:
         head_names.append("input_mask")  # which says where the last token is
     x = model.get_layer(layer_names.EMBEDDINGS_DROPOUT).output
     embed = keras.Model([inputs[name] for name in embed_names], x)
-    names = {layer.name for layer in model.layers}
     blocks: list[keras.Model] = []
-    while (last := layer_names.block_output(len(blocks))) in names:
-        output = model.get_layer(last).output
+    for output in layer_names.block_outputs(model).values():
         blocks.append(keras.Model([x, inputs[attended]], output))
         x = output
     # sequence_output is the last block's output itself: the heads' model cannot return it, since Keras builds no model

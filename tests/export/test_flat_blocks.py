@@ -1,6 +1,7 @@
 import dataclasses
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -36,6 +37,19 @@ def test_flat_blocks_give_the_outputs_of_the_model(changes: dict[str, Any]):
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=2e-6, err_msg=name)
 
 
+def test_outputs_of_several_blocks_are_given_and_read_without_computing_them_again():
+    features = features_of(3, 11)
+    encoder = scattered(build_encoder(CONFIG, return_all_layers=True, seed=1))
+    expected, found = encoder(features), with_flat_blocks(encoder)(features)
+    for value, of_block in zip(found["encoder_outputs"], expected["encoder_outputs"], strict=True):
+        np.testing.assert_allclose(value, of_block, rtol=1e-5, atol=2e-6)
+    model = keras.Model(encoder.input, keras.layers.Add()(encoder.output["encoder_outputs"]))
+    np.testing.assert_allclose(
+        with_flat_blocks(model)(features), sum(expected["encoder_outputs"]), rtol=1e-5, atol=5e-6
+    )
+    assert len(operations_of(with_flat_blocks(model), model)) < 0.7 * len(operations_of(model, model))
+
+
 def test_an_encoder_without_pooler_has_its_sequence_output():
     encoder = scattered(build_encoder(CONFIG, seed=1))
     alone = type(encoder)(encoder.input, {"sequence_output": encoder.output["sequence_output"]})
@@ -53,14 +67,15 @@ def test_models_with_blocks_inside_another_or_in_another_type_are_called_as_they
     np.testing.assert_array_equal(with_flat_blocks(model)(features), model(features))
 
 
+def operations_of(function: Any, model: keras.Model) -> list[str]:
+    """The operations of a function of the model's inputs, as a graph."""
+    features = dict.fromkeys(model.input, tf.TensorSpec([None, None], tf.int32))
+    graph = tf.function(lambda features: function(features)).get_concrete_function(features).graph
+    return [operation.type for operation in graph.get_operations() if operation.type != "Const"]
+
+
 def test_flat_blocks_are_fewer_operations_than_the_layers_make_and_transpose_nothing():
     model = model_of(CLASSIFICATION)
-
-    def operations(function: Any) -> list[str]:
-        features = dict.fromkeys(model.input, tf.TensorSpec([None, None], tf.int32))
-        graph = tf.function(lambda features: function(features)).get_concrete_function(features).graph
-        return [operation.type for operation in graph.get_operations() if operation.type != "Const"]
-
-    flat = operations(with_flat_blocks(model))
+    flat = operations_of(with_flat_blocks(model), model)
     assert "Transpose" not in flat
-    assert len(flat) < 0.7 * len(operations(lambda features: model(features, training=False)))
+    assert len(flat) < 0.7 * len(operations_of(model, model))
