@@ -156,18 +156,25 @@ SERVE = Command(
 )
 
 
-def _predict(options: BatchPredictionOptions, beam: BeamOptions, beam_arguments: list[str]) -> None:
-    tune_allocator()
+def _on_beam(beam: BeamOptions, beam_arguments: list[str]) -> bool:
+    """Whether Beam computes, which is imported then; without it, what goes with it alone is a UserError."""
     if beam.beam:
         import_beam()
+    else:
+        beam.check_unused(beam_arguments)
+    return beam.beam
+
+
+def _predict(options: BatchPredictionOptions, beam: BeamOptions, beam_arguments: list[str]) -> None:
+    tune_allocator()
+    if _on_beam(beam, beam_arguments):
         from official_bert.inference import on_beam
 
         print(on_beam.predict(options, beam.num_shards, beam_arguments))
-        return
-    beam.check_unused(beam_arguments)
-    from official_bert.inference import batch_prediction
+    else:
+        from official_bert.inference import batch_prediction
 
-    print(batch_prediction.predict(options))
+        print(batch_prediction.predict(options))
 
 
 PREDICT = Command(
@@ -210,16 +217,14 @@ FILL_MASK = Command(
 
 def _extract_features(options: FeatureOptions, beam: BeamOptions, beam_arguments: list[str]) -> None:
     tune_allocator()
-    if beam.beam:
-        import_beam()
+    if _on_beam(beam, beam_arguments):
         from official_bert.inference import on_beam
 
         print(on_beam.write_features(options, beam.num_shards, beam_arguments))
-        return
-    beam.check_unused(beam_arguments)
-    from official_bert.inference import feature_extraction
+    else:
+        from official_bert.inference import feature_extraction
 
-    print(feature_extraction.write_features(options))
+        print(feature_extraction.write_features(options))
 
 
 FEATURES = Command(

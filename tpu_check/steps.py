@@ -173,9 +173,7 @@ def finetuning_steps(
             max_seq_length=options.max_seq_length or 0, random_seed=0, freeze=tuple(options.freeze),
             layer_decay=options.layer_decay, dtype=DTYPES[options.dtype],
         )  # fmt: skip
-        trainer = Trainer(task, InitialModel(config, "", True, {}), training, strategy=strategy)
-    # What a CPU's strategy brings that a TPU's does not.
-    trainer.optimizer.uses_kernel = trainer.optimizer.clips_rows = False
+        trainer = Trainer(task, InitialModel(config, "", True, {}), training, strategy=strategy, is_compiled=True)
 
     def steps_of(length: int) -> tuple[int, ReplicaStep, ReplicaStep]:
         features = features_like(task, length)
@@ -193,8 +191,7 @@ def finetuning_steps(
             ReplicaStep(f"prediction of length {length}", forward, strategy, lambda batch: arguments(batch)[:1]),
         )
 
-    lengths = batches.length_buckets(training.max_seq_length)
-    return [steps_of(length) for length in reversed(lengths)], trainer.model.count_params()
+    return [steps_of(length) for length in reversed(trainer.buckets)], trainer.model.count_params()
 
 
 def task_of(name: str, options: TaskStepOptions) -> Task:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from official_bert.finetuning import batches
 from official_bert.finetuning.initial_model import InitialModel
-from official_bert.finetuning.replicas import Predictor, say_compiling, shared_out, static_lengths
+from official_bert.finetuning.replicas import Predictor, say_compiling, shared_out
 from official_bert.finetuning.replicas import predict as predict
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.modeling import layer_names
@@ -38,6 +38,7 @@ class Trainer:
         head: weights of the task's whole model, to begin with in place of a new head.
         loss: a Keras loss in place of the task's own.
         strategy: where; None for that of the configuration.
+        is_compiled: whether XLA compiles the steps, each length by itself; None for on a TPU alone.
 
     Attributes:
         buckets: the lengths that batches are padded to, each of which is compiled once; none where lengths are free.
@@ -51,9 +52,12 @@ class Trainer:
         head: list[Array] | None = None,
         loss: Any = None,
         strategy: tf.distribute.Strategy | None = None,
+        is_compiled: bool | None = None,
     ) -> None:
         self._config = config
         self._strategy = strategy or distribution.get_strategy(config.strategy)
+        if is_compiled is None:
+            is_compiled = distribution.needs_static_shapes(self._strategy)
         self._loss, self._loss_weights = loss or loss_of(task.kind), loss_weights_of(task.kind) or {}
         with self._strategy.scope():
             encoder = initial_model.build_encoder(config.random_seed, config.dtype)
@@ -69,10 +73,8 @@ class Trainer:
                 layer_decay=config.layer_decay,
             )  # fmt: skip
         is_one_replica = self._strategy.num_replicas_in_sync == 1
-        self.optimizer.uses_kernel = self.optimizer.clips_rows = (
-            is_one_replica and not distribution.needs_static_shapes(self._strategy)
-        )
-        self.buckets = static_lengths(self._strategy, config.max_seq_length)
+        self.optimizer.uses_kernel = self.optimizer.clips_rows = is_one_replica and not is_compiled
+        self.buckets = batches.length_buckets(config.max_seq_length) if is_compiled else ()
         self._predictor = Predictor(self.model, self._strategy, config.max_seq_length)
         self._step: Any = None
 

@@ -143,6 +143,9 @@ def test_lengths_are_those_of_a_tpu_the_longest_first(small_config: BertConfig):
     assert inputs["input_ids"].shape == (2, 4, 100)  # SWAG has four endings
     assert (targets["labels"].shape, weights.shape) == ((2,), (2,))
     assert parameters > 0
+    optimizer = by_length[0][1].function.__self__.optimizer  # type: ignore[attr-defined]
+    assert not optimizer.uses_kernel  # XLA has neither this kernel nor rows of a number that is not known
+    assert not optimizer.clips_rows
 
 
 def test_packed_records_come_in_the_shapes_of_training(small_config: BertConfig):
