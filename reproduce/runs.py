@@ -29,6 +29,7 @@ _NO_FLAGS: Flags = {}
 _PHASE2_RECORDS = {"max_seq_length": 512, "max_predictions_per_seq": 77}
 _NO_NEXT_SENTENCES = {"next_sentence_prediction": False}
 _SHARES = 5  # of the steps, after which there is a checkpoint (figure 5)
+_PARTS = 10  # each share and each part of pre-training is a whole number of these
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,20 @@ class Options:
     num_train_epochs: float = option(0.0, "Epochs of fine-tuning, in place of the scale's.")
     processes: int = option(1, "Commands that run at once, each on its share of the processors.")
     dry_run: bool = option(False, "Whether the commands are printed only.")
+
+    def __post_init__(self) -> None:
+        seeds = self.random_seeds
+        if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
+            raise UserError(f"--random_seeds={','.join(seeds)}: expected different whole numbers, as in 1,2,3")
+        if self.num_train_steps < 0 or self.num_train_steps % _PARTS:
+            raise UserError(
+                f"--num_train_steps is {self.num_train_steps}; expected a multiple of {_PARTS}, as the parts of "
+                "pre-training are tenths of it"
+            )
+        if self.num_train_epochs < 0:
+            raise UserError(f"--num_train_epochs is {self.num_train_epochs}; expected a positive number")
+        if self.processes < 1:
+            raise UserError(f"--processes is {self.processes}; expected at least 1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +213,7 @@ class Experiment:
             **self._scale.pretraining,
             **settings,
             "num_train_steps": steps,
-            "save_checkpoints_steps": max(1, self._steps // _SHARES),
+            "save_checkpoints_steps": self._steps // _SHARES,
             "keep_checkpoint_max": _SHARES,
             "random_seed": int(seed),
         }
@@ -210,7 +225,7 @@ class Experiment:
         folder = self._model_folder(variant, seed)
         if variant.share == 1:
             return folder, folder
-        step = max(1, self._steps // _SHARES) * round(variant.share * _SHARES)
+        step = self._steps // _SHARES * round(variant.share * _SHARES)
         if step <= self._short_steps():
             folder = self._model_folder(variant, seed, short=True)
         else:

@@ -102,6 +102,30 @@ def test_what_there_is_no_data_for_is_left_out(data_dir: pathlib.Path):
         Experiment(options_for(data_dir, "6", columns=["rte"]))
 
 
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"random_seeds": []}, "--random_seeds=: expected different whole numbers"),
+    ({"random_seeds": ["1", "x"]}, "--random_seeds=1,x: expected different whole numbers"),
+    ({"random_seeds": ["1", "01"]}, "--random_seeds=1,01: expected different"),  # one run would count as two
+    ({"num_train_steps": 12}, "--num_train_steps is 12; expected a multiple of 10"),  # after 0.8 of it is no checkpoint
+    ({"num_train_steps": -10}, "--num_train_steps is -10"),
+    ({"num_train_epochs": -1.0}, "--num_train_epochs is -1.0"),
+    ({"processes": 0}, "--processes is 0; expected at least 1"),
+])  # fmt: skip
+def test_numbers_that_no_experiment_has_are_refused(changes: dict[str, object], message: str, data_dir: pathlib.Path):
+    with pytest.raises(UserError, match=message):
+        options_for(data_dir, "figure5", **changes)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_parts_of_pretraining_are_the_steps_that_are_asked_for(scale: str, data_dir: pathlib.Path):
+    runs = Experiment(options_for(data_dir, "figure5", scale, num_train_steps=10, random_seeds=["1"])).runs()
+    models = [run for run in runs if run.command == "pretrain"]
+    steps = [run.flags["num_train_steps"] + run.flags.get("phase2_num_train_steps", 0) for run in models]
+    assert all(number > 0 for number in steps)
+    assert sum(steps) == 2 * 10  # masked LM, and left to right
+    assert {run.flags["save_checkpoints_steps"] for run in models} == {2}
+
+
 def test_a_run_that_is_done_is_skipped_and_one_that_fails_ends_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
