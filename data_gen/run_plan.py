@@ -8,6 +8,7 @@ import numpy as np
 
 from data_gen import shuffle, vectorized
 from data_gen.instances import InstanceConfig
+from data_gen.random_numbers import Random
 from data_gen.token_store import TokenStore
 from official_bert.data import record_codec
 from official_bert.utils import files
@@ -131,7 +132,7 @@ def _estimate(
 ) -> tuple[float, float]:
     """Estimates the number of instances and the bytes of all records, from the instances of one block."""
     first, last = blocks[len(blocks) // 2]
-    instances = vectorized.make_instances(store, first, last, config, vectorized.Random("estimate"))
+    instances = vectorized.make_instances(store, first, last, config, Random("estimate"))
     if not len(instances.length):
         return 0.0, 0.0
     sample = shuffle.features(shuffle.rows_of(instances, slice(0, _ESTIMATED_FROM)))

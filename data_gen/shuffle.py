@@ -11,7 +11,8 @@ import os
 import numpy as np
 
 from data_gen.instances import InstanceConfig
-from data_gen.vectorized import Instances, Random
+from data_gen.random_numbers import Random
+from data_gen.vectorized import Instances
 from official_bert.data import record_schema
 from official_bert.utils import files
 

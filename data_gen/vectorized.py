@@ -1,66 +1,22 @@
-"""Instances of many documents at once: the algorithm of instances.py and masking.py on arrays.
+"""Instances of many documents at once: the algorithm of instances.py on arrays; vectorized_masking.py masks them.
 
 The distributions are the same, the random numbers are not: they come from a counter-based generator that is keyed by
 seed, pass and block of documents. So a block's instances do not depend on other blocks, nor on the process or the time.
-tests/data_gen/test_masking_parity.py and test_fast_pipeline.py compare the distributions with the reference's.
+tests/data_gen/test_fast_pipeline.py compares the distributions with the reference's.
 
 N instances, L sequence length, P predictions
 """
 
 import dataclasses
-import hashlib
 from bisect import bisect_left, bisect_right
 
 import numpy as np
 
 from data_gen.instances import InstanceConfig
+from data_gen.random_numbers import Random
 from data_gen.token_store import TokenStore
+from data_gen.vectorized_masking import Masked, mask
 from official_bert.data.sentence_objectives import NONE, SENTENCE_ORDER
-
-
-class Random:
-    """Random numbers from the raw output of Philox, which is the same in every release of NumPy.
-
-    Args:
-        key: identifies this stream of numbers.
-    """
-
-    def __init__(self, *key: object) -> None:
-        digest = hashlib.sha256(repr(key).encode()).digest()
-        self._bits = np.random.Philox(key=np.frombuffer(digest[:16], "<u8"))
-
-    def raw(self, *shape: int) -> np.ndarray:
-        """64 random bits each."""
-        return np.asarray(self._bits.random_raw(int(np.prod(shape))), np.uint64).reshape(shape)
-
-    def uniform(self, *shape: int) -> np.ndarray:
-        """From 0 up to, not including, 1, in steps of 2 ** -53."""
-        return (self.raw(*shape) >> np.uint64(11)) * 2.0**-53
-
-    def keys(self, rows: int, columns: int) -> np.ndarray:
-        """Numbers to sort each row by, no two of a row alike: 32 random bits, then the column.
-
-        Equal numbers would be put in an order that depends on the processor.
-        """
-        count = rows * columns
-        bits = self.raw(-(-count // 2)).view(np.uint32)[:count].reshape(rows, columns)
-        return bits.astype(np.int64) << 16 | np.arange(columns)
-
-    def below(self, limits: np.ndarray) -> np.ndarray:
-        """A whole number from 0 up to, not including, each limit."""
-        return (self.uniform(*limits.shape) * limits).astype(np.int64)
-
-    def fair_binomial(self, trials: np.ndarray) -> np.ndarray:
-        """Numbers of successes in so many trials each, with probability 1/2: a binomial distribution."""
-        successes = np.zeros_like(trials)
-        remaining = trials.copy()
-        while remaining.any():
-            now = np.minimum(remaining, 64)
-            # A right shift keeps `now` of 64 random bits. A shift by 64 is undefined, so 0 trials are a separate case.
-            bits = self.raw(len(remaining)) >> np.clip(64 - now, 0, 63).astype(np.uint64)
-            successes += np.bitwise_count(np.where(now > 0, bits, np.uint64(0)))
-            remaining -= now
-        return successes
 
 
 @dataclasses.dataclass
@@ -109,17 +65,21 @@ def make_instances(store: TokenStore, first: int, last: int, config: InstanceCon
         pairs = _truncated(make_pairs(store, first, last, config, random), config.max_seq_length - 3, random)
         ids, length = _joined(store, pairs, config)
         first_length, label, special = pairs.a_length + 2, pairs.is_random_next, np.full(len(length), 3)
-    unmasked = Instances(
-        ids=ids,
+    if config.max_predictions_per_seq:
+        masked = mask(ids, length, config, random)
+    else:
+        none = np.zeros((len(ids), 0), ids.dtype)
+        masked = Masked(ids, none, none, np.zeros(len(ids), np.int64))
+    return Instances(
+        ids=masked.ids,
         length=length,
         first_length=first_length,
         special=special,
-        positions=np.zeros((len(ids), 0), ids.dtype),
-        labels=np.zeros((len(ids), 0), ids.dtype),
-        predictions=np.zeros(len(ids), np.int64),
+        positions=masked.positions,
+        labels=masked.labels,
+        predictions=masked.predictions,
         is_random_next=label,
     )
-    return masked(unmasked, config, random) if config.max_predictions_per_seq else unmasked
 
 
 def _pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Pairs:
@@ -304,74 +264,3 @@ def _ranges(store: TokenStore, starts: np.ndarray, width: int) -> np.ndarray:
     outside = starts[~inside, None] + np.arange(width)
     ranges[~inside] = store.ids.take(outside, mode="clip")
     return ranges
-
-
-def masked(instances: Instances, config: InstanceConfig, random: Random) -> Instances:
-    """Returns instances that are not masked yet with masks, as masking.mask makes them."""
-    ids, length = instances.ids, instances.length
-    count, width = ids.shape
-    limit = config.max_predictions_per_seq
-    budget = np.minimum(limit, np.maximum(1, np.rint(length * config.masked_lm_prob).astype(np.int64)))
-    position = np.arange(width)[None, :]
-    candidate = (position > 0) & (position < length[:, None] - 1) & (ids != config.sep)
-    keys = random.keys(count, width)
-    if config.do_whole_word_mask:
-        row, column = np.nonzero(_whole_words(ids, candidate, budget, keys, config))
-    else:
-        keys[~candidate] = np.iinfo(np.int64).max
-        # A row's chosen positions have its `budget` smallest keys. A partition finds the `limit` smallest keys; only
-        # these are sorted.
-        most = min(limit, width)
-        smallest = np.argpartition(keys, most - 1, axis=1)[:, :most]
-        order = np.argsort(np.take_along_axis(keys, smallest, axis=1), axis=1)
-        smallest = np.take_along_axis(smallest, order, axis=1)
-        within = (np.arange(most)[None, :] < budget[:, None]) & np.take_along_axis(candidate, smallest, axis=1)
-        columns = np.sort(np.where(within, smallest, width).astype(np.int32), axis=1)
-        is_chosen = columns < width
-        row, column = np.nonzero(is_chosen)[0], columns[is_chosen].astype(np.int64)
-
-    # The chosen positions by instance, ascending.
-    predictions = np.bincount(row, minlength=count)
-    slot = np.arange(len(row)) - np.repeat(np.cumsum(predictions) - predictions, predictions)
-    positions = np.zeros((count, limit), np.int64)
-    labels = np.zeros((count, limit), ids.dtype)
-    positions[row, slot] = column
-    labels[row, slot] = ids[row, column]
-    kind = random.uniform(len(row))
-    words = config.vocabulary.words_array
-    random_ids = words[random.below(np.full(len(row), len(words)))]
-    same_or_random = np.where(kind < config.rates.mask_or_same_probability, ids[row, column], random_ids)
-    new = np.where(kind < config.rates.mask_probability, config.vocabulary.mask, same_or_random)
-    masked_ids = ids.copy()
-    masked_ids[row, column] = new
-    return dataclasses.replace(instances, ids=masked_ids, positions=positions, labels=labels, predictions=predictions)
-
-
-def _whole_words(
-    ids: np.ndarray, candidate: np.ndarray, budget: np.ndarray, keys: np.ndarray, config: InstanceConfig
-) -> np.ndarray:
-    """Returns the chosen positions, [N, L] bool: whole words in random order, without those that exceed the budget."""
-    continues = np.zeros(int(max(config.vocabulary.words)) + 1, bool)
-    continues[list(config.vocabulary.continuations)] = True
-    begins = candidate & ~continues[ids]
-    # The first candidate begins a word whatever it is.
-    begins[np.arange(len(ids)), 1] = True
-    word = np.where(candidate, np.cumsum(begins, axis=1) - 1, -1)  # [N, L], -1 outside of words
-    count, width = ids.shape
-    flat = (np.arange(count)[:, None] * width + word)[candidate]
-    sizes = np.bincount(flat, minlength=count * width).reshape(count, width)
-    # A word has the key of its first piece. Columns without a word are sorted to the end.
-    word_keys = np.full((count, width), np.iinfo(np.int64).max, np.int64)
-    rows, columns = np.nonzero(begins)
-    word_keys[rows, word[rows, columns]] = keys[rows, columns]
-    order = np.argsort(word_keys, axis=1, kind="stable")
-    remaining = budget.copy()
-    taken = np.zeros((count, width), bool)
-    rows = np.arange(count)
-    for rank in range(int(begins.sum(axis=1).max(initial=0))):
-        number = order[:, rank]
-        size = sizes[rows, number]
-        fits = (size > 0) & (size <= remaining)
-        taken[rows, number] = fits
-        remaining -= np.where(fits, size, 0)
-    return candidate & np.take_along_axis(taken, np.maximum(word, 0), axis=1)

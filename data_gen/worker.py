@@ -23,6 +23,7 @@ import numpy as np
 from data_gen import shuffle, text_formats, token_store, vectorized, writer
 from data_gen.instances import InstanceConfig
 from data_gen.masking import MaskingVocabulary
+from data_gen.random_numbers import Random
 from data_gen.run_plan import RunPlan, TextPlan
 from data_gen.token_store import TokenStore
 from official_bert.data import record_codec
@@ -62,7 +63,7 @@ class ShardMaker:
 
     def block(self, store: TokenStore, number_of_pass: int, block: int) -> tuple[np.ndarray, dict[str, int]]:
         """Returns the rows of a block's instances, sorted by their keys, and their statistics."""
-        random = vectorized.Random(self._plan.seed, number_of_pass, block)
+        random = Random(self._plan.seed, number_of_pass, block)
         first, last = self._plan.blocks[block]
         instances = vectorized.make_instances(store, first, last, self._config, random)
         store.release()

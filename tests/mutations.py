@@ -56,8 +56,8 @@ MUTATIONS = [
     M("data_gen/masking.py", "if len(chosen) + len(word) > budget:", "if len(chosen) + len(word) > budget + 1:", _REFERENCE),
     M("data_gen/masking.py", "if whole_words and candidates and token in", "if candidates and token in", _REFERENCE),
     M("data_gen/masking.py", "rng.randint(0, len(vocabulary.words) - 1)", "rng.randint(1, len(vocabulary.words) - 1)", _REFERENCE),
-    M("data_gen/vectorized.py", "candidate = (position > 0) & ", "candidate = ", _FAST),
-    M("data_gen/vectorized.py", "np.rint(length * config.masked_lm_prob)", "np.floor(length * config.masked_lm_prob)", _FAST),
+    M("data_gen/vectorized_masking.py", "candidate = (position > 0) & ", "candidate = ", _FAST),
+    M("data_gen/vectorized_masking.py", "np.rint(length * config.masked_lm_prob)", "np.floor(length * config.masked_lm_prob)", _FAST),
     M("official_bert/data/dynamic_masking.py", "tf.maximum(1, wanted)", "tf.maximum(2, wanted)", "tests/data " + _PARITY),
     M("official_bert/data/dynamic_masking.py", "candidate & (~_is_in(ids, continues) | (number == 1))", "candidate", "tests/data " + _PARITY),
     # Pairs and instances.
@@ -94,6 +94,9 @@ MUTATIONS = [
     M("official_bert/modeling/config.py", "LAYER_NORM_EPSILON = 1e-12", "LAYER_NORM_EPSILON = 1e-3", "tests/modeling"),
     M("official_bert/modeling/encoder_block.py", "-10000.0", "-1.0", "tests/modeling"),
     M("official_bert/modeling/compiled_blocks.py", '("query", "key", "value")', '("key", "query", "value")', "tests/modeling/test_compiled_blocks.py"),
+    M("official_bert/modeling/last_block.py", "random_numbers(shape)[..., :1, :]", "random_numbers(shape)[..., 1:2, :]", "tests/modeling/test_last_block.py"),
+    M("official_bert/modeling/last_block.py", "if not training or not dropout.drops", "if not dropout.drops", "tests/modeling/test_last_block.py"),
+    M("official_bert/export/flat_blocks.py", "zip(symbols, (*of_blocks, *predictions)", "zip(symbols, (*of_blocks[:1] * len(of_blocks), *predictions)", "tests/export/test_flat_blocks.py"),
     M("official_bert/pretraining/losses.py", "label], axis=1), total)", "label], axis=1), 0 * total)", "tests/modeling/test_compiled_blocks.py " + _TRAINING),
     M("official_bert/modeling/initialization.py", "gelu(x, approximate=True)", "gelu(x, approximate=False)", "tests/modeling"),
     # Packed records.

@@ -30,6 +30,7 @@ from data_gen import (
     text_formats,
     token_store,
     vectorized,
+    vectorized_masking,
     worker,
     worker_pool,
     writer,
@@ -37,6 +38,7 @@ from data_gen import (
 from data_gen.instances import InstanceConfig, instances_of_document
 from data_gen.masking import MaskingVocabulary
 from data_gen.options import RecordOptions
+from data_gen.random_numbers import Random
 from official_bert.data import record_codec, record_damage, record_reader, record_schema
 from official_bert.errors import UserError
 from official_bert.tokenization import pairs
@@ -441,7 +443,7 @@ def test_truncation_at_once_leaves_what_truncation_step_by_step_leaves():
     a, b = (np.array(column) for column in zip(*sizes, strict=True))
     zeros = np.zeros(len(a), np.int64)
     vectorized_pairs = vectorized.Pairs(zeros, a, zeros, b, zeros > 0)
-    cut = vectorized._truncated(vectorized_pairs, 29, vectorized.Random(1))
+    cut = vectorized._truncated(vectorized_pairs, 29, Random(1))
     for row, (long, short) in enumerate(sizes):
         first, second = list(range(long)), list(range(short))
         pairs.truncate_at_random_ends(first, second, 29, rng)
@@ -452,7 +454,7 @@ def test_truncation_at_once_leaves_what_truncation_step_by_step_leaves():
 
 @pytest.mark.parametrize("trials", [0, 1, 5, 63, 64, 65, 130, 1000])
 def test_fair_binomial_numbers_have_the_mean_and_variance_of_a_fair_coin(trials: int):
-    successes = vectorized.Random("coin", trials).fair_binomial(np.full(20_000, trials))
+    successes = Random("coin", trials).fair_binomial(np.full(20_000, trials))
     assert successes.min() >= 0
     assert successes.max() <= trials
     assert successes.mean() == pytest.approx(trials / 2, abs=4 * math.sqrt(trials / 4 / 20_000))
@@ -461,10 +463,10 @@ def test_fair_binomial_numbers_have_the_mean_and_variance_of_a_fair_coin(trials:
 
 
 def test_random_numbers_are_the_same_in_every_release():
-    random_numbers = vectorized.Random(12345, 0, 1)
+    random_numbers = Random(12345, 0, 1)
     assert [hex(int(value)) for value in random_numbers.raw(2)] == GOLDEN_RAW
     assert 0 <= random_numbers.uniform(1000).min() <= random_numbers.uniform(1000).max() < 1
-    assert set(vectorized.Random("die").below(np.full(1000, 6)).tolist()) == set(range(6))
+    assert set(Random("die").below(np.full(1000, 6)).tolist()) == set(range(6))
 
 
 GOLDEN_RAW: list[str] = ["0x9d8357d88b653557", "0x934968f139a90ee"]
@@ -496,7 +498,7 @@ def test_actual_next_segments_follow_and_random_ones_come_from_other_documents(t
     )  # fmt: skip
     kinds = set()
     for block in store.blocks(200):
-        made = vectorized.make_instances(store, *block, config, vectorized.Random(block))
+        made = vectorized.make_instances(store, *block, config, Random(block))
         for row, length in enumerate(made.length):
             ids = made.ids[row].astype(int)
             ids[made.positions[row, 0]] = made.labels[row, 0]
@@ -528,7 +530,7 @@ def test_chunks_are_cut_paired_and_put_back_as_in_the_reference_algorithm(tmp_pa
         cls=2, sep=3, vocabulary=MaskingVocabulary([], frozenset(), frozenset(), 4),
     )  # fmt: skip
     store = token_store.TokenStore(str(tmp_path / "corpus"), dtype)
-    instances = vectorized.make_instances(store, 0, documents, config, vectorized.Random("chunks"))
+    instances = vectorized.make_instances(store, 0, documents, config, Random("chunks"))
     used: list[int] = []
     decisions: list[bool] = []
     cuts: list[int] = []
@@ -554,12 +556,12 @@ def test_chunks_are_cut_paired_and_put_back_as_in_the_reference_algorithm(tmp_pa
     assert_alike(np.bincount(begins_of_random, minlength=sentences), np.full(sentences, 100_000), "random sentences")
     # The target of a short document is from two tokens to the full length: that of its first chunk, if b is the rest.
     config = dataclasses.replace(config, short_seq_prob=1.0)
-    instances = vectorized.make_instances(store, 0, documents, config, vectorized.Random("targets"))
+    instances = vectorized.make_instances(store, 0, documents, config, Random("targets"))
     whole = (instances.ids[:, 1] % sentences == 10 % sentences) & ~instances.is_random_next
     assert_alike(np.bincount(instances.length[whole] - 3, minlength=5)[2:], np.full(3, 100_000), "targets")
     # So many documents are short ones: a third of these have the full length all the same.
     config = dataclasses.replace(config, short_seq_prob=0.9)
-    instances = vectorized.make_instances(store, 0, documents, config, vectorized.Random("short"))
+    instances = vectorized.make_instances(store, 0, documents, config, Random("short"))
     whole = (instances.ids[:, 1] % sentences == 10 % sentences) & ~instances.is_random_next
     short = instances.length[whole] < 7
     assert abs(np.mean(short) - 0.6) < 5 * 0.49 / math.sqrt(len(short)) < 0.05
@@ -630,8 +632,8 @@ def test_reference_and_fast_masking_agree_on_whole_words(corpus: tuple[list[str]
         ids[0, : len(original)] = original
         position = np.arange(LENGTH)[None, :]
         candidate = (position < len(original)) & ~np.isin(ids, (2, 3))
-        keys = vectorized.Random(1).keys(1, LENGTH)
-        chosen = vectorized._whole_words(ids, candidate, np.array([LENGTH]), keys, config)
+        keys = Random(1).keys(1, LENGTH)
+        chosen = vectorized_masking._whole_words(ids, candidate, np.array([LENGTH]), keys, config)
         assert np.flatnonzero(chosen[0]).tolist() == np.flatnonzero(candidate[0]).tolist()
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_gen import masking, vectorized
+from data_gen import masking, vectorized_masking
 from data_gen.instances import InstanceConfig
+from data_gen.random_numbers import Random
 from official_bert.data.dynamic_masking import DynamicMasking, record_keys
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.tokenization.exact import SPECIAL_TOKENS
@@ -56,16 +57,11 @@ def fast(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingR
         do_whole_word_mask=whole_words, cls=CLS, sep=SEP, vocabulary=masking.MaskingVocabulary.of(VOCAB),
         masking_rates=str(rates),
     )  # fmt: skip
-    a_length, zeros = length // 2 - 1, np.zeros(len(ids), np.int64)
-    unmasked = vectorized.Instances(
-        ids=ids, length=length, first_length=a_length + 2, special=zeros + 3, positions=zeros, labels=zeros,
-        predictions=zeros, is_random_next=zeros > 0,
-    )  # fmt: skip
-    instances = vectorized.masked(unmasked, config, vectorized.Random("parity"))
+    masked = vectorized_masking.mask(ids, length, config, Random("parity"))
     chosen = np.zeros(ids.shape, bool)
-    row, slot = np.nonzero(np.arange(LIMIT)[None, :] < instances.predictions[:, None])
-    chosen[row, instances.positions[row, slot]] = True
-    return instances.ids, chosen
+    row, slot = np.nonzero(np.arange(LIMIT)[None, :] < masked.predictions[:, None])
+    chosen[row, masked.positions[row, slot]] = True
+    return masked.ids, chosen
 
 
 def while_training(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:

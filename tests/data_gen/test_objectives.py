@@ -11,6 +11,7 @@ from data_gen import pipeline, record_validation, token_store, vectorized
 from data_gen.instances import InstanceConfig, full_sentences, ordered_pairs
 from data_gen.masking import MaskingVocabulary
 from data_gen.options import InspectionOptions, RecordOptions, VerificationOptions
+from data_gen.random_numbers import Random
 from data_gen.record_inspection import inspect
 from data_gen.verification import verify
 from official_bert.data.manifest import Manifest
@@ -61,7 +62,7 @@ def test_fast_full_sentences_equal_those_of_the_reference(tmp_path: pathlib.Path
     # Without short targets, long sentences and masks nothing is drawn.
     documents = documents_of(400, 8)
     fast = vectorized.make_instances(
-        store_of(documents, tmp_path), 0, len(documents), config(sentence_objective="none"), vectorized.Random("full")
+        store_of(documents, tmp_path), 0, len(documents), config(sentence_objective="none"), Random("full")
     )
     reference = list(full_sentences(documents, config(sentence_objective="none"), random.Random(0)))
     assert len(reference) == len(fast.length) > 200
@@ -88,9 +89,7 @@ def test_fast_full_sentences_equal_those_of_the_reference(tmp_path: pathlib.Path
 def test_full_sentences_are_shortened_alike(tmp_path: pathlib.Path):
     documents = documents_of(3000, 40, most_sentences=4)  # many sentences are longer than a record
     settings = config(sentence_objective="none", short_seq_prob=0.5)
-    fast = vectorized.make_instances(
-        store_of(documents, tmp_path), 0, len(documents), settings, vectorized.Random("short")
-    )
+    fast = vectorized.make_instances(store_of(documents, tmp_path), 0, len(documents), settings, Random("short"))
     reference = list(full_sentences(documents, settings, random.Random(0)))
     starts = {sentence[0]: sentence for document in documents for sentence in document}
     firsts = np.array(sorted(starts))
@@ -120,9 +119,7 @@ def test_ordered_pairs_follow_each_other_and_half_of_them_are_swapped(tmp_path: 
         for document in documents
         for each in ordered_pairs(document, settings, rng)
     ]
-    fast = vectorized.make_instances(
-        store_of(documents, tmp_path), 0, len(documents), settings, vectorized.Random("order")
-    )
+    fast = vectorized.make_instances(store_of(documents, tmp_path), 0, len(documents), settings, Random("order"))
     made_fast = [
         (ids[:length], int(first), bool(swapped))
         for ids, length, first, swapped in zip(
