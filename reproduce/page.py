@@ -131,7 +131,7 @@ def _own_order(table: Table, column: str, scores: Scores) -> str:
     for one, other in pairs:
         value = difference(scores[one.name, column], scores[other.name, column])
         if value is not None:
-            better, worse = (one, other) if value > 0 else (other, one)
+            better, worse = (one, other) if (value > 0) != (column == PERPLEXITY) else (other, one)
             found.append(f"{better.name} before {worse.name}")
     told = f"{len(found)} of {len(pairs)} pairs of rows can be told apart"
     return f"{column}, which the paper's table does not have: {told}{': ' if found else ''}{'; '.join(found)}"

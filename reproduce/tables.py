@@ -33,7 +33,8 @@ class Variant:
         records: flags of make-records, beside those of the scale.
         pretraining: flags of pretrain, likewise.
         finetuning: flags of finetune, likewise.
-        shape: which of the scale's shapes, by position; None for its own one.
+        shape: of the model: which of the scale's shapes, by position, or one that all scales share; None for the
+            scale's own one.
         share: the share of the steps after which the model is taken.
     """
 
@@ -42,7 +43,7 @@ class Variant:
     records: Flags = dataclasses.field(default_factory=dict)
     pretraining: Flags = dataclasses.field(default_factory=dict)
     finetuning: Flags = dataclasses.field(default_factory=dict)
-    shape: int | None = None
+    shape: int | Shape | None = None
     share: float = 1.0
 
     @property
@@ -330,5 +331,17 @@ TABLES = {
             }.items()
         ),
         differs="the paper's tagging is CoNLL-2003, ours what the folder holds; SST-2 and MRPC are not in the paper's",
+    ),
+    "curves": Table(
+        title="Curves of BERT-Tiny, Mini and Small",
+        finding="it has no models of these sizes, which Google released later",
+        columns=(PERPLEXITY, "sst-2", "cola", "mrpc", "rte"),
+        variants=tuple(
+            Variant(name=name, shape=Shape(layers=layers, hidden=hidden, heads=heads))
+            for name, layers, hidden, heads in (
+                ("BERT-Tiny", 2, 128, 2), ("BERT-Mini", 4, 256, 4), ("BERT-Small", 4, 512, 8),
+            )
+        ),
+        differs="the shapes are those released; the text, the vocabulary and the steps are not",
     ),
 }  # fmt: skip

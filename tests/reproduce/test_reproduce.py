@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from official_bert.errors import UserError
+from official_bert.pretraining.curves import read_curves
 from official_bert.utils.training_log import line_of
 from reproduce import __main__, runs
 from reproduce.page import difference, orders, page
@@ -236,6 +237,30 @@ def test_the_page_has_both_figures_and_is_the_same_again(
     assert all(variant.line == variant.name for variant in TABLES["6"].variants)
     __main__.main(options_for(data_dir, "figure5", dry_run=True))
     assert "-short/seed_1/ckpt-400 " in capsys.readouterr().out
+
+
+def test_curves_are_kept_for_comparison(data_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(__main__, "perform", fake_results)
+    __main__.main(options_for(data_dir, "curves"))
+    out = data_dir.parent / "out"
+    html = (out / "table_curves_tiny.html").read_text()
+    assert "<th>BERT-Small</th><td>–</td><td>7.4 ± 0.0</td>" in html
+    folder = out / "curves"
+    shapes = ("L-2_H-128_A-2", "L-4_H-256_A-4", "L-4_H-512_A-8")
+    expected = {f"{shape}-2000{part}.json" for shape in shapes for part in ("-next_sentence_prediction-False-short", "")}
+    assert {path.name for path in folder.iterdir()} == expected
+    assert read_curves(str(folder / "L-4_H-512_A-8-2000.json")).train == [
+        {"step": 50, "masked_lm_loss": 3.0, "max_seq_length": None},
+        {"step": 100, "masked_lm_loss": 3.0, "max_seq_length": None},
+    ]
+
+
+def test_less_perplexity_is_better_where_the_paper_has_none():
+    table = TABLES["curves"]
+    scores = {(variant.name, PERPLEXITY): [9.0 - number, 9.1 - number] for number, variant in enumerate(table.variants)}
+    (line,) = orders(table, [PERPLEXITY], scores)
+    assert "BERT-Small before BERT-Tiny" in line
+    assert "BERT-Tiny before" not in line
 
 
 def test_differences_count_only_beyond_chance():
