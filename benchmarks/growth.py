@@ -176,8 +176,11 @@ def draw(results: dict[str, dict[Point, Cost]], path: str) -> None:
     lengths.set(xlabel="length", ylabel="tokens per second", title="BERT-Mini, 4,096 tokens a batch")
     curve(batches, [point.batch for point in by_batch], [cost.rate for cost in by_batch.values()])
     batches.set(xlabel="batch", ylabel="examples per second", title="BERT-Mini, length 128")
-    sizes.bar([point.size for point in by_size], [cost.cpu for cost in by_size.values()])
+    sizes.plot([point.size for point in by_size], [cost.cpu for cost in by_size.values()], marker="o")
     sizes.set_yscale("log")
+    sizes.set_yticks([10, 100, 1000], ["10", "100", "1,000"])
+    sizes.minorticks_off()
+    sizes.grid(alpha=0.3)
     sizes.set(ylabel="CPU-ms an example", title="length 128, batch 16")
     for again, label in ((False, "as it is"), (True, "blocks computed again")):
         some = {point: cost for point, cost in by_memory.items() if point.rematerialize == again}
