@@ -70,8 +70,13 @@ TABLES = {
 }
 
 
-def take_steps(point: Point, seconds: float) -> Cost:
-    """Takes pre-training steps in this process; for the process that `measure` starts."""
+def prepared(point: Point, compile_parts: bool | None = None) -> tuple[Any, Any]:
+    """Returns a pretrainer and endless batches of full records, in a process that is set up as run_pretraining is.
+
+    Args:
+        point: the step's settings.
+        compile_parts: as of Pretrainer; None for run_pretraining's default.
+    """
     from official_bert.utils.allocator import retune_allocator, tune_allocator
 
     tune_allocator()
@@ -85,9 +90,11 @@ def take_steps(point: Point, seconds: float) -> Cost:
 
     config = BertConfig.from_json_file(str(ROOT / "configs" / "models" / f"{MODELS[point.size]}.json"))
     strategy = distribution.get_strategy(distribution.ONE_DEVICE)
+    if compile_parts is None:
+        compile_parts = distribution.compiles_parts(strategy)
     pretrainer = Pretrainer(
         config=config, strategy=strategy, schedule=WarmupPolynomialDecay(1e-4, 1000), seed=1,
-        compile_parts=distribution.compiles_parts(strategy), rematerialize=point.rematerialize,
+        compile_parts=compile_parts, rematerialize=point.rematerialize,
     )  # fmt: skip
     rng, predictions = np.random.default_rng(1), round(point.length * 0.15)
     shape, predicted = (point.batch, point.length), (point.batch, predictions)
@@ -100,9 +107,14 @@ def take_steps(point: Point, seconds: float) -> Cost:
         "masked_lm_weights": np.ones(predicted, np.float32),
         "next_sentence_labels": rng.integers(0, 2, (point.batch, 1), np.int32),
     }
-    dataset = tf.data.Dataset.from_tensors(batch).repeat()
-    data = iter(strategy.experimental_distribute_dataset(dataset))
+    data = iter(strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(batch).repeat()))
     retune_allocator()
+    return pretrainer, data
+
+
+def take_steps(point: Point, seconds: float) -> Cost:
+    """Takes pre-training steps in this process; for the process that `measure` starts."""
+    pretrainer, data = prepared(point)
     pretrainer.train(data, _WARM_UP)
     start = time.perf_counter()
     pretrainer.train(data, 1)
