@@ -21,6 +21,7 @@ from official_bert.export.options import DYNAMIC_INT8, LITERT, ONNX, PortableOpt
 from official_bert.export.saved_model import Source, read_source
 from official_bert.finetuning.trainer import predict
 from official_bert.modeling import task_models
+from official_bert.modeling.choices import LINEAR
 from official_bert.tasks import multiple_choice, squad
 from official_bert.tasks.all_tasks import make_task
 from official_bert.tasks.glue import GlueTask
@@ -60,6 +61,10 @@ def export(options: PortableOptions) -> str:
     source = read_source(options.model_dir)
     if source.kind not in task_models.KINDS:
         raise UserError(f"{options.model_dir} is a {source.kind} model; expected a fine-tuned one")
+    if options.format == LITERT and source.task_spec.get("head", LINEAR) != LINEAR:
+        raise UserError(
+            f"{options.model_dir} has a BiLSTM, whose loop LiteRT's converter refuses; pass --format={ONNX}"
+        )
     task, examples = _examples(options, source)
     length = source.task_spec["max_seq_length"]
     features = task.featurize(examples, FastTokenizer.of(source.tokenizer), length)

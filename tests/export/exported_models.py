@@ -44,8 +44,8 @@ def scattered(model: keras.Model) -> keras.Model:
     return model
 
 
-def model_of(kind: str, config: BertConfig = CONFIG) -> keras.Model:
-    return scattered(task_models.build(kind, build_encoder(config, seed=1), len(LABELS), CHOICES, seed=2))
+def model_of(kind: str, config: BertConfig = CONFIG, **head: Any) -> keras.Model:
+    return scattered(task_models.build(kind, build_encoder(config, seed=1), len(LABELS), CHOICES, seed=2, **head))
 
 
 def pretraining_model(config: BertConfig = CONFIG) -> keras.Model:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,15 +22,13 @@ from official_bert.export.options import SavedModelOptions
 from official_bert.export.saved_model import read_source
 from official_bert.export.text_models import TextModel
 from official_bert.export.warmup import EXAMPLES
-from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
-from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.pretraining_model import encoder_of
-from official_bert.modeling.task_models import CLASSIFICATION, KINDS
+from official_bert.modeling.task_models import CLASSIFICATION, KINDS, TAGGING
 from official_bert.serving.saved_model import SavedModel
 from official_bert.tokenization.exact import FullTokenizer
 from tests.conftest import ROOT, WORDS
-from tests.export.exported_models import CONFIG, LABELS, TEXTS, model_of, pretraining_model, task_spec_of
+from tests.export.exported_models import CONFIG, TEXTS, model_of, pretraining_model, task_spec_of
 from tests.serving.serving_client import running
 
 VOCAB = "\n".join(WORDS) + "\n"
@@ -48,8 +47,12 @@ print(json.dumps({name: value.tolist() for name, value in values.items() if valu
 """
 
 
+BILSTM = {"head": "sum_all", "lstm_units": 3}
+
+
 def save_finetuned(folder: pathlib.Path, kind: str, config: BertConfig = CONFIG, **changes: Any) -> str:
-    finetuned.save(str(folder), model_of(kind, config), task_spec_of(kind, **changes), config, VOCAB, True)
+    head = {name: changes[name] for name in BILSTM if name in changes}
+    finetuned.save(str(folder), model_of(kind, config, **head), task_spec_of(kind, **changes), config, VOCAB, True)
     return str(folder)
 
 
@@ -285,9 +288,7 @@ def test_encoder_of_a_finetuned_model_has_its_weights(kind: str, tmp_path: pathl
 
 
 def test_an_encoder_of_which_the_head_reads_a_part_is_refused(tmp_path: pathlib.Path):
-    folder, head = str(tmp_path / "model"), {"head": "embeddings", "lstm_units": 3}
-    model = task_models.build(CLASSIFICATION, build_encoder(CONFIG), len(LABELS), **head)
-    finetuned.save(folder, model, task_spec_of(CLASSIFICATION, **head), CONFIG, VOCAB, True)
+    folder = save_finetuned(tmp_path / "model", CLASSIFICATION, head="embeddings", lstm_units=3)
     assert read_source(folder).kind == CLASSIFICATION
     with pytest.raises(UserError, match="has no layer_0_.*, since its head, embeddings, does not read the last block"):
         read_source(folder, encoder=True)
@@ -305,14 +306,10 @@ def test_what_cannot_be_exported_is_said(options: dict[str, Any], message: str, 
     assert not (tmp_path / "exports").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_answers_the_same_when_it_is_loaded(kind: str, tmp_path: pathlib.Path):
-    model_dir = save_finetuned(tmp_path / "model", kind)
-    model = tf.saved_model.load(saved_model.export(SavedModelOptions(model_dir, str(tmp_path / "exports"))))
-    text_model = TextModel(
-        model_of(kind), FullTokenizer(os.path.join(model_dir, "vocab.txt")), kind, task_spec_of(kind)
-    )
+def assert_answers_the_same_when_it_is_loaded(model_dir: str, trained: keras.Model, kind: str) -> None:
+    """Exports the model of a folder, and compares the export's answers with those of the model that was saved there."""
+    model = tf.saved_model.load(saved_model.export(SavedModelOptions(model_dir, f"{model_dir}/exports")))
+    text_model = TextModel(trained, FullTokenizer(os.path.join(model_dir, "vocab.txt")), kind, task_spec_of(kind))
     given = {
         name: tf.constant(TEXTS) if spec.shape.rank == 1 else tf.constant([[text] * spec.shape[1] for text in TEXTS])
         for name, spec in text_model.inputs.items()
@@ -323,3 +320,16 @@ def test_every_kind_answers_the_same_when_it_is_loaded(kind: str, tmp_path: path
             np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
         else:
             np.testing.assert_array_equal(value, expected[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_answers_the_same_when_it_is_loaded(kind: str, tmp_path: pathlib.Path):
+    assert_answers_the_same_when_it_is_loaded(save_finetuned(tmp_path / "model", kind), model_of(kind), kind)
+
+
+@pytest.mark.slow
+def test_a_left_to_right_model_with_a_bilstm_answers_the_same_when_it_is_loaded(tmp_path: pathlib.Path):
+    config = dataclasses.replace(CONFIG, causal_attention=True)
+    folder = save_finetuned(tmp_path / "model", TAGGING, config, **BILSTM)
+    assert_answers_the_same_when_it_is_loaded(folder, model_of(TAGGING, config, **BILSTM), TAGGING)

@@ -22,7 +22,7 @@ from official_bert.modeling.task_models import (
     TAGGING,
 )
 from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS
-from tests.export.test_export import save_finetuned, save_run
+from tests.export.test_export import BILSTM, save_finetuned, save_run
 
 ROWS = [text for text in TEXTS if text]
 
@@ -133,6 +133,9 @@ def test_what_cannot_be_measured_is_refused(tmp_path: pathlib.Path):
     options = PortableOptions(save_run(tmp_path / "run"), str(tmp_path / "portable"), examples)
     with pytest.raises(UserError, match="is a fill_mask model; expected a fine-tuned one"):
         portable.export(options)
+    model_dir = save_finetuned(tmp_path / "bilstm", CLASSIFICATION, **BILSTM)
+    with pytest.raises(UserError, match="has a BiLSTM, whose loop LiteRT's converter refuses; pass --format=onnx"):
+        portable.export(PortableOptions(model_dir, str(tmp_path / "portable"), examples))
     model_dir = save_finetuned(tmp_path / "classifier", CLASSIFICATION)
     options = PortableOptions(model_dir, str(tmp_path / "portable"), write_rows(tmp_path, ["never"] * 4))
     with pytest.raises(UserError, match="unknown label 'never'"):
