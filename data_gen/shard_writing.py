@@ -45,7 +45,7 @@ def write_shards(plan: RunPlan, folder: str, workers: WorkerPool, num_threads: i
         with waits.ending_at_errors():
             encoded = ask(task)
             waits.until(lambda: number in shards)
-            path, start = shards[number].place(bucket, encoded["bytes"])
+            path, start = shards[number].reserve(bucket, encoded["bytes"])
             ask({"write": [path, start]})
             shards[number].note_written(bucket, encoded["records"])
         return encoded
@@ -122,7 +122,7 @@ class _Shard:
         self._starts = [0]  # of the buckets whose predecessors are all encoded
         self._records: dict[int, int] = {}  # of the buckets that are written
 
-    def place(self, bucket: int, size: int) -> tuple[str, int]:
+    def reserve(self, bucket: int, size: int) -> tuple[str, int]:
         """Returns the file and the position in it that an encoded bucket of `size` bytes is to be written to."""
         with self._waits.changing():
             self._sizes[bucket] = size

@@ -182,8 +182,8 @@ def padded_batch(
         rows: the number of each; -1 gives an empty row.
         max_seq_length: the longest length.
         row_weights: float32 [R], how much each row weighs; None for 1.
-        multiple: as for `padded_inputs`, as are
-        buckets: these.
+        multiple: as for `padded_inputs`.
+        buckets: as for `padded_inputs`.
     """
     inputs = padded_inputs(features, rows, max_seq_length, multiple, buckets)
     targets = padded_targets(features, rows, inputs["input_ids"].shape[-1])
