@@ -137,9 +137,9 @@ bench-growth: .venv/development
 
 # What takes longer: larger models, and every setting of each program.
 bench-pretraining: .venv/development
-	$(BIN)/python -m benchmarks.pretraining --sizes=small --steps=3
-	$(BIN)/python -m benchmarks.pretraining --sizes=base --batch_size=8 --steps=3
-	$(BIN)/python -m benchmarks.pretraining --sizes=tiny --all_ways --torch_compile --rounds=3
+	$(BIN)/python -m benchmarks.pretraining --sizes=small
+	$(BIN)/python -m benchmarks.pretraining --sizes=base --batch_size=8
+	$(BIN)/python -m benchmarks.pretraining --sizes=tiny --ways=all --torch_compile --rounds=3
 
 clean:
 	rm -rf .venv .install build *.egg-info .venv-clean .venv-tf-2.19 .venv-tpu-check $Q

@@ -65,7 +65,7 @@ BFLOAT16 = {
     "keras-hub, bfloat16": Way("keras_hub", xla=False, dtype="mixed_bfloat16", tuned_malloc=True),
     "Hugging Face, bfloat16": Way("hugging_face", xla=False, dtype="mixed_bfloat16", tuned_malloc=True, fused=True),
 }
-# Every setting of each program, for --all_ways.
+# Every setting of each program, for --ways=all.
 ALL = {
     f"{program}, {'compiled' if xla else 'not compiled'}, {dtype}": Way(program, xla, dtype, True, True)
     for program in ("official_bert", "keras_hub", "hugging_face")
@@ -85,7 +85,10 @@ class Options:
     input_file: str | None = option(
         None, "Records of length 128; by default they are made from Python's documentation."
     )
-    all_ways: bool = option(False, "Whether to try every setting of each program, one program after the other.")
+    ways: str = option(
+        "best", "Each program's defaults alone; its best settings too; or every setting, one program after the other.",
+        ("default", "best", "all"),
+    )  # fmt: skip
     torch_compile: bool = option(
         False, "Whether Hugging Face's model is compiled by torch.compile too, which takes minutes on a busy machine."
     )
@@ -98,7 +101,9 @@ class Options:
 
 def chosen_ways(options: Options) -> dict[str, Way]:
     """Returns the ways to measure, by name."""
-    if options.all_ways:
+    if options.ways == "default":
+        return DEFAULTS
+    if options.ways == "all":
         return {
             name: way
             for name, way in ALL.items()
@@ -148,7 +153,7 @@ def measure(ways: dict[str, Way], size: str, options: Options, records: str) -> 
     """Returns the median seconds of a step by way: wall, user, system."""
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     # Where there are many settings, or the model is large, few processes stand beside each other, for their memory.
-    at_once = 1 if options.all_ways else len(DEFAULTS) if size == "base" else len(ways)
+    at_once = 1 if options.ways == "all" else len(DEFAULTS) if size == "base" else len(ways)
     names = list(ways)
     groups = [{name: ways[name] for name in names[first : first + at_once]} for first in range(0, len(names), at_once)]
     for group in groups:
