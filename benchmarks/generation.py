@@ -149,7 +149,7 @@ def draw(results: list[tuple[str, float, int, Run]], path: str) -> None:
     for workers in sorted({workers for _, _, workers, _ in results}):
         points = [(size, run) for name, size, count, run in results if count == workers and name != "one file"]
         rates = [run.instances / run.seconds for _, run in points]
-        axes.plot([size for size, _ in points], rates, marker="o", label=f"{workers} workers")
+        axes.plot([size for size, _ in points], rates, marker="o", label=f"{workers} worker{'s' * (workers > 1)}")
     axes.set_xlabel("MB of text")
     axes.set_ylabel("instances per second")
     axes.set_ylim(bottom=0)
