@@ -30,6 +30,10 @@ def write_shards(plan: RunPlan, folder: str, workers: WorkerPool, num_threads: i
         folder: the working folder; a shard whose entry is there is complete.
         workers: the processes.
         num_threads: how many shards are hashed at once.
+
+    Raises:
+        UserError: a worker has ended, or a file became shorter while it was written.
+        OSError: a file cannot be written.
     """
     count = plan.buckets_per_shard
     entries = [os.path.join(folder, f"shard-{number}.json") for number in range(len(plan.outputs))]

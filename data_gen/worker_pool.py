@@ -72,6 +72,9 @@ class WorkerPool:
             amounts: of work in each task; None for 1 each.
             do: does a task, for which it may ask a worker several times, and returns the result; None to ask once. The
                 tasks are begun in their order.
+
+        Raises:
+            Exception: the first of a task's (see `ask`); no other task is begun then.
         """
         amounts = amounts or [1] * len(tasks)
         pending: queue.SimpleQueue[int] = queue.SimpleQueue()

@@ -28,7 +28,7 @@ class AttentionProbabilities(keras.layers.Layer):
 
     Args:
         num_heads: N.
-        causal: whether a position attends to itself and to those before it only.
+        causal: whether a position attends to itself and to those before it only; S is T then.
         packed: whether several records share a row.
     """
 

@@ -73,7 +73,7 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
 
     Attributes:
         uses_kernel: whether TensorFlow's kernel of Adam changes the weights: in one pass over memory, and without a
-            compilation. For one device, with variables of TensorFlow.
+            compilation. For one device, with variables of TensorFlow; not for Lamb, which has another rule.
     """
 
     uses_kernel = False
