@@ -31,7 +31,7 @@ from benchmarks.pretraining import MODELS, ROOT
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
 
-_LENGTH, _BATCH, _PREDICT_BATCH = 128, 32, 64
+_MAX_LENGTH, _BATCH, _PREDICT_BATCH = 128, 32, 64
 _TIMED_STEPS = 20  # from one noted time to the next
 
 
@@ -56,8 +56,11 @@ class Options:
     data_dir: str = option(dataclasses.MISSING, "SST-2's folder.")
     tagged_train: str = option(dataclasses.MISSING, "Tagged sentences to learn, in CoNLL-U.")
     tagged_eval: str = option(dataclasses.MISSING, "Those to score.")
-    vocab_file: str = option(dataclasses.MISSING, "An uncased vocab.txt.")
-    size: str = option("mini", f"The model, of random weights: {', '.join(MODELS)}.")
+    vocab_file: str = option("", "An uncased vocab.txt, for random weights.")
+    init: str = option(
+        "", "A pre-trained model to start from, uncased, in any format that convert reads; empty: random weights."
+    )
+    size: str = option("mini", f"The size of random weights: {', '.join(MODELS)}.")
     rows: int = option(6400, "Rows of SST-2 to learn, the first ones.")
     epochs: int = option(1, "Epochs of SST-2; the tags, which are fewer, take four times as many.")
     learning_rate: float = option(2e-4, "The highest learning rate.")
@@ -69,7 +72,7 @@ def official_bert(task: str, folder: pathlib.Path, epochs: int, rate: float, see
     output = folder / "official_bert"
     command = [
         sys.executable, "-m", "run_finetuning", f"--task={task}", f"--data_dir={folder / task}",
-        f"--init={folder / 'model'}", f"--output_dir={output}", f"--max_seq_length={_LENGTH}",
+        f"--init={folder / 'model'}", f"--output_dir={output}", f"--max_seq_length={_max_length(folder)}",
         f"--train_batch_size={_BATCH}", f"--eval_batch_size={_PREDICT_BATCH}", f"--learning_rate={rate}",
         f"--num_train_epochs={epochs}", f"--random_seed={seed}", "--do_train", "--do_eval",
         "--eval_steps=1000000", f"--log_steps={_TIMED_STEPS}",
@@ -80,6 +83,12 @@ def official_bert(task: str, folder: pathlib.Path, epochs: int, rate: float, see
     times = _event_times(output / "train")
     shutil.rmtree(output)
     return Run(scores["dev"]["accuracy"], times, ended)
+
+
+def _max_length(folder: str | pathlib.Path) -> int:
+    """The longest row that the model takes, at most 128 tokens."""
+    config = json.loads(pathlib.Path(folder, "model", "config.json").read_text())
+    return min(_MAX_LENGTH, config["max_position_embeddings"])
 
 
 def _event_times(folder: pathlib.Path) -> dict[int, float]:
@@ -119,7 +128,7 @@ def trainer(task: str, folder: str, epochs: int, rate: float, seed: int) -> tupl
             if state.global_step % _TIMED_STEPS == 0 or state.global_step == state.max_steps:
                 times[state.global_step] = time.time()
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(f"{folder}/model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(f"{folder}/model", model_max_length=_max_length(folder))
     transformers.set_seed(seed)
     if task == "sst-2":
         labels = ["0", "1"]
@@ -149,7 +158,7 @@ def trainer(task: str, folder: str, epochs: int, rate: float, seed: int) -> tupl
 
 def _sentences(path: str, tokenizer: Any) -> list[dict[str, Any]]:
     rows = [line.split("\t") for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines()[1:]]
-    encoded = tokenizer([text for text, _ in rows], truncation=True, max_length=_LENGTH)
+    encoded = tokenizer([text for text, _ in rows], truncation=True)
     return [
         {name: values[number] for name, values in encoded.items()} | {"label": int(label)}
         for number, (_, label) in enumerate(rows)
@@ -166,7 +175,7 @@ def _tagged(path: str) -> list[list[tuple[str, str]]]:
 
 
 def _words(sentence: list[tuple[str, str]], labels: list[str], tokenizer: Any) -> dict[str, Any]:
-    encoded = tokenizer([word for word, _ in sentence], is_split_into_words=True, truncation=True, max_length=_LENGTH)
+    encoded = tokenizer([word for word, _ in sentence], is_split_into_words=True, truncation=True)
     words: list[int | None] = encoded.word_ids()
     first = [word is not None and word != before for before, word in itertools.pairwise([None, *words])]
     ids = [
@@ -177,9 +186,11 @@ def _words(sentence: list[tuple[str, str]], labels: list[str], tokenizer: Any) -
 
 
 def prepare(options: Options, folder: pathlib.Path) -> None:
-    """Writes the data, and a model of random weights that both read."""
+    """Writes the data, and a model that both read."""
     import transformers
 
+    if not (options.vocab_file or options.init):
+        raise SystemExit("random weights need --vocab_file; or give --init, a pre-trained model")
     (folder / "sst-2").mkdir()
     lines = pathlib.Path(options.data_dir, "train.tsv").read_text(encoding="utf-8").splitlines()
     (folder / "sst-2" / "train.tsv").write_text("\n".join(lines[: options.rows + 1]) + "\n", encoding="utf-8")
@@ -187,6 +198,10 @@ def prepare(options: Options, folder: pathlib.Path) -> None:
     (folder / "tagging").mkdir()
     shutil.copy(options.tagged_train, folder / "tagging" / "train.conllu")
     shutil.copy(options.tagged_eval, folder / "tagging" / "dev.conllu")
+    if options.init:
+        target = f"--to={folder / 'model'}"
+        _run([sys.executable, "-m", "convert_checkpoint", f"--from={options.init}", target, "--to_format=hugging_face"])
+        return
     sizes = json.loads((ROOT / "configs" / "models" / f"{MODELS[options.size]}.json").read_text())
     transformers.set_seed(1)
     model = transformers.BertModel(transformers.BertConfig(**{**sizes, "hidden_act": "gelu_new"}))
@@ -199,6 +214,7 @@ def prepare(options: Options, folder: pathlib.Path) -> None:
 
 
 def main(options: Options) -> None:
+    model = options.init or f"BERT-{options.size.capitalize()} of random weights"
     print(f"{datetime.date.today()}, {platform.processor() or platform.machine()}, {os.cpu_count()} processors")
     programs = {"official_bert": official_bert, "Hugging Face Trainer": hugging_face}
     with tempfile.TemporaryDirectory() as name:
@@ -211,7 +227,7 @@ def main(options: Options) -> None:
                     runs[program].append(
                         _timed(functools.partial(run, task, folder, epochs, options.learning_rate, seed))
                     )
-            print(f"\nBERT-{options.size.capitalize()}, {task}, {epochs} epochs, medians of {options.rounds} runs\n")
+            print(f"\n{model}, {task}, {epochs} epochs, medians of {options.rounds} runs\n")
             print("| | s in all | s to the first step | rows/s | s after the last | CPU-s | accuracy, % |")
             print("|---|---|---|---|---|---|---|")
             for program, several in runs.items():

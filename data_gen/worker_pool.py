@@ -111,7 +111,8 @@ class WorkerPool:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(1)  # a Ctrl-C just before a wait without limit would be noticed only after it
         if errors:
             raise errors[0]
         return [result for result in results if result is not None]

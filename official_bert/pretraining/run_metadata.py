@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -56,7 +57,7 @@ def collect_run_metadata(
     earlier = [each for each in before.get("data", []) if some_are_done and each not in data]
     records_of_done = before.get("records", {}) if some_are_done else {}
     return {
-        "command": " ".join(sys.argv),
+        "command": command_line(),
         "flags": dataclasses.asdict(options),
         "config": config.to_dict(),
         "data": [*earlier, *data],
@@ -70,6 +71,15 @@ def collect_run_metadata(
         "devices": [device.split("device:")[-1] for device in strategy.extended.worker_devices],  # CPU:0, TPU:7
         "records": {**records_of_done, **{str(number): each.identity() for number, each in records.items()}},
     }
+
+
+def command_line() -> str:
+    """Returns this process's command as it could be given again, without the folder of the program."""
+    program, *arguments = sys.argv
+    name = os.path.basename(program)
+    if name.endswith(".py"):
+        name = f"python -m {name.removesuffix('.py')}"
+    return shlex.join([*name.split(), *arguments])
 
 
 def check_resume_compatibility(options: Options, records: Mapping[int, RecordFiles]) -> dict[str, tuple[Any, Any]]:

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -127,6 +128,15 @@ def test_the_first_error_is_raised_and_not_one_that_follows_from_it(
         shard_writing.write_shards(plan, str(tmp_path / "work"), workers, 1)
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also in a background job of a shell, which ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_threads_that_wait_end_silently_when_the_command_is_interrupted(
     workers: worker_pool.WorkerPool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -16,7 +16,7 @@ from official_bert.errors import UserError
 from official_bert.pretraining import curves, report, summary
 from official_bert.pretraining.model_card import model_card
 from official_bert.pretraining.options import Options
-from official_bert.pretraining.run_metadata import read_run_metadata
+from official_bert.pretraining.run_metadata import command_line, read_run_metadata
 from official_bert.utils.training_log import EVAL, TRAIN, TrainingLog, read_log
 
 MANIFEST = {
@@ -98,6 +98,18 @@ class Page(html.parser.HTMLParser):
 
 def page_of(folder: str) -> Page:
     return Page((pathlib.Path(folder) / report.PAGE_FILE).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["/opt/run_pretraining.py", "--input_file=a b*"], "python -m run_pretraining '--input_file=a b*'"),
+        (["/opt/bin/official-bert", "pretrain", "--do_eval"], "official-bert pretrain --do_eval"),
+    ],
+)
+def test_the_command_is_kept_as_it_could_be_given_again(arguments: list[str], line: str, monkeypatch):
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert command_line() == line
 
 
 def test_a_report_is_a_picture_a_page_a_card_and_run_json(tmp_path: pathlib.Path):
