@@ -129,6 +129,7 @@ bench: .venv/development
 	$(BIN)/python -m benchmarks.pretraining
 	$(BIN)/python -m benchmarks.generation
 	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.startup
 
 # How cost grows with length, batch, size, corpus and workers, with pictures.
 bench-growth: .venv/development

@@ -86,9 +86,7 @@ async def _client(address: str, texts: Iterator[str], end: float, seconds: list[
         is_first = False
         body = json.dumps({"instances": [next(texts)]}).encode()
         start = time.perf_counter()
-        writer.write(
-            b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
+        writer.write(_HEAD % len(body) + body)
         head = await reader.readuntil(b"\r\n\r\n")
         if b" 200 " not in head[:15]:
             raise RuntimeError(f"the server answered {head!r}")
