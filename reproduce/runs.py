@@ -165,8 +165,13 @@ class Experiment:
     def _short_steps(self) -> int:
         return round(self._steps * self._scale.short.share) if self._scale.short else 0
 
+    def _config_file(self, variant: Variant) -> str:
+        return self._in("models", f"{self.shape(variant)}{_slug(variant.config)}.json")
+
     def _model_folder(self, variant: Variant, seed: str, short: bool = False) -> str:
-        differing = {**variant.records, **variant.pretraining, **(_NO_NEXT_SENTENCES if short else {})}
+        differing = {**variant.records, **variant.pretraining, **variant.config}
+        if short:
+            differing |= _NO_NEXT_SENTENCES
         name = f"{self.shape(variant)}-{self._steps}{_slug(differing)}{'-short' if short else ''}"
         return self._in("models", name, f"seed_{seed}")
 
@@ -184,7 +189,8 @@ class Experiment:
         given: dict[str, Any] = {}
         if scale.short:
             short_records = self._records("short", texts, scale.short.records, variant.records)
-            settings = {**scale.short.pretraining, **variant.pretraining, **_NO_NEXT_SENTENCES}
+            settings = {**scale.short.pretraining, **variant.pretraining}
+            settings |= {"end_learning_rate": settings["learning_rate"], **_NO_NEXT_SENTENCES}
             short = self._model(variant, seed, short_records, short_steps, settings, short=True)
             runs += [short_records, short]
             given["init_checkpoint"] = short.folder
@@ -208,7 +214,7 @@ class Experiment:
         flags = {
             "do_train": True,
             "input_file": records.flags["output_file"],
-            "bert_config_file": self._in("models", f"{self.shape(variant)}.json"),
+            "bert_config_file": self._config_file(variant),
             "vocab_file": self._vocab_file(),
             "output_dir": folder,
             **{name: records.flags[name] for name in ("max_seq_length", "max_predictions_per_seq")},
@@ -285,15 +291,15 @@ class Experiment:
         return Run(folder, "finetune", {**needed, **flags}, after=(model,))
 
     def write_configs(self) -> None:
-        """Writes the bert_config.json of each size."""
+        """Writes the bert_config.json of each model."""
         for variant in self.table.variants:
             shape = self.shape(variant)
             config = {
                 "vocab_size": len(files.read_text(self._vocab_file()).splitlines()), "hidden_size": shape.hidden,
                 "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads,
-                "intermediate_size": 4 * shape.hidden, **self._scale.config,
+                "intermediate_size": 4 * shape.hidden, **self._scale.config, **variant.config,
             }  # fmt: skip
-            files.write_text(self._in("models", f"{shape}.json"), json.dumps(config, indent=1) + "\n")
+            files.write_text(self._config_file(variant), json.dumps(config, indent=1) + "\n")
 
     def score(self, variant: Variant, column: str, seed: str) -> float:
         """Returns a score, from 0 to 100, or the perplexity, from the results of a run."""

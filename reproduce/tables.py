@@ -33,6 +33,7 @@ class Variant:
         records: flags of make-records, beside those of the scale.
         pretraining: flags of pretrain, likewise.
         finetuning: flags of finetune, likewise.
+        config: values of bert_config.json, likewise.
         shape: of the model: which of the scale's shapes, by position, or one that all scales share; None for the
             scale's own one.
         share: the share of the steps after which the model is taken.
@@ -43,6 +44,7 @@ class Variant:
     records: Flags = dataclasses.field(default_factory=dict)
     pretraining: Flags = dataclasses.field(default_factory=dict)
     finetuning: Flags = dataclasses.field(default_factory=dict)
+    config: Flags = dataclasses.field(default_factory=dict)
     shape: int | Shape | None = None
     share: float = 1.0
 
@@ -79,7 +81,7 @@ class Short:
 
     Attributes:
         records: flags of make-records, in place of the scale's.
-        pretraining: flags of pretrain, likewise.
+        pretraining: flags of pretrain, likewise; the learning rate stays what it is.
         share: the share of the steps.
     """
 
@@ -148,7 +150,7 @@ SCALES = {
         pretraining={**_SMALL_PRETRAINING, "num_warmup_steps": 50, "eval_batch_size": 64}, steps=2000,
         short=Short(
             records={"max_seq_length": 16, "max_predictions_per_seq": 4, "masked_lm_prob": 0.25, "dupe_factor": 1},
-            pretraining={"learning_rate": 6e-4, "end_learning_rate": 6e-4, "num_warmup_steps": 300}, share=0.8,
+            pretraining={"learning_rate": 6e-4, "num_warmup_steps": 300}, share=0.8,
         ),
         phase2_steps=0, finetuning={**_SMALL_FINETUNING, "num_train_epochs": 3.0, "max_seq_length": 64},
         lstm=_SMALL_LSTM, features=_SMALL_FEATURES,
@@ -337,9 +339,12 @@ TABLES = {
         finding="it has no models of these sizes, which Google released later",
         columns=(PERPLEXITY, "sst-2", "cola", "mrpc", "rte"),
         variants=tuple(
-            Variant(name=name, shape=Shape(layers=layers, hidden=hidden, heads=heads))
-            for name, layers, hidden, heads in (
-                ("BERT-Tiny", 2, 128, 2), ("BERT-Mini", 4, 256, 4), ("BERT-Small", 4, 512, 8),
+            Variant(name=name, shape=Shape(layers=layers, hidden=hidden, heads=heads), pretraining=rate, config=config)
+            for name, layers, hidden, heads, rate, config in (
+                ("BERT-Tiny", 2, 128, 2, {}, {}),
+                # With the rates and the initial weights of BERT-Tiny these two learn nothing but how common pieces are.
+                ("BERT-Mini", 4, 256, 4, {"learning_rate": 3e-4}, {"initializer_range": 0.03}),
+                ("BERT-Small", 4, 512, 8, {"learning_rate": 3e-4}, {"initializer_range": 0.02}),
             )
         ),
         differs="the shapes are those released; the text, the vocabulary and the steps are not",

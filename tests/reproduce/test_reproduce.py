@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shlex
 import sys
 import threading
@@ -246,15 +247,28 @@ def test_curves_are_kept_for_comparison(data_dir: pathlib.Path, monkeypatch: pyt
     html = (out / "table_curves_tiny.html").read_text()
     assert "<th>BERT-Small</th><td>–</td><td>7.4 ± 0.0</td>" in html
     folder = out / "curves"
-    shapes = ("L-2_H-128_A-2", "L-4_H-256_A-4", "L-4_H-512_A-8")
-    expected = {
-        f"{shape}-2000{part}.json" for shape in shapes for part in ("-next_sentence_prediction-False-short", "")
-    }
+    models = (
+        "L-2_H-128_A-2-2000",
+        "L-4_H-256_A-4-2000-learning_rate-0.0003-initializer_range-0.03",
+        "L-4_H-512_A-8-2000-learning_rate-0.0003-initializer_range-0.02",
+    )
+    expected = {f"{model}{part}.json" for model in models for part in ("-next_sentence_prediction-False-short", "")}
     assert {path.name for path in folder.iterdir()} == expected
-    assert read_curves(str(folder / "L-4_H-512_A-8-2000.json")).train == [
+    assert read_curves(str(folder / f"{models[2]}.json")).train == [
         {"step": 50, "masked_lm_loss": 3.0},
         {"step": 100, "masked_lm_loss": 3.0},
     ]
+    config = json.loads((out / "models" / "L-4_H-512_A-8-initializer_range-0.02.json").read_text())
+    assert config["initializer_range"] == 0.02
+
+
+def test_a_rate_of_a_model_s_own_stays_through_its_short_sequences(data_dir: pathlib.Path, capsys):
+    __main__.main(options_for(data_dir, "curves", dry_run=True))
+    lines = [
+        line for line in capsys.readouterr().out.splitlines() if "/records/short/" in line and " pretrain " in line
+    ]
+    rates = {tuple(re.findall(r"learning_rate=(\S+)", line)) for line in lines}  # --learning_rate, --end_learning_rate
+    assert rates == {("0.0006", "0.0006"), ("0.0003", "0.0003")}
 
 
 def test_less_perplexity_is_better_where_the_paper_has_none():
