@@ -126,10 +126,10 @@ lint: .venv/development
 
 bench: .venv/development
 	$(BIN)/python -m benchmarks.bench
-	$(BIN)/python -m benchmarks.pretraining
-	$(BIN)/python -m benchmarks.generation
+	$(BIN)/python -m benchmarks.pretraining --sizes=tiny --ways=default
+	$(BIN)/python -m benchmarks.generation --repeats=1
 	$(BIN)/python -m benchmarks.serving
-	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.startup --rounds=3
 
 # How cost grows with length, batch, size, corpus and workers, with pictures.
 bench-growth: .venv/development
@@ -138,7 +138,7 @@ bench-growth: .venv/development
 
 # What takes longer: larger models, and every setting of each program.
 bench-pretraining: .venv/development
-	$(BIN)/python -m benchmarks.pretraining --sizes=small
+	$(BIN)/python -m benchmarks.pretraining --sizes=mini,small
 	$(BIN)/python -m benchmarks.pretraining --sizes=base --batch_size=8
 	$(BIN)/python -m benchmarks.pretraining --sizes=tiny --ways=all --torch_compile --rounds=3
 
