@@ -199,8 +199,9 @@ def prepare(options: Options, folder: pathlib.Path) -> None:
     shutil.copy(options.tagged_train, folder / "tagging" / "train.conllu")
     shutil.copy(options.tagged_eval, folder / "tagging" / "dev.conllu")
     if options.init:
+        source = os.path.abspath(options.init) if os.path.exists(options.init) else options.init  # a name, hf://...
         target = f"--to={folder / 'model'}"
-        _run([sys.executable, "-m", "convert_checkpoint", f"--from={options.init}", target, "--to_format=hugging_face"])
+        _run([sys.executable, "-m", "convert_checkpoint", f"--from={source}", target, "--to_format=hugging_face"])
         return
     sizes = json.loads((ROOT / "configs" / "models" / f"{MODELS[options.size]}.json").read_text())
     transformers.set_seed(1)
