@@ -8,15 +8,13 @@ its last line; they take turns, and the medians count. The answers must be equal
 import dataclasses
 import json
 import pathlib
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 
 from benchmarks import corpus
-from benchmarks.serving import CLOSE, NAMES, ROOT, SIZES, make_models
+from benchmarks.serving import CLOSE, NAMES, SIZES, make_models
+from benchmarks.startup import Start, timed
 from official_bert.errors import UserError
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
@@ -40,32 +38,6 @@ class Options:
             )
 
 
-def predict(model: str, texts: str, output: str) -> None:
-    """Answers as a user of Hugging Face's Trainer does: `python -m benchmarks.prediction [...]`."""
-    import numpy as np
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-    lines = pathlib.Path(texts).read_text(encoding="utf-8").splitlines()
-    encoded = tokenizer([json.loads(line)["text"] for line in lines], truncation=True, max_length=128)["input_ids"]
-    order = sorted(range(len(encoded)), key=lambda number: len(encoded[number]))
-    arguments = transformers.TrainingArguments(
-        output_dir=f"{output}.folder", per_device_eval_batch_size=_BATCH, report_to="none", disable_tqdm=True,
-        use_cpu=True, dataloader_pin_memory=False,
-    )  # fmt: skip
-    trainer = transformers.Trainer(
-        model=transformers.AutoModelForSequenceClassification.from_pretrained(model), args=arguments,
-        data_collator=transformers.DataCollatorWithPadding(tokenizer),
-    )  # fmt: skip
-    logits = trainer.predict([{"input_ids": encoded[number]} for number in order]).predictions
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
-    answers = np.empty_like(logits)
-    answers[order] = powers / powers.sum(-1, keepdims=True)
-    rows = "".join(json.dumps({"probabilities": row.tolist()}) + "\n" for row in answers)
-    pathlib.Path(output).write_text(rows, encoding="utf-8")
-
-
 def main(options: Options) -> None:
     with tempfile.TemporaryDirectory() as folder:
         sentences, _, vocab_file = corpus.write_text(folder)
@@ -80,32 +52,22 @@ def main(options: Options) -> None:
                 f"--output_file={ours}", f"--batch_size={_BATCH}",
             ]),
             "Hugging Face Trainer": (others, [
-                sys.executable, "-m", "benchmarks.prediction", json.dumps([theirs, str(asked), others]),
+                sys.executable, "-m", "benchmarks.prediction_peer", theirs, str(asked), others, str(_BATCH),
             ]),
         }  # fmt: skip
-        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+        taken: dict[str, list[Start]] = {name: [] for name in commands}
         for number in range(options.rounds + 1):
             for name, (output, command) in commands.items():
                 pathlib.Path(output).unlink(missing_ok=True)  # it would be taken for done
-                seconds = _timed(command)
+                start = timed(command, pathlib.Path(folder, "log"))
                 if number:
-                    taken[name].append(seconds)
+                    taken[name].append(start)
         _check_equal(*(pathlib.Path(path).read_text(encoding="utf-8").splitlines() for path in (ours, others)))
     print(f"\n{NAMES[options.size]}, {options.rows:,} texts, medians of {options.rounds} runs\n")
     print("| | seconds | texts/s | texts/CPU-second |\n|---|---|---|---|")
     for name, several in taken.items():
         wall, cpu = (statistics.median(values) for values in zip(*several, strict=True))
         print(f"| {name} | {wall:.1f} | {options.rows / wall:,.0f} | {options.rows / cpu:,.0f} |")
-
-
-def _timed(command: list[str]) -> tuple[float, float]:
-    """Returns the seconds by the clock, and of processor time, of a command."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stdout + done.stderr)
-    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _check_equal(ours: list[str], theirs: list[str]) -> None:
@@ -116,12 +78,9 @@ def _check_equal(ours: list[str], theirs: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1].startswith("["):
-        predict(*json.loads(sys.argv[1]))
-    else:
-        Command(
-            script="benchmarks.prediction",
-            summary="Answers to a file of texts against Hugging Face's Trainer",
-            main=main,
-            options=(Options,),
-        ).run()
+    Command(
+        script="benchmarks.prediction",
+        summary="Answers to a file of texts against Hugging Face's Trainer",
+        main=main,
+        options=(Options,),
+    ).run()

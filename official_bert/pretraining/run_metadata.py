@@ -77,9 +77,9 @@ def command_line() -> str:
     """Returns this process's command as it could be given again, without the folder of the program."""
     program, *arguments = sys.argv
     name = os.path.basename(program)
-    if name.endswith(".py"):
-        name = f"python -m {name.removesuffix('.py')}"
-    return shlex.join([*name.split(), *arguments])
+    script = name.removesuffix(".py")
+    words = [name] if script == name else ["python", "-m", script]
+    return shlex.join([*words, *arguments])
 
 
 def check_resume_compatibility(options: Options, records: Mapping[int, RecordFiles]) -> dict[str, tuple[Any, Any]]:
