@@ -1,6 +1,5 @@
-"""What users import: the names of official_bert, and for one release the paths that were promised before."""
+"""What users import: the names of official_bert."""
 
-import importlib
 import subprocess
 import sys
 
@@ -8,25 +7,6 @@ import pytest
 
 import official_bert
 from tests.conftest import ROOT
-
-# Import paths that earlier releases documented, with where the same object is now.
-MOVED = [
-    ("official_bert.checkpoints", "load_pretraining_model", "load_pretraining_model"),
-    ("official_bert.config", "BertConfig", "BertConfig"),
-    ("official_bert.encoder", "build_encoder", "build_encoder"),
-    ("official_bert.fast_tokenization", "FastTokenizer", "FastTokenizer"),
-    ("official_bert.features", "FeatureExtractor", "FeatureExtractor"),
-    ("official_bert.models", "encoder_of", "encoder_of"),
-    ("official_bert.optimization", "BertAdamW", "BertAdamW"),
-    ("official_bert.task_models", "classifier", "build_classifier"),
-    ("official_bert.task_models", "multiple_choice", "build_multiple_choice_model"),
-    ("official_bert.task_models", "regressor", "build_regressor"),
-    ("official_bert.task_models", "span_predictor", "build_span_predictor"),
-    ("official_bert.task_models", "token_tagger", "build_token_tagger"),
-    ("official_bert.tasks.batches", "for_fit", "official_bert.finetuning.batches.for_fit"),
-    ("official_bert.tasks.trainer", "predict", "official_bert.finetuning.trainer.predict"),
-]
-
 
 @pytest.mark.parametrize("name", [name for name in official_bert.__all__ if name != "__version__"])
 def test_every_public_name_is_there_and_documented(name: str):
@@ -48,16 +28,6 @@ def test_type_checkers_see_the_names_that_are_imported_late():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'Bert'"):
         official_bert.Bert  # noqa: B018
-    with pytest.raises(AttributeError, match="no attribute 'Bert'"):
-        importlib.import_module("official_bert.config").Bert  # noqa: B018
-
-
-@pytest.mark.parametrize(("module", "name", "now"), MOVED)
-def test_promised_paths_work_for_one_release_and_warn(module: str, name: str, now: str):
-    home, _, attribute = now.rpartition(".")
-    expected = getattr(importlib.import_module(home or "official_bert"), attribute)
-    with pytest.warns(DeprecationWarning, match=f"{module}.{name} is official_bert"):
-        assert getattr(importlib.import_module(module), name) is expected
 
 
 def test_importing_the_package_imports_nothing_else():

@@ -41,19 +41,6 @@ def imports_of(path: pathlib.Path) -> set[str]:
     return names
 
 
-# Modules that only forward to where their contents are now.
-MOVED = {
-    "config",
-    "encoder",
-    "fast_tokenization",
-    "features",
-    "models",
-    "task_models",
-    "tasks.batches",
-    "tasks.trainer",
-}
-
-
 def name_of(path: pathlib.Path) -> str:
     """A module's name within official_bert: files, checkpoints.formats.tf1."""
     return ".".join(path.relative_to(ROOT / "official_bert").with_suffix("").parts)
@@ -62,7 +49,7 @@ def name_of(path: pathlib.Path) -> str:
 NAMES = {
     name_of(path): path
     for path in sorted((ROOT / "official_bert").rglob("*.py"))
-    if path.name != "__init__.py" and name_of(path) not in MOVED
+    if path.name != "__init__.py"
 }
 MODULES = list(NAMES.values())
 
@@ -104,29 +91,6 @@ def test_dependencies_point_down_only(path: pathlib.Path):
         assert package_of(module) in allowed, f"{path} imports official_bert.{module}"
 
 
-def imported_packages(folder: str) -> set[str]:
-    """The packages of official_bert that the modules of a package, or of a folder beside official_bert, import."""
-    base = ROOT / "official_bert" / folder
-    paths = (base if base.is_dir() else ROOT / folder).rglob("*.py")
-    return {package_of(module) for path in paths for module in ours_among(imports_of(path))} - {folder}
-
-
-def test_each_package_says_who_imports_it():
-    packages = [*(package for packages in LAYERS for package in packages), "data_gen", "tpu_check"]
-    imports = {package: imported_packages(package) for package in packages if package not in ("commands", "main")}
-    for package in packages:
-        page = ROOT / "official_bert" / package / "__init__.py"
-        if not page.exists() or package == "utils":
-            continue
-        text = re.sub(r"\(.*?\)", "", " ".join(page.read_text(encoding="utf-8").split()))
-        said = re.findall(r"Imported by ([\w ,]+)\.", text)
-        names = set(re.findall(r"\w+", said[0])) - {"and"} if said else set()
-        assert names == {name for name, imported in imports.items() if package in imported}, page
-    page = (ROOT / "data_gen" / "__init__.py").read_text(encoding="utf-8")
-    said = re.findall(r"import ([\w\s,]+?) of official_bert", page)
-    assert set(re.findall(r"\w+", said[0])) - {"and"} == imported_packages("data_gen")
-
-
 def test_pretraining_needs_tensorflow_keras_and_absl_alone():
     needed = [NAMES[name] for name in reachable_from("pretraining.training")]
     assert len(needed) > 20
@@ -141,19 +105,6 @@ def test_flags_are_read_in_scripts_alone():
     for path in [*(ROOT / "official_bert").rglob("*.py"), *(ROOT / "data_gen").rglob("*.py")]:
         if path.name != "command_line.py":
             assert "FLAGS" not in path.read_text(encoding="utf-8"), path
-
-
-def test_the_inventory_names_every_file():
-    inventory = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split("\n## Inventory\n")[1]
-    named = re.findall(r"^\| `([^`]+\.py)` \| \S", inventory, re.MULTILINE)
-    assert len(named) == len(set(named)), "docs/architecture.md names a file twice"
-    folders = [ROOT / name for name in ("official_bert", "data_gen", "tpu_check", "benchmarks", "reproduce")]
-    there = {*ROOT.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))}
-    forwards = {ROOT / "official_bert" / f"{name.replace('.', '/')}.py" for name in MOVED}
-    expected = {str(path.relative_to(ROOT)) for path in there - forwards if path.name != "__init__.py"}
-    lacking, gone = sorted(expected - set(named)), sorted(set(named) - expected)
-    assert not lacking, f"the inventory of docs/architecture.md lacks a line for {', '.join(lacking)}"
-    assert not gone, f"the inventory of docs/architecture.md names {', '.join(gone)}, which is not there"
 
 
 def test_the_levels_of_the_architecture_page_are_those_that_are_tested():

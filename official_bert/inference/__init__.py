@@ -1,4 +1,1 @@
-"""Answers from trained models in Python: masks filled in, vectors of texts, files of texts answered by an export.
-
-Imported by export, keras_models and serving.
-"""
+"""Answers from trained models in Python: masks filled in, vectors of texts, files of texts answered by an export."""

@@ -1,5 +1,4 @@
 """The network and nothing else: configuration, embeddings, encoder block, encoder, heads, and the models made of them.
 
-No file, no data and no training is known here. Imported by checkpoints, data_gen, export, finetuning, inference,
-keras_models, pretraining, tasks and tpu_check.
+No file, no data and no training is known here.
 """

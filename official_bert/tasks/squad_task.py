@@ -6,7 +6,6 @@ R windows, T tokens of all windows
 import itertools
 import json
 import os
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -118,13 +117,6 @@ class SquadTask(Task):
             certainty = prediction.answer(self.version_2, self._threshold).probability
             outcomes.append(Outcome(text, " | ".join(shown[:-1]), shown[-1], correct, certainty))
         return outcomes
-
-
-def task(version_2: bool, **settings: Any) -> SquadTask:
-    """Returns SquadTask with the options given by name; deprecated, goes with the next release."""
-    name = f"{SquadTask.__module__}.SquadTask"
-    warnings.warn(f"squad_task.task is {name} now, which takes options", DeprecationWarning, stacklevel=2)
-    return SquadTask(SquadV2Options(**settings) if version_2 else SquadOptions(**settings))
 
 
 def features_of(windows: Sequence[Window], questions: Sequence[Question]) -> Features:

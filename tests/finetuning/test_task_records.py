@@ -88,12 +88,6 @@ def test_answers_are_scored_and_written_as_the_original_writes_them(
     )
 
 
-def test_the_documented_way_to_squad_s_task_works_for_one_release():
-    with pytest.warns(DeprecationWarning, match="squad_task.task is official_bert.tasks.squad_task.SquadTask now"):
-        task = squad_task.task(version_2=True, doc_stride=64, null_score_diff_threshold=-1.0)
-    assert task.settings == squad_task.SquadTask(SquadV2Options(doc_stride=64, null_score_diff_threshold=-1.0)).settings
-
-
 def test_a_bad_question_stops_reading_or_is_counted(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
     answer = {"text": "dog", "answer_start": 4}
     good = answer | {"answer_start": 29}
