@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from official_bert.inference.features import FeatureExtractor
     from official_bert.inference.fill_mask import fill_mask
     from official_bert.keras_models.classification import TextClassifier, TextRegressor
-    from official_bert.keras_models.encoding import TextEncoder
     from official_bert.keras_models.masked_lm import MaskedLM
     from official_bert.keras_models.multiple_choice import MultipleChoice
     from official_bert.keras_models.question_answering import QuestionAnswerer
     from official_bert.keras_models.tagging import TokenTagger
+    from official_bert.keras_models.text_encoder import TextEncoder
     from official_bert.modeling.config import BertConfig
     from official_bert.modeling.encoder import build_encoder
     from official_bert.modeling.pretraining_model import build_pretraining_model, encoder_of
@@ -48,7 +48,7 @@ _MODULE_OF = {
     "MultipleChoice": "official_bert.keras_models.multiple_choice",
     "QuestionAnswerer": "official_bert.keras_models.question_answering",
     "TextClassifier": "official_bert.keras_models.classification",
-    "TextEncoder": "official_bert.keras_models.encoding",
+    "TextEncoder": "official_bert.keras_models.text_encoder",
     "TextRegressor": "official_bert.keras_models.classification",
     "TokenTagger": "official_bert.keras_models.tagging",
     "UserError": "official_bert.errors",

@@ -3,29 +3,29 @@
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.modeling import task_models
-from official_bert.tasks.task import LABELS, Array, Features, Task
+from official_bert.tasks.features import LABELS, Array, Features
+from official_bert.tasks.heads.head import Head
 
 BALANCED = "balanced"
 
 
-def row_weights(class_weights: list[str], task: Task, features: Features) -> Array | None:
+def row_weights(class_weights: list[str], head: Head, features: Features) -> Array | None:
     """Returns how much each row weighs in the loss, float32 [R]; None where all weigh 1.
 
     Args:
         class_weights: a weight for each class, in the order of the labels; or "balanced" alone: each class weighs as
             much as any other altogether, and a row 1 on average.
-        task: what is learned.
+        head: what is learned.
         features: the rows, with targets.
 
     Raises:
-        UserError: they are not such weights, or the task has no classes.
+        UserError: they are not such weights, or an example is not of one class.
     """
     if not class_weights:
         return None
-    if task.kind != task_models.CLASSIFICATION or not features.targets:
-        raise UserError(f"--class_weights is for classification with labels; {task.name} is {task.kind}")
-    classes = len(task.labels or ())
+    if not head.has_one_class or not features.targets:
+        raise UserError(f"--class_weights is for classification with labels; the task is {head.kind}")
+    classes = len(head.labels or ())
     labels = features.targets[LABELS]
     if class_weights == [BALANCED]:
         counts = np.bincount(labels, minlength=classes)
@@ -38,6 +38,6 @@ def row_weights(class_weights: list[str], task: Task, features: Features) -> Arr
         if len(weights) != classes or not (weights >= 0).all():
             raise UserError(
                 f"--class_weights is {','.join(class_weights)}; expected {BALANCED}, or {classes} numbers, one for "
-                f"each of {', '.join(task.labels or ())}"
+                f"each of {', '.join(head.labels or ())}"
             )
     return np.asarray(weights[labels], np.float32)

@@ -15,52 +15,37 @@ from keras import ops
 
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
-from official_bert.finetuning.replicas import Predictor
-from official_bert.modeling import task_models
-from official_bert.tasks import sequences
-from official_bert.tasks.task import EXAMPLE, LABELS, Array, Features, Task
+from official_bert.learning.predictor import Predictor
+from official_bert.tasks.features import EXAMPLE, LABELS, Features
+from official_bert.tasks.heads.texts import TextHead, pooled
+from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer
 
-_KINDS = (task_models.CLASSIFICATION, task_models.MULTI_LABEL, task_models.REGRESSION)
 
-
-@keras.saving.register_keras_serializable(package="official_bert")
 class DistillationLoss(keras.losses.Loss):
     """The teacher's loss and the labels', mixed.
 
     y_true is [B, 2 C], what the labels say (as probabilities) and the teacher's logits side by side; y_pred is [B, C],
     logits. The teacher's loss is the cross-entropy of both logits' probabilities at a temperature T, times T squared,
-    so that its gradient keeps its size. For regression C is 1, y_pred is [B], and both losses are squared errors.
+    so that its gradient keeps its size. For values C is 1, y_pred is [B], and both losses are squared errors.
 
     Args:
-        kind: classification, multi_label or regression.
+        head: of teacher and model.
         temperature: T.
         teacher_weight: the share of the teacher's loss, from 0 to 1.
     """
 
-    def __init__(self, kind: str, temperature: float, teacher_weight: float, name: str = "distillation") -> None:
-        super().__init__(name=name)
-        self.kind, self.temperature, self.teacher_weight = kind, temperature, teacher_weight
+    def __init__(self, head: TextHead, temperature: float, teacher_weight: float) -> None:
+        super().__init__(name="distillation")
+        self._head, self._teacher_weight = head, teacher_weight
+        self._temperature = 1.0 if head.is_value else temperature
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         labels, teacher = ops.split(y_true, 2, axis=-1)
-        t, share = self.temperature, self.teacher_weight
-        if self.kind == task_models.REGRESSION:
-            value = ops.reshape(y_pred, (-1,))
-            return share * ops.square(value - teacher[:, 0]) + (1 - share) * ops.square(value - labels[:, 0])
-        entropy, activation = keras.losses.categorical_crossentropy, ops.softmax
-        if self.kind == task_models.MULTI_LABEL:
-            entropy, activation = keras.losses.binary_crossentropy, ops.sigmoid
-        soft = t * t * entropy(activation(teacher / t), y_pred / t, from_logits=True)  # [B]
-        return share * soft + (1 - share) * entropy(labels, y_pred, from_logits=True)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "temperature": self.temperature,
-            "teacher_weight": self.teacher_weight,
-            "name": self.name,
-        }
+        logits = ops.reshape(y_pred, ops.shape(labels))
+        t, share = self._temperature, self._teacher_weight
+        soft = t * t * self._head.soft_loss(self._head.soft_answers(teacher / t), logits / t)  # [B]
+        return share * soft + (1 - share) * self._head.soft_loss(labels, logits)
 
 
 def with_teacher(
@@ -88,8 +73,9 @@ def with_teacher(
     Raises:
         UserError: the teacher is of another task, or labels are missing.
     """
-    if task.kind not in _KINDS:
-        raise UserError(f"--teacher is for {', '.join(_KINDS)}; {task.name} is {task.kind}")
+    head = task.head
+    if not isinstance(head, TextHead):
+        raise UserError(f"--teacher is for tasks of whole texts; {task.name} is {head.kind}")
     with strategy.scope() if strategy else contextlib.nullcontext():
         teacher = finetuned.load(folder)
     expected = task.task_spec(0)
@@ -99,19 +85,10 @@ def with_teacher(
     if teacher_weight < 1.0 and not features.targets:
         raise UserError("the examples have no labels; pass --teacher_weight=1 to learn from the teacher alone")
     length = teacher.task_spec["max_seq_length"]
-    read = task.featurize(examples, FastTokenizer.of(teacher.tokenizer), length)
+    read = head.featurize(examples, FastTokenizer.of(teacher.tokenizer), length)
     outputs = Predictor(teacher.model, strategy, length).predict(read, batch_size)
-    logits = sequences.pooled(outputs, read, len(examples))  # [E, C] or [E]
+    logits = pooled(outputs, read, len(examples))  # [E, C] or [E]
     rows = logits.reshape(len(examples), -1)[features.details[EXAMPLE]]
-    targets = np.concatenate([_probabilities(task, features, rows.shape), rows], axis=-1).astype(np.float32)
+    labels = head.soft_targets(features.targets[LABELS], rows.shape[1]) if features.targets else np.zeros(rows.shape)
+    targets = np.concatenate([labels, rows], axis=-1).astype(np.float32)
     return dataclasses.replace(features, targets={LABELS: targets})
-
-
-def _probabilities(task: Task, features: Features, shape: tuple[int, ...]) -> Array:
-    """What the labels say, as probabilities or values, [R, C]; zeros where there are none."""
-    if not features.targets:
-        return np.zeros(shape)
-    labels = features.targets[LABELS]
-    if task.kind == task_models.CLASSIFICATION:
-        return np.asarray(np.eye(shape[1])[labels])
-    return labels.reshape(shape)

@@ -12,8 +12,8 @@ from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.options import Options
-from official_bert.finetuning.replicas import Predictor
 from official_bert.finetuning.report import write_report
+from official_bert.learning.predictor import Predictor
 from official_bert.optimization.choices import DTYPES
 from official_bert.utils import files
 
@@ -60,7 +60,7 @@ def evaluate_and_predict(
             return examples, known_predictions[split]
         features = data.features(examples)
         outputs = predictor().predict(features, options.eval_batch_size)
-        return examples, task.decode(outputs, features, examples)
+        return examples, task.head.decode(outputs, features, examples)
 
     is_chief = strategy.extended.should_checkpoint
     results: Scores = {}
@@ -71,7 +71,7 @@ def evaluate_and_predict(
             results[split] = task.metrics(predictions, examples)
             print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items()))
             if is_chief:
-                outcomes[split] = task.outcomes(predictions, examples)
+                outcomes[split] = task.head.outcomes(predictions, examples)
                 task.write_predictions(options.output_dir, split, predictions, examples)
         if is_chief:
             files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(results, indent=1) + "\n")

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.tasks.task import Features, Task
+from official_bert.tasks.features import Features
+from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 from official_bert.version import __version__
@@ -48,11 +49,11 @@ def features_of(
         folder: the cache's; None for none.
     """
     if folder is None:
-        return task.featurize(examples, tokenizer, max_seq_length)
+        return task.head.featurize(examples, tokenizer, max_seq_length)
     path = os.path.join(folder, f"{digest(task, examples, tokenizer, max_seq_length)}.{_VERSION}.npz")
     if files.exists(path) and (kept := _read(path)) is not None:
         return kept
-    features = task.featurize(examples, tokenizer, max_seq_length)
+    features = task.head.featurize(examples, tokenizer, max_seq_length)
     _write(path, features)
     return features
 

@@ -18,8 +18,6 @@ from official_bert.utils import files
 from official_bert.utils.bad_rows import POLICIES, STOP
 from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
 
-_DTYPES = tuple(name for name in DTYPES if name != "float16")  # that needs a scaled loss, which Keras' fit has not
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
@@ -105,7 +103,18 @@ class Options:
         0, "Stop after so many evaluations without a better score; 0 never does.", group=EVALUATION
     )
 
-    dtype: str = option("float32", "What the layers compute in; weights are float32.", _DTYPES, group=HARDWARE)
+    dtype: str = option(
+        "float32",
+        "What the layers compute in; weights are float32. With float16 the loss is scaled.",
+        tuple(DTYPES),
+        group=HARDWARE,
+    )
+    gradient_accumulation_steps: int = option(
+        1, "Micro-batches that each device takes one after the other in a step, for less memory.", group=HARDWARE
+    )
+    rematerialize: bool = option(
+        False, "Whether encoder blocks are computed again in the backward pass, for less memory.", group=HARDWARE
+    )
     distribution_strategy: str = option(
         STRATEGIES[0],
         "Which devices train, evaluate and predict: the first GPU or else the CPU; all of this machine; all of several "
@@ -128,7 +137,8 @@ class Options:
         options_class(self.task)
         if not (self.do_train or self.do_eval or self.do_predict):
             raise UserError("nothing to do: pass --do_train, --do_eval or --do_predict")
-        for name in ("max_seq_length", "train_batch_size", "eval_batch_size", "eval_steps", "log_steps"):
+        counts = ("max_seq_length", "train_batch_size", "eval_batch_size", "eval_steps", "log_steps")
+        for name in (*counts, "gradient_accumulation_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"--{name} is {value}; expected at least 1")

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_bert.modeling import task_models
-from official_bert.tasks.task import Outcome, Task
+from official_bert.tasks.heads.head import Outcome
+from official_bert.tasks.task import Task
 from official_bert.utils import files, html_pages
 from official_bert.utils.training_log import EVAL, TRAIN, read_log
 from official_bert.version import __version__
@@ -95,9 +95,13 @@ def model_card(
         "num_train_epochs",
         "max_seq_length",
     )
-    lines = [f"# {task.title}", "", f"A BERT model for {task.kind.replace('_', ' ')}, fine-tuned with official-bert."]
-    if task.labels:
-        lines += ["", f"Classes: {', '.join(task.labels)}."]
+    lines = [
+        f"# {task.title}",
+        "",
+        f"A BERT model for {task.head.kind.replace('_', ' ')}, fine-tuned with official-bert.",
+    ]
+    if task.head.labels:
+        lines += ["", f"Classes: {', '.join(task.head.labels)}."]
     lines += ["", "## Training", "", *(f"- {name}: `{settings[name]}`" for name in names if settings.get(name))]
     lines += ["", "## Scores", "", "| part | examples | score | value |", "|---|---|---|---|"]
     for split, each in scores.items():
@@ -113,9 +117,10 @@ def model_card(
 
 def confusions(task: Task, outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]] | None:
     """Returns how often each class was predicted for each expected one; None where there are no such classes."""
-    if task.kind != task_models.CLASSIFICATION or task.labels is None:
+    labels = task.head.labels
+    if not task.head.has_one_class or labels is None:
         return None
-    counts = {expected: dict.fromkeys(task.labels, 0) for expected in task.labels}
+    counts = {expected: dict.fromkeys(labels, 0) for expected in labels}
     for outcome in outcomes:
         counts[outcome.expected][outcome.predicted] += 1
     return counts
@@ -172,7 +177,7 @@ def _page(
     rows += [[split, name, f"{value:.4f}"] for split, each in scores.items() for name, value in each.items()]
     body = [
         f"<h1>{html_pages.text(task.title)}</h1>",
-        f"<p>Fine-tuning of BERT: {html_pages.text(task.kind.replace('_', ' '))}.</p>",
+        f"<p>Fine-tuning of BERT: {html_pages.text(task.head.kind.replace('_', ' '))}.</p>",
         html_pages.section("Scores", rows),
         _curves(curves, [f"{split}/{task.best_metric}" for split in task.eval_splits]),
     ]
@@ -197,7 +202,7 @@ def _page(
         for error in errors[:_MOST_ERRORS]:
             certainty = "" if error.certainty is None else f"{error.certainty:.3f}"
             table.append([_short(error.text), error.expected, error.predicted, certainty])
-        title = "Differences" if task.kind == task_models.REGRESSION else "Errors"
+        title = "Differences" if task.head.is_value else "Errors"
         body.append(html_pages.section(f"{title}, {split}: {len(errors):,} of {len(each):,}", table))
     options = [["option", "value"], *([name, json.dumps(value)] for name, value in settings.items())]
     body.append(html_pages.folded("Settings", html_pages.table(options)))

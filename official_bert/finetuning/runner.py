@@ -11,9 +11,9 @@ from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.evaluation import Scores, evaluate_and_predict
-from official_bert.finetuning.initial_model import InitialModel, head_of, read_initial_model
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import train
+from official_bert.learning.initial_model import InitialModel, head_weights, read_initial_model
 from official_bert.optimization import distribution
 from official_bert.tasks.all_tasks import make_task
 from official_bert.tasks.options import TableOptions
@@ -63,8 +63,8 @@ def _run(options: Options, strategy: tf.distribute.Strategy) -> Scores:
     task = task_of(options)
     _check_parts(options, task)
     initial_model = read_initial_model(init, options.vocab_file, options.do_lower_case)
-    head = head_of(initial_model, task)
-    print(initial_model.describe(init, has_head=head is not None))
+    weights = head_weights(initial_model, task.head)
+    print(initial_model.describe(init, has_head=weights is not None))
     for note in (*initial_model.notes, *task.notes()):
         print(f"note: {note}")
     data = RunData(
@@ -74,7 +74,7 @@ def _run(options: Options, strategy: tf.distribute.Strategy) -> Scores:
         bad_rows=BadRows(options.on_bad_row),
         cache_dir=options.cache_dir or os.path.join(options.output_dir, _CACHE_FOLDER),
     )
-    predictions = train(options, data, initial_model, head, strategy) if options.do_train else {}
+    predictions = train(options, data, initial_model, weights, strategy) if options.do_train else {}
     scores: Scores = {}
     if options.do_eval or options.do_predict:
         folder = options.output_dir if finetuned.is_finetuned(options.output_dir) else initial_model.folder

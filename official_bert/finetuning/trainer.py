@@ -1,7 +1,6 @@
-"""Fine-tuning: the model, its optimizer, one step on every replica, the order of the data, and predictions.
+"""Fine-tuning by the command: the model and its optimizer, steps over batches in the order of their seed, predictions.
 
-The step is written out, as that of pre-training is: Keras' fit fails under a strategy of several workers, compiles any
-number of shapes on a TPU, and averages losses over replicas that have different numbers of rows.
+The step is that of learning.training_step, which Keras' fit takes as well.
 
 B batch, R rows
 """
@@ -9,47 +8,46 @@ B batch, R rows
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.finetuning import batches
-from official_bert.finetuning.initial_model import InitialModel
-from official_bert.finetuning.replicas import Predictor, say_compiling, shared_out
-from official_bert.finetuning.replicas import predict as predict
 from official_bert.finetuning.training_config import TrainingConfig
-from official_bert.modeling import layer_names
-from official_bert.modeling.dropout import dropout_seed, step_seed
-from official_bert.modeling.last_block import without_unread_positions
+from official_bert.learning import batches
+from official_bert.learning.initial_model import InitialModel
+from official_bert.learning.loss_share import LossShare
+from official_bert.learning.optimizer import bert_optimizer
+from official_bert.learning.predictor import Predictor
+from official_bert.learning.replicas import say_compiling, shared_out
+from official_bert.learning.training_step import TrainingStep
 from official_bert.modeling.pretraining_model import freeze
 from official_bert.optimization import distribution
-from official_bert.optimization.optimizers import BertAdamW, LayerwiseAdamW
-from official_bert.optimization.schedules import WarmupPolynomialDecay
-from official_bert.tasks.task import LABELS, Array, Features, Outputs, TaggingLoss, Task, loss_of, loss_weights_of
+from official_bert.tasks.features import Array, Features, Outputs
+from official_bert.tasks.heads.head import Head
 
 
 class Trainer:
-    """A model of a task that learns, some steps at a time, from any step on.
+    """A model with a head that learns, some steps at a time, from any step on.
 
     Args:
-        task: what it learns.
+        head: what it learns.
         initial_model: the encoder it begins with.
         config: how.
-        head: weights of the task's whole model, to begin with in place of a new head.
-        loss: a Keras loss in place of the task's own.
+        weights: of the whole model, to begin with in place of a new head.
+        loss: a Keras loss in place of the head's own.
         strategy: where; None for that of the configuration.
         is_compiled: whether XLA compiles the steps, each length by itself; None for on a TPU alone.
 
     Attributes:
         buckets: the lengths that batches are padded to, each of which is compiled once; none where lengths are free.
+        replica_step: the step as a replica sees it: from its inputs, targets and weights.
     """
 
     def __init__(
         self,
-        task: Task,
+        head: Head,
         initial_model: InitialModel,
         config: TrainingConfig,
-        head: list[Array] | None = None,
+        weights: list[Array] | None = None,
         loss: Any = None,
         strategy: tf.distribute.Strategy | None = None,
         is_compiled: bool | None = None,
@@ -58,22 +56,23 @@ class Trainer:
         self._strategy = strategy or distribution.get_strategy(config.strategy)
         if is_compiled is None:
             is_compiled = distribution.needs_static_shapes(self._strategy)
-        self._loss, self._loss_weights = loss or loss_of(task.kind), loss_weights_of(task.kind) or {}
         with self._strategy.scope():
             encoder = initial_model.build_encoder(config.random_seed, config.dtype)
             if config.freeze:
                 freeze(encoder, config.freeze)
-            self.model = task.build_model(encoder, config.random_seed)
-            if head is not None:
-                self.model.set_weights(head)
-            self._call = without_unread_positions(self.model)
+            self.model = head.build_model(encoder, config.random_seed)
+            if weights is not None:
+                self.model.set_weights(weights)
             self.optimizer, self.schedule = bert_optimizer(
                 self.model, initial_model.config.num_hidden_layers, num_steps=config.num_steps,
                 learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
-                layer_decay=config.layer_decay,
+                layer_decay=config.layer_decay, scales_loss=config.dtype == "mixed_float16",
             )  # fmt: skip
-        is_one_replica = self._strategy.num_replicas_in_sync == 1
-        self.optimizer.uses_kernel = self.optimizer.clips_rows = is_one_replica and not is_compiled
+            self.replica_step = TrainingStep(
+                self.model, self.optimizer, LossShare(loss or head.loss(), loss_weights=head.loss_weights()),
+                seed=config.random_seed, micro_batches=config.micro_batches, rematerialize=config.rematerialize,
+                is_compiled=is_compiled,
+            )  # fmt: skip
         self.buckets = batches.length_buckets(config.max_seq_length) if is_compiled else ()
         self._predictor = Predictor(self.model, self._strategy, config.max_seq_length)
         self._step: Any = None
@@ -116,10 +115,7 @@ class Trainer:
         return self.take_steps(padded, first, on_step)
 
     def take_steps(
-        self,
-        padded: Iterable[tuple[dict[str, Array], dict[str, Array], Array]],
-        first: int,
-        on_step: Callable[[int, float], bool],
+        self, padded: Iterable[tuple[Any, ...]], first: int, on_step: Callable[[int, float], bool]
     ) -> tuple[int, float]:
         """Takes a step on each batch (as `batches.padded_batch` makes them); for the rest see `train`."""
         done, total = first, 0.0
@@ -136,50 +132,11 @@ class Trainer:
         signature = None if self.buckets else tf.nest.map_structure(batches.with_any_length, batch)
         return tf.function(self._step_on_all_replicas, input_signature=signature, autograph=False)
 
-    def _step_on_all_replicas(
-        self, inputs: dict[str, tf.Tensor], targets: dict[str, tf.Tensor], weights: tf.Tensor
-    ) -> tf.Tensor:
+    def _step_on_all_replicas(self, inputs: dict[str, tf.Tensor], *targets_and_weights: Any) -> tf.Tensor:
         say_compiling("training", inputs, self.buckets)
-        batch = shared_out(self._strategy, (inputs, targets, weights))
-        loss = self._strategy.run(self.replica_step, args=batch)
+        batch = shared_out(self._strategy, (inputs, *targets_and_weights))
+        loss, _ = self._strategy.run(self.replica_step, args=batch)
         return self._strategy.experimental_local_results(loss)[0]
-
-    def replica_step(
-        self, inputs: dict[str, tf.Tensor], targets: dict[str, tf.Tensor], weights: tf.Tensor
-    ) -> tf.Tensor:
-        """One step as a replica sees it: rows of its own, gradients of all; returns the loss of the whole batch."""
-        context = tf.distribute.get_replica_context()
-
-        def all_reduce_sum(value: tf.Tensor) -> tf.Tensor:
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
-
-        seed = step_seed(self._config.random_seed, self.optimizer.iterations, context.replica_id_in_sync_group)
-        variables = self.model.trainable_variables
-        with tf.GradientTape() as tape, dropout_seed(seed):
-            outputs = self._call(inputs, training=True)
-            loss = self._share_of_loss(targets, outputs, weights, all_reduce_sum)
-        self.optimizer.apply(tape.gradient(loss, variables), variables)
-        return all_reduce_sum(loss)
-
-    def _share_of_loss(
-        self, targets: dict[str, tf.Tensor], outputs: Any, weights: tf.Tensor, all_reduce_sum: Any
-    ) -> tf.Tensor:
-        """A replica's share of the loss: those of all replicas add up to it, however many rows each has.
-
-        The denominator is the rows of a batch (those of a last batch that is not full too), of tags the tokens that
-        have one.
-        """
-        if isinstance(self._loss, TaggingLoss):
-            losses, has_tag = self._loss.token_losses(targets[LABELS], outputs)  # [B, S] each
-            return tf.reduce_sum(losses) / tf.maximum(all_reduce_sum(tf.reduce_sum(has_tag)), 1.0)
-        if not isinstance(self._loss, dict):
-            losses = self._loss.call(targets[LABELS], outputs)  # [B]
-        else:
-            of_outputs = [
-                self._loss_weights[name] * loss.call(targets[name], outputs[name]) for name, loss in self._loss.items()
-            ]
-            losses = tf.add_n(of_outputs)
-        return tf.reduce_sum(losses * weights) / self._config.train_batch_size
 
     def predict(self, features: Features, batch_size: int) -> Outputs:
         """Returns the model's outputs for all rows, in order and without padding, from all replicas."""
@@ -188,50 +145,3 @@ class Trainer:
     def learning_rate(self) -> float:
         """Returns the rate of the last step."""
         return float(self.schedule(max(int(self.optimizer.iterations.numpy()) - 1, 0)))
-
-
-def bert_optimizer(
-    model: keras.Model,
-    num_layers: int,
-    *,
-    num_steps: int,
-    learning_rate: float,
-    warmup_proportion: float,
-    layer_decay: float,
-) -> tuple[BertAdamW, WarmupPolynomialDecay]:
-    """Returns the optimizer that the command and fit share, built for the model's weights, and its schedule.
-
-    It is to be called within the scope of the strategy.
-
-    Args:
-        model: with the weights to train.
-        num_layers: blocks of its encoder.
-        num_steps: of the whole training; the rate falls to 0 by then.
-        learning_rate: the highest.
-        warmup_proportion: the share of the steps in which the rate rises.
-        layer_decay: the rate of each layer by that of the layer above.
-    """
-    schedule = WarmupPolynomialDecay(learning_rate, num_steps, int(num_steps * warmup_proportion))
-    factors = layer_factors(model, num_layers, layer_decay)
-    optimizer = LayerwiseAdamW(schedule, factors=factors) if factors else BertAdamW(schedule)
-    optimizer.build(model.trainable_variables)
-    return optimizer, schedule
-
-
-def layer_factors(model: keras.Model, num_layers: int, decay: float) -> dict[str, float]:
-    """Returns what each variable's learning rate is multiplied with, by its path; empty for a decay of 1.
-
-    The head and the pooler have 1, the last block `decay`, the one before it its square, the embeddings one power more
-    than the first block.
-    """
-    if decay == 1.0:
-        return {}
-    factors = {}
-    for variable in model.trainable_variables:
-        name = variable.path.split("/")[-2]
-        block = layer_names.block_of(name)
-        if block is not None:
-            factors[variable.path] = decay ** (num_layers - block)
-        elif name in layer_names.EMBEDDINGS:
-            factors[variable.path] = decay ** (num_layers + 1)
-    return factors

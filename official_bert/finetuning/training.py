@@ -14,13 +14,14 @@ from official_bert.finetuning.class_weights import row_weights
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.distillation import DistillationLoss, with_teacher
 from official_bert.finetuning.feature_cache import digest
-from official_bert.finetuning.initial_model import InitialModel
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig, training_config
+from official_bert.learning.initial_model import InitialModel
 from official_bert.optimization import distribution
+from official_bert.tasks.features import Array, Features
 from official_bert.tasks.options import options_class
-from official_bert.tasks.task import Array, Features, Task
+from official_bert.tasks.task import Task
 from official_bert.utils import files, resuming
 from official_bert.utils.progress import Progress
 from official_bert.utils.signals import StopRequest
@@ -34,7 +35,7 @@ def train(
     options: Options,
     data: RunData,
     initial_model: InitialModel,
-    head: list[Array] | None,
+    weights: list[Array] | None,
     strategy: tf.distribute.Strategy,
 ) -> dict[str, Any]:
     """Trains, or goes on with training, until the last step or until the scores get no better.
@@ -43,7 +44,7 @@ def train(
         options: of the run.
         data: what is learned and scored.
         initial_model: the encoder to begin with.
-        head: weights of the task's whole model, to begin with in place of a new head.
+        weights: of the task's whole model, to begin with in place of a new head.
         strategy: where; of several workers the chief writes, and all read what it wrote.
 
     The output folder then holds the best model (see finetuned), the log and the last state.
@@ -58,19 +59,19 @@ def train(
     task = data.task
     examples = data.read(task.train_split)
     features = data.features(examples)
-    weights = row_weights(options.class_weights, task, features)
+    weights_of_rows = row_weights(options.class_weights, task.head, features)
     loss_function = None
     if options.teacher:
         print(f"the teacher in {options.teacher} answers {len(examples):,} examples", flush=True)
         features = with_teacher(
             task, examples, features, options.teacher, options.teacher_weight, options.eval_batch_size, strategy
         )
-        loss_function = DistillationLoss(task.kind, options.temperature, options.teacher_weight)
+        loss_function = DistillationLoss(task.head, options.temperature, options.teacher_weight)
     if not features.targets:
         raise UserError(f"the examples to train {task.name} on have no labels")
     held_out = {split: data.read(split) for split in task.eval_splits}
     config = training_config(options, len(features))
-    trainer = Trainer(task, initial_model, config, head, loss_function, strategy)
+    trainer = Trainer(task.head, initial_model, config, weights, loss_function, strategy)
     variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
     state = run_checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), variables, keep=1)
     is_chief = strategy.extended.should_checkpoint
@@ -101,7 +102,7 @@ def train(
     if held_out:
         _check_evaluations(options.output_dir, step, config)
     monitor = _Monitor(options, data, initial_model, trainer, config, held_out, log, is_chief)
-    _loop(options, features, weights, trainer, config, state, monitor, step, strategy)
+    _loop(options, features, weights_of_rows, trainer, config, state, monitor, step, strategy)
     distribution.mean_over_workers(strategy, 0.0)  # the chief has written the best model
     return monitor.best_predictions
 
@@ -220,7 +221,7 @@ class _Monitor:
             scores: dict[str, float] = {}
             for split, (examples, features) in self._held_out.items():
                 outputs = self._trainer.predict(features, self._options.eval_batch_size)
-                predictions[split] = task.decode(outputs, features, examples)
+                predictions[split] = task.head.decode(outputs, features, examples)
                 of_split = task.metrics(predictions[split], examples)
                 scores |= {f"{split}/{name}": value for name, value in of_split.items()}
             self._log.write(EVAL, step, scores)

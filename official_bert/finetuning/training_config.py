@@ -22,6 +22,8 @@ class TrainingConfig:
         freeze: regular expressions of the encoder's layers that stay as they are.
         layer_decay: the rate of each layer by that of the layer above.
         dtype: a Keras dtype policy.
+        micro_batches: into how many parts a replica's rows are cut.
+        rematerialize: whether encoder blocks are computed a second time in the backward pass.
         strategy: as distribution.get_strategy names it.
     """
 
@@ -36,6 +38,8 @@ class TrainingConfig:
     freeze: tuple[str, ...] = ()
     layer_decay: float = 1.0
     dtype: str = "float32"
+    micro_batches: int = 1
+    rematerialize: bool = False
     strategy: str = ONE_DEVICE
 
 
@@ -60,5 +64,7 @@ def training_config(options: Options, rows: int) -> TrainingConfig:
         freeze=tuple(options.freeze),
         layer_decay=options.layer_decay,
         dtype=DTYPES[options.dtype],
+        micro_batches=options.gradient_accumulation_steps,
+        rematerialize=options.rematerialize,
         strategy=options.strategy,
     )

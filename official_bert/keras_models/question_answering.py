@@ -1,34 +1,17 @@
 """Questions about a context to the characters of an answer."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 
-from official_bert.errors import UserError
-from official_bert.keras_models import inputs
-from official_bert.keras_models.base import BaseTextModel
+from official_bert.keras_models.text_model import TextModel
 from official_bert.modeling.config import BertConfig
-from official_bert.modeling.task_models import QUESTION_ANSWERING, build_span_predictor
-from official_bert.tasks import squad, squad_answers, squad_task
-from official_bert.tasks.squad import Answer, Limits, Question
-from official_bert.tasks.task import Features
-
-
-class TextAnswer(NamedTuple):
-    """An answer: the context's characters from `start` to `end`, and how likely it is among the candidates.
-
-    The text is empty, and start and end are 0, where there is no answer.
-    """
-
-    text: str
-    start: int
-    end: int
-    probability: float
+from official_bert.tasks.heads.question_answering import QuestionAnsweringHead, TextAnswer
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
-class QuestionAnswerer(BaseTextModel):
+class QuestionAnswerer(TextModel):
     """Answers that are part of a context (SQuAD; paper, sections 4.2 and 4.3).
 
     x is questions with their contexts: a tuple of two columns, or rows of two texts. y is answers: a text of the
@@ -44,13 +27,13 @@ class QuestionAnswerer(BaseTextModel):
         max_query_length: tokens of a question that are kept.
         max_answer_length: tokens of the longest answer.
         n_best_size: starts and ends that are looked at.
-        settings: as of BaseTextModel.
+        settings: as of TextModel.
     """
 
-    kind = QUESTION_ANSWERING
+    head: QuestionAnsweringHead
     default_name = "question_answerer"
     default_max_seq_length = 384
-    pair = True
+    kinds = (QuestionAnsweringHead.kind,)
 
     def __init__(
         self,
@@ -65,75 +48,19 @@ class QuestionAnswerer(BaseTextModel):
         n_best_size: int = 20,
         **settings: Any,
     ) -> None:
-        super().__init__(config, vocab, **settings)
-        self.no_answer, self.null_score_diff_threshold = no_answer, null_score_diff_threshold
-        self.doc_stride, self.max_query_length = doc_stride, max_query_length
-        self.max_answer_length, self.n_best_size = max_answer_length, n_best_size
-
-    def _build_core(self, encoder: keras.Model, seed: int) -> keras.Model:
-        return build_span_predictor(encoder, seed=seed)
+        head = QuestionAnsweringHead(
+            version_2=no_answer, null_score_diff_threshold=null_score_diff_threshold, doc_stride=doc_stride,
+            max_query_length=max_query_length, max_answer_length=max_answer_length, n_best_size=n_best_size,
+        )  # fmt: skip
+        super().__init__(head, config, vocab, **settings)
 
     def _own_config(self) -> dict[str, Any]:
-        return {
-            "no_answer": self.no_answer,
-            "null_score_diff_threshold": self.null_score_diff_threshold,
-            "doc_stride": self.doc_stride,
-            "max_query_length": self.max_query_length,
-            "max_answer_length": self.max_answer_length,
-            "n_best_size": self.n_best_size,
-        }
-
-    def _task_spec(self) -> dict[str, Any]:
-        own = self._own_config()
-        return {**super()._task_spec(), "pair": True, "version_2": own.pop("no_answer"), **own}
+        return self._settings_of(self.head.settings)
 
     @classmethod
     def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
         names = ("null_score_diff_threshold", "doc_stride", "max_query_length", "max_answer_length", "n_best_size")
-        return {
-            **super()._settings_of(spec), "no_answer": spec["version_2"], **{name: spec[name] for name in names}
-        }  # fmt: skip
-
-    def _examples(self, x: Any, y: Any) -> list[Question]:
-        questions, contexts = inputs.as_pairs(x)
-        answers: list[Any] = [None] * len(questions) if y is None else inputs.as_list(y)
-        inputs.check_same_length(len(questions), answers, "y")
-        return [
-            Question(str(number), question, context, None if y is None else self._answers(number, context, answer))
-            for number, (question, context, answer) in enumerate(zip(questions, contexts, answers, strict=True))
-        ]
-
-    def _answers(self, number: int, context: str, answer: Any) -> tuple[Answer, ...]:
-        if answer is None or answer in ("", b""):
-            if not self.no_answer:
-                raise UserError(f"y[{number}] is no answer; pass no_answer=True to the model to learn from such")
-            return ()
-        if isinstance(answer, str | bytes):
-            text = inputs.as_text(answer, f"y[{number}]")
-            start = context.find(text)
-        else:
-            text, start = inputs.as_text(answer[0], f"y[{number}]"), int(answer[1])
-        if start < 0 or context[start : start + len(text)] != text:
-            raise UserError(f"y[{number}] is {answer!r}, which the context does not have there")
-        return (Answer(text, start),)
-
-    def _featurize(self, examples: Sequence[Question]) -> Features:
-        limits = Limits(self.max_seq_length, self.doc_stride, self.max_query_length)
-        return squad_task.features_of(squad.cut_into_windows(examples, self._tokenizer.exact, limits), examples)
-
-    def _decode(self, outputs: Any, features: Features, examples: Sequence[Question]) -> list[TextAnswer]:
-        predictions = squad_answers.predict(
-            examples, squad_task.windows_of(features), outputs[squad_task.START_LOGITS],
-            outputs[squad_task.END_LOGITS], self.no_answer, self.n_best_size, self.max_answer_length,
-        )  # fmt: skip
-        best = [each.answer(self.no_answer, self.null_score_diff_threshold) for each in predictions]
-        return [TextAnswer(each.text, each.start, each.end, each.probability) for each in best]
-
-    def _task_metrics(self) -> Any:
-        return {
-            name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-            for name in (squad_task.START_LOGITS, squad_task.END_LOGITS)
-        }
+        return {"no_answer": spec["version_2"], **{name: spec[name] for name in names}}
 
     def answer(self, question: str, context: str) -> TextAnswer:
         """Returns the answer to one question."""

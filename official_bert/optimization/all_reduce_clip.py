@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_bert.optimization.loss_scale import DynamicLossScale
+
 
 class AllReduceClipMixin:
     """How every optimizer here applies gradients; to be mixed into a Keras optimizer.
@@ -15,6 +17,8 @@ class AllReduceClipMixin:
 
     Attributes:
         clip_norm: the greatest global norm; None for no clipping.
+        loss_scale: by which the loss is multiplied before it is differentiated, for float16; None for no scaling. Its
+            variables are saved with the optimizer's.
         clips_rows: whether a sparse gradient is clipped by its rows, those of equal ids added up, before it is made
             dense: a table of word pieces is much larger than what a batch reads of it. For one replica and graphs that
             XLA does not compile, as the number of rows is not known in advance.
@@ -22,6 +26,16 @@ class AllReduceClipMixin:
 
     clip_norm: float | None
     clips_rows = False
+    loss_scale: DynamicLossScale | None = None
+
+    @property
+    def variables(self) -> list[Any]:
+        own: list[Any] = super().variables  # type: ignore[misc]
+        return [*own, *self.loss_scale.variables] if self.loss_scale else own
+
+    def scale_loss(self, loss: Any) -> Any:
+        """Returns the loss to differentiate: what Keras' fit calls."""
+        return self.loss_scale.scaled(loss) if self.loss_scale else super().scale_loss(loss)  # type: ignore[misc]
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Sums over replicas, clips and applies: what Keras' fit calls."""

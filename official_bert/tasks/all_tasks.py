@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from official_bert.modeling.choices import LINEAR
 from official_bert.tasks.glue import GlueTask
-from official_bert.tasks.multiple_choice_task import MultipleChoiceTask
+from official_bert.tasks.multiple_choice import MultipleChoiceTask
 from official_bert.tasks.options import (
     GlueOptions,
     MultipleChoiceOptions,
@@ -14,9 +13,9 @@ from official_bert.tasks.options import (
     TaskOptions,
     options_class,
 )
-from official_bert.tasks.squad_task import SquadTask
-from official_bert.tasks.tabular import TableTask
-from official_bert.tasks.tagging_task import FolderTaggingTask, TableTaggingTask
+from official_bert.tasks.squad import SquadTask
+from official_bert.tasks.table import TableTask
+from official_bert.tasks.tagging import FolderTaggingTask, TableTaggingTask
 from official_bert.tasks.task import Task
 
 
@@ -37,13 +36,6 @@ def make_task(name: str, options: TaskOptions, labels: Sequence[str] | None = No
     if type(options) is not options_class(name):
         raise TypeError(f"the options of {name} are {type(options).__name__}; expected {options_class(name).__name__}")
     options.check()
-    task = _task_of(name, options, labels, needs_labels)
-    if options.head != LINEAR:
-        task.settings = {**task.settings, "head": options.head, "lstm_units": options.lstm_units}
-    return task
-
-
-def _task_of(name: str, options: TaskOptions, labels: Sequence[str] | None, needs_labels: bool) -> Task:
     match options:
         case GlueOptions():
             return GlueTask(name, options)

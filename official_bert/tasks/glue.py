@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.modeling import task_models
-from official_bert.tasks import scores, sequences
+from official_bert.tasks import scores
+from official_bert.tasks.features import Array
+from official_bert.tasks.heads.texts import ClassificationHead, RegressionHead, TextExample
 from official_bert.tasks.options import TFDS, GlueOptions
-from official_bert.tasks.sequences import SequenceTask, TextExample
-from official_bert.tasks.task import DEV, TEST, TRAIN, Array
+from official_bert.tasks.task import DEV, TEST, TRAIN
+from official_bert.tasks.text_task import TextTask
 from official_bert.tasks.tfds_data import DataSet
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import BadRows
@@ -229,7 +230,7 @@ SPECS = {
 }  # fmt: skip
 
 
-class GlueTask(SequenceTask):
+class GlueTask(TextTask):
     """A task of GLUE; its options say where the data are.
 
     Args:
@@ -239,13 +240,13 @@ class GlueTask(SequenceTask):
 
     def __init__(self, name: str, options: GlueOptions) -> None:
         self._options, self._spec = options, SPECS[name]
-        super().__init__(
-            name=name,
-            kind=task_models.REGRESSION if self._spec.labels is None else task_models.CLASSIFICATION,
-            labels=self._spec.labels,
-            pair=self._spec.text_b is not None,
-            doc_stride=options.doc_stride,
-        )
+        settings: dict[str, Any] = {
+            "pair": self._spec.text_b is not None, "doc_stride": options.doc_stride, "head": options.head,
+            "lstm_units": options.lstm_units,
+        }  # fmt: skip
+        labels = self._spec.labels
+        head = RegressionHead(**settings) if labels is None else ClassificationHead(labels=labels, **settings)
+        super().__init__(name, head)
         self.best_metric = self._spec.best_metric
         self.eval_splits, self.test_splits = self._spec.eval_splits, self._spec.test_splits
 
@@ -255,7 +256,7 @@ class GlueTask(SequenceTask):
         return _read_file(self._spec, self._options.data_dir, split, bad_rows)
 
     def metrics(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
-        predicted = np.array(sequences.predicted_labels(self.kind, predictions))
+        predicted = np.array(self.head.predicted_labels(predictions))
         return self._spec.compute(predicted, np.array([example.label for example in examples]))
 
     def write_predictions(
@@ -264,10 +265,9 @@ class GlueTask(SequenceTask):
         """Writes the leaderboard's file for parts to predict; for others predictions beside what was expected."""
         if split not in self._spec.submission:
             return super().write_predictions(folder, split, predictions, examples)
-        labels = sequences.predicted_labels(self.kind, predictions)
         shown = [
-            f"{min(max(label, 0.0), _HIGHEST_SCORE):.3f}" if self.labels is None else self.labels[label]
-            for label in labels
+            f"{min(max(label, 0.0), _HIGHEST_SCORE):.3f}" if self.head.is_value else self.head.name_of(label)
+            for label in self.head.predicted_labels(predictions)
         ]
         rows = [f"{example.id}\t{name}" for example, name in zip(examples, shown, strict=True)]
         path = os.path.join(folder, f"{self._spec.submission[split]}.tsv")

@@ -1,40 +1,58 @@
-"""Which of four endings follows: SWAG (arXiv:1808.05326) and CODAH (arXiv:1904.04365), which has the same task.
+"""SWAG (arXiv:1808.05326) and CODAH (arXiv:1904.04365), which has the same task, as tasks of fine-tuning.
 
-Each ending makes a sequence, [CLS] prompt [SEP] ending [SEP], and the model scores the four side by side (paper,
-section 4.4). SWAG's prompt is its first sentence; the beginning of the second one, that all endings share, goes with
-the ending.
+SWAG's prompt is its first sentence; the beginning of the second one, that all endings share, goes with the ending.
 """
 
 import csv
-import dataclasses
 import io
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from official_bert.errors import UserError
-from official_bert.tokenization import pairs
-from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
+from official_bert.tasks import data_files
+from official_bert.tasks.features import Array
+from official_bert.tasks.heads.choices import NUM_CHOICES, Example, MultipleChoiceHead, chosen
+from official_bert.tasks.options import CODAH, SWAG, MultipleChoiceOptions
+from official_bert.tasks.task import DEV, TEST, TRAIN, Task
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import BadRows
 
-NUM_CHOICES = 4
+# What the files of each part are called, without the ending: SWAG's are train.csv, val.csv and test.csv.
+_NAMES = {TRAIN: ("train",), DEV: ("dev", "val"), TEST: ("test",)}
+_ENDINGS = {SWAG: (".csv", ".jsonl"), CODAH: (".tsv",)}
 
 _SWAG_COLUMNS = ("sent1", "sent2", *(f"ending{number}" for number in range(NUM_CHOICES)))
 _CODAH_COLUMNS = 7
 _MOST_SHOWN = 60  # characters of a label in a message
 
 
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """A prompt, its endings, and the number of the right one, from 0; None if it is not known."""
+class MultipleChoiceTask(Task):
+    """SWAG or CODAH; CODAH's test part has labels.
 
-    prompt: str
-    endings: tuple[str, ...]
-    label: int | None
+    Args:
+        name: swag or codah.
+        options: where the data are.
+    """
+
+    def __init__(self, name: str, options: MultipleChoiceOptions) -> None:
+        super().__init__(name, MultipleChoiceHead(head=options.head, lstm_units=options.lstm_units))
+        self._options = options
+        self._test_has_labels = name == CODAH
+        self.eval_splits = (DEV, TEST) if self._test_has_labels else (DEV,)
+        self.test_splits = () if self._test_has_labels else (TEST,)
+
+    def read(self, split: str, bad_rows: BadRows) -> list[Example]:
+        names = [f"{part}{ending}" for part in _NAMES[split] for ending in _ENDINGS[self.name]]
+        path = data_files.find(self._options.data_dir, split, names)
+        return read(path, bad_rows, need_labels=split != TEST or self._test_has_labels)
+
+    def write_predictions(self, folder: str, split: str, predictions: Array, examples: Sequence[Example]) -> list[str]:
+        """Writes the number of the chosen ending of each example, a line each: what the leaderboard takes."""
+        path = os.path.join(folder, f"{split}_predictions.csv")
+        files.write_text(path, "".join(f"{choice}\n" for choice in chosen(predictions)))
+        return [path]
 
 
 def read(path: str, bad_rows: BadRows, need_labels: bool = True) -> list[Example]:
@@ -137,36 +155,3 @@ def _with_label(prompt: str, endings: tuple[str, ...], label: object) -> Example
     if isinstance(label, bool) or not re.fullmatch(r"-?[0-9]{1,9}", str(label).strip()):
         return f"the label is {str(label)[:_MOST_SHOWN]!r}; expected 0 to {NUM_CHOICES - 1}"
     return Example(prompt, endings, int(str(label)))
-
-
-def pack(example: Example, tokenizer: FullTokenizer, max_seq_length: int) -> list[tuple[list[int], list[int]]]:
-    """Returns for each ending the ids and segment ids of prompt and ending, without padding.
-
-    What is too long loses its end, the longer of the two first, as in the original's pairs.
-    """
-    cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
-    prompt = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(example.prompt))
-    sequences = []
-    for text in example.endings:
-        a, b = list(prompt), tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
-        pairs.truncate_at_the_end(a, b, max_seq_length - 3)
-        sequences.append(pairs.join(cls, sep, a, b))
-    return sequences
-
-
-def choices_from_logits(logits: Sequence[npt.NDArray[np.float32]]) -> list[int]:
-    """Returns for each example, [choices], the number of the ending with the highest score."""
-    return [int(np.argmax(scores)) for scores in logits]
-
-
-def accuracy(choices: Sequence[int], examples: Sequence[Example]) -> float:
-    """Returns the share of right choices, from 0 to 1.
-
-    Raises:
-        UserError: an example's label is not known.
-    """
-    for number, example in enumerate(examples):
-        if example.label is None:
-            raise UserError(f"example {number} has no label to score by; evaluate on a file that has labels")
-    right = sum(choice == example.label for choice, example in zip(choices, examples, strict=True))
-    return right / max(len(examples), 1)

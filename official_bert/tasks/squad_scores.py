@@ -14,7 +14,7 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 
 from official_bert.errors import UserError
-from official_bert.tasks.squad import Question
+from official_bert.tasks.heads.questions import Question
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

@@ -1,289 +1,126 @@
-"""Tags for words: named entities from CoNLL's columns, parts of speech from CoNLL-U's, and their windows.
+"""Tagging as a task of fine-tuning: words with tags, from a folder of CoNLL or CoNLL-U files or from a table."""
 
-A word is tagged at its first piece, as in the paper (section 5.3); its other pieces, [CLS] and [SEP] have no label. The
-last of CoNLL's columns is the tag by default. In CoNLL-U the syntactic words are tagged: the lines of contractions
-(1-2) and of empty nodes (1.1) are passed over.
+import abc
+import collections
+import os
+from collections.abc import Collection, Sequence
 
-A sentence that is longer than the model reads is cut into windows between words. Every word is tagged in the window
-where it has most context, in training as in prediction, so that each counts once.
-"""
-
-import dataclasses
-import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-
-from official_bert.errors import UserError
-from official_bert.tasks import windows
-from official_bert.tasks.task import NO_LABEL
-from official_bert.tokenization import pairs
-from official_bert.tokenization.exact import CLS, SEP, UNK, FullTokenizer
+from official_bert.tasks import conll, data_files, table
+from official_bert.tasks.heads.tagging import Sentence, Tagged, TaggingHead
+from official_bert.tasks.options import TAGGING, TableOptions, TaggingOptions
+from official_bert.tasks.task import DEV, TEST, TRAIN, Task
 from official_bert.utils import files, tables
-from official_bert.utils.bad_rows import BadRows
+from official_bert.utils.bad_rows import SKIP, BadRows
 
-_CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
-_DOCUMENT_START = "-DOCSTART-"
-
-
-@dataclasses.dataclass(frozen=True)
-class Sentence:
-    """Words, their tags (None if they are not known), and the number of its first line or its row, from 1."""
-
-    words: tuple[str, ...]
-    tags: tuple[str, ...] | None
-    line: int
+# What the files of each part are called: ours, CoNLL-2003's, and those of Universal Dependencies.
+_PATTERNS = {
+    TRAIN: ("train.*", "*.train", "*train*.conllu", "*train*"),
+    DEV: ("dev.*", "valid.*", "*.testa", "*dev*.conllu", "*dev*", "*valid*"),
+    TEST: ("test.*", "*.testb", "*test*.conllu", "*test*"),
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Window:
-    """[CLS] pieces of whole words [SEP], without padding.
-
-    Attributes:
-        sentence: the sentence's number.
-        input_ids: the tokens; the segment is 0 for all.
-        words: the numbers of the words that are tagged here.
-        positions: where their first pieces stand in `input_ids`.
-    """
-
-    sentence: int
-    input_ids: list[int]
-    words: list[int]
-    positions: list[int]
-
-
-def read(
-    path: str,
-    bad_rows: BadRows,
-    tag_column: str = "",
-    word_column: int = 0,
-    known_tags: Collection[str] | None = None,
-) -> list[Sentence]:
-    """Reads a file of one word a line, with an empty line between sentences.
-
-    A file named *.conllu is read as CoNLL-U, any other as columns between tabs or, in lines without one, spaces.
+class TaggingTask(Task):
+    """Tags for words; a subclass says where the sentences come from.
 
     Args:
-        path: the file.
-        bad_rows: gets the first bad line of each bad sentence.
-        tag_column: upos (the default) or xpos in CoNLL-U; else a number, from 0, or from the end if negative: -1 by
-            default. "none" for text without tags.
-        word_column: where the word stands, in files that are not CoNLL-U.
-        known_tags: the tags that there may be; None for any.
+        options: how long sentences are cut, and what stands on the encoder.
+        labels: the tags of a model that is there, in the order of its logits; None for those of the training part,
+            sorted.
 
     Raises:
-        UserError: there is no good sentence, or no such column can be.
+        UserError: the labels are to come from a training part, and there is none.
     """
-    is_conllu = path.endswith(".conllu")
-    word_at, tag_at = _columns(is_conllu, word_column, tag_column)
-    sentences = []
-    for start, rows in _blocks(path, is_conllu):
-        for line, row in rows:
-            tag = None if tag_at is None else _at(row, tag_at)
-            problem = ""
-            if not _at(row, word_at):
-                problem = f"no word in column {word_at} of {len(row)}"
-            elif tag == "" or (is_conllu and tag == "_"):
-                problem = f"no tag in column {tag_at} of {len(row)}"
-            elif tag is not None and known_tags is not None and tag not in known_tags:
-                problem = f"unknown tag {tag!r}; expected one of {tables.names_shown(sorted(known_tags))}"
-            if problem:
-                bad_rows.add(path, line, problem)
-                break
-        else:
-            tags = None if tag_at is None else tuple(row[tag_at] for _, row in rows)
-            sentences.append(Sentence(tuple(row[word_at] for _, row in rows), tags, start))
-    if not sentences:
-        raise UserError(f"{path} has no sentences; expected one word a line, and an empty line between sentences")
-    return sentences
 
+    head: TaggingHead
 
-def from_rows(
-    rows: Iterable[tuple[int | str, dict[str, Any]]],
-    path: str,
-    bad_rows: BadRows,
-    word_column: str,
-    tag_column: str | None,
-    known_tags: Collection[str] | None = None,
-) -> list[Sentence]:
-    """Reads sentences that are rows of a table: words and tags are lists, or texts with spaces between.
+    def __init__(self, options: TaggingOptions | TableOptions, labels: Sequence[str] | None) -> None:
+        # Bad rows are shown when the file is read for training.
+        known = labels or conll.tags_of(self._read_part(TRAIN, BadRows(SKIP, silent=True), None))
+        head = TaggingHead(
+            labels=tuple(known), doc_stride=options.doc_stride, head=options.head, lstm_units=options.lstm_units
+        )
+        super().__init__(TAGGING, head)
 
-    Args:
-        rows: where each row stands, and its values by column.
-        path: the table, for errors.
-        bad_rows: gets the bad rows.
-        word_column: the column of the words.
-        tag_column: of the tags; None for text without tags.
-        known_tags: the tags that there may be; None for any.
+    @abc.abstractmethod
+    def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
+        """The sentences of a part; those with other tags than `tags` are bad rows, unless that is None."""
 
-    Raises:
-        UserError: there is no good sentence, or no such column.
-    """
-    sentences = []
-    for number, (line, row) in enumerate(rows, start=1):
-        absent = [name for name in (word_column, tag_column) if name is not None and name not in row]
-        if absent:
-            raise UserError(
-                f"{path}, {f'line {line}' if isinstance(line, int) else line}: no column {', '.join(absent)} among "
-                f"{tables.names_shown(list(row))}; see --text_column and --label_column"
+    def notes(self) -> list[str]:
+        if self.head.scheme:
+            return [f"the tags are entities in {self.head.scheme}, which are scored as conlleval counts them"]
+        shown = tables.names_shown(list(self.head.labels))
+        return [f"the tags ({shown}) are of no scheme of entities (IOB1, IOB2, BIOES, BILOU); accuracy is their score"]
+
+    def read(self, split: str, bad_rows: BadRows) -> list[Sentence]:
+        if split == TRAIN:
+            return self._read_part(split, bad_rows, self.head.labels)
+        sentences = self._read_part(split, bad_rows, None)
+        unknown = collections.Counter(
+            tag for each in sentences for tag in each.tags or () if tag not in self.head.labels
+        )
+        if unknown:
+            print(
+                f"note: {unknown.total():,} words of the {split} part have tags that the model does not know "
+                f"({tables.names_shown(sorted(unknown))}); they count as wrong"
             )
-        words = _several(row[word_column])
-        tags = None if tag_column is None else _several(row[tag_column])
-        unknown = sorted({tag for tag in tags or () if known_tags is not None and tag not in known_tags})
-        if not words or (tags is not None and len(tags) != len(words)):
-            bad_rows.add(path, line, f"{len(words)} words and {len(tags or ())} tags; expected a tag for each word")
-        elif unknown:
-            known = tables.names_shown(sorted(known_tags or ()))
-            problem = f"unknown tag {tables.names_shown(unknown)}; expected one of {known}"
-            bad_rows.add(path, line, problem)
+        return sentences
+
+    def write_predictions(
+        self, folder: str, split: str, predictions: Sequence[Tagged], sentences: Sequence[Sentence]
+    ) -> list[str]:
+        """Writes a line for each word, with its tag if that is known and the one predicted: what conlleval reads."""
+        path = os.path.join(folder, f"{split}_predictions.txt")
+        lines = []
+        for sentence, (tags, _) in zip(sentences, predictions, strict=True):
+            columns = [sentence.words, tags] if sentence.tags is None else [sentence.words, sentence.tags, tags]
+            lines += ["\t".join(row) for row in zip(*columns, strict=True)] + [""]
+        files.write_text(path, "\n".join(lines) + "\n")
+        return [path]
+
+
+class FolderTaggingTask(TaggingTask):
+    """Tags for the words of a folder's CoNLL or CoNLL-U files.
+
+    The folder holds a file for each part, with train, dev (or valid) and test in their names. With tag_column "none"
+    the test part is predicted, else it is scored where there is one.
+
+    Args:
+        options: the folder, its columns, and how long sentences are cut.
+        labels: as for TaggingTask.
+    """
+
+    def __init__(self, options: TaggingOptions, labels: Sequence[str] | None = None) -> None:
+        self._options = options
+        super().__init__(options, labels)
+        if options.tag_column == "none":
+            self.eval_splits, self.test_splits = (), (TEST,)
         else:
-            sentences.append(Sentence(words, tags, line if isinstance(line, int) else number))
-    if not sentences:
-        raise UserError(f"{path} has no sentences")
-    return sentences
+            has_test = data_files.has(options.data_dir, TEST, _PATTERNS[TEST])
+            self.eval_splits, self.test_splits = (DEV, TEST) if has_test else (DEV,), ()
+
+    def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
+        path = data_files.find(self._options.data_dir, split, _PATTERNS[split])
+        return conll.read(path, bad_rows, self._options.tag_column, self._options.word_column, tags)
 
 
-def _several(value: Any) -> tuple[str, ...]:
-    """The words or tags of a cell; none where one of them is not known."""
-    values = value if isinstance(value, list) else str("" if value is None else value).split()
-    return () if None in values else tuple(map(str, values))
-
-
-def _columns(is_conllu: bool, word_column: int, tag_column: str) -> tuple[int, int | None]:
-    if tag_column == "none":
-        return (1 if is_conllu else word_column), None
-    if is_conllu and (tag_column or "upos") in _CONLLU_COLUMNS:
-        return 1, _CONLLU_COLUMNS[tag_column or "upos"]
-    if re.fullmatch(r"-?\d+", tag_column or "-1"):
-        return (1 if is_conllu else word_column), int(tag_column or -1)
-    raise UserError(
-        f"the tag column is {tag_column!r}; expected a column's number from 0 on, or upos or xpos in CoNLL-U"
-    )
-
-
-def _at(row: Sequence[str], column: int) -> str:
-    return row[column] if -len(row) <= column < len(row) else ""
-
-
-def _blocks(path: str, is_conllu: bool) -> Iterator[tuple[int, list[tuple[int, list[str]]]]]:
-    """Yields for each sentence the number of its first line, and number and columns of each of its words."""
-    rows: list[tuple[int, list[str]]] = []
-    for number, line in enumerate(files.read_text(path).split("\n"), start=1):
-        line = line.removesuffix("\r")
-        if not line.strip():
-            if rows:
-                yield rows[0][0], rows
-            rows = []
-        elif is_conllu and line.startswith("#"):
-            continue
-        else:
-            row = line.split("\t") if "\t" in line else line.split()
-            is_word = re.fullmatch(r"\d+", row[0]) if is_conllu else row[0] != _DOCUMENT_START
-            if is_word or (is_conllu and not re.fullmatch(r"\d+[-.]\d+", row[0])):
-                rows.append((number, row))
-    if rows:
-        yield rows[0][0], rows
-
-
-def tags_of(sentences: Iterable[Sentence]) -> list[str]:
-    """Returns the tags that there are, sorted: the labels of a model, by number."""
-    return sorted({tag for sentence in sentences for tag in sentence.tags or ()})
-
-
-def cut_into_windows(
-    sentences: Iterable[Sequence[str]], tokenizer: FullTokenizer, max_seq_length: int, stride: int | None = None
-) -> list[Window]:
-    """Returns the windows of all sentences, those of one after those of the other.
+class TableTaggingTask(TaggingTask):
+    """Tags for the words of a table's rows.
 
     Args:
-        sentences: the words of each.
-        tokenizer: cuts words into pieces. A word of which nothing remains (a lone control character) becomes [UNK], one
-            of more pieces than fit keeps the first.
-        max_seq_length: tokens of a window, with [CLS] and [SEP].
-        stride: tokens from one window's first to the next one's, about; by default half of those that fit.
-
-    Raises:
-        UserError: there is no room for a word.
+        options: the files, their columns, and how long sentences are cut.
+        labels: as for TaggingTask.
     """
-    room = max_seq_length - 2
-    if room < 1:
-        raise UserError(f"--max_seq_length={max_seq_length} leaves no room for a word beside [CLS] and [SEP]")
-    cls, sep, unk = tokenizer.convert_tokens_to_ids([CLS, SEP, UNK])
-    known: dict[str, list[int]] = {}
-    cut = []
-    for number, words in enumerate(sentences):
-        pieces = []
-        for word in words:
-            if word not in known:
-                known[word] = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))[:room] or [unk]
-            pieces.append(known[word])
-        starts = np.cumsum([0, *map(len, pieces)]).tolist()  # of each word's pieces, and the end
-        spans = _spans(starts, room, stride or max(room // 2, 1))
-        owners = windows.with_most_context([(starts[first], starts[last]) for first, last in spans], starts[-1])
-        for index, (first, last) in enumerate(spans):
-            ids = [piece for word in pieces[first:last] for piece in word]
-            here = [word for word in range(first, last) if owners[starts[word]] == index]
-            cut.append(
-                Window(
-                    sentence=number,
-                    input_ids=pairs.join(cls, sep, ids)[0],
-                    words=here,
-                    positions=[1 + starts[word] - starts[first] for word in here],
-                )
-            )
-    return cut
 
+    def __init__(self, options: TableOptions, labels: Sequence[str] | None = None) -> None:
+        self._options = options
+        super().__init__(options, labels)
+        self.eval_splits = (DEV,) if options.eval_file else ()
+        self.test_splits = (TEST,) if options.predict_file else ()
 
-def _spans(starts: list[int], room: int, stride: int) -> list[tuple[int, int]]:
-    """Returns the first word and the one after the last of windows that cover all words and cut none.
-
-    Args:
-        starts: where each word's pieces begin, and where the last ones end; a word has no more pieces than `room`.
-        room: pieces of a window.
-        stride: pieces from one window's first to the next one's, as near as whole words allow.
-    """
-    count = len(starts) - 1
-    first = 0
-    spans = []
-    while True:
-        last = int(np.searchsorted(starts, starts[first] + room, side="right")) - 1
-        spans.append((first, last))
-        if last == count:
-            return spans
-        first = min(max(int(np.searchsorted(starts, starts[first] + stride)), first + 1), last)
-
-
-def label_ids(window: Window, sentence: Sentence, number_of: dict[str, int]) -> list[int]:
-    """Returns the label of each position of a window, NO_LABEL where it has none, or a tag without a number."""
-    result = [NO_LABEL] * len(window.input_ids)
-    for word, position in zip(window.words, window.positions, strict=True):
-        result[position] = number_of.get((sentence.tags or ())[word], NO_LABEL)
-    return result
-
-
-def tags_from_logits(
-    num_words: Sequence[int],
-    cut: Sequence[Window],
-    logits: Sequence[npt.NDArray[np.float32]],
-    labels: Sequence[str],
-) -> tuple[list[list[str]], list[list[float]]]:
-    """Returns for each sentence the likeliest tag of each word, and its probability.
-
-    Args:
-        num_words: of each sentence.
-        cut: the windows of all sentences.
-        logits: for each window, [S or more, C].
-        labels: the tags, by number.
-    """
-    tags = [[""] * count for count in num_words]
-    probabilities = [[0.0] * count for count in num_words]
-    for window, scores in zip(cut, logits, strict=True):
-        chosen = scores[window.positions].astype(np.float64)  # [words, C]
-        chosen = np.exp(chosen - chosen.max(axis=-1, keepdims=True, initial=-np.inf))
-        chosen /= chosen.sum(axis=-1, keepdims=True)
-        for word, row in zip(window.words, chosen, strict=True):
-            best = int(np.argmax(row))
-            tags[window.sentence][word], probabilities[window.sentence][word] = labels[best], float(row[best])
-    return tags, probabilities
+    def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
+        path = table.part_of(self._options, split)
+        rows = table.rows_in(self._options, path, bad_rows)
+        column = None if split == TEST else self._options.label_column
+        source = table.source_name(self._options, path)
+        return conll.from_rows(rows, source, bad_rows, self._options.text_column, column, tags)

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 PACKAGE = "official_bert"
 # What is registered with Keras, and the module that does so when it is imported.
 MODULE_OF = {
-    "AbsoluteError": "official_bert.keras_models.classification",
+    "AbsoluteError": "official_bert.tasks.heads.metrics",
     "AttentionContext": "official_bert.modeling.encoder_block",
     "AttentionProbabilities": "official_bert.modeling.encoder_block",
     "BertAdamW": "official_bert.optimization.optimizers",
-    "DistillationLoss": "official_bert.finetuning.distillation",
     "Dropout": "official_bert.modeling.dropout",
     "BiLSTM": "official_bert.modeling.bilstm",
     "LastToken": "official_bert.modeling.heads",
@@ -39,11 +38,11 @@ MODULE_OF = {
     "Preprocessor": "official_bert.keras_models.preprocessor",
     "QuestionAnswerer": "official_bert.keras_models.question_answering",
     "SpanLogits": "official_bert.modeling.task_models",
-    "SquaredError": "official_bert.tasks.task",
-    "TagAccuracy": "official_bert.keras_models.tagging",
-    "TaggingLoss": "official_bert.tasks.task",
+    "SquaredError": "official_bert.tasks.heads.losses",
+    "TagAccuracy": "official_bert.tasks.heads.metrics",
+    "TaggingLoss": "official_bert.tasks.heads.losses",
     "TextClassifier": "official_bert.keras_models.classification",
-    "TextEncoder": "official_bert.keras_models.encoding",
+    "TextEncoder": "official_bert.keras_models.text_encoder",
     "TextRegressor": "official_bert.keras_models.classification",
     "TokenTagger": "official_bert.keras_models.tagging",
     "TokenTypeEmbedding": "official_bert.modeling.embeddings",
@@ -53,7 +52,7 @@ MODULE_OF = {
     "WordEmbedding": "official_bert.modeling.embeddings",
 }
 FUNCTION_MODULE_OF = {
-    "AbsoluteError": "official_bert.keras_models.classification",
+    "AbsoluteError": "official_bert.tasks.heads.metrics",
     "gelu_exact": "official_bert.modeling.initialization",
     "gelu_tanh": "official_bert.modeling.initialization",
 }

@@ -1,61 +1,22 @@
-"""Batches over the replicas of a strategy: each gets its rows, and their answers come back in order.
+"""A model's outputs for rows, computed on all replicas of a strategy, in order and without padding.
 
 B batch, R rows
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.finetuning import batches
+from official_bert.learning import batches
+from official_bert.learning.replicas import number_of_rows, say_compiling, shared_out, static_lengths
 from official_bert.modeling.last_block import without_unread_positions
 from official_bert.optimization import distribution
-from official_bert.tasks.task import Array, Features, Outputs
+from official_bert.tasks.features import Array, Features, Outputs
 from official_bert.utils.progress import Progress
 
 _POSITION = "position"  # among the rows of a batch
-
-
-def shared_out(strategy: tf.distribute.Strategy, batch: Any) -> Any:
-    """Returns each replica's rows of a batch, for strategy.run; to be called within a tf.function.
-
-    Args:
-        strategy: that of the replicas.
-        batch: tensors [B, ...] in any structure; B is a multiple of the replicas.
-    """
-    replicas = strategy.num_replicas_in_sync
-    if replicas == 1:
-        return batch
-
-    def rows_of(context: tf.distribute.experimental.ValueContext) -> Any:
-        def part(values: tf.Tensor) -> tf.Tensor:
-            rows = _rows(values) // replicas
-            first = context.replica_id_in_sync_group * rows
-            return values[first : first + rows]
-
-        return tf.nest.map_structure(part, batch)
-
-    return strategy.experimental_distribute_values_from_function(rows_of)
-
-
-def static_lengths(strategy: tf.distribute.Strategy, max_seq_length: int) -> tuple[int, ...]:
-    """Returns the lengths that batches are padded to, each of which is compiled once; none where lengths are free."""
-    return batches.length_buckets(max_seq_length) if distribution.needs_static_shapes(strategy) else ()
-
-
-def say_compiling(what: str, inputs: Mapping[str, Any], lengths: tuple[int, ...]) -> None:
-    """Prints the shape that is being compiled where each of some lengths is; to be called while a graph is traced."""
-    if lengths:
-        shape = " x ".join(map(str, inputs["input_ids"].shape))
-        print(f"compiling {what} for {shape}, one of {len(lengths)} lengths at most", flush=True)
-
-
-def _rows(values: tf.Tensor) -> Any:
-    """B: a number where the graph knows it."""
-    return tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
 
 
 class Predictor:
@@ -102,7 +63,7 @@ class Predictor:
         if strategy.num_replicas_in_sync == 1 and not self.buckets:
             return self._call(inputs, training=False)
         of_workers = distribution.is_multi_worker(strategy)
-        batch = {**inputs, _POSITION: tf.range(_rows(inputs["input_ids"]))}
+        batch = {**inputs, _POSITION: tf.range(number_of_rows(inputs["input_ids"]))}
 
         def of_replica(part: dict[str, tf.Tensor]) -> Any:
             position = part.pop(_POSITION)

@@ -1,6 +1,7 @@
 """The encoder that fine-tuning starts from, whatever --init names."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -13,7 +14,7 @@ from official_bert.checkpoints.vocabulary import check_vocabulary, is_uncased
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
-from official_bert.tasks.task import Task
+from official_bert.tasks.heads.head import Head
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 
@@ -110,14 +111,16 @@ def _from_finetuned(folder: str) -> InitialModel:
     )
 
 
-def head_of(initial_model: InitialModel, task: Task) -> list[Array] | None:
-    """Returns the weights of a whole model, where --init is one of the same classes; None for a new head."""
+def head_weights(initial_model: InitialModel, head: Head) -> list[Array] | None:
+    """Returns the weights of a whole model, where --init is one with the same head; None for a new head."""
     spec = initial_model.task_spec
-    if spec is None:
-        return None
-    wanted = task.task_spec(spec["max_seq_length"])
-    if any(spec[key] != wanted[key] for key in ("kind", "labels", "num_choices")) or (
-        any(spec.get(key) != wanted.get(key) for key in ("head", "lstm_units"))
-    ):
+    if spec is None or not same_head(spec, head):
         return None
     return [np.asarray(value) for value in finetuned.load(initial_model.folder).model.get_weights()]
+
+
+def same_head(task_spec: Mapping[str, Any], head: Head) -> bool:
+    """Whether the head of a fine-tuned model, by its task.json, has the weights of another."""
+    own = head.task_spec(None, task_spec["max_seq_length"])
+    names = ("kind", "labels", "num_choices", "head", "lstm_units")
+    return all(task_spec.get(name) == own.get(name) for name in names)

@@ -3,8 +3,8 @@
 The original pads every row to the longest allowed. Here an epoch's rows are shuffled, sorted by length within pools of
 many batches, cut into batches, and the batches shuffled again. Every row is in one batch of an epoch, and which rows
 share a batch is a function of seed and epoch. Lengths are rounded up, so that the number of shapes is bounded: to a
-multiple of two; in Keras' fit, where XLA compiles each, of eight; where compiling takes longer still, to one of a few
-buckets. The last batch is filled up with rows that weigh nothing, so that all have the same number of rows.
+multiple of two; where XLA compiles each, of eight; where compiling takes longer still, to one of a few buckets. The
+last batch may be filled up with rows without a token, which count in nothing.
 
 B batch, S sequence, N choices, R rows
 """
@@ -17,11 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.tasks.task import LABELS, NO_LABEL, Array, Features
+from official_bert.tasks.features import LABELS, NO_LABEL, Array, Features
 from official_bert.utils.allocator import retune_allocator
 
 MULTIPLE = 2  # of which the lengths of batches are where one graph takes them all
-COMPILED_MULTIPLE = 8  # and in Keras' fit, where XLA compiles each
+COMPILED_MULTIPLE = 8  # and where XLA compiles each, on a CPU or GPU
 _SHORTEST_BUCKET = 32
 _POOL = 64  # batches
 _FILLER = -1  # in batch indices: no row
@@ -51,15 +51,16 @@ def training_batch_indices(lengths: Array, batch_size: int, seed: int, epoch: in
     for start in range(0, len(rows), pool):
         part = rows[start : start + pool]
         rows[start : start + pool] = part[np.argsort(lengths[part], kind="stable")]
-    return np.asarray(rng.permutation(_cut(rows, batch_size)))
+    return np.asarray(rng.permutation(cut(rows, batch_size)))
 
 
 def prediction_batch_indices(lengths: Array, batch_size: int) -> Array:
     """Returns batches in the order of length, as `training_batch_indices` does."""
-    return _cut(np.argsort(lengths, kind="stable"), batch_size)
+    return cut(np.argsort(lengths, kind="stable"), batch_size)
 
 
-def _cut(rows: Array, batch_size: int) -> Array:
+def cut(rows: Array, batch_size: int) -> Array:
+    """Returns rows in batches, [batches, B], the last one filled up with -1."""
     missing = -len(rows) % batch_size
     return np.concatenate([rows, np.full(missing, _FILLER)]).reshape(-1, batch_size)
 
@@ -121,52 +122,6 @@ def _of_tokens(features: Features) -> bool:
     return labels is not None and len(labels) == len(features.input_ids) != len(features)
 
 
-def for_fit(features: Features, batch_size: int, max_seq_length: int, seed: int = 0) -> tf.data.Dataset:
-    """Returns batches for Keras' fit, in another order each time that they are gone through.
-
-    Args:
-        features: with targets.
-        batch_size: B.
-        max_seq_length: the longest length.
-        seed: of the order.
-    """
-    lengths = row_lengths(features)
-    epochs = itertools.count()
-
-    def of_next_epoch() -> list[Array]:
-        """The rows of each batch; where they do not come out even, one batch is smaller."""
-        return [rows[rows >= 0] for rows in training_batch_indices(lengths, batch_size, seed, next(epochs))]
-
-    return training_data(features, of_next_epoch, max_seq_length)
-
-
-def training_data(
-    features: Features,
-    batch_indices: Sequence[Array] | Array | Callable[[], Sequence[Array]],
-    max_seq_length: int,
-    row_weights: Array | None = None,
-    multiple: int = COMPILED_MULTIPLE,
-) -> tf.data.Dataset:
-    """Returns the batches for Keras' fit: inputs, targets and, but for tags, weights.
-
-    Args:
-        features: with targets.
-        batch_indices: as `training_batch_indices` makes them, or a part of that; or a function that returns some for
-            each time that the batches are gone through.
-        max_seq_length: the longest length.
-        row_weights: float32 [R], how much each row weighs; None for 1.
-        multiple: as for `padded_inputs`.
-    """
-
-    def batch(rows: Array) -> tuple[Any, ...]:
-        inputs, targets, weights = padded_batch(features, rows, max_seq_length, row_weights, multiple)
-        if list(targets) == [LABELS]:
-            return (inputs, targets[LABELS]) if _of_tokens(features) else (inputs, targets[LABELS], weights)
-        return inputs, targets, dict.fromkeys(targets, weights)
-
-    return as_dataset(batch, batch_indices)
-
-
 def padded_batch(
     features: Features,
     rows: Array,
@@ -174,23 +129,21 @@ def padded_batch(
     row_weights: Array | None = None,
     multiple: int = MULTIPLE,
     buckets: Sequence[int] = (),
-) -> tuple[dict[str, Array], dict[str, Array], Array]:
-    """Returns inputs, targets and weights (float32 [B], 0 for empty rows) of some rows.
+) -> tuple[Any, ...]:
+    """Returns inputs, targets (an array, or arrays by output) and, where rows weigh differently, weights of some rows.
 
     Args:
         features: with targets.
         rows: the number of each; -1 gives an empty row.
         max_seq_length: the longest length.
-        row_weights: float32 [R], how much each row weighs; None for 1.
+        row_weights: float32 [R], or [R, 1] for tags, how much each row weighs; None for 1.
         multiple: as for `padded_inputs`.
         buckets: as for `padded_inputs`.
     """
     inputs = padded_inputs(features, rows, max_seq_length, multiple, buckets)
     targets = padded_targets(features, rows, inputs["input_ids"].shape[-1])
-    weights = (rows >= 0).astype(np.float32)
-    if row_weights is not None:
-        weights *= row_weights[rows]
-    return inputs, targets, weights
+    batch = inputs, targets[LABELS] if list(targets) == [LABELS] else targets
+    return batch if row_weights is None else (*batch, row_weights[rows])
 
 
 def with_any_length(values: Array) -> tf.TensorSpec:
@@ -210,7 +163,7 @@ def as_dataset(
     Args:
         batch: from the numbers of some rows to inputs, targets and maybe weights: arrays, or dicts of arrays, whose
             first axis is the rows. The last axis of int32 arrays with several is the sequence, whose length differs.
-        batch_indices: as for `training_data`.
+        batch_indices: the rows of each batch; or a function that returns them for each time that they are gone through.
     """
 
     def batches() -> Iterator[tuple[Any, ...]]:

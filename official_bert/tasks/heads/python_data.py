@@ -151,17 +151,25 @@ def as_values(tensors: Any) -> Any:
     )
 
 
-def steps_in(dataset: tf.data.Dataset) -> int:
-    """Returns the batches of a data set, which are counted where it does not say.
+def steps_in(data: Any, batch_size: int, validation_split: float) -> int:
+    """Returns the batches of a data set, which are counted where it does not say, or of ids.
+
+    Args:
+        data: a tf.data.Dataset, or what the network reads.
+        batch_size: of ids.
+        validation_split: the share of ids that is not trained on.
 
     Raises:
-        UserError: it never ends.
+        UserError: the data set never ends.
     """
-    cardinality = int(dataset.cardinality())
+    if not isinstance(data, tf.data.Dataset):
+        rows = len(data["input_ids"])
+        return -(-(split_off(rows, validation_split) if validation_split else rows) // batch_size)
+    cardinality = int(data.cardinality())
     if cardinality == tf.data.INFINITE_CARDINALITY:
         raise UserError("the data set never ends; pass steps_per_epoch")
     if cardinality == tf.data.UNKNOWN_CARDINALITY:
-        cardinality = int(dataset.reduce(np.int64(0), lambda count, *_: count + 1))
+        cardinality = int(data.reduce(np.int64(0), lambda count, *_: count + 1))
     return cardinality
 
 

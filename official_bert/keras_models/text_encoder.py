@@ -3,8 +3,9 @@
 B texts, L layers, H hidden size
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -14,15 +15,37 @@ from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
 from official_bert.export.text_models import ENCODER
 from official_bert.inference.features import FeatureExtractor
-from official_bert.keras_models import inputs
-from official_bert.keras_models.base import BaseTextModel
+from official_bert.keras_models.text_model import TextModel
 from official_bert.modeling.config import BertConfig
+from official_bert.tasks.features import Features
+from official_bert.tasks.heads import python_data
+from official_bert.tasks.heads.head import Head
+from official_bert.tokenization.fast import FastTokenizer
 
 POOLED = "pooled"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderHead(Head):
+    """None: there is nothing to learn."""
+
+    kind: ClassVar[str] = ENCODER
+
+    def build_model(self, encoder: keras.Model, seed: int | None = None) -> keras.Model:
+        return encoder
+
+    def examples(self, x: Any, y: Any) -> list[Any]:
+        raise UserError("an encoder has nothing to learn by itself; put it below a head, or take TextClassifier")
+
+    def featurize(self, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+        raise NotImplementedError
+
+    def loss(self) -> Any:
+        return self.examples(None, None)
+
+
 @keras.saving.register_keras_serializable(package="official_bert")
-class TextEncoder(BaseTextModel):
+class TextEncoder(TextModel):
     """The encoder alone: a vector for each text.
 
     x is texts, or pairs with " ||| " between. predict returns float32 [B, H], or [B, L * H] of several layers, whose
@@ -34,10 +57,9 @@ class TextEncoder(BaseTextModel):
         vocab: the text of its vocab.txt.
         pooling: "mean" or "max" over all tokens, "cls" for the vector of [CLS], or "pooled" for that behind the pooler.
         layers: the blocks: 1 is the first, -1 the last; "pooled" takes the last.
-        settings: as of BaseTextModel.
+        settings: as of TextModel.
     """
 
-    kind = ENCODER
     default_name = "text_encoder"
 
     def __init__(
@@ -51,29 +73,17 @@ class TextEncoder(BaseTextModel):
     ) -> None:
         if pooling not in (POOLED, "mean", "max", "cls"):
             raise UserError(f"pooling is {pooling!r}; expected mean, max, cls or pooled")
-        super().__init__(config, vocab, **settings)
+        super().__init__(EncoderHead(), config, vocab, **settings)
         self.pooling, self.vector_layers = pooling, tuple(layers)
-
-    def _build_core(self, encoder: keras.Model, seed: int) -> keras.Model:
-        return encoder
 
     def _own_config(self) -> dict[str, Any]:
         return {"pooling": self.pooling, "layers": list(self.vector_layers)}
 
-    def _task_spec(self) -> dict[str, Any]:
-        return {**super()._task_spec(), "task": None}
-
     def _head_note(self, has_head: bool) -> str:
         return "it has no head"
 
-    def save_checkpoint(self, folder: str) -> None:
-        raise UserError("an encoder is no fine-tuned model; save it by save, or its SavedModel by export")
-
-    def _examples(self, x: Any, y: Any) -> Any:
-        raise UserError("an encoder has nothing to learn by itself; put it below a head, or take TextClassifier")
-
     def _answer(self, x: Any, batch_size: int) -> Any:
-        texts = inputs.as_texts(x)
+        texts = python_data.as_texts(x)
         if not texts:
             raise UserError("there are no examples")
         if self.pooling == POOLED:

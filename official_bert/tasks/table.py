@@ -1,17 +1,14 @@
 """Your own data: texts or pairs with labels in named columns, of CSV, TSV, JSON lines or TensorFlow Datasets."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from official_bert.errors import UserError
-from official_bert.modeling import task_models
-from official_bert.tasks import scores, sequences
+from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import TABLE, TFDS, TableOptions
-from official_bert.tasks.sequences import SequenceTask, TextExample
-from official_bert.tasks.task import DEV, TEST, TRAIN, Array
+from official_bert.tasks.table_labels import COLUMNS, LabelColumn, is_number
+from official_bert.tasks.task import DEV, TEST, TRAIN
+from official_bert.tasks.text_task import TextTask
 from official_bert.tasks.tfds_data import DataSet
 from official_bert.utils import tables
 from official_bert.utils.bad_rows import SKIP, BadRows
@@ -66,9 +63,9 @@ def check_columns(options: TableOptions, part: str, wanted: Sequence[str], colum
     )
 
 
-def _labels_of_training(options: TableOptions) -> tuple[str, ...]:
+def _labels_of_training(options: TableOptions, column: LabelColumn) -> tuple[str, ...]:
     """The classes' names in the training data, sorted: numbers by value, else by the alphabet."""
-    path, column = options.train_file, options.label_column
+    path = options.train_file
     if path is None:
         raise UserError(
             "--task=table needs --train_file, which gives the classes too, or a fine-tuned model as --init or --teacher"
@@ -78,51 +75,22 @@ def _labels_of_training(options: TableOptions) -> tuple[str, ...]:
     # Bad rows are shown when the file is read for training.
     for _, values in rows_in(options, path, BadRows(SKIP, silent=True)):
         rows += 1
-        check_columns(options, path, [column], list(values))
-        labels |= set(_label_names(values.get(column), options)[0])
+        check_columns(options, path, [options.label_column], list(values))
+        labels |= set(column.names_in(values.get(options.label_column))[0])
     if not rows:
         raise UserError(f"{path} has no rows; expected texts with labels below the header")
     if not labels:
-        raise UserError(f"{path} has no labels in {column!r}: see --label_column")
-    if len(labels) < 2 and options.label_kind == task_models.CLASSIFICATION:
+        raise UserError(f"{path} has no labels in {options.label_column!r}: see --label_column")
+    if len(labels) < column.least_classes:
         raise UserError(f"{path} has only the label {labels.pop()!r}; there is nothing to learn")
-    return tuple(
-        sorted(labels, key=lambda name: (not _is_number(name), float(name) if _is_number(name) else 0.0, name))
-    )
+    return tuple(sorted(labels, key=lambda name: (not is_number(name), float(name) if is_number(name) else 0.0, name)))
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return np.isfinite(float(text)).item()
-    except ValueError:
-        return False
-
-
-def _label_names(value: Any, options: TableOptions) -> tuple[list[str], str]:
-    """The names in a label's cell, and what is wrong with it."""
-    column = options.label_column
-    if options.label_kind == task_models.MULTI_LABEL:
-        parts = value if isinstance(value, list) else str("" if value is None else value).split(options.label_separator)
-    else:
-        parts = [value]
-    names = []
-    for part in parts:
-        if isinstance(part, list | dict) or (part is None and len(parts) > 1):
-            return [], f"label {json.dumps(part)[:60]} in {column}; expected the name of a class"
-        name = "" if part is None else str(part).strip()
-        if name.lower() == "nan":
-            return [], f"label {name!r} in {column} stands for a missing one; expected the name of a class"
-        names += [name] if name else []
-    if not names and options.label_kind == task_models.CLASSIFICATION:
-        return [], f"no label in {column}"
-    return names, ""
-
-
-class TableTask(SequenceTask):
+class TableTask(TextTask):
     """The task of the table that the options describe.
 
     Args:
-        options: the files, their columns, and what a label is (anything but tagging, see tagging_task).
+        options: the files, their columns, and what a label is (anything but tagging: see TableTaggingTask).
         labels: the classes' names of a model that is there; None for those of the training data.
         needs_labels: whether rows to train on need labels; a teacher's answers may be all that is learned.
 
@@ -132,29 +100,27 @@ class TableTask(SequenceTask):
 
     def __init__(self, options: TableOptions, labels: Sequence[str] | None = None, needs_labels: bool = True) -> None:
         self._options, self._needs_labels = options, needs_labels
-        kind = options.label_kind
+        self._column = COLUMNS[options.label_kind](options)
         values = tuple(options.label_values or labels or ())
-        if kind != task_models.REGRESSION and labels is None:
-            values = _labels_of_training(options)
+        if self._column.has_classes and labels is None:
+            values = _labels_of_training(options, self._column)
             labels = tuple(options.label_names) or values
             if len(labels) != len(values):
                 raise UserError(
                     f"--label_names has {len(labels)} names; the training data have {len(values)} labels: "
                     f"{tables.names_shown(values)}"
                 )
-        super().__init__(
-            name=TABLE,
-            kind=kind,
-            labels=None if kind == task_models.REGRESSION else tuple(labels or ()),
+        head = self._column.head(
+            labels=tuple(labels or ()) if self._column.has_classes else None,
             pair=options.text_pair_column is not None,
             doc_stride=options.doc_stride,
+            head=options.head,
+            lstm_units=options.lstm_units,
         )
+        super().__init__(TABLE, head)
         self._label_values = values
         # A label is what the training data call it, or its name.
-        self._number_of = {name: number for names in (self.labels or (), values) for number, name in enumerate(names)}
-        self.best_metric = {task_models.REGRESSION: "pearson", task_models.MULTI_LABEL: "f1_micro"}.get(
-            kind, "accuracy"
-        )
+        self._number_of = {name: number for names in (head.labels or (), values) for number, name in enumerate(names)}
         self.eval_splits = (DEV,) if options.eval_file else ()
         self.test_splits = (TEST,) if options.predict_file else ()
 
@@ -163,7 +129,8 @@ class TableTask(SequenceTask):
         return f"table of {source_name(self._options, self._options.train_file or self._options.eval_file or 'texts')}"
 
     def notes(self) -> list[str]:
-        return [f"{len(self.labels)} classes: {tables.names_shown(self.labels)}"] if self.labels else []
+        labels = self.head.labels
+        return [f"{len(labels)} classes: {tables.names_shown(labels)}"] if labels else []
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
         names = ("columns", "text_column", "text_pair_column", "label_column", "label_separator", "label_names")
@@ -187,7 +154,7 @@ class TableTask(SequenceTask):
             if not problem and labelled and options.label_column not in values:
                 problem = f"no key {options.label_column}"
             if not problem and (labelled or values.get(options.label_column) not in (None, "")):
-                label, problem = self._label(values.get(options.label_column))
+                label, problem = self._column.label_of(values.get(options.label_column), self._number_of)
             if problem:
                 bad_rows.add(source, line, problem)
                 continue
@@ -216,44 +183,3 @@ class TableTask(SequenceTask):
             if not values[name].strip():
                 return f"an empty text in {name}"
         return ""
-
-    def _label(self, value: Any) -> tuple[Any, str]:
-        """The label as in TextExample, and what is wrong with it."""
-        if self.labels is None:
-            if value in (None, ""):
-                return None, f"no label in {self._options.label_column}"
-            is_number = not isinstance(value, bool | list | dict) and _is_number(str(value))
-            return (float(value), "") if is_number else (None, f"label {value!r}; expected a number")
-        names, problem = _label_names(value, self._options)
-        unknown = [name for name in names if name not in self._number_of]
-        if problem or unknown:
-            known = ", ".join(self.labels[:_MOST_LABELS_SHOWN])
-            more = ", ..." if len(self.labels) > _MOST_LABELS_SHOWN else ""
-            shown = ", ".join(map(repr, unknown))
-            return None, problem or f"unknown label {shown}; the training data have {len(self.labels)}: {known}{more}"
-        numbers = tuple(sorted({self._number_of[name] for name in names}))
-        return (numbers, "") if self.kind == task_models.MULTI_LABEL else (numbers[0], "")
-
-    def metrics(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
-        predicted = sequences.predicted_labels(self.kind, predictions)
-        expected = [example.label for example in examples]
-        if self.kind == task_models.REGRESSION:
-            return {
-                "pearson": scores.pearson(np.array(predicted), np.array(expected)),
-                "spearman": scores.spearman(np.array(predicted), np.array(expected)),
-                "mean_absolute_error": float(np.abs(np.array(predicted) - np.array(expected)).mean()),
-            }
-        if self.kind == task_models.MULTI_LABEL:
-            rows, expected_rows = (
-                sequences.several_hot(each, len(self.labels or ())) for each in (predicted, expected)
-            )
-            return {
-                "f1_micro": scores.f1(rows, expected_rows, average="micro"),
-                "f1_macro": scores.f1(rows, expected_rows, average="macro"),
-                "exact_match": float(np.mean([a == b for a, b in zip(predicted, expected, strict=True)])),
-            }
-        return {
-            "accuracy": scores.accuracy(predicted, expected),
-            "f1_macro": scores.f1(predicted, expected, average="macro"),
-            "matthews_correlation": scores.matthews(predicted, expected),
-        }

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from official_bert.tasks.squad import Question, Window
+from official_bert.tasks.heads.questions import Question, Window
 
 Scores = Sequence[npt.NDArray[np.float32]]
 

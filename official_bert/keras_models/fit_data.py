@@ -1,0 +1,219 @@
+"""Text as batches for Keras' fit and evaluate: from lists, arrays or a data set.
+
+B batch, E examples, R rows
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.keras_models.preprocessor import Preprocessor
+from official_bert.learning import batches
+from official_bert.learning.replicas import static_lengths
+from official_bert.tasks.features import EXAMPLE, Array, Features
+from official_bert.tasks.heads import python_data
+from official_bert.tasks.heads.head import Head
+from official_bert.tokenization.fast import FastTokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Examples of fit or evaluate, and how much each weighs: float32 [E], of tags [E, 1]; None for 1."""
+
+    items: list[Any]
+    weights: Array | None = None
+
+    def __getitem__(self, part: slice) -> "Examples":
+        return Examples(self.items[part], None if self.weights is None else self.weights[part])
+
+
+class EpochCounter(keras.callbacks.Callback):
+    """Knows the epoch, which decides the order of the examples; also where a callback resumes training."""
+
+    epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch = epoch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitData:
+    """Makes batches of what a user gives.
+
+    Attributes:
+        head: says what examples look like.
+        tokenizer: for their texts.
+        max_seq_length: the longest sequence in tokens.
+        seed: of the order of the examples.
+        preprocessor: of single texts or of pairs, in the graph.
+        strategy: that of the model.
+        is_compiled: whether XLA compiles each length.
+        fills_up: whether batches need a multiple of the replicas' rows.
+    """
+
+    head: Head
+    tokenizer: FastTokenizer
+    max_seq_length: int
+    seed: int
+    preprocessor: Preprocessor
+    strategy: tf.distribute.Strategy
+    is_compiled: bool
+    fills_up: bool
+
+    def examples(
+        self, x: Any, y: Any, sample_weight: Any = None, class_weight: Mapping[Any, float] | None = None
+    ) -> Examples:
+        """Returns examples with labels and weights.
+
+        Raises:
+            UserError: one of them has another form, or there is another number of one.
+        """
+        if y is None and self.head.needs_labels:
+            raise UserError("there are no labels; give them as y")
+        if not self.head.weighs_examples and (sample_weight is not None or class_weight):
+            raise UserError(f"{self.head.kind} has no classes, and weighs all texts alike; leave out the weights")
+        examples = self.head.examples(x, y)
+        weights = None
+        if sample_weight is not None:
+            values = python_data.as_list(sample_weight)
+            python_data.check_same_length(len(examples), values, "sample_weight")
+            weights = np.asarray(values, np.float32)
+        if class_weight:
+            by_class = self.head.weights_by_class(class_weight)[[example.label for example in examples]]
+            weights = by_class if weights is None else weights * by_class
+        if weights is not None and self.head.has_tokens:
+            weights = weights[:, None]  # a sentence's weight is that of its tokens, whatever loss they are given to
+        return Examples(examples, weights)
+
+    def training(self, examples: Examples, batch_size: int, shuffle: bool, counter: EpochCounter) -> tf.data.Dataset:
+        """Returns batches of like lengths, in another order each epoch."""
+        features = self._labelled(examples.items)
+        lengths = batches.row_lengths(features)
+
+        def plan() -> list[Array]:
+            if not shuffle:
+                return self._rows_of(batches.cut(np.arange(len(features)), batch_size))
+            return self._rows_of(batches.training_batch_indices(lengths, batch_size, self.seed, counter.epoch))
+
+        return batches.as_dataset(lambda rows: self._batch(features, rows, examples.weights, counter.epoch), plan)
+
+    def evaluation(self, examples: Examples, batch_size: int) -> tf.data.Dataset:
+        """Returns batches in the order of length."""
+        features = self._labelled(examples.items)
+        rows = self._rows_of(batches.prediction_batch_indices(batches.row_lengths(features), batch_size))
+        return batches.as_dataset(lambda each: self._batch(features, each, examples.weights, 0), rows)
+
+    def _rows_of(self, batch_indices: Array) -> list[Array]:
+        """The rows of each batch: a multiple of the replicas, with -1 for padding; else fewer in the last batch."""
+        if self.fills_up:
+            return list(batches.filled_up(batch_indices, self.strategy.num_replicas_in_sync))
+        return [rows[rows >= 0] for rows in batch_indices]
+
+    def _labelled(self, examples: Sequence[Any]) -> Features:
+        if not examples:
+            raise UserError("there are no examples")
+        features = self.head.featurize(examples, self.tokenizer, self.max_seq_length)
+        if self.head.needs_labels and not features.targets:
+            raise UserError("there are no labels; give them as y")
+        return features
+
+    def _batch(
+        self, features: Features, rows: Array, weights: Array | None, epoch: int, first: int = 0
+    ) -> tuple[Any, ...]:
+        """Inputs, targets and maybe weights of some rows; `first` is what the features' first row is of the epoch's."""
+        buckets = static_lengths(self.strategy, self.max_seq_length)
+        multiple = batches.COMPILED_MULTIPLE if self.is_compiled else batches.MULTIPLE
+        row_weights = None if weights is None else weights[features.details[EXAMPLE]]
+        batch = batches.padded_batch(features, rows, self.max_seq_length, row_weights, multiple, buckets)
+        return self.head.drawn(batch, [hash((self.seed, epoch, first + int(row))) for row in rows])
+
+    # Data sets.
+
+    def of_data_set(
+        self,
+        data: tf.data.Dataset,
+        batch_size: int,
+        counter: EpochCounter,
+        class_weight: Mapping[Any, float] | None = None,
+    ) -> tf.data.Dataset:
+        """Returns a data set of texts, or of texts and labels, as one of ids and numbers, batch by batch.
+
+        TensorFlow does that where a text is one row and its label one number. Otherwise Python does, as for lists.
+        """
+        self._check_data_set(data.element_spec)
+        spec = data.element_spec
+        is_batched = python_data.is_batched(spec[0] if isinstance(spec, tuple) else spec)
+        numbers = self.head.graph_labels(spec[1], is_batched) if self.head.needs_labels else None
+        if numbers is not None:
+            return self._in_graph(data if is_batched else data.batch(batch_size), numbers, class_weight)
+        return self._in_python(data if is_batched else data.ragged_batch(batch_size), counter, class_weight)
+
+    def _in_graph(
+        self, data: tf.data.Dataset, numbers: Any, class_weight: Mapping[Any, float] | None
+    ) -> tf.data.Dataset:
+        by_class = self.head.weights_by_class(class_weight) if class_weight else None
+
+        def ids(x: Any, y: Any, *weights: Any) -> tuple[Any, ...]:
+            labels = numbers(y)
+            if by_class is not None:
+                of_classes = tf.gather(by_class, tf.cast(labels, tf.int32))
+                weights = (of_classes * tf.cast(weights[0], tf.float32) if weights else of_classes,)
+            return self.preprocessor(x), labels, *weights
+
+        return data.map(ids, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    def _in_python(
+        self, data: tf.data.Dataset, counter: EpochCounter, class_weight: Mapping[Any, float] | None
+    ) -> tf.data.Dataset:
+        def batches_of_ids() -> Iterator[tuple[Any, ...]]:
+            first = 0
+            for element in data:
+                columns = python_data.as_values(element if self.head.needs_labels else (element,))
+                x, y, weights = (*columns, None, None)[:3]
+                if isinstance(y, tuple):
+                    y = list(zip(*y, strict=True))
+                examples = self.examples(x, y, weights, class_weight)
+                features = self._labelled(examples.items)
+                (rows,) = self._rows_of(np.arange(len(features))[None])
+                yield self._batch(features, rows, examples.weights, counter.epoch, first)
+                first += len(features)
+
+        return batches.streamed(batches_of_ids, int(data.cardinality()))
+
+    def _check_data_set(self, spec: Any) -> None:
+        """Raises a UserError if elements of a data set are not such that fit can take them."""
+        needs_labels = self.head.needs_labels
+        if needs_labels and (not isinstance(spec, tuple) or len(spec) not in (2, 3)):
+            raise UserError("the data set holds texts alone; expected tuples of (texts, labels), maybe with weights")
+        if not needs_labels and isinstance(spec, tuple):
+            raise UserError(f"the data set holds {len(spec)} things; expected texts alone")
+        x = spec[0] if isinstance(spec, tuple) else spec
+        texts = tf.nest.flatten(x)
+        if any(each.dtype != tf.string for each in texts) or len(texts) != 1 + self.head.pair:
+            expected = "two strings, as (first, second)" if self.head.pair else "a string"
+            raise UserError(f"the data set's first part is {x}; expected {expected}")
+
+    def texts_in(self, data: tf.data.Dataset) -> Any:
+        """Returns the texts of a data set, batched or not, in order; labels are left out."""
+        spec = data.element_spec
+        if isinstance(spec, tuple) and not (self.head.pair and _are_texts(spec)):
+            data = data.map(lambda x, *_: x)
+            spec = data.element_spec
+        if python_data.is_batched(spec):
+            data = data.unbatch()
+        rows = list(data.as_numpy_iterator())
+        if isinstance(spec, Mapping):
+            return {name: [row[name] for row in rows] for name in spec}
+        if isinstance(spec, tuple):
+            return tuple([row[number] for row in rows] for number in range(len(spec)))
+        return rows
+
+
+def _are_texts(spec: Any) -> bool:
+    """Whether a tuple of specifications is a pair of texts, rather than texts and labels of numbers."""
+    return len(spec) == 2 and all(isinstance(each, tf.TensorSpec) and each.dtype == tf.string for each in spec)

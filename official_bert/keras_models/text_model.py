@@ -1,0 +1,641 @@
+"""What all Keras models that take text share: fit, evaluate and predict on strings, saving and export.
+
+B batch, S sequence
+"""
+
+import contextlib
+import dataclasses
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import keras
+import tensorflow as tf
+
+from official_bert.checkpoints import finetuned
+from official_bert.errors import UserError
+from official_bert.export import saved_model
+from official_bert.keras_models import steps as fit_steps
+from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
+from official_bert.keras_models.preprocessor import Preprocessor
+from official_bert.learning.initial_model import InitialModel, read_initial_model, same_head
+from official_bert.learning.loss_share import LossShare, are_rows, times_weights
+from official_bert.learning.optimizer import bert_optimizer
+from official_bert.learning.predictor import Predictor
+from official_bert.learning.replica_step import all_reduce_sum
+from official_bert.learning.training_step import TrainingStep
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.pretraining_model import freeze
+from official_bert.optimization import distribution
+from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
+from official_bert.optimization.loss_scale import DynamicLossScale
+from official_bert.optimization.optimizers import BertAdamW
+from official_bert.tasks.heads import python_data
+from official_bert.tasks.heads.head import Head
+from official_bert.tokenization.fast import FastTokenizer
+from official_bert.utils import files
+
+_OF_FIT = "bert_optimizer_of_fit"  # what a saved model's configuration calls BERT's optimizer
+
+
+@dataclasses.dataclass(frozen=True)
+class _BertOptimizer:
+    """What compile was asked for of BERT's optimizer, which fit makes when it knows the number of steps.
+
+    `arguments` are keras.Model.compile's. They are kept here since a model takes the metrics in a dict of its own for
+    its layers'.
+    """
+
+    learning_rate: float
+    warmup_proportion: float
+    layer_decay: float
+    arguments: Mapping[str, Any]
+
+
+class TextModel(keras.Model):
+    """A functional Keras model from ids to logits, whose fit, evaluate and predict also take text.
+
+    Its head says what examples look like and what predict answers. All that a functional model can do, this one can:
+    its inputs are input_ids, input_mask and segment_ids, int32 [B, S], and fit, evaluate and predict take those too.
+
+    The step of fit is that of the command (see learning.training_step). Built in a strategy's scope, the model takes
+    the steps that one device would take on the same batches.
+
+    Args:
+        head: what stands on the encoder.
+        config: the encoder's sizes, a BertConfig or a dict of its fields.
+        vocab: the text of its vocab.txt.
+        do_lower_case: whether the vocabulary is uncased.
+        max_seq_length: the longest sequence in tokens; longer texts are cut, or read in windows.
+        seed: of the new weights, of dropout and of the order of the examples.
+        dtype: a Keras dtype policy for the layers; None for Keras' global one.
+        name: of the model.
+        trainable: whether the weights are.
+        frozen: names of layers that are not trained.
+        quantization: "int8" for a model whose weights are of 8 bits; see Keras' quantize.
+    """
+
+    default_name: ClassVar[str]
+    default_max_seq_length: ClassVar[int] = 128
+    kinds: ClassVar[tuple[str, ...]] = ()  # of fine-tuned models that from_checkpoint takes with their heads
+
+    _predictor: Predictor | None = None
+    _bert_optimizer: _BertOptimizer | None = None  # where a user's own optimizer is not compiled
+    _micro_batches, _rematerialize = 1, False
+
+    def __init__(
+        self,
+        head: Head,
+        config: BertConfig | Mapping[str, Any],
+        vocab: str,
+        *,
+        do_lower_case: bool = True,
+        max_seq_length: int | None = None,
+        seed: int = 0,
+        dtype: Any = None,
+        name: str | None = None,
+        trainable: bool = True,
+        frozen: Sequence[str] = (),
+        quantization: str | None = None,
+    ) -> None:
+        config = config if isinstance(config, BertConfig) else BertConfig(**config)
+        max_seq_length = max_seq_length or min(self.default_max_seq_length, config.max_position_embeddings)
+        if max_seq_length > config.max_position_embeddings:
+            raise UserError(
+                f"max_seq_length is {max_seq_length}; the model reads {config.max_position_embeddings} tokens at most"
+            )
+        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        self.head, self.bert_config = head, config
+        core = self._build_core(policy.name, seed)
+        super().__init__(inputs=core.input, outputs=core.output, name=name or self.default_name)
+        self.trainable = trainable
+        for layer in frozen:
+            self.get_layer(layer).trainable = False
+        self.vocab, self.do_lower_case = vocab, do_lower_case
+        self.max_seq_length, self.seed = max_seq_length, seed
+        self._policy_name = policy.name
+        self._tokenizer = FastTokenizer.from_vocab(vocab, do_lower_case)
+        self._preprocessor: Preprocessor | None = None
+        if quantization:
+            self.quantize(quantization)
+
+    def _build_core(self, dtype: str, seed: int) -> keras.Model:
+        """Returns the encoder with its head."""
+        return self.head.build_model(build_encoder(self.bert_config, seed=seed, dtype=dtype), seed)
+
+    def _own_config(self) -> dict[str, Any]:
+        """Returns the subclass' own arguments."""
+        return {}
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The classes' names, in the order of the logits."""
+        return self.head.labels
+
+    # Beginning and end.
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        source: str | BertConfig,
+        *,
+        vocab_file: str | None = None,
+        do_lower_case: bool | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Returns a model with trained weights and, unless the checkpoint is a fine-tuned one of this kind, a new head.
+
+        Args:
+            source: a checkpoint of any format that `official_bert.load` takes, the folder of a fine-tuned model, or a
+                BertConfig or the path of a bert_config.json, for random weights.
+            vocab_file: a vocab.txt, where the source has none.
+            do_lower_case: whether the vocabulary is uncased, where the source does not say it.
+            settings: further arguments of the class.
+
+        Raises:
+            UserError: something is missing, damaged, or does not fit together.
+        """
+        if isinstance(source, BertConfig):
+            if vocab_file is None:
+                raise UserError("a BertConfig comes without a vocabulary; give a vocab.txt as vocab_file")
+            vocab = files.read_text(vocab_file)
+            uncased = True if do_lower_case is None else do_lower_case
+            initial = InitialModel(source, vocab, uncased, {}, notes=("the weights are random",))
+        else:
+            initial = read_initial_model(source, vocab_file, do_lower_case)
+        spec = initial.task_spec if initial.task_spec and initial.task_spec["kind"] in cls.kinds else None
+        if spec is not None:
+            settings = {"max_seq_length": spec["max_seq_length"], **cls._settings_of(spec), **settings}
+        model = cls(initial.config, initial.vocab, do_lower_case=initial.do_lower_case, **settings)
+        if spec is not None and same_head(spec, model.head):
+            model.set_weights(finetuned.load(initial.folder).model.get_weights())
+            has_head = True
+        else:
+            has_head = all(variable.path in initial.weights for variable in model.variables)
+            for variable in model.variables:
+                if variable.path in initial.weights:
+                    variable.assign(initial.weights[variable.path])
+        for note in initial.notes:
+            print(f"note: {note}")
+        encoder = f"{initial.config.num_hidden_layers} layers of {initial.config.hidden_size}"
+        print(f"{model.name}: {encoder}, {model.count_params():,} parameters; {model._head_note(has_head)}")
+        return model
+
+    @classmethod
+    def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """The class's own arguments that a fine-tuned model's task.json gives."""
+        return {}
+
+    def _head_note(self, has_head: bool) -> str:
+        return "the head is the checkpoint's" if has_head else "the head is new: train it before you predict"
+
+    @classmethod
+    def load(cls, path: str) -> Self:
+        """Returns a model that `save` has written.
+
+        Raises:
+            UserError: the file holds another kind of model.
+        """
+        model = keras.models.load_model(path)
+        if not isinstance(model, cls):
+            raise UserError(f"{path} holds a {type(model).__name__}; expected a {cls.__name__}")
+        return model
+
+    def _task_spec(self) -> dict[str, Any]:
+        return self.head.task_spec(self.name if self.kinds else None, self.max_seq_length)
+
+    def save_checkpoint(self, folder: str) -> None:
+        """Writes the folder of a fine-tuned model, which the commands and `from_checkpoint` read.
+
+        Raises:
+            UserError: the model is no fine-tuned one.
+        """
+        if not self.kinds:
+            raise UserError(f"{self.name} is no fine-tuned model; save it by save, or its SavedModel by export")
+        finetuned.save(folder, self, self._task_spec(), self.bert_config, self.vocab, self.do_lower_case)
+
+    def export(self, filepath: str, format: str = "tf_saved_model", **settings: Any) -> None:
+        """Writes a SavedModel that takes text, as a new version within the folder; other formats as Keras does.
+
+        Args:
+            filepath: a folder, in which versions are 1, 2, ...; serve and TensorFlow Serving take it as it is.
+            format: as of keras.Model.export.
+            settings: of keras.Model.export, for other formats.
+        """
+        if format != "tf_saved_model":
+            super().export(filepath, format=format, **settings)
+            return
+        source = saved_model.Source(
+            self, self.bert_config, self._tokenizer.exact, self.vocab, self.head.kind, self._task_spec()
+        )
+        version = os.path.join(filepath, str(saved_model.next_version(filepath)))
+        with files.folder_written_whole(version) as folder:
+            saved_model.write(source, folder)
+
+    def get_config(self) -> dict[str, Any]:
+        frozen = [layer.name for layer in self.layers if layer.variables and not layer.trainable]
+        quantized = {layer.quantization_mode for layer in self.layers if getattr(layer, "quantization_mode", None)}
+        return {
+            "config": self.bert_config.to_dict(),
+            "vocab": self.vocab,
+            "do_lower_case": self.do_lower_case,
+            "max_seq_length": self.max_seq_length,
+            "seed": self.seed,
+            "dtype": self._policy_name,
+            "name": self.name,
+            "trainable": self.trainable,
+            "frozen": frozen if self.trainable else [],
+            "quantization": quantized.pop() if quantized else None,
+            **self._own_config(),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        return cls(**config)
+
+    @property
+    def preprocessor(self) -> Preprocessor:
+        """The layer from strings to the network's inputs, for `dataset.map` and models of one's own."""
+        if self._preprocessor is None:
+            self._preprocessor = Preprocessor(self.vocab, self.do_lower_case, self.max_seq_length)
+        return self._preprocessor
+
+    def freeze(self, *patterns: str) -> list[str]:
+        """Leaves layers as they are whose names match a regular expression; returns their names.
+
+        Raises:
+            UserError: a pattern matches no layer.
+        """
+        return freeze(self, patterns)
+
+    def quantize(self, *arguments: Any, **settings: Any) -> None:
+        """Makes the weights of dense layers small, as keras.Model.quantize does; what has no matrix stays as it is."""
+        self._predictor = None
+        with warnings.catch_warnings():
+            # Keras says of each layer without a matrix that it has none.
+            warnings.filterwarnings("ignore", message=".*does not have a `quantize` method")
+            super().quantize(*arguments, **settings)
+
+    # Training.
+
+    def compile(
+        self,
+        optimizer: Any = None,
+        loss: Any = None,
+        metrics: Any = None,
+        *,
+        learning_rate: float = 5e-5,
+        warmup_proportion: float = 0.1,
+        layer_decay: float = 1.0,
+        gradient_accumulation_steps: int = 1,
+        rematerialize: bool = False,
+        **settings: Any,
+    ) -> None:
+        """Says how to train; what is not said is as in the original's fine-tuning.
+
+        Args:
+            optimizer: any Keras optimizer; None for BERT's, whose rate rises, then falls to 0 by the end of fit.
+            loss: any Keras loss of logits; None for the task's.
+            metrics: any Keras metrics; None for the task's, [] for none.
+            learning_rate: the highest rate of BERT's optimizer.
+            warmup_proportion: the share of the steps in which its rate rises.
+            layer_decay: its rate of each layer by that of the layer above.
+            gradient_accumulation_steps: into how many micro-batches a device's rows of a batch are cut, which it takes
+                one after the other, for less memory.
+            rematerialize: whether encoder blocks are computed again in the backward pass, for less memory.
+            settings: loss_weights, weighted_metrics, steps_per_execution, ... as of keras.Model.compile; XLA compiles
+                the step with jit_compile=True alone.
+
+        Raises:
+            UserError: the settings do not go together.
+        """
+        if gradient_accumulation_steps < 1:
+            raise UserError(f"gradient_accumulation_steps is {gradient_accumulation_steps}; expected 1 or more")
+        self._micro_batches, self._rematerialize = gradient_accumulation_steps, rematerialize
+        if metrics is None:
+            with self._scope():  # so that their sums are those of all workers
+                metrics = self.head.keras_metrics()
+        arguments = {
+            "loss": self.head.loss() if loss is None else loss,
+            "loss_weights": self.head.loss_weights() if loss is None else None,
+            "metrics": metrics,
+            **settings,
+        }
+        if arguments.get("jit_compile", "auto") == "auto":
+            arguments["jit_compile"] = False
+        if self._pads_rows and arguments["metrics"]:
+            # Keras hands the weights of rows, by which padding is left out, to weighted metrics alone.
+            if arguments.get("weighted_metrics"):
+                raise UserError(
+                    "over several replicas, and with micro-batches, give either metrics or weighted_metrics; leave one "
+                    "of them out"
+                )
+            arguments = {**arguments, "weighted_metrics": metrics, "metrics": None}
+        self._bert_optimizer = None
+        if optimizer is None:
+            self._bert_optimizer = _BertOptimizer(learning_rate, warmup_proportion, layer_decay, arguments)
+            optimizer = BertAdamW(learning_rate)  # for evaluate, as Keras evaluates compiled models alone
+        super().compile(self._scaled(optimizer), **arguments)
+
+    @property
+    def _pads_rows(self) -> bool:
+        """Whether a batch may have rows that are padding."""
+        return self._micro_batches > 1 or fit_steps.takes_own_steps(self.distribute_strategy)
+
+    def _scope(self) -> Any:
+        strategy = self.distribute_strategy
+        return strategy.scope() if strategy is not None else contextlib.nullcontext()
+
+    def _scaled(self, optimizer: Any) -> Any:
+        """The optimizer, which scales the loss where the layers compute in float16, as gradients would vanish there.
+
+        Keras does so by itself only where float16 is the global policy.
+        """
+        optimizer = keras.optimizers.get(optimizer)
+        if self._policy_name != "mixed_float16" or isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            return optimizer
+        if isinstance(optimizer, AllReduceClipMixin):
+            with self._scope():
+                optimizer.loss_scale = optimizer.loss_scale or DynamicLossScale()
+            return optimizer
+        if self.distribute_strategy.num_replicas_in_sync > 1:
+            raise UserError(
+                "mixed_float16 needs a scaled loss, which Keras' optimizers do not sum over several replicas; take "
+                "BERT's optimizer, or mixed_bfloat16"
+            )
+        return keras.optimizers.LossScaleOptimizer(optimizer)
+
+    def get_compile_config(self) -> dict[str, Any]:
+        config = super().get_compile_config()
+        if config and self._bert_optimizer:
+            config["optimizer"]["config"]["name"] = _OF_FIT
+        if config:
+            config["gradient_accumulation_steps"] = self._micro_batches
+            config["rematerialize"] = self._rematerialize
+        return config
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles as a saved model was, unless by BERT's optimizer: its rate has fallen to 0, so it begins anew."""
+        if not config or config["optimizer"]["config"]["name"] == _OF_FIT:
+            return
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    def _compile_if_needed(self) -> None:
+        if not self.compiled or self.loss is None:  # Keras calls all models compiled whose file has a configuration
+            self.compile()
+
+    def _compile_for(self, num_steps: int, is_continued: bool) -> None:
+        """Compiles BERT's optimizer for so many steps, unless the user's own is compiled, or training goes on."""
+        self._compile_if_needed()
+        request = self._bert_optimizer
+        if request is None or (is_continued and int(self.optimizer.iterations.numpy())):
+            return
+        with self._scope():
+            optimizer, _ = bert_optimizer(
+                self, self.bert_config.num_hidden_layers, num_steps=num_steps, learning_rate=request.learning_rate,
+                warmup_proportion=request.warmup_proportion, layer_decay=request.layer_decay,
+                scales_loss=self._policy_name == "mixed_float16",
+            )  # fmt: skip
+            super().compile(optimizer, **request.arguments)
+
+    def _loss_share(self) -> LossShare:
+        def mean_loss(targets: Any, outputs: Any, weights: Any) -> Any:
+            targets, outputs = _with_axis(targets, outputs)
+            return self.compute_loss(None, targets, outputs, weights)
+
+        return LossShare(self.loss, mean_loss)
+
+    def make_train_function(self, force: bool = False) -> None:
+        if self.train_function is not None and not force:
+            return
+        with self._scope():
+            self._step = TrainingStep(
+                self, self.optimizer, self._loss_share(), seed=self.seed, micro_batches=self._micro_batches,
+                rematerialize=self._rematerialize, is_compiled=self._is_compiled,
+            )  # fmt: skip
+        if fit_steps.takes_own_steps(self.distribute_strategy):
+            self.train_function = fit_steps.on_all_replicas(self, self.train_step)
+        else:
+            super().make_train_function(force=True)
+
+    def make_test_function(self, force: bool = False) -> None:
+        if not fit_steps.takes_own_steps(self.distribute_strategy):
+            super().make_test_function(force)
+        elif self.test_function is None or force:
+            self.test_function = fit_steps.on_all_replicas(self, self.test_step)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        loss, count = self._step(*keras.utils.unpack_x_y_sample_weight(data), self._update_metrics)
+        return self._logs_with(loss, count)
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        outputs, loss = self(x, training=False), self._loss_share()
+        count = all_reduce_sum(loss.count(x, y))
+        share = loss.share(x, y, outputs, weights, count)
+        self._update_metrics(x, y, outputs, weights)
+        return self._logs_with(all_reduce_sum(share), count)
+
+    def _update_metrics(self, x: Any, y: Any, outputs: Any, weights: Any) -> None:
+        if self._pads_rows:
+            weights = times_weights(are_rows(x), None, y)
+        elif weights is not None and isinstance(y, dict) and not isinstance(weights, dict):
+            weights = dict.fromkeys(y, weights)
+        y, outputs = _with_axis(y, outputs)
+        self.compute_metrics(x, y, outputs, weights)
+
+    def _logs_with(self, loss: Any, count: Any) -> dict[str, Any]:
+        """The metrics, with the loss as the mean over all that the batches' losses are means over."""
+        (tracker,) = (metric for metric in self.metrics if metric.name == "loss")
+        tracker.update_state(loss, sample_weight=count / self.distribute_strategy.num_replicas_in_sync)
+        return self.get_metrics_result()
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        # Keras' own hook, which looks at a batch: it averages the replicas' ids, which several workers cannot do.
+        if iterator is not None and fit_steps.takes_own_steps(self.distribute_strategy):
+            first = next(batches for _, _, batches in iterator)
+            of_replicas = self.distribute_strategy.experimental_local_results
+            data_batch = tf.nest.map_structure(lambda each: of_replicas(each)[0], next(first))
+            iterator = None
+        super()._maybe_symbolic_build(iterator, data_batch)
+
+    @property
+    def _is_compiled(self) -> bool:
+        """Whether XLA compiles the step."""
+        return bool(self.jit_compile) or distribution.needs_static_shapes(self.distribute_strategy)
+
+    def _fit_data(self) -> FitData:
+        return FitData(
+            head=self.head, tokenizer=self._tokenizer, max_seq_length=self.max_seq_length, seed=self.seed,
+            preprocessor=self.preprocessor, strategy=self.distribute_strategy, is_compiled=bool(self.jit_compile),
+            fills_up=fit_steps.takes_own_steps(self.distribute_strategy),
+        )  # fmt: skip
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Mapping[Any, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
+    ) -> keras.callbacks.History:
+        """Trains as keras.Model.fit does, on texts as well as on ids.
+
+        Texts of like length share a batch, in another order each epoch, which depends on the seed; with shuffle=False
+        they come in the order given. Without compile, BERT's optimizer is used (see `compile`).
+
+        Args:
+            x: texts in the form that the class says, or a tf.data.Dataset of such texts or of (texts, labels), batched
+                or not; or ids, as for any functional model.
+            y: labels, by number or by name.
+            batch_size: texts in a step; 32 by default.
+            epochs: how many times all texts are gone through.
+            verbose: as of keras.Model.fit.
+            callbacks: as of keras.Model.fit.
+            validation_split: the share of the texts, at their end, that is not trained on but evaluated.
+            validation_data: a tuple of texts and labels (and weights), or a data set.
+            shuffle: whether texts are put into another order.
+            class_weight: how much each class weighs, by number or by name.
+            sample_weight: how much each text weighs.
+            initial_epoch: the epoch to go on with.
+            steps_per_epoch: as of keras.Model.fit.
+            validation_steps: as of keras.Model.fit.
+            validation_batch_size: texts at a time in validation.
+            validation_freq: as of keras.Model.fit.
+
+        Raises:
+            UserError: texts or labels have another form, or another length.
+        """
+        settings: dict[str, Any] = {
+            "epochs": epochs, "verbose": verbose, "initial_epoch": initial_epoch, "steps_per_epoch": steps_per_epoch,
+            "validation_steps": validation_steps, "validation_freq": validation_freq,
+        }  # fmt: skip
+        batch_size = batch_size or 32
+        self._predictor = None  # layers may have been changed since it was traced
+        self._compile_if_needed()
+        data, counter = self._fit_data(), EpochCounter()
+        if python_data.is_features(x) or python_data.has_features(x):
+            if class_weight:
+                class_weight = dict(enumerate(self.head.weights_by_class(class_weight).tolist()))
+            settings |= {"y": y, "sample_weight": sample_weight, "class_weight": class_weight, "shuffle": False}
+            if not isinstance(x, tf.data.Dataset):
+                settings |= {"batch_size": batch_size, "validation_split": validation_split, "shuffle": shuffle}
+            batches = x
+        elif isinstance(x, tf.data.Dataset):
+            if y is not None or sample_weight is not None or validation_split:
+                raise UserError("a data set holds its labels and weights itself; leave out y, sample_weight and split")
+            batches = data.of_data_set(x, batch_size, counter, class_weight)
+        else:
+            examples = data.examples(x, y, sample_weight, class_weight)
+            if validation_split:
+                kept = python_data.split_off(len(examples.items), validation_split)
+                validation_data = validation_data or examples[kept:]
+                examples = examples[:kept]
+            batches = data.training(examples, batch_size, shuffle, counter)
+        steps_of_epoch = steps_per_epoch or python_data.steps_in(batches, batch_size, validation_split)
+        self._compile_for(epochs * steps_of_epoch, initial_epoch > 0)
+        callbacks = [callbacks] if isinstance(callbacks, keras.callbacks.Callback) else callbacks or []
+        return super().fit(
+            fit_steps.shared_out(self.distribute_strategy, batches) if batches is not x else x,
+            callbacks=[counter, *callbacks],
+            validation_data=self._evaluation_data(validation_data, validation_batch_size or batch_size),
+            validation_batch_size=validation_batch_size,
+            **{"shuffle": False, **settings},
+        )
+
+    def _evaluation_data(self, data: Any, batch_size: int) -> Any:
+        """Batches of validation data in any form; those of texts in the order of length."""
+        first = data[0] if isinstance(data, tuple) and data else data
+        if data is None or python_data.has_features(data) or python_data.is_features(first):
+            return data
+        fit_data = self._fit_data()
+        if isinstance(data, tf.data.Dataset):
+            batches = fit_data.of_data_set(data, batch_size, EpochCounter())
+            return fit_steps.shared_out(self.distribute_strategy, batches)
+        if not isinstance(data, Examples):
+            if not self.head.needs_labels and not (isinstance(data, tuple) and any(part is None for part in data)):
+                data = (data, None)  # texts alone
+            if len(data) not in (2, 3):
+                raise UserError(f"validation data are {len(data)} things; expected texts and labels, and maybe weights")
+            data = fit_data.examples(*data)
+        return fit_steps.shared_out(self.distribute_strategy, fit_data.evaluation(data, batch_size))
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        **settings: Any,
+    ) -> Any:
+        """Returns the loss and the metrics as keras.Model.evaluate does, of texts as well as of ids; see `fit`."""
+        self._compile_if_needed()
+        common = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **settings}
+        # Keras' fit hands over what it has made of its validation data.
+        is_ready = x is None or python_data.is_features(x) or python_data.has_features(x)
+        is_ready = is_ready or isinstance(x, tf.distribute.DistributedDataset)
+        if is_ready:
+            return super().evaluate(x, y, batch_size=batch_size, sample_weight=sample_weight, **common)
+        data = (x, y) if sample_weight is None else (x, y, sample_weight)
+        if isinstance(x, tf.data.Dataset):
+            data = x
+        return super().evaluate(self._evaluation_data(data, batch_size or 32), **common)
+
+    # Answers.
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
+        """Returns the answers for texts, in the form that the class says; for ids, the network's outputs.
+
+        Args:
+            x: texts, a tf.data.Dataset of texts, or ids.
+            batch_size: texts at a time; 32 by default.
+            verbose: as of keras.Model.predict, for ids.
+            steps: likewise.
+            callbacks: likewise.
+        """
+        if python_data.is_features(x) or python_data.has_features(x):
+            return super().predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+        return self._answer(self._fit_data().texts_in(x) if isinstance(x, tf.data.Dataset) else x, batch_size or 32)
+
+    def _answer(self, x: Any, batch_size: int) -> Any:
+        """What predict answers for texts."""
+        examples = self.head.examples(x, None)
+        if not examples:
+            raise UserError("there are no examples")
+        features = self.head.featurize(examples, self._tokenizer, self.max_seq_length)
+        if self._predictor is None:
+            self._predictor = Predictor(self, self.distribute_strategy, self.max_seq_length)
+        outputs = self._predictor.predict(features, batch_size)
+        return self.head.answers(self.head.decode(outputs, features, examples))
+
+
+def _with_axis(y: Any, outputs: Any) -> tuple[Any, Any]:
+    """Values, [B], as [B, 1], since Keras would average them before it weighs rows; others as they are."""
+    if not isinstance(y, dict) and len(y.shape) == len(outputs.shape) == 1:
+        return y[:, None], outputs[:, None]
+    return y, outputs

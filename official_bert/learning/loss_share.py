@@ -1,0 +1,83 @@
+"""A replica's share of the loss of a batch: the shares of all replicas and micro-batches add up to the loss.
+
+The loss is the mean over the rows of the whole batch, of tags over the tokens that have one, however the rows are
+shared out. Rows without a token are padding and count in neither.
+
+B rows of one replica or micro-batch, S sequence
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_bert.tasks.features import NO_LABEL
+from official_bert.tasks.heads.losses import TaggingLoss, by_token
+
+# From targets, outputs and weights, each a tensor or a dict by output, to Keras' mean over B.
+MeanLoss = Callable[[Any, Any, Any], Any]
+
+
+class LossShare:
+    """The loss of a head, or a user's own, as a replica computes it.
+
+    Args:
+        loss: a Keras loss of logits, or losses by output.
+        mean_loss: what computes it for a batch, as Keras does: divided by B and by the number of replicas. None for the
+            losses themselves, weighed by
+        loss_weights: of several losses, by output.
+    """
+
+    def __init__(
+        self, loss: Any, mean_loss: MeanLoss | None = None, loss_weights: Mapping[str, float] | None = None
+    ) -> None:
+        self._loss, self._loss_weights = loss, loss_weights or {}
+        self._mean_loss = mean_loss or self._mean_of_losses
+
+    def _mean_of_losses(self, targets: Any, outputs: Any, weights: Any) -> Any:
+        if not isinstance(self._loss, dict):
+            return self._loss(targets, outputs, weights)
+        means = {name: loss(targets[name], outputs[name], weights[name]) for name, loss in self._loss.items()}
+        return tf.add_n([self._loss_weights[name] * mean for name, mean in means.items()])
+
+    def count(self, inputs: Mapping[str, Any], targets: Any) -> tf.Tensor:
+        """Returns how much a replica's rows are of what the loss is a mean over: their number, or that of tags."""
+        if isinstance(self._loss, TaggingLoss):
+            return tf.reduce_sum(tf.cast(tf.not_equal(targets, NO_LABEL), tf.float32))
+        return tf.reduce_sum(are_rows(inputs))
+
+    def share(self, inputs: Mapping[str, Any], targets: Any, outputs: Any, weights: Any, count: tf.Tensor) -> tf.Tensor:
+        """Returns the share, a scalar.
+
+        Args:
+            inputs: of the model, [B, ...].
+            targets: one tensor, or tensors by output.
+            outputs: of the model, likewise.
+            weights: how much rows weigh, float32 [B], of tags also [B, 1], or tokens, [B, S]; by output, or None for 1.
+            count: `count` of the whole batch, over all replicas.
+        """
+        count = tf.maximum(count, 1.0)
+        if isinstance(self._loss, TaggingLoss):
+            losses, _ = self._loss.token_losses(targets, outputs)  # [B, S]
+            return tf.reduce_sum(losses if weights is None else losses * by_token(weights)) / count
+        is_row = are_rows(inputs)
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        share_of_row = is_row * tf.cast(tf.size(is_row) * replicas, tf.float32) / count
+        return self._mean_loss(targets, outputs, times_weights(share_of_row, weights, targets))
+
+
+def are_rows(inputs: Mapping[str, Any]) -> tf.Tensor:
+    """Returns 1 for each row that has a token and 0 for padding, float32 [B]."""
+    mask = inputs["input_mask"]
+    return tf.cast(tf.reduce_any(mask > 0, axis=range(1, mask.shape.rank)), tf.float32)
+
+
+def times_weights(values: Any, weights: Any, targets: Any) -> Any:
+    """Returns values of rows, [B], times the weights that a user gave, in the structure of the targets."""
+    if isinstance(targets, dict):
+        by_output = weights if isinstance(weights, dict) else dict.fromkeys(targets, weights)
+        return {name: times_weights(values, by_output[name], None) for name in targets}
+    if weights is None:
+        return values
+    weights = tf.cast(weights, tf.float32)
+    return values * weights if weights.shape.rank == 1 else values[:, None] * weights  # those of a tagger are [B, 1]

@@ -1,0 +1,119 @@
+"""What a replica does in a step of fine-tuning: forward, its share of the loss, gradient, sum, clip, update.
+
+B rows of one replica
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_bert.learning.loss_share import LossShare
+from official_bert.learning.replica_step import accumulated_gradients, all_reduce_sum, cut, replica_update
+from official_bert.modeling.dropout import dropout_seed, step_seed
+from official_bert.modeling.last_block import without_unread_positions
+from official_bert.modeling.rematerialization import rematerialized
+from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
+
+
+class TrainingStep:
+    """A step of a model with a head; the command and Keras' fit take the same.
+
+    To be made within the scope of the strategy.
+
+    Args:
+        model: what learns.
+        optimizer: built for the model's weights. Where it is one of ours, gradients are summed over replicas, clipped
+            once and applied; any other one of Keras does as it does.
+        loss: what is differentiated.
+        seed: of dropout.
+        micro_batches: into how many parts a replica's rows are cut, whose gradients are added up.
+        rematerialize: whether encoder blocks are computed a second time in the backward pass.
+        is_compiled: whether XLA compiles the step: it has no use for TensorFlow's own kernels.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        loss: LossShare,
+        *,
+        seed: int,
+        micro_batches: int = 1,
+        rematerialize: bool = False,
+        is_compiled: bool = False,
+    ) -> None:
+        self._model, self._optimizer, self._loss, self._seed = model, optimizer, loss, seed
+        self._micro_batches = micro_batches
+        self._call = rematerialized(model) if rematerialize else without_unread_positions(model)
+        self._is_ours = isinstance(optimizer, AllReduceClipMixin)
+        if isinstance(optimizer, AllReduceClipMixin):
+            is_alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
+            optimizer.clips_rows = is_alone and not is_compiled
+            optimizer.uses_kernel = is_alone and not is_compiled
+
+    def __call__(
+        self,
+        inputs: dict[str, tf.Tensor],
+        targets: Any,
+        weights: Any = None,
+        on_outputs: Callable[[Any, Any, Any, Any], None] | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Takes a step on the rows of this replica, with the gradients of all.
+
+        Args:
+            inputs: of the model, [B, ...].
+            targets: one tensor, or tensors by output.
+            weights: as for `LossShare.share`.
+            on_outputs: gets inputs, targets, outputs and weights of each micro-batch, for metrics.
+
+        Returns:
+            The loss of the whole batch, and what it is a mean over (see `LossShare.count`).
+        """
+        count = all_reduce_sum(self._loss.count(inputs, targets))
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        variables = self._model.trainable_variables
+
+        def share_and_gradients(number: Any, part: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
+            inputs, targets, weights = (*part, None)[:3]
+            seed = step_seed(self._seed, self._optimizer.iterations, replica, number)
+            with tf.GradientTape() as tape, dropout_seed(seed):
+                outputs = self._call(inputs, training=True)
+                share = self._loss.share(inputs, targets, outputs, weights, count)
+                scaled = self._optimizer.scale_loss(share)
+            if on_outputs:
+                on_outputs(inputs, targets, outputs, weights)
+            return {"loss": share}, tape.gradient(scaled, variables)
+
+        batch = (inputs, targets) if weights is None else (inputs, targets, weights)
+        if self._micro_batches == 1:
+            sums, gradients = share_and_gradients(0, batch)
+        else:
+            parts = cut(_filled_up(batch, self._micro_batches), self._micro_batches)
+            sums, gradients = accumulated_gradients(
+                share_and_gradients, parts, self._micro_batches, variables, ["loss"]
+            )
+        loss = all_reduce_sum(sums["loss"])
+        self._update(gradients, loss)
+        return loss, count
+
+    def _update(self, gradients: list[Any], loss: tf.Tensor) -> None:
+        variables = self._model.trainable_variables
+        if self._is_ours:
+            finite = tf.math.is_finite(loss)
+            replica_update(self._optimizer, self._optimizer.loss_scale, False, gradients, finite, variables)
+        else:
+            # Dense, since Keras' optimizers take sparse gradients with repeated ids wrongly.
+            dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
+            self._optimizer.apply(dense, variables)
+
+
+def _filled_up(batch: Any, multiple: int) -> Any:
+    """The batch with rows of zeros, which are padding, after it, up to a multiple of rows."""
+
+    def filled(values: tf.Tensor) -> tf.Tensor:
+        missing = -tf.shape(values)[0] % multiple
+        return tf.pad(values, [[0, missing], *([[0, 0]] * (values.shape.rank - 1))])
+
+    return tf.nest.map_structure(filled, batch)

@@ -1,0 +1,99 @@
+"""Examples as the model reads them, and what it gives for them.
+
+R rows (what the model reads at once), N sequences in a row, T tokens of all sequences, C classes, S sequence
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from official_bert.errors import UserError
+
+Array = npt.NDArray[Any]
+
+LABELS = "labels"  # the name of the targets of models with one output
+EXAMPLE = "example"  # in Features.details: the number of the example that a row was made of
+NO_LABEL = -1  # the tag of a token that is neither learned nor scored
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """Examples as the model reads them, unpadded: the rows lie one after the other.
+
+    Attributes:
+        input_ids: int32 [T].
+        segment_ids: int32 [T].
+        splits: int64 [R * N + 1]; sequence i is input_ids[splits[i] : splits[i + 1]].
+        targets: what the model should give, by output; empty where the examples have no labels. Models with one output
+            have LABELS: int32 [R] for classification and multiple choice, float32 [R, C] of 0 and 1 for multi_label,
+            float32 [R] for regression, int32 [T] for tagging, with NO_LABEL where there is none. question_answering has
+            start_logits and end_logits, int32 [R], positions within the sequence.
+        details: further arrays, of any shape, that the task's `decode` needs, such as EXAMPLE, int64 [R].
+        choices: N, 1 for all but multiple choice.
+    """
+
+    input_ids: Array
+    segment_ids: Array
+    splits: Array
+    targets: dict[str, Array]
+    details: dict[str, Array]
+    choices: int = 1
+
+    def __len__(self) -> int:
+        return (len(self.splits) - 1) // self.choices
+
+
+# The model's outputs for all rows, in order and without padding: a list of R arrays ([C], [], [S, C], [N]), or a dict
+# of such lists where the model has several outputs.
+Outputs = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """An example, what was expected and what was predicted, for a person to read.
+
+    Attributes:
+        text: the example.
+        expected: the label or answer that is right.
+        predicted: the model's.
+        correct: whether they agree.
+        certainty: the probability that the model gave to what it predicted; None where it gives none.
+    """
+
+    text: str
+    expected: str
+    predicted: str
+    correct: bool
+    certainty: float | None = None
+
+
+def from_rows(
+    ids: Sequence[Array],
+    segment_ids: Sequence[Array],
+    targets: dict[str, Array],
+    details: dict[str, Array],
+    choices: int = 1,
+) -> Features:
+    """Returns Features of a list of sequences; tagging's targets must be flat already."""
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    empty = [np.empty(0, np.int32)]
+    return Features(
+        np.concatenate([*ids, *empty]).astype(np.int32),
+        np.concatenate([*segment_ids, *empty]).astype(np.int32),
+        splits,
+        targets,
+        details,
+        choices,
+    )
+
+
+def check_length(max_seq_length: int, least: int) -> None:
+    """Raises a UserError if a sequence of that length has no room for a token beside the special ones."""
+    if max_seq_length < least:
+        raise UserError(
+            f"max_seq_length is {max_seq_length}; expected at least {least}: the special tokens and one more"
+        )

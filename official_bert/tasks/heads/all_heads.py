@@ -1,0 +1,22 @@
+"""From the kind of a head, as task.json and exports name it, to its class."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from official_bert.tasks.heads.choices import MultipleChoiceHead
+from official_bert.tasks.heads.head import Head
+from official_bert.tasks.heads.question_answering import QuestionAnsweringHead
+from official_bert.tasks.heads.tagging import TaggingHead
+from official_bert.tasks.heads.texts import ClassificationHead, MultiLabelHead, RegressionHead
+
+HEADS: dict[str, type[Head]] = {
+    head.kind: head
+    for head in (
+        ClassificationHead, MultiLabelHead, RegressionHead, TaggingHead, QuestionAnsweringHead, MultipleChoiceHead
+    )
+}  # fmt: skip
+
+
+def head_of(task_spec: Mapping[str, Any]) -> Head:
+    """Returns the head of a fine-tuned model, by its task.json."""
+    return HEADS[task_spec["kind"]].from_task_spec(task_spec)

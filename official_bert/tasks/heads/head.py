@@ -1,0 +1,184 @@
+"""What stands on an encoder, and all that follows from it: a class for each kind.
+
+Tasks, Keras models, exports, portable formats and distillation read it; none of them asks for a kind by its name.
+
+R rows, C classes
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import keras
+
+from official_bert.errors import UserError
+from official_bert.modeling import task_models
+from official_bert.modeling.choices import LINEAR, LSTM_UNITS
+from official_bert.tasks.features import Array, Features, Outputs
+from official_bert.tokenization.fast import FastTokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """An example, what was expected and what was predicted, for a person to read.
+
+    Attributes:
+        text: the example.
+        expected: the label or answer that is right.
+        predicted: the model's.
+        correct: whether they agree.
+        certainty: the probability that the model gave to what it predicted; None where it gives none.
+    """
+
+    text: str
+    expected: str
+    predicted: str
+    correct: bool
+    certainty: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Head(abc.ABC):
+    """A kind of head with its settings: its model, examples, features, loss, predictions and scores.
+
+    Heads of models that are not fine-tuned, such as those that fill in masks, have no scores.
+
+    Attributes:
+        kind: as task.json and exports name it.
+        head: what stands between the encoder and the head's own layer, one of modeling.choices.HEADS.
+        lstm_units: of each direction of a BiLSTM.
+        labels: the classes' names in the order of the logits; None where there are none.
+        num_choices: of multiple choice.
+        pair: whether an example has two texts.
+        needs_labels: whether training needs labels beside the texts.
+        weighs_examples: whether examples may weigh differently in training.
+        has_tokens: whether every token has outputs and targets of its own.
+        perfect: the best score: 1, or 100 where scores are in percent.
+        has_one_class: whether an example is of one of the classes.
+        is_value: whether a prediction is a number, which is near the right one or not.
+    """
+
+    kind: ClassVar[str]
+    needs_labels: ClassVar[bool] = True
+    weighs_examples: ClassVar[bool] = True
+    has_tokens: ClassVar[bool] = False
+    perfect: ClassVar[float] = 1.0
+    has_one_class: ClassVar[bool] = False
+    is_value: ClassVar[bool] = False
+    num_choices: ClassVar[int | None] = None
+
+    labels: tuple[str, ...] | None = None
+    pair: bool = False
+    head: str = LINEAR
+    lstm_units: int = LSTM_UNITS
+
+    @property
+    def best_metric(self) -> str:
+        """Which of `scores` says which model is best; the greater the better."""
+        raise NotImplementedError
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What task.json holds beside what every kind has there."""
+        return {}
+
+    @classmethod
+    def from_task_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """Returns the head of a fine-tuned model by its task.json."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: tuple(value) if isinstance(value, list) else value
+                      for name, value in spec.items() if name in names})  # fmt: skip
+
+    def task_spec(self, task: str | None, max_seq_length: int) -> dict[str, Any]:
+        """Returns what task.json and exports hold (see checkpoints.finetuned.save)."""
+        bilstm = {} if self.head == LINEAR else {"head": self.head, "lstm_units": self.lstm_units}
+        return {
+            "task": task,
+            "kind": self.kind,
+            "pair": self.pair,
+            "labels": None if self.labels is None else list(self.labels),
+            "num_choices": self.num_choices,
+            "max_seq_length": max_seq_length,
+            **self.settings,
+            **bilstm,
+        }
+
+    def build_model(self, encoder: keras.Model, seed: int | None = None) -> keras.Model:
+        """Returns the encoder with this head (see task_models)."""
+        number = len(self.labels or ())
+        return task_models.build(
+            self.kind, encoder, number, self.num_choices or 0, seed, self.head, self.lstm_units
+        )  # fmt: skip
+
+    # Learning.
+
+    @abc.abstractmethod
+    def examples(self, x: Any, y: Any) -> list[Any]:
+        """Returns the examples of what a user of the Keras models gave, without labels where y is None.
+
+        Raises:
+            UserError: a text or a label has another form.
+        """
+
+    @abc.abstractmethod
+    def featurize(self, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+        """Returns the examples as the model reads them, with targets if all of them have labels."""
+
+    def drawn(self, batch: tuple[Any, ...], keys: Sequence[int]) -> tuple[Any, ...]:
+        """Returns a padded batch with what is drawn at random in each epoch, by a key for each row."""
+        return batch
+
+    def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
+        """Returns what makes targets of a data set's labels, as TensorFlow operations; None if that takes Python.
+
+        Args:
+            spec: of the labels.
+            is_batched: whether the data set's elements are batches.
+        """
+        return None
+
+    @abc.abstractmethod
+    def loss(self) -> Any:
+        """Returns the Keras loss of logits, or losses by output, as the original's."""
+
+    def loss_weights(self) -> dict[str, float] | None:
+        """Returns the weights of several losses."""
+        return None
+
+    def keras_metrics(self) -> Any:
+        """Returns what fit shows beside the loss."""
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def blank_targets(self, tokens: int) -> dict[str, Array]:
+        """Returns targets of one row of so many tokens, all 0, as `featurize` makes them."""
+        raise NotImplementedError
+
+    def weights_by_class(self, class_weight: Mapping[Any, float]) -> Array:
+        """Returns the weight of each class, float32 [C]; classes that are not named weigh 1.
+
+        Args:
+            class_weight: by name or by number.
+
+        Raises:
+            UserError: an example is not of one class.
+        """
+        raise UserError(f"{self.kind.replace('_', ' ')} has no classes to weigh; leave out class_weight")
+
+    # Predictions.
+
+    def decode(self, outputs: Outputs, features: Features, examples: Sequence[Any]) -> Any:
+        """Returns a prediction for each example from the model's outputs for the features."""
+        raise NotImplementedError
+
+    def answers(self, predictions: Any) -> Any:
+        """Returns predictions in the form that `predict` of the Keras models gives."""
+        return predictions
+
+    def scores(self, predictions: Any, examples: Sequence[Any]) -> dict[str, float]:
+        """Returns scores by name; the examples must have labels."""
+        raise NotImplementedError
+
+    def outcomes(self, predictions: Any, examples: Sequence[Any]) -> list[Outcome]:
+        """Returns an Outcome for each example; the examples must have labels."""
+        raise NotImplementedError

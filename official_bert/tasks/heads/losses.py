@@ -1,0 +1,59 @@
+"""The losses of heads for which Keras has none.
+
+B batch, S sequence, C classes
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_bert.tasks.features import NO_LABEL
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class TaggingLoss(keras.losses.Loss):
+    """The cross-entropy of tags, averaged over the tokens that have one.
+
+    Keras averages what `call` returns over all tokens, and then over the replicas. Each token's loss is therefore
+    divided by the share of tokens that have a tag, over all replicas: after both averages what remains is the mean over
+    the tokens with a tag, whatever the number of replicas.
+
+    y_true is [B, S] int32, with NO_LABEL where there is no tag; y_pred is logits, [B, S, C]; `call` returns [B, S].
+    Weights are those of rows, [B] or [B, 1], or of tokens, [B, S].
+    """
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        # Keras would multiply weights [B] with losses [B, S] along the wrong axis.
+        return super().__call__(y_true, y_pred, None if sample_weight is None else by_token(sample_weight))
+
+    def token_losses(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
+        """Returns the loss of each token, 0 where it has no tag, and 1 where it has one: both float32 [B, S]."""
+        has_tag = keras.ops.cast(keras.ops.not_equal(y_true, NO_LABEL), "float32")
+        tags = keras.ops.maximum(keras.ops.cast(y_true, "int32"), 0)
+        losses = keras.losses.sparse_categorical_crossentropy(tags, y_pred, from_logits=True)  # [B, S]
+        return losses * has_tag, has_tag
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        losses, has_tag = self.token_losses(y_true, y_pred)
+        tagged_share = keras.ops.mean(has_tag)
+        context = tf.distribute.get_replica_context()
+        if context is not None and context.num_replicas_in_sync > 1:
+            tagged_share = context.all_reduce(tf.distribute.ReduceOp.MEAN, tagged_share)
+        return losses / keras.ops.maximum(tagged_share, 1e-9)
+
+
+def by_token(weights: Any) -> Any:
+    """Returns weights of rows, [B], as weights of their tokens, float32 [B, 1]; others stay as they are."""
+    weights = tf.cast(weights, tf.float32)
+    if weights.shape.rank is None:  # as where Keras has met both
+        return tf.reshape(weights, [tf.shape(weights)[0], -1])
+    return weights[:, None] if weights.shape.rank == 1 else weights
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class SquaredError(keras.losses.Loss):
+    """The squared errors of values, [B] and [B], one by one: Keras' own loss averages them before it weighs rows."""
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.square(y_pred - keras.ops.cast(y_true, y_pred.dtype))

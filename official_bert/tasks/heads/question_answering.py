@@ -1,0 +1,156 @@
+"""The head that answers questions by a span of their context (paper, sections 4.2 and 4.3)."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import keras
+import numpy as np
+
+from official_bert.errors import UserError
+from official_bert.modeling import task_models
+from official_bert.tasks import squad_scores
+from official_bert.tasks.features import Array, Features, Outputs
+from official_bert.tasks.heads import candidates, python_data
+from official_bert.tasks.heads.candidates import Candidate, Prediction
+from official_bert.tasks.heads.head import Head, Outcome
+from official_bert.tasks.heads.questions import (
+    END_LOGITS,
+    START_LOGITS,
+    Answer,
+    Limits,
+    Question,
+    cut_into_windows,
+    features_of,
+    windows_of,
+)
+from official_bert.tokenization.fast import FastTokenizer
+
+_OUTPUTS = (START_LOGITS, END_LOGITS)
+
+
+class TextAnswer(NamedTuple):
+    """An answer: the context's characters from `start` to `end`, and how likely it is among the candidates.
+
+    The text is empty, and start and end are 0, where there is no answer.
+    """
+
+    text: str
+    start: int
+    end: int
+    probability: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuestionAnsweringHead(Head):
+    """Answers that are part of a context. A prediction is the best candidates.
+
+    Attributes:
+        version_2: whether a context may hold no answer, as in SQuAD v2.0.
+        null_score_diff_threshold: by how much the score of "no answer" must be above that of the best answer.
+        doc_stride: tokens from one window of a long context to the next.
+        max_query_length: tokens of a question that are kept.
+        max_answer_length: tokens of the longest answer.
+        n_best_size: starts and ends that are looked at.
+    """
+
+    kind: ClassVar[str] = task_models.QUESTION_ANSWERING
+    perfect: ClassVar[float] = 100.0
+
+    pair: bool = True
+    version_2: bool = False
+    null_score_diff_threshold: float = 0.0
+    doc_stride: int = 128
+    max_query_length: int = 64
+    max_answer_length: int = 30
+    n_best_size: int = 20
+
+    @property
+    def best_metric(self) -> str:
+        return "best_f1" if self.version_2 else "f1"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "doc_stride": self.doc_stride,
+            "max_query_length": self.max_query_length,
+            "max_answer_length": self.max_answer_length,
+            "n_best_size": self.n_best_size,
+            "version_2": self.version_2,
+            "null_score_diff_threshold": self.null_score_diff_threshold,
+        }
+
+    def examples(self, x: Any, y: Any) -> list[Question]:
+        texts, contexts = python_data.as_pairs(x)
+        rows: list[Any] = [None] * len(texts) if y is None else python_data.as_list(y)
+        python_data.check_same_length(len(texts), rows, "y")
+        return [
+            Question(str(number), text, context, None if y is None else self._answers_from(row, number, context))
+            for number, (text, context, row) in enumerate(zip(texts, contexts, rows, strict=True))
+        ]
+
+    def _answers_from(self, answer: Any, number: int, context: str) -> tuple[Answer, ...]:
+        if answer is None or answer in ("", b""):
+            if not self.version_2:
+                raise UserError(f"y[{number}] is no answer; pass no_answer=True to the model to learn from such")
+            return ()
+        if isinstance(answer, str | bytes):
+            text = python_data.as_text(answer, f"y[{number}]")
+            start = context.find(text)
+        else:
+            text, start = python_data.as_text(answer[0], f"y[{number}]"), int(answer[1])
+        if start < 0 or context[start : start + len(text)] != text:
+            raise UserError(f"y[{number}] is {answer!r}, which the context does not have there")
+        return (Answer(text, start),)
+
+    def featurize(self, examples: Sequence[Question], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+        limits = Limits(max_seq_length, self.doc_stride, self.max_query_length)
+        return features_of(cut_into_windows(examples, tokenizer.exact, limits), examples)
+
+    def loss(self) -> dict[str, keras.losses.Loss]:
+        return {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in _OUTPUTS}
+
+    def loss_weights(self) -> dict[str, float]:
+        """Returns weights that make the loss the mean of the starts' and the ends', as in the original."""
+        return dict.fromkeys(_OUTPUTS, 0.5)
+
+    def keras_metrics(self) -> Any:
+        return {name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for name in _OUTPUTS}
+
+    def blank_targets(self, tokens: int) -> dict[str, Array]:
+        return {name: np.zeros(1, np.int32) for name in _OUTPUTS}
+
+    def decode(self, outputs: Outputs, features: Features, examples: Sequence[Question]) -> list[Prediction]:
+        return candidates.predict(
+            examples, windows_of(features), outputs[START_LOGITS], outputs[END_LOGITS], self.version_2,
+            self.n_best_size, self.max_answer_length,
+        )  # fmt: skip
+
+    def answers(self, predictions: Sequence[Prediction]) -> list[TextAnswer]:
+        return [TextAnswer(each.text, each.start, each.end, each.probability) for each in self.final(predictions)]
+
+    def final(self, predictions: Sequence[Prediction]) -> list[Candidate]:
+        """Returns what is answered to each question: the best candidate, or the empty one."""
+        return [each.answer(self.version_2, self.null_score_diff_threshold) for each in predictions]
+
+    def scores(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> dict[str, float]:
+        texts = {question.id: each.text for question, each in zip(examples, self.final(predictions), strict=True)}
+        if not self.version_2:
+            return squad_scores.score_version_1(examples, texts)
+        best = {question.id: each.best.text for question, each in zip(examples, predictions, strict=True)}
+        return squad_scores.score_version_2(examples, texts, null_odds(predictions, examples), best)
+
+    def outcomes(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> list[Outcome]:
+        outcomes = []
+        for question, candidate in zip(examples, self.final(predictions), strict=True):
+            expected = list(dict.fromkeys(answer.text for answer in question.answers or ())) or [""]
+            correct = any(squad_scores.exact_match(candidate.text, each) for each in expected)
+            shown = [each or "(no answer)" for each in (*expected, candidate.text)]
+            text = f"{question.text} ||| {question.context}"
+            outcomes.append(Outcome(text, " | ".join(shown[:-1]), shown[-1], correct, candidate.probability))
+        return outcomes
+
+
+def null_odds(predictions: Sequence[Prediction], questions: Sequence[Question]) -> dict[str, float]:
+    """Returns by how much "no answer" scores above the best answer, by the question's id."""
+    return {question.id: each.null_score_difference for question, each in zip(questions, predictions, strict=True)}

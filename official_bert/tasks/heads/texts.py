@@ -1,0 +1,437 @@
+"""Heads of whole texts and of pairs: one class, several classes, or a number (paper, section 4.1).
+
+E examples, R rows, C classes, T tokens
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from official_bert.errors import UserError
+from official_bert.modeling import task_models
+from official_bert.tasks import scores
+from official_bert.tasks.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length
+from official_bert.tasks.heads import python_data
+from official_bert.tasks.heads.head import Head, Outcome
+from official_bert.tasks.heads.losses import SquaredError
+from official_bert.tasks.heads.metrics import AbsoluteError
+from official_bert.tokenization.exact import CLS, SEP
+from official_bert.tokenization.fast import FastTokenizer
+from official_bert.tokenization.pairs import lengths_truncated_at_the_end
+
+
+@dataclasses.dataclass(frozen=True)
+class TextExample:
+    """A text or a pair, and what is known of it.
+
+    Attributes:
+        id: what the file calls it, or its number.
+        text_a: the text, or the first one.
+        text_b: the second one, or None.
+        label: the number of its class; a tuple of such numbers for multi_label; a number for regression; None where it
+            is not known.
+    """
+
+    id: str
+    text_a: str
+    text_b: str | None = None
+    label: Any = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextHead(Head):
+    """What the heads of whole texts share.
+
+    A prediction is float64, [C] or []; a label is as in TextExample.
+
+    Attributes:
+        doc_stride: see `featurize`.
+    """
+
+    doc_stride: int | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"doc_stride": self.doc_stride} if self.doc_stride else {}
+
+    def examples(self, x: Any, y: Any) -> list[TextExample]:
+        first, second = python_data.as_pairs(x) if self.pair else (python_data.as_texts(x), None)
+        labels = [None] * len(first) if y is None else self.labels_from(y)
+        python_data.check_same_length(len(first), labels, "y")
+        return [
+            TextExample(str(number), text, None if second is None else second[number], labels[number])
+            for number, text in enumerate(first)
+        ]
+
+    @abc.abstractmethod
+    def labels_from(self, y: Any) -> list[Any]:
+        """Returns labels from what a user gave as y."""
+
+    def featurize(self, examples: Sequence[TextExample], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+        features = featurize(examples, tokenizer, max_seq_length, self.doc_stride)
+        labels = [example.label for example in examples]
+        if not labels or any(label is None for label in labels):
+            return features
+        return dataclasses.replace(features, targets={LABELS: self.targets(labels)[features.details[EXAMPLE]]})
+
+    def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
+        is_simple = isinstance(spec, tf.TensorSpec) and spec.shape.rank == int(is_batched)
+        if self.doc_stride or not is_simple:
+            return None
+        if spec.dtype == tf.string:
+            raise UserError("the data set's labels are strings; expected numbers")
+        return lambda y: y
+
+    @abc.abstractmethod
+    def targets(self, labels: Sequence[Any]) -> Array:
+        """Returns labels as the loss reads them, [E, ...]."""
+
+    def decode(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> Array:
+        """Returns predictions: the logits of each example's windows are averaged, and become probabilities."""
+        return self.activated(pooled(outputs, features, len(examples)))
+
+    @abc.abstractmethod
+    def activated(self, logits: Array) -> Array:
+        """Returns predictions from the logits of examples."""
+
+    @abc.abstractmethod
+    def predicted_labels(self, predictions: Array) -> list[Any]:
+        """Returns the labels of predictions."""
+
+    @abc.abstractmethod
+    def name_of(self, label: Any) -> str:
+        """Returns a label as people read it."""
+
+    def certainty(self, prediction: Any) -> float | None:
+        """Returns the probability of the predicted label; None where there is none."""
+        return float(max(prediction))
+
+    def outcomes(self, predictions: Array, examples: Sequence[TextExample]) -> list[Outcome]:
+        outcomes = []
+        labels = self.predicted_labels(predictions)
+        for label, prediction, example in zip(labels, predictions, examples, strict=True):
+            text = example.text_a if example.text_b is None else f"{example.text_a} ||| {example.text_b}"
+            expected, predicted = self.name_of(example.label), self.name_of(label)
+            outcomes.append(Outcome(text, expected, predicted, expected == predicted, self.certainty(prediction)))
+        return outcomes
+
+    # Distillation: what a teacher's answers are learned by.
+
+    @abc.abstractmethod
+    def soft_targets(self, targets: Array, classes: int) -> Array:
+        """Returns the labels of rows as a teacher would answer them: probabilities or values, [R, C]."""
+
+    @abc.abstractmethod
+    def soft_loss(self, targets: Any, logits: Any) -> Any:
+        """Returns the loss of each row, [B], of probabilities or values [B, C] and logits [B, C]."""
+
+    @abc.abstractmethod
+    def soft_answers(self, logits: Any) -> Any:
+        """Returns probabilities or values, [B, C], from a teacher's logits, [B, C]."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassificationHead(TextHead):
+    """One class of several. A label is a number, a prediction probabilities.
+
+    Attributes:
+        labels: the classes' names.
+    """
+
+    kind: ClassVar[str] = task_models.CLASSIFICATION
+    best_metric: ClassVar[str] = "accuracy"
+    has_one_class: ClassVar[bool] = True
+
+    labels: tuple[str, ...] = ()
+
+    def labels_from(self, y: Any) -> list[int]:
+        return python_data.numbers_of(python_data.as_list(y), self.labels)
+
+    def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
+        is_simple = isinstance(spec, tf.TensorSpec) and spec.shape.rank == int(is_batched)
+        if self.doc_stride or not is_simple or spec.dtype != tf.string:
+            return super().graph_labels(spec, is_batched)
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(tf.constant(self.labels), tf.range(len(self.labels))), default_value=-1
+        )
+
+        def lookup(y: Any) -> Any:
+            numbers = table.lookup(y)
+            known = f"a label of the data set is none of {', '.join(self.labels)}"
+            with tf.control_dependencies([tf.debugging.assert_non_negative(numbers, known)]):
+                return tf.identity(numbers)
+
+        return lookup
+
+    def targets(self, labels: Sequence[int]) -> Array:
+        return np.array(labels, np.int32)
+
+    def blank_targets(self, tokens: int) -> dict[str, Array]:
+        return {LABELS: np.zeros(1, np.int32)}
+
+    def loss(self) -> keras.losses.Loss:
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def weights_by_class(self, class_weight: Mapping[Any, float]) -> Array:
+        return python_data.weights_by_class(class_weight, self.labels)
+
+    def activated(self, logits: Array) -> Array:
+        return softmax(logits)
+
+    def predicted_labels(self, predictions: Array) -> list[int]:
+        return [int(number) for number in np.argmax(predictions, axis=-1)]
+
+    def name_of(self, label: int) -> str:
+        return self.labels[label]
+
+    def scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
+        predicted, expected = self.predicted_labels(predictions), [example.label for example in examples]
+        return {
+            "accuracy": scores.accuracy(predicted, expected),
+            "f1_macro": scores.f1(predicted, expected, average="macro"),
+            "matthews_correlation": scores.matthews(predicted, expected),
+        }
+
+    def soft_targets(self, targets: Array, classes: int) -> Array:
+        return np.asarray(np.eye(classes)[targets])
+
+    def soft_loss(self, targets: Any, logits: Any) -> Any:
+        return keras.losses.categorical_crossentropy(targets, logits, from_logits=True)
+
+    def soft_answers(self, logits: Any) -> Any:
+        return ops.softmax(logits)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiLabelHead(TextHead):
+    """Any number of classes. A label is a tuple of numbers, a prediction the probability of each class by itself.
+
+    Attributes:
+        labels: the classes' names.
+    """
+
+    kind: ClassVar[str] = task_models.MULTI_LABEL
+    best_metric: ClassVar[str] = "f1_micro"
+
+    labels: tuple[str, ...] = ()
+
+    def labels_from(self, y: Any) -> list[tuple[int, ...]]:
+        return [self._label_from(row, f"y[{number}]") for number, row in enumerate(python_data.as_list(y))]
+
+    def _label_from(self, row: Any, name: str) -> tuple[int, ...]:
+        """The numbers of a text's classes, from names or numbers, or from an array of 0 and 1 for each class."""
+        is_array = isinstance(row, np.ndarray) and row.dtype.kind in "biuf"
+        is_list = isinstance(row, Iterable) and not isinstance(row, str | bytes)
+        if not is_list or (is_array and row.shape != (len(self.labels),)):
+            raise UserError(
+                f"{name} is {row!r}; expected a list of names or numbers, or an array of 0 and 1 for each of "
+                f"{', '.join(self.labels)}"
+            )
+        return tuple(np.flatnonzero(row).tolist() if is_array else python_data.numbers_of(row, self.labels, name))
+
+    def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
+        is_array = isinstance(spec, tf.TensorSpec) and spec.dtype != tf.string
+        is_simple = is_array and spec.shape[int(is_batched) :] == (len(self.labels),)
+        return (lambda y: y) if is_simple and not self.doc_stride else None
+
+    def targets(self, labels: Sequence[Sequence[int]]) -> Array:
+        """Returns rows of 0 and 1, float32 [E, C]."""
+        rows = np.zeros((len(labels), len(self.labels)), np.float32)
+        for row, chosen in zip(rows, labels, strict=True):
+            row[list(chosen)] = 1.0
+        return rows
+
+    def blank_targets(self, tokens: int) -> dict[str, Array]:
+        return {LABELS: np.zeros((1, len(self.labels)), np.float32)}
+
+    def loss(self) -> keras.losses.Loss:
+        return keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def keras_metrics(self) -> Any:
+        return [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)]
+
+    def weights_by_class(self, class_weight: Mapping[Any, float]) -> Array:
+        raise UserError("with multi_label a text has no one class to weigh; leave out class_weight")
+
+    def activated(self, logits: Array) -> Array:
+        return np.asarray(1.0 / (1.0 + np.exp(-logits)))
+
+    def predicted_labels(self, predictions: Array) -> list[tuple[int, ...]]:
+        return [tuple(np.flatnonzero(row > 0.5).tolist()) for row in predictions]
+
+    def name_of(self, label: Sequence[int]) -> str:
+        return ", ".join(self.labels[number] for number in label) or "(none)"
+
+    def certainty(self, prediction: Any) -> float:
+        """Returns the probability of the least certain decision."""
+        return float(min(np.maximum(prediction, 1.0 - prediction)))
+
+    def scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
+        predicted, expected = self.predicted_labels(predictions), [example.label for example in examples]
+        rows, expected_rows = self.targets(predicted), self.targets(expected)
+        return {
+            "f1_micro": scores.f1(rows, expected_rows, average="micro"),
+            "f1_macro": scores.f1(rows, expected_rows, average="macro"),
+            "exact_match": float(np.mean([a == b for a, b in zip(predicted, expected, strict=True)])),
+        }
+
+    def soft_targets(self, targets: Array, classes: int) -> Array:
+        return targets
+
+    def soft_loss(self, targets: Any, logits: Any) -> Any:
+        return keras.losses.binary_crossentropy(targets, logits, from_logits=True)
+
+    def soft_answers(self, logits: Any) -> Any:
+        return ops.sigmoid(logits)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RegressionHead(TextHead):
+    """A number, such as STS-B's: label and prediction."""
+
+    kind: ClassVar[str] = task_models.REGRESSION
+    best_metric: ClassVar[str] = "pearson"
+    is_value: ClassVar[bool] = True
+
+    def labels_from(self, y: Any) -> list[float]:
+        values = [float(value) for value in python_data.as_list(y)]
+        wrong = next((number for number, value in enumerate(values) if not np.isfinite(value)), None)
+        if wrong is not None:
+            raise UserError(f"y[{wrong}] is {values[wrong]}; expected a finite number")
+        return values
+
+    def targets(self, labels: Sequence[float]) -> Array:
+        return np.array(labels, np.float32)
+
+    def blank_targets(self, tokens: int) -> dict[str, Array]:
+        return {LABELS: np.zeros(1, np.float32)}
+
+    def loss(self) -> keras.losses.Loss:
+        return SquaredError()
+
+    def keras_metrics(self) -> Any:
+        return [AbsoluteError()]
+
+    def activated(self, logits: Array) -> Array:
+        return logits
+
+    def predicted_labels(self, predictions: Array) -> list[float]:
+        return [float(value) for value in predictions]
+
+    def name_of(self, label: float) -> str:
+        return f"{label:.3f}"
+
+    def certainty(self, prediction: Any) -> None:
+        return None
+
+    def scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
+        predicted, expected = np.asarray(predictions), np.array([example.label for example in examples])
+        return {
+            "pearson": scores.pearson(predicted, expected),
+            "spearman": scores.spearman(predicted, expected),
+            "mean_absolute_error": float(np.abs(predicted - expected).mean()),
+        }
+
+    def soft_targets(self, targets: Array, classes: int) -> Array:
+        return targets[:, None]
+
+    def soft_loss(self, targets: Any, logits: Any) -> Any:
+        return ops.square(logits[:, 0] - targets[:, 0])
+
+    def soft_answers(self, logits: Any) -> Any:
+        return logits
+
+
+def featurize(
+    examples: Sequence[TextExample],
+    tokenizer: FastTokenizer,
+    max_seq_length: int,
+    doc_stride: int | None = None,
+) -> Features:
+    """Returns [CLS] a [SEP] or [CLS] a [SEP] b [SEP] of each example, without targets, cut as the original cuts them.
+
+    As in the original, a second text without tokens counts as none: [CLS] a [SEP].
+
+    Args:
+        examples: either all have two texts, or none.
+        tokenizer: for their texts.
+        max_seq_length: of a sequence, in tokens.
+        doc_stride: None cuts what is too long. A number makes windows of it, each that many tokens after the one
+            before: windows over the text, or over the second text with the first one in each window.
+
+    Raises:
+        UserError: there is no room for a token, or the windows leave some out.
+    """
+    pair = bool(examples) and examples[0].text_b is not None
+    check_length(max_seq_length, 4 if pair else 3)
+    ids_a, splits_a = tokenizer.encode([example.text_a for example in examples])
+    ids_b, splits_b = tokenizer.encode([example.text_b or "" for example in examples])
+    lengths_a, lengths_b = np.diff(splits_a), np.diff(splits_b)
+    numbers = np.arange(len(examples))
+    starts_a, starts_b = splits_a[:-1], splits_b[:-1]
+    room = max_seq_length - np.where(lengths_b > 0, 3, 2)  # [E], without [CLS] and one or two [SEP]
+    if doc_stride is None:
+        lengths_a, lengths_b = lengths_truncated_at_the_end(lengths_a, lengths_b, room)
+    elif pair:
+        lengths_a = np.minimum(lengths_a, room // 2)
+        numbers, offsets, lengths_b = _windows(lengths_b, room - lengths_a, doc_stride)
+        starts_a, lengths_a, starts_b = starts_a[numbers], lengths_a[numbers], starts_b[numbers] + offsets
+    else:
+        numbers, offsets, lengths_a = _windows(lengths_a, room, doc_stride)
+        starts_a, starts_b, lengths_b = starts_a[numbers] + offsets, starts_b[numbers], lengths_b[numbers]
+    cls, sep = tokenizer.exact.convert_tokens_to_ids([CLS, SEP])
+    ends_a = lengths_a + 2  # of [CLS] a [SEP]
+    has_b = lengths_b > 0
+    lengths = ends_a + lengths_b + has_b
+    splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    first, last = splits[:-1], splits[1:] - 1
+    ids = np.empty(splits[-1], np.int32)
+    ids[first] = cls
+    ids[first + ends_a - 1] = sep
+    ids[last] = sep
+    ids[_ranges(first + 1, lengths_a)] = ids_a[_ranges(starts_a, lengths_a)]
+    segment_ids = np.zeros_like(ids)
+    if pair:
+        ids[_ranges(first + ends_a, lengths_b)] = ids_b[_ranges(starts_b, lengths_b)]
+        segment_ids[_ranges(first + ends_a, lengths_b + has_b)] = 1
+    return Features(ids, segment_ids, splits, {}, {EXAMPLE: numbers})
+
+
+def _windows(lengths: Array, room: Array, stride: int) -> tuple[Array, Array, Array]:
+    """Returns the text's number, the offset and the length of each window; every text has one, an empty one too."""
+    if (room < stride).any():
+        raise UserError(f"doc_stride is {stride}, but only {room.min()} tokens of the text fit in a window; lower it")
+    counts = 1 + np.maximum(0, -(-(lengths - room) // stride))
+    numbers = np.repeat(np.arange(len(lengths)), counts)
+    offsets = stride * _ranges(np.zeros_like(counts), counts)
+    return numbers, offsets, np.minimum(room[numbers], lengths[numbers] - offsets)
+
+
+def _ranges(starts: Array, lengths: Array) -> Array:
+    """Returns start, start + 1, ... of each range, one range after the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def pooled(outputs: Outputs, features: Features, examples: int) -> Array:
+    """Returns the mean of the logits of each example's windows: float64 [E, C], or [E] for regression."""
+    if not len(outputs):
+        return np.empty(0)
+    logits = np.asarray(np.stack(outputs), np.float64)
+    numbers = features.details[EXAMPLE]
+    sums = np.zeros((examples, *logits.shape[1:]))
+    np.add.at(sums, numbers, logits)
+    counts = np.bincount(numbers, minlength=examples)
+    return np.asarray(sums / counts.reshape(-1, *[1] * (logits.ndim - 1)))
+
+
+def softmax(logits: Array) -> Array:
+    """Returns the probabilities of the last axis."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))

@@ -1,0 +1,32 @@
+"""What tasks of whole texts and of pairs share: the table of their predictions."""
+
+import os
+from collections.abc import Sequence
+
+from official_bert.tasks.features import Array
+from official_bert.tasks.heads.texts import TextExample, TextHead
+from official_bert.tasks.task import Task
+from official_bert.utils import files
+
+
+class TextTask(Task):
+    """A task of whole texts or pairs."""
+
+    head: TextHead
+
+    def write_predictions(
+        self, folder: str, split: str, predictions: Array, examples: Sequence[TextExample]
+    ) -> list[str]:
+        """Writes predictions_<split>.tsv: id, prediction, what was expected, and the probability of each class."""
+        head = self.head
+        classes = head.labels or ()
+        columns = ["id", "prediction", "expected", *(f"probability of {name}" for name in classes)]
+        rows = ["\t".join(columns)]
+        for example, label, row in zip(examples, head.predicted_labels(predictions), predictions, strict=True):
+            expected = "" if example.label is None else head.name_of(example.label)
+            probabilities = [f"{value:.6f}" for value in row] if classes else []
+            cells = [example.id, head.name_of(label), expected, *probabilities]
+            rows.append("\t".join(" ".join(cell.split()) for cell in cells))
+        path = os.path.join(folder, f"predictions_{split}.tsv")
+        files.write_text(path, "\n".join(rows) + "\n")
+        return [path]
