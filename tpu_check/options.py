@@ -85,6 +85,8 @@ class FineTuningStepOptions:
     train_batch_size: int | None = _as_in(FineTuningOptions, "train_batch_size")
     eval_batch_size: int = _as_in(FineTuningOptions, "eval_batch_size")
     dtype: str = _as_in(FineTuningOptions, "dtype")
+    gradient_accumulation_steps: int = _as_in(FineTuningOptions, "gradient_accumulation_steps")
+    rematerialize: bool = _as_in(FineTuningOptions, "rematerialize")
     freeze: list[str] = _as_in(FineTuningOptions, "freeze")
     layer_decay: float = _as_in(FineTuningOptions, "layer_decay")
 

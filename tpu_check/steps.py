@@ -16,18 +16,19 @@ from tensorflow.python.ops import resource_variable_ops
 
 from official_bert.data import packing, record_schema
 from official_bert.errors import UserError
-from official_bert.finetuning import batches
-from official_bert.finetuning.initial_model import InitialModel
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
-from official_bert.modeling import task_models
+from official_bert.learning import batches
+from official_bert.learning.initial_model import InitialModel
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import DTYPES
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.tasks.all_tasks import make_task
+from official_bert.tasks.features import Features, from_rows
+from official_bert.tasks.heads.head import Head
 from official_bert.tasks.options import TableOptions, options_class
-from official_bert.tasks.task import LABELS, Features, Task, from_rows
+from official_bert.tasks.task import Task
 from official_bert.utils import files
 from tpu_check.options import (
     FineTuningStepOptions,
@@ -165,18 +166,19 @@ def finetuning_steps(
         options: of every task, with the task's defaults in place of None.
         task_options: of this one.
     """
-    task = task_of(task_name, task_options)
+    head = task_of(task_name, task_options).head
     with without_values() as strategy:
         training = TrainingConfig(
             train_batch_size=options.train_batch_size or 0, learning_rate=RATE, num_steps=STEPS,
             steps_per_epoch=STEPS, warmup_proportion=0.1, eval_steps=STEPS,
             max_seq_length=options.max_seq_length or 0, random_seed=0, freeze=tuple(options.freeze),
             layer_decay=options.layer_decay, dtype=DTYPES[options.dtype],
+            micro_batches=options.gradient_accumulation_steps, rematerialize=options.rematerialize,
         )  # fmt: skip
-        trainer = Trainer(task, InitialModel(config, "", True, {}), training, strategy=strategy, is_compiled=True)
+        trainer = Trainer(head, InitialModel(config, "", True, {}), training, strategy=strategy, is_compiled=True)
 
     def steps_of(length: int) -> tuple[int, ReplicaStep, ReplicaStep]:
-        features = features_like(task, length)
+        features = features_like(head, length)
 
         def arguments(batch: int) -> tuple[Any, ...]:
             of_batch = batches.padded_batch(features, np.zeros(batch, np.int64), length, buckets=(length,))
@@ -187,7 +189,13 @@ def finetuning_steps(
 
         return (
             length,
-            ReplicaStep(f"training step of length {length}", trainer.replica_step, strategy, arguments),
+            ReplicaStep(
+                f"training step of length {length}",
+                trainer.replica_step,
+                strategy,
+                arguments,
+                repeats=options.gradient_accumulation_steps,
+            ),
             ReplicaStep(f"prediction of length {length}", forward, strategy, lambda batch: arguments(batch)[:1]),
         )
 
@@ -206,20 +214,11 @@ def task_of(name: str, options: TaskStepOptions) -> Task:
     return make_task(name, options_class(name)(**fields), labels)  # type: ignore[arg-type]
 
 
-def features_like(task: Task, length: int) -> Features:
-    """Returns a row of zeros as the task makes rows, of that length, with targets."""
-    choices, labels = task.num_choices or 1, len(task.labels or ())
-    targets: dict[str, Any] = {LABELS: np.zeros(1, np.int32)}
-    if task.kind == task_models.MULTI_LABEL:
-        targets = {LABELS: np.zeros((1, labels), np.float32)}
-    elif task.kind == task_models.REGRESSION:
-        targets = {LABELS: np.zeros(1, np.float32)}
-    elif task.kind == task_models.TAGGING:
-        targets = {LABELS: np.zeros(length, np.int32)}
-    elif task.kind == task_models.QUESTION_ANSWERING:
-        targets = {name: np.zeros(1, np.int32) for name in ("start_logits", "end_logits")}
+def features_like(head: Head, length: int) -> Features:
+    """Returns a row of zeros as the head makes rows, of that length, with targets."""
+    choices = head.num_choices or 1
     zeros = [np.zeros(length, np.int32)] * choices
-    return from_rows(zeros, zeros, targets, {}, choices)
+    return from_rows(zeros, zeros, head.blank_targets(length), {}, choices)
 
 
 def _without_value(_: Any, **given: Any) -> Any:

@@ -19,28 +19,12 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.export.options import DYNAMIC_INT8, LITERT, ONNX, PortableOptions
 from official_bert.export.saved_model import Source, read_source
-from official_bert.finetuning.trainer import predict
+from official_bert.learning.predictor import predict
 from official_bert.modeling import task_models
 from official_bert.modeling.choices import LINEAR
-from official_bert.tasks import multiple_choice, squad
-from official_bert.tasks.all_tasks import make_task
-from official_bert.tasks.glue import GlueTask
-from official_bert.tasks.multiple_choice_task import MultipleChoiceTask
-from official_bert.tasks.options import (
-    CODAH,
-    GLUE,
-    TABLE,
-    GlueOptions,
-    MultipleChoiceOptions,
-    SquadOptions,
-    SquadV2Options,
-    TableOptions,
-)
-from official_bert.tasks.squad_task import SquadTask
-from official_bert.tasks.task import DEV, Task
+from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import extras, files
-from official_bert.utils.bad_rows import BadRows
 
 Array = npt.NDArray[Any]
 Run = Callable[[dict[str, Array]], dict[str, Array]]
@@ -65,9 +49,9 @@ def export(options: PortableOptions) -> str:
         raise UserError(
             f"{options.model_dir} has a BiLSTM, whose loop LiteRT's converter refuses; pass --format={ONNX}"
         )
-    task, examples = _examples(options, source)
+    task, examples = read_evaluation_file(source.task_spec, options.eval_file)
     length = source.task_spec["max_seq_length"]
-    features = task.featurize(examples, FastTokenizer.of(source.tokenizer), length)
+    features = task.head.featurize(examples, FastTokenizer.of(source.tokenizer), length)
 
     def score(run: Run) -> float:
         def forward(inputs: dict[str, tf.Tensor]) -> Any:
@@ -75,7 +59,7 @@ def export(options: PortableOptions) -> str:
             return outputs.get(_LOGITS, outputs)
 
         outputs = predict(forward, features, 1, length)
-        return task.metrics(task.decode(outputs, features, examples), examples)[task.best_metric]
+        return task.metrics(task.head.decode(outputs, features, examples), examples)[task.best_metric]
 
     name = MODEL_FILES[options.format]
     with files.folder_written_whole(options.output_dir) as folder:
@@ -84,7 +68,7 @@ def export(options: PortableOptions) -> str:
         call = _traced(source, batch=1)
         before = score(lambda features: call(**features))
         after = score(RUNNERS[options.format](path))
-        if (before - after) / task.perfect > options.max_loss:
+        if (before - after) / task.head.perfect > options.max_loss:
             raise UserError(
                 f"the {options.quantization} {options.format} model loses {before - after:.4f} (from {before:.4f} to "
                 f"{after:.4f}) on {options.eval_file}, more than --max_loss={options.max_loss}; nothing is written"
@@ -104,24 +88,6 @@ def export(options: PortableOptions) -> str:
         files.write_text(os.path.join(folder, REPORT_FILE), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
         line = f"{task.best_metric} {before:.4f} before, {after:.4f} after, on {len(examples)} examples"
     return f"written {os.path.join(options.output_dir, name)}: {line}"
-
-
-def _examples(options: PortableOptions, source: Source) -> tuple[Task, list[Any]]:
-    """The task of the model, and the examples to measure it on."""
-    spec = source.task_spec
-    if source.kind == task_models.QUESTION_ANSWERING:
-        squad_options = SquadV2Options() if spec["version_2"] else SquadOptions()
-        questions = squad.read(options.eval_file, spec["version_2"], for_training=False, bad_rows=BadRows())
-        return SquadTask(squad_options.with_trained(spec)), questions
-    if source.kind == task_models.MULTIPLE_CHOICE:
-        return MultipleChoiceTask(CODAH, MultipleChoiceOptions()), multiple_choice.read(options.eval_file, BadRows())
-    pair_column = "text_pair" if spec["pair"] and "table" not in spec else None  # a table's own columns are remembered
-    table = TableOptions(eval_file=options.eval_file, text_pair_column=pair_column).with_trained(spec)
-    task = make_task(TABLE, table, spec["labels"])
-    examples = task.read(DEV, BadRows())
-    if spec["task"] in GLUE:  # that task's own scores
-        task = GlueTask(spec["task"], GlueOptions(doc_stride=spec.get("doc_stride")))
-    return task, examples
 
 
 def convert(source: Source, format_name: str, quantized: bool, path: str) -> None:
@@ -170,7 +136,8 @@ def _erfc_to_onnx(graph: Any, node: Any, name: str, args: Any) -> None:
 
 def _inner_shape(source: Source) -> list[int]:
     """What an input has between B and S."""
-    return [source.task_spec["num_choices"]] if source.kind == task_models.MULTIPLE_CHOICE else []
+    choices = source.task_spec["num_choices"]
+    return [] if choices is None else [choices]
 
 
 def _traced(source: Source, batch: int | None) -> Any:

@@ -18,8 +18,9 @@ from official_bert.checkpoints import checksums, finetuned, loading, named_model
 from official_bert.checkpoints.checkpoint import MASKED_LM, VOCAB_FILE, Checkpoint
 from official_bert.errors import UserError
 from official_bert.export import tf_hub, warmup
+from official_bert.export.all_text_models import text_model
 from official_bert.export.options import SavedModelOptions
-from official_bert.export.text_models import ENCODER, FILL_MASK, TextModel
+from official_bert.export.text_models import ENCODER, FILL_MASK
 from official_bert.inference import exports
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -147,21 +148,21 @@ def next_version(export_dir: str) -> int:
 
 def write(source: Source, folder: str) -> None:
     """Writes the SavedModel with all that belongs to it into a folder."""
-    text_model = TextModel(source.model, source.tokenizer, source.kind, source.task_spec)
+    functions = text_model(source.model, source.tokenizer, source.kind, source.task_spec)
     module = tf.Module()
     # The bare variables: Keras' objects would want Keras where the export is loaded.
     module.model_variables = [variable.value for variable in source.model.variables]
-    signatures = text_model.signatures()
+    signatures = functions.signatures()
     with tempfile.TemporaryDirectory() as local:
         vocab_file = os.path.join(local, VOCAB_FILE)
         files.write_text(vocab_file, source.vocab)
         module.vocabulary = tf.saved_model.Asset(vocab_file)
         tf.saved_model.save(module, folder, signatures=signatures)
-    metadata = export_metadata(source, list(text_model.inputs))
+    metadata = export_metadata(source, list(functions.inputs))
     files.write_text(
         os.path.join(folder, exports.METADATA_FILE), json.dumps(metadata, indent=1, ensure_ascii=False) + "\n"
     )
-    files.write_bytes(os.path.join(folder, exports.WARMUP_FILE), warmup.warmup_requests(text_model.inputs))
+    files.write_bytes(os.path.join(folder, exports.WARMUP_FILE), warmup.warmup_requests(functions.inputs))
     checksums.write(folder, [os.path.relpath(path, folder) for path in exports.files_of(folder)], {})
 
 

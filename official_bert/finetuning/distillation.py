@@ -48,6 +48,13 @@ class DistillationLoss(keras.losses.Loss):
         return share * soft + (1 - share) * self._head.soft_loss(labels, logits)
 
 
+def text_head(task: Task) -> TextHead:
+    """Returns the head of a task, which a teacher can teach; raises a UserError for others."""
+    if not isinstance(task.head, TextHead):
+        raise UserError(f"--teacher is for tasks of whole texts; {task.name} is {task.head.kind}")
+    return task.head
+
+
 def with_teacher(
     task: Task,
     examples: Sequence[Any],
@@ -73,9 +80,7 @@ def with_teacher(
     Raises:
         UserError: the teacher is of another task, or labels are missing.
     """
-    head = task.head
-    if not isinstance(head, TextHead):
-        raise UserError(f"--teacher is for tasks of whole texts; {task.name} is {head.kind}")
+    head = text_head(task)
     with strategy.scope() if strategy else contextlib.nullcontext():
         teacher = finetuned.load(folder)
     expected = task.task_spec(0)

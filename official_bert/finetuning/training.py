@@ -12,7 +12,7 @@ from official_bert.checkpoints import finetuned, run_checkpoints
 from official_bert.errors import UserError
 from official_bert.finetuning.class_weights import row_weights
 from official_bert.finetuning.data import RunData
-from official_bert.finetuning.distillation import DistillationLoss, with_teacher
+from official_bert.finetuning.distillation import DistillationLoss, text_head, with_teacher
 from official_bert.finetuning.feature_cache import digest
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
@@ -66,7 +66,7 @@ def train(
         features = with_teacher(
             task, examples, features, options.teacher, options.teacher_weight, options.eval_batch_size, strategy
         )
-        loss_function = DistillationLoss(task.head, options.temperature, options.teacher_weight)
+        loss_function = DistillationLoss(text_head(task), options.temperature, options.teacher_weight)
     if not features.targets:
         raise UserError(f"the examples to train {task.name} on have no labels")
     held_out = {split: data.read(split) for split in task.eval_splits}

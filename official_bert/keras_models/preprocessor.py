@@ -9,8 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_bert.export.text_models import TextModel as GraphModel
-from official_bert.modeling.task_models import CLASSIFICATION
+from official_bert.export.text_models import ClassificationModel
 from official_bert.tokenization.exact import FullTokenizer
 
 
@@ -53,8 +52,8 @@ class Preprocessor(keras.layers.Layer):
         tokenizer = FullTokenizer.from_vocab(vocab, do_lower_case)
         task_spec = {"max_seq_length": max_seq_length, "labels": ()}
         with tf.init_scope():  # made within `dataset.map`, the tables would belong to the graph of that map alone
-            self._single = GraphModel(keras.Model(), tokenizer, CLASSIFICATION, {**task_spec, "pair": False})
-            self._pair = GraphModel(keras.Model(), tokenizer, CLASSIFICATION, {**task_spec, "pair": True})
+            self._single = ClassificationModel(keras.Model(), tokenizer, {**task_spec, "pair": False})
+            self._pair = ClassificationModel(keras.Model(), tokenizer, {**task_spec, "pair": True})
 
     def call(self, inputs: Any) -> dict[str, Any]:
         if isinstance(inputs, Mapping):

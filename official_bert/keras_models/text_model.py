@@ -84,6 +84,8 @@ class TextModel(keras.Model):
     _predictor: Predictor | None = None
     _bert_optimizer: _BertOptimizer | None = None  # where a user's own optimizer is not compiled
     _micro_batches, _rematerialize = 1, False
+    train_function: Any
+    test_function: Any
 
     def __init__(
         self,
@@ -168,7 +170,8 @@ class TextModel(keras.Model):
         spec = initial.task_spec if initial.task_spec and initial.task_spec["kind"] in cls.kinds else None
         if spec is not None:
             settings = {"max_seq_length": spec["max_seq_length"], **cls._settings_of(spec), **settings}
-        model = cls(initial.config, initial.vocab, do_lower_case=initial.do_lower_case, **settings)
+        make: Any = cls  # whose own __init__ makes the head
+        model: Self = make(initial.config, initial.vocab, do_lower_case=initial.do_lower_case, **settings)
         if spec is not None and same_head(spec, model.head):
             model.set_weights(finetuned.load(initial.folder).model.get_weights())
             has_head = True
@@ -428,7 +431,8 @@ class TextModel(keras.Model):
             self.test_function = fit_steps.on_all_replicas(self, self.test_step)
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        loss, count = self._step(*keras.utils.unpack_x_y_sample_weight(data), self._update_metrics)
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        loss, count = self._step(x, y, weights, self._update_metrics)
         return self._logs_with(loss, count)
 
     def test_step(self, data: Any) -> dict[str, Any]:

@@ -22,10 +22,12 @@ class AllReduceClipMixin:
         clips_rows: whether a sparse gradient is clipped by its rows, those of equal ids added up, before it is made
             dense: a table of word pieces is much larger than what a batch reads of it. For one replica and graphs that
             XLA does not compile, as the number of rows is not known in advance.
+        uses_kernel: whether a kernel of TensorFlow's changes the weights, where the optimizer has one (see BertAdamW).
     """
 
     clip_norm: float | None
     clips_rows = False
+    uses_kernel = False
     loss_scale: DynamicLossScale | None = None
 
     @property

@@ -87,8 +87,10 @@ class Head(abc.ABC):
     def from_task_spec(cls, spec: Mapping[str, Any]) -> Self:
         """Returns the head of a fine-tuned model by its task.json."""
         names = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value
-                      for name, value in spec.items() if name in names})  # fmt: skip
+        settings: dict[str, Any] = {name: value for name, value in spec.items() if name in names}
+        if settings.get("labels") is not None:
+            settings["labels"] = tuple(settings["labels"])
+        return cls(**settings)
 
     def task_spec(self, task: str | None, max_seq_length: int) -> dict[str, Any]:
         """Returns what task.json and exports hold (see checkpoints.finetuned.save)."""
