@@ -1,4 +1,4 @@
-"""Folders of runs that earlier code made: their models answer as they did, what was stopped goes on, losses are equal."""
+"""Folders of runs of earlier code: their models answer as they did, what was stopped goes on, losses are the same."""
 
 import json
 import pathlib

@@ -27,9 +27,9 @@ def numbers_and_rest(value: Any) -> tuple[list[float], Any]:
     if isinstance(value, float):
         return [value], None
     if isinstance(value, dict | list):
-        keys = list(value) if isinstance(value, dict) else range(len(value))
-        parts = [numbers_and_rest(value[key]) for key in keys]
-        return [number for numbers, _ in parts for number in numbers], list(zip(keys, [rest for _, rest in parts]))
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        parts = [(key, *numbers_and_rest(each)) for key, each in items]
+        return [number for _, numbers, _ in parts for number in numbers], [(key, rest) for key, _, rest in parts]
     return [], value
 
 
