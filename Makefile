@@ -57,12 +57,12 @@ test-slow: .venv/development
 
 # Breaks one line at a time and expects tests to fail: an hour or so on two cores. MUTATIONS='--only=tokenization' for some.
 mutations: .venv/development
-	$(BIN)/python -m tests.mutations $(MUTATIONS)
+	$(BIN)/python -m robustness.mutations $(MUTATIONS)
 
 # Kills, damaged files, odd input, hostile requests: half an hour on two cores. ATTACK='--only=kills --seed=7 --minutes=5'
 # for a part, which the seed repeats; --help says more.
 attack: .venv/development
-	$(BIN)/python -m tests.attack $(ATTACK)
+	$(BIN)/python -m robustness.attack $(ATTACK)
 
 # Exported models answer in an environment that has TensorFlow and tensorflow-text alone.
 .venv-clean/ready: constraints.txt | .venv-clean/bin/python

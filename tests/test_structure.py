@@ -84,7 +84,7 @@ def test_dependencies_point_down_only(path: pathlib.Path):
     allowed = {package, *(each for packages in LAYERS[:level] for each in packages)}
     imported = imports_of(path)
     for name in imported:
-        above = ("data_gen", "run_pretraining", "run_finetuning", "tests", "tpu_check")
+        above = ("data_gen", "run_pretraining", "run_finetuning", "tests", "robustness", "tpu_check")
         assert name.split(".")[0] not in above, f"{path} imports {name}"
         assert not name.startswith("official_bert.") or ours_among({name}), f"{path} imports {name}"
     for module in ours_among(imported):
@@ -135,7 +135,7 @@ def test_links_within_the_documents_lead_somewhere(page: pathlib.Path):
 
 
 def test_the_documents_name_files_that_are_there():
-    folders = "official_bert|data_gen|configs|tests|benchmarks|reproduce|examples|tpu_check|docs"
+    folders = "official_bert|data_gen|configs|tests|robustness|benchmarks|reproduce|examples|tpu_check|docs"
     for page in PAGES:
         for name in re.findall(rf"`((?:{folders})/[\w./*-]+)`", page.read_text(encoding="utf-8")):
             assert list(ROOT.glob(name.rstrip("/"))), f"{page.name} names {name}, which is not there"

@@ -7,13 +7,17 @@ import pathlib
 import numpy as np
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from official_bert.checkpoints import bundle
-from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, SLOTS, Checkpoint, shapes_of
+from official_bert.checkpoints import bundle, checksums, reading
+from official_bert.checkpoints.checkpoint import ENCODER, PARTS, PRETRAINING, SLOTS, Checkpoint, shapes_of
+from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.exact import FullTokenizer
 from tests.conftest import ROOT, WORDS
 
 # What its library, of the version told there, saved of its models, and what they computed.
 MODEL_GARDEN = json.loads((ROOT / "tests" / "golden" / "model_garden.json").read_text())
+# Small, so that a large share of the bytes is structure.
+SAMPLE_CONFIG = BertConfig(78, 4, 1, 2, 8, max_position_embeddings=16)
 
 
 def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int = 3, seed: int = 0) -> Checkpoint:
@@ -38,6 +42,19 @@ def with_optimizer(checkpoint: Checkpoint, step: int = 7) -> Checkpoint:
     return dataclasses.replace(checkpoint, slots=slots, step=step)
 
 
+def write_sample(format_name: str, folder: pathlib.Path) -> Checkpoint:
+    """Writes a tiny checkpoint and returns what reading it should give."""
+    checkpoint = sample(SAMPLE_CONFIG)
+    folder.mkdir(exist_ok=True)
+    if format_name in ("tf1", "official_bert"):
+        checkpoint = with_optimizer(checkpoint)
+    if format_name == "model_garden":
+        write_model_garden("trained", folder)
+        checksums.write(str(folder), ["bert_config.json", "vocab.txt", "tokenizer_config.json"], {})
+        return reading.read(str(folder))[1]
+    return FORMATS[format_name].write(checkpoint, str(folder))
+
+
 def assert_equal(a: Checkpoint, b: Checkpoint) -> None:
     """Equal to the bit, but for the notes of how they were read."""
     for field in ("config", "vocab", "do_lower_case", "labels"):
@@ -50,6 +67,24 @@ def assert_equal(a: Checkpoint, b: Checkpoint) -> None:
             assert value.tobytes() == other[name].tobytes(), name
     if a.slots:
         assert a.step == b.step
+
+
+def assert_fits(checkpoint: Checkpoint) -> None:
+    """Whether weights, configuration, vocabulary and labels of a checkpoint make a model."""
+    classifier = [value for name, value in checkpoint.weights.items() if name.endswith("classifier/bias")]
+    classes = len(classifier[0]) if classifier else 0
+    shapes = {
+        name: shape for part in checkpoint.parts for name, shape in shapes_of(part, checkpoint.config, classes).items()
+    }
+    assert ENCODER in checkpoint.parts
+    assert {name: value.shape for name, value in checkpoint.weights.items()} == shapes
+    assert all(value.dtype == np.float32 and np.isfinite(value).all() for value in checkpoint.weights.values())
+    if checkpoint.vocab is None:
+        assert any("vocab" in note for note in checkpoint.notes)
+    else:
+        tokenizer = FullTokenizer.from_vocab(checkpoint.vocab, checkpoint.do_lower_case)
+        assert max(tokenizer.vocab.values()) < checkpoint.config.vocab_size
+    assert checkpoint.labels is None or len(checkpoint.labels) == classes
 
 
 def write_model_garden(model: str, folder: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

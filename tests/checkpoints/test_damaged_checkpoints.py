@@ -8,30 +8,12 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints import checksums, reading
-from official_bert.checkpoints.checkpoint import ENCODER, POOLER, Checkpoint, LoadOverrides, shapes_of
+from official_bert.checkpoints.checkpoint import ENCODER, POOLER, Checkpoint, LoadOverrides
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.errors import UserError
-from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.exact import FullTokenizer
-from tests.checkpoints.checkpoint_samples import assert_equal, sample, with_optimizer, write_model_garden
+from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, assert_equal, assert_fits, sample, write_sample
 
 VARIANTS = 200
-
-# Small, so that a large share of the bytes is structure.
-CONFIG = BertConfig(78, 4, 1, 2, 8, max_position_embeddings=16)
-
-
-def write(format_name: str, folder: pathlib.Path) -> Checkpoint:
-    """Writes a tiny checkpoint and returns what reading it should give."""
-    checkpoint = sample(CONFIG)
-    folder.mkdir(exist_ok=True)
-    if format_name in ("tf1", "official_bert"):
-        checkpoint = with_optimizer(checkpoint)
-    if format_name == "model_garden":
-        write_model_garden("trained", folder)
-        checksums.write(str(folder), ["bert_config.json", "vocab.txt", "tokenizer_config.json"], {})
-        return reading.read(str(folder))[1]
-    return FORMATS[format_name].write(checkpoint, str(folder))
 
 
 def damage(folder: pathlib.Path, rng: random.Random) -> str:
@@ -59,7 +41,7 @@ def damage(folder: pathlib.Path, rng: random.Random) -> str:
 @pytest.mark.parametrize("format_name", list(FORMATS))
 def test_damaged_checkpoints_end_in_a_clear_error_or_read_as_if_whole(format_name: str, tmp_path: pathlib.Path):
     rng = random.Random(format_name)
-    expected = write(format_name, tmp_path / "whole")
+    expected = write_sample(format_name, tmp_path / "whole")
     given = LoadOverrides(optimizer=bool(expected.slots))
     assert_equal(reading.read(str(tmp_path / "whole"), given)[1], expected)
     errors = 0
@@ -84,7 +66,7 @@ def test_damaged_checkpoints_end_in_a_clear_error_or_read_as_if_whole(format_nam
 
 def without_checksums(format_name: str, folder: pathlib.Path) -> Checkpoint:
     """A checkpoint as others write it."""
-    checkpoint = write(format_name, folder)
+    checkpoint = write_sample(format_name, folder)
     (folder / checksums.CHECKSUM_FILE).unlink()
     return checkpoint
 
@@ -104,24 +86,6 @@ def test_damage_without_checksums_ends_in_an_error_or_a_model_that_fits(format_n
         except Exception as error:
             raise AssertionError(f"{how}: {error!r}") from error
         shutil.rmtree(folder)
-
-
-def assert_fits(checkpoint: Checkpoint) -> None:
-    """Whether weights, configuration, vocabulary and labels of a checkpoint make a model."""
-    classifier = [value for name, value in checkpoint.weights.items() if name.endswith("classifier/bias")]
-    classes = len(classifier[0]) if classifier else 0
-    shapes = {
-        name: shape for part in checkpoint.parts for name, shape in shapes_of(part, checkpoint.config, classes).items()
-    }
-    assert ENCODER in checkpoint.parts
-    assert {name: value.shape for name, value in checkpoint.weights.items()} == shapes
-    assert all(value.dtype == np.float32 and np.isfinite(value).all() for value in checkpoint.weights.values())
-    if checkpoint.vocab is None:
-        assert any("vocab" in note for note in checkpoint.notes)
-    else:
-        tokenizer = FullTokenizer.from_vocab(checkpoint.vocab, checkpoint.do_lower_case)
-        assert max(tokenizer.vocab.values()) < checkpoint.config.vocab_size
-    assert checkpoint.labels is None or len(checkpoint.labels) == classes
 
 
 def test_damaged_headers_of_safetensors_of_others_are_seen(tmp_path: pathlib.Path):
@@ -166,7 +130,7 @@ def test_weights_cut_short_are_an_error_that_names_the_file(format_name: str, fi
     ("keras_hub", "model.weights.h5/layers/transformer_encoder_0/_self_attention_layer/query_dense/vars/0 in .* is "),
 ])  # fmt: skip
 def test_a_flipped_byte_is_an_error_that_names_the_tensor(format_name: str, tensor: str, tmp_path: pathlib.Path):
-    checkpoint = write(format_name, tmp_path)
+    checkpoint = write_sample(format_name, tmp_path)
     value = checkpoint.weights["layer_0_attention_query/kernel"]
     for path in filter(pathlib.Path.is_file, tmp_path.iterdir()):
         content = path.read_bytes()
@@ -181,7 +145,7 @@ def test_a_flipped_byte_is_an_error_that_names_the_tensor(format_name: str, tens
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face", "keras_hub"])
 def test_weights_that_are_not_numbers_are_refused(format_name: str, tmp_path: pathlib.Path):
-    checkpoint = sample(CONFIG)
+    checkpoint = sample(SAMPLE_CONFIG)
     checkpoint.weights["layer_0_output/kernel"][1, 2] = np.nan
     FORMATS[format_name].write(checkpoint, str(tmp_path))
     with pytest.raises(UserError, match="holds values that are not finite"):
@@ -230,7 +194,7 @@ def test_a_head_that_the_configuration_promises_must_be_there(tmp_path: pathlib.
         reading.read(str(tmp_path / "preset"))
     folder = tmp_path / "folder"
     folder.mkdir()
-    FORMATS["hugging_face"].write(sample(CONFIG, frozenset({ENCODER, POOLER})), str(folder))
+    FORMATS["hugging_face"].write(sample(SAMPLE_CONFIG, frozenset({ENCODER, POOLER})), str(folder))
     (folder / checksums.CHECKSUM_FILE).unlink()
     path = folder / "config.json"
     path.write_text(path.read_text().replace("BertModel", "BertForMaskedLM"))
@@ -240,7 +204,7 @@ def test_a_head_that_the_configuration_promises_must_be_there(tmp_path: pathlib.
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "model_garden"])
 def test_an_index_without_its_data_says_which_file_is_missing(format_name: str, tmp_path: pathlib.Path):
-    write(format_name, tmp_path)
+    write_sample(format_name, tmp_path)
     (path,) = tmp_path.glob("*.data-*")
     path.rename(tmp_path / "kept")
     with pytest.raises(UserError, match=f"index is there, but not {path.name} beside it; copy the checkpoint's every"):
@@ -258,7 +222,7 @@ def test_pickled_weights_are_not_opened(tmp_path: pathlib.Path):
 
 
 def test_a_changed_configuration_is_an_error_unless_its_checksum_is_removed(tmp_path: pathlib.Path):
-    write("tf1", tmp_path)
+    write_sample("tf1", tmp_path)
     path = tmp_path / "bert_config.json"
     path.write_text(path.read_text().replace('"num_attention_heads": 2', '"num_attention_heads": 4'))
     with pytest.raises(UserError, match="bert_config.json is not as it was written; .*remove .*checksums.json"):

@@ -6,12 +6,12 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from tests.attack import processes, samples
-from tests.attack.processes import NotHeldError, Running
-from tests.attack.samples import COMMANDS, FINETUNE, PRETRAIN, Command
+from robustness.attack import processes, samples
+from robustness.attack.processes import NotHeldError, Running
+from robustness.attack.samples import COMMANDS, FINETUNE, PRETRAIN, Command
 
 if TYPE_CHECKING:
-    from tests.attack.campaign import Case
+    from robustness.attack.campaign import Case
 
 NEEDS = tuple(command.name for command in COMMANDS)
 _SIGNALS = (signal.SIGKILL,) * 4 + (signal.SIGTERM, signal.SIGINT)

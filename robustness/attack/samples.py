@@ -9,8 +9,8 @@ import random
 import time
 from collections.abc import Callable
 
-from tests.attack import processes
-from tests.attack.processes import NotHeldError
+from robustness.attack import processes
+from robustness.attack.processes import NotHeldError
 from tests.conftest import WORDS
 
 LENGTH, PREDICTIONS = 32, 5
@@ -212,12 +212,12 @@ class Samples:
 
     def _write_checkpoints(self) -> None:
         from official_bert.checkpoints.formats.all_formats import FORMATS
-        from tests.checkpoints.test_damaged_checkpoints import write
+        from tests.checkpoints.checkpoint_samples import write_sample
 
         beside = self.folder / f"{CHECKPOINTS}.writing"
         beside.mkdir()
         for format_name in FORMATS:
-            write(format_name, beside / format_name)
+            write_sample(format_name, beside / format_name)
         beside.rename(self.folder / CHECKPOINTS)
 
     def _write_served(self) -> None:

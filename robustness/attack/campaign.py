@@ -18,9 +18,9 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from tests.attack import damage, fuzz, kills, limits, paths, processes, serving, together
-from tests.attack.processes import NotHeldError
-from tests.attack.samples import Samples
+from robustness.attack import damage, fuzz, kills, limits, paths, processes, serving, together
+from robustness.attack.processes import NotHeldError
+from robustness.attack.samples import Samples
 from tests.conftest import ROOT
 
 # The kinds, with their share of the time.
@@ -138,7 +138,7 @@ def results(
 def _worker(kind: str, seed: int, first: int, folder: pathlib.Path) -> Iterator[subprocess.Popen[str]]:
     command = [
         *(("unshare", "--mount") if os.getuid() == 0 and shutil.which("unshare") else ()),  # full disks are its own
-        *(sys.executable, "-m", "tests.attack", f"--work={kind}", f"--seed={seed}", f"--case={first}"),
+        *(sys.executable, "-m", "robustness.attack", f"--work={kind}", f"--seed={seed}", f"--case={first}"),
         f"--samples={folder}",
     ]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT), "OFFICIAL_BERT_TUNE_MALLOC": "0"}

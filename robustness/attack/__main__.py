@@ -9,14 +9,14 @@ import sys
 import tempfile
 import time
 
-from tests.attack import campaign
-from tests.attack.campaign import KINDS, Result
+from robustness.attack import campaign
+from robustness.attack.campaign import KINDS, Result
 
 _AT_ONCE = 2  # kinds
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m robustness.attack", description=__doc__)
     parser.add_argument("--only", default=",".join(KINDS), help="kinds, with commas between")
     parser.add_argument("--seed", type=int, help="of all cases; by default another one each time")
     parser.add_argument("--minutes", type=float, default=27.0, help="about how long, on two cores, without the samples")

@@ -6,12 +6,12 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from tests.attack import processes
-from tests.attack.processes import NotHeldError
-from tests.attack.samples import COMMANDS
+from robustness.attack import processes
+from robustness.attack.processes import NotHeldError
+from robustness.attack.samples import COMMANDS
 
 if TYPE_CHECKING:
-    from tests.attack.campaign import Case
+    from robustness.attack.campaign import Case
 
 NEEDS = tuple(command.name for command in COMMANDS)
 

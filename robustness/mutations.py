@@ -2,7 +2,7 @@
 """Mutation testing: `make mutations` breaks one line at a time, and expects the tests named beside it to fail.
 
 Each mutation is made in a copy of the checkout, so that the tree itself stays as it is. A mutation that no test notices
-is printed as a survivor, and the exit code is 1. tests/test_mutations.py keeps the list up to date.
+is printed as a survivor, and the exit code is 1. tests/robustness/test_mutations.py keeps the list up to date.
 """
 
 import argparse

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from official_bert.errors import UserError
-from tests.attack import samples
-from tests.attack.processes import NotHeldError
-from tests.attack.samples import (
+from robustness.attack import samples
+from robustness.attack.processes import NotHeldError
+from robustness.attack.samples import (
     CHECKPOINTS,
     CONFIG,
     FINETUNE,
@@ -27,7 +27,7 @@ from tests.attack.samples import (
 from tests.conftest import WORDS
 
 if TYPE_CHECKING:
-    from tests.attack.campaign import Case
+    from robustness.attack.campaign import Case
 
 NEEDS = (*FINETUNE.needs, FINETUNE.name, "export", CHECKPOINTS)
 _FORMATS = ("official_bert", "tf1", "hugging_face", "keras_hub", "model_garden")
@@ -131,7 +131,7 @@ def _checkpoint(folder: pathlib.Path) -> Digest:
 
 def _fitting(folder: pathlib.Path) -> Digest:
     from official_bert.checkpoints import reading
-    from tests.checkpoints.test_damaged_checkpoints import assert_fits
+    from tests.checkpoints.checkpoint_samples import assert_fits
 
     assert_fits(reading.read(str(folder))[1])
     return {}

@@ -2,8 +2,8 @@
 
 import pytest
 
+from robustness.mutations import MUTATIONS, Mutation
 from tests.conftest import ROOT
-from tests.mutations import MUTATIONS, Mutation
 
 
 def test_there_are_enough_mutations_and_none_twice():

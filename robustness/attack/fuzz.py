@@ -13,11 +13,11 @@ import hypothesis
 from hypothesis import strategies as st
 
 from official_bert.errors import UserError
-from tests.attack.processes import NotHeldError
-from tests.attack.samples import CHECKPOINTS, FINETUNE, MAKE_RECORDS, VOCAB
+from robustness.attack.processes import NotHeldError
+from robustness.attack.samples import CHECKPOINTS, FINETUNE, MAKE_RECORDS, VOCAB
 
 if TYPE_CHECKING:
-    from tests.attack.campaign import Case
+    from robustness.attack.campaign import Case
 
 NEEDS = (*FINETUNE.needs, FINETUNE.name, "export", CHECKPOINTS)
 _EXAMPLES = 60  # in a case
@@ -45,7 +45,8 @@ def _odd_json(draw: st.DrawFn, whole: Any) -> bytes:
     """A JSON text: the right one with a value replaced, dropped or added, or with its text changed."""
     value = json.loads(json.dumps(whole))
     for _ in range(draw(st.integers(1, 3))):
-        holder, key = None, None
+        holder: Any = None
+        key: Any = None
         inner = value
         while isinstance(inner, dict | list) and inner and draw(st.integers(0, 4)):
             holder = inner
@@ -236,7 +237,7 @@ def _reader_of(source: pathlib.Path, changed: pathlib.Path) -> Callable[[pathlib
 
     def read(path: pathlib.Path) -> None:
         from official_bert.checkpoints import reading
-        from tests.checkpoints.test_damaged_checkpoints import assert_fits
+        from tests.checkpoints.checkpoint_samples import assert_fits
 
         if path.name != "checksums.json":
             (folder / "checksums.json").unlink(missing_ok=True)

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 from hypothesis import strategies as st
 
-from tests.attack import processes
-from tests.attack.fuzz import _odd_json
-from tests.attack.processes import NotHeldError, Running
-from tests.attack.samples import SERVED
+from robustness.attack import processes
+from robustness.attack.fuzz import _odd_json
+from robustness.attack.processes import NotHeldError, Running
+from robustness.attack.samples import SERVED
 
 if TYPE_CHECKING:
-    from tests.attack.campaign import Case
+    from robustness.attack.campaign import Case
 
 NEEDS = (SERVED,)
 _EXAMPLES = 60
