@@ -87,7 +87,7 @@ MUTATIONS = [
     M("official_bert/pretraining/losses.py", 'ops.sum(weights * masked_lm_loss)', "ops.sum(masked_lm_loss)", _TRAINING),
     M("official_bert/pretraining/losses.py", "ops.sum(real * next_sentence_loss)", "ops.sum(next_sentence_loss)", _TRAINING),
     M("official_bert/pretraining/train_step.py", 'zlib.crc32(f"dropout/{seed}".encode())', 'zlib.crc32(b"dropout")', _TRAINING),
-    M("official_bert/pretraining/train_step.py", "only_if=finite if skips else None", "only_if=finite_loss if skips else None", "tests/pretraining"),
+    M("official_bert/learning/replica_step.py", "only_if=finite if skip", "only_if=finite_loss if skip", "tests/pretraining"),
     M("official_bert/modeling/dropout.py", "of_replica * _REPLICA_FACTOR", "0 * of_replica * _REPLICA_FACTOR", "tests/modeling " + _TRAINING + " tests/finetuning/test_trainer.py"),
     M("official_bert/modeling/dropout.py", "seed & 0x7FFFFFFF", "0 * seed", "tests/modeling " + _TRAINING + " tests/finetuning/test_trainer.py"),
     # The network.
@@ -104,7 +104,7 @@ MUTATIONS = [
     M("official_bert/modeling/embeddings.py", "if position_ids is not None:", "if False:", "tests/pretraining/test_packed_training.py"),
     M("official_bert/modeling/heads.py", "if record_starts is not None:", "if False:", "tests/pretraining/test_packed_training.py"),
     M("official_bert/data/packing.py", "fits = tf.reduce_all(free >= needed, axis=2)", "fits = free[:, :, 0] >= needed[:, :, 0]", "tests/data/test_packing.py"),
-    M("official_bert/pretraining/train_step.py", "lambda number, *_: number < number_of_parts", "lambda number, *_: number < 1", "tests/pretraining/test_packed_training.py"),
+    M("official_bert/learning/replica_step.py", "lambda number, *_: number < count", "lambda number, *_: number < 1", "tests/pretraining/test_packed_training.py"),
     # Resumption.
     M("official_bert/data/input_pipeline.py", "seed + epoch * 2**32", "seed", "tests/pretraining tests/data"),
     M("official_bert/utils/resuming.py", 'field.metadata.get("free", False)', 'field.metadata.get("choices", False)', "tests/utils tests/pretraining/test_resuming.py"),
