@@ -93,10 +93,10 @@ MUTATIONS = [
     # The network.
     M("official_bert/modeling/config.py", "LAYER_NORM_EPSILON = 1e-12", "LAYER_NORM_EPSILON = 1e-3", "tests/modeling"),
     M("official_bert/modeling/encoder_block.py", "-10000.0", "-1.0", "tests/modeling"),
-    M("official_bert/modeling/compiled_blocks.py", '("query", "key", "value")', '("key", "query", "value")', "tests/modeling/test_compiled_blocks.py"),
+    M("official_bert/modeling/compiled_blocks.py", "(block.attention_query, block.attention_key, ", "(block.attention_key, block.attention_query, ", "tests/modeling/test_compiled_blocks.py"),
     M("official_bert/modeling/last_block.py", "random_numbers(shape)[..., :1, :]", "random_numbers(shape)[..., 1:2, :]", "tests/modeling/test_last_block.py"),
     M("official_bert/modeling/last_block.py", "if not training or not dropout.drops", "if not dropout.drops", "tests/modeling/test_last_block.py"),
-    M("official_bert/export/flat_blocks.py", "zip(symbols, (*of_blocks, *predictions)", "zip(symbols, (*of_blocks[:1] * len(of_blocks), *predictions)", "tests/export/test_flat_blocks.py"),
+    M("official_bert/modeling/model_parts.py", "(*values, *predictions), strict", "(*values[:1] * len(values), *predictions), strict", "tests/modeling/test_rematerialization.py"),
     M("official_bert/pretraining/losses.py", "label], axis=1), total)", "label], axis=1), 0 * total)", "tests/modeling/test_compiled_blocks.py " + _TRAINING),
     M("official_bert/modeling/initialization.py", "gelu(x, approximate=True)", "gelu(x, approximate=False)", "tests/modeling"),
     # Packed records.

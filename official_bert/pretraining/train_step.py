@@ -25,7 +25,13 @@ from official_bert.modeling.rematerialization import rematerialized
 from official_bert.optimization import distribution
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import get_optimizer
-from official_bert.pretraining.losses import mean_losses, pretraining_sums, record_weights
+from official_bert.pretraining.losses import (
+    factored_masked_lm_losses,
+    masked_lm_losses,
+    mean_losses,
+    pretraining_sums,
+    record_weights,
+)
 
 SUMS = (
     "masked_lm_loss",
@@ -94,15 +100,17 @@ class Pretrainer:
             self.optimizer = get_optimizer(optimizer, schedule)
             self.optimizer.build(self.model.trainable_variables)
             self._loss_scale = DynamicLossScale() if dtype == "mixed_float16" else None
-        self._compiles_parts = compile_parts and not jit_compile
-        self._call = self.model
+        compile_parts = compile_parts and not jit_compile
+        self._call: Any = self.model
+        self._masked_lm_losses: Any = masked_lm_losses
         if rematerialize:
             self._call = rematerialized(self.model)
-        elif self._compiles_parts:
-            self._call = with_compiled_blocks(self.model)
+            self._masked_lm_losses = functools.partial(masked_lm_losses, compiled=compile_parts)
+        elif compile_parts:
+            self._call, self._masked_lm_losses = with_compiled_blocks(self.model), factored_masked_lm_losses
         # Compiled once each; the number of steps is a tensor, so that another number does not compile again.
         self._update: Any = functools.partial(replica_update, self.optimizer, self._loss_scale, skip_nonfinite)
-        if self._compiles_parts:
+        if compile_parts:
             self._update = tf.function(self._update, jit_compile=True, autograph=False)
         # AutoGraph would rewrite all functions that are called, in vain: most of the time of tracing.
         self._train = tf.function(self._train_steps, autograph=False)
@@ -193,7 +201,7 @@ class Pretrainer:
         # Labels are left out: Keras wants the model's inputs and nothing else.
         inputs = {name: features[name] for name in self.model.input}
         outputs = self._call(inputs, training=training)
-        sums = pretraining_sums(outputs, features, self._compiles_parts and training)
+        sums = pretraining_sums(outputs, features, self._masked_lm_losses if training else masked_lm_losses)
         if self._next_sentence:
             return sums
         return {name: tf.zeros(()) if name.startswith("next_sentence") else value for name, value in sums.items()}
