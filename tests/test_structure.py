@@ -16,7 +16,8 @@ from tests.conftest import ROOT
 LAYERS = (
     ("errors", "original_flags", "version"),
     ("utils",),
-    ("tokenization", "modeling", "optimization"),
+    ("tokenization", "modeling"),
+    ("optimization",),
     ("data",),
     ("checkpoints",),
     ("tasks", "inference"),

@@ -9,7 +9,6 @@ B batch, R rows
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -18,13 +17,11 @@ from official_bert.finetuning.initial_model import InitialModel
 from official_bert.finetuning.replicas import Predictor, say_compiling, shared_out
 from official_bert.finetuning.replicas import predict as predict
 from official_bert.finetuning.training_config import TrainingConfig
-from official_bert.modeling import layer_names
 from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.modeling.last_block import without_unread_positions
-from official_bert.modeling.pretraining_model import freeze
 from official_bert.optimization import distribution
-from official_bert.optimization.optimizers import BertAdamW, LayerwiseAdamW
-from official_bert.optimization.schedules import WarmupPolynomialDecay
+from official_bert.optimization.finetuning_optimizer import bert_optimizer
+from official_bert.optimization.freezing import freeze
 from official_bert.tasks.task import LABELS, Array, Features, Outputs, TaggingLoss, Task, loss_of, loss_weights_of
 
 
@@ -188,50 +185,3 @@ class Trainer:
     def learning_rate(self) -> float:
         """Returns the rate of the last step."""
         return float(self.schedule(max(int(self.optimizer.iterations.numpy()) - 1, 0)))
-
-
-def bert_optimizer(
-    model: keras.Model,
-    num_layers: int,
-    *,
-    num_steps: int,
-    learning_rate: float,
-    warmup_proportion: float,
-    layer_decay: float,
-) -> tuple[BertAdamW, WarmupPolynomialDecay]:
-    """Returns the optimizer that the command and fit share, built for the model's weights, and its schedule.
-
-    It is to be called within the scope of the strategy.
-
-    Args:
-        model: with the weights to train.
-        num_layers: blocks of its encoder.
-        num_steps: of the whole training; the rate falls to 0 by then.
-        learning_rate: the highest.
-        warmup_proportion: the share of the steps in which the rate rises.
-        layer_decay: the rate of each layer by that of the layer above.
-    """
-    schedule = WarmupPolynomialDecay(learning_rate, num_steps, int(num_steps * warmup_proportion))
-    factors = layer_factors(model, num_layers, layer_decay)
-    optimizer = LayerwiseAdamW(schedule, factors=factors) if factors else BertAdamW(schedule)
-    optimizer.build(model.trainable_variables)
-    return optimizer, schedule
-
-
-def layer_factors(model: keras.Model, num_layers: int, decay: float) -> dict[str, float]:
-    """Returns what each variable's learning rate is multiplied with, by its path; empty for a decay of 1.
-
-    The head and the pooler have 1, the last block `decay`, the one before it its square, the embeddings one power more
-    than the first block.
-    """
-    if decay == 1.0:
-        return {}
-    factors = {}
-    for variable in model.trainable_variables:
-        name = variable.path.split("/")[-2]
-        block = layer_names.block_of(name)
-        if block is not None:
-            factors[variable.path] = decay ** (num_layers - block)
-        elif name in layer_names.EMBEDDINGS:
-            factors[variable.path] = decay ** (num_layers + 1)
-    return factors

@@ -15,7 +15,7 @@ from official_bert.keras_models.fitting import TextTraining
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.pretraining_model import freeze
+from official_bert.optimization.freezing import freeze
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.finetuning.replicas import Predictor
-from official_bert.finetuning.trainer import bert_optimizer
 from official_bert.keras_models import inputs
 from official_bert.keras_models.text_data import EpochCounter, TextData
 from official_bert.modeling.config import BertConfig
+from official_bert.optimization.finetuning_optimizer import bert_optimizer
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.tasks.task import Features, loss_of, loss_weights_of
 

@@ -20,9 +20,10 @@ from official_bert.modeling import layer_names
 from official_bert.modeling.compiled_blocks import with_compiled_blocks
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
-from official_bert.modeling.pretraining_model import build_pretraining_model, freeze
+from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.modeling.rematerialization import rematerialized
 from official_bert.optimization import distribution
+from official_bert.optimization.freezing import freeze
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import get_optimizer
 from official_bert.pretraining.losses import (

@@ -9,10 +9,11 @@ from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.pretraining_model import build_pretraining_model, freeze
+from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.modeling.rematerialization import rematerialized
 from official_bert.modeling.task_models import CLASSIFICATION, KINDS, MULTIPLE_CHOICE
 from official_bert.optimization import distribution
+from official_bert.optimization.freezing import freeze
 from tests.modeling.test_model import inputs_of_encoder, random_batch, with_random_weights
 
 
