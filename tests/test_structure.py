@@ -16,11 +16,13 @@ from tests.conftest import ROOT
 LAYERS = (
     ("errors", "original_flags", "version"),
     ("utils",),
-    ("tokenization", "modeling", "optimization"),
+    ("tokenization", "modeling"),
+    ("optimization",),
     ("data",),
     ("checkpoints",),
-    ("tasks", "pretraining", "inference"),
-    ("finetuning",),
+    ("tasks", "inference"),
+    ("learning",),
+    ("pretraining", "finetuning"),
     ("export",),
     ("serving", "keras_models"),
     ("commands", "main"),
@@ -46,11 +48,7 @@ def name_of(path: pathlib.Path) -> str:
     return ".".join(path.relative_to(ROOT / "official_bert").with_suffix("").parts)
 
 
-NAMES = {
-    name_of(path): path
-    for path in sorted((ROOT / "official_bert").rglob("*.py"))
-    if path.name != "__init__.py"
-}
+NAMES = {name_of(path): path for path in sorted((ROOT / "official_bert").rglob("*.py")) if path.name != "__init__.py"}
 MODULES = list(NAMES.values())
 
 

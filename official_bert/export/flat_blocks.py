@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from official_bert.modeling import layer_names
 from official_bert.modeling.embeddings import PositionEmbedding
+from official_bert.modeling.model_parts import BlockLayers, split_model
 
 
 def with_flat_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
@@ -27,37 +28,26 @@ def with_flat_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
         model: of task_models, `build_encoder` or `build_pretraining_model`, or anything that goes on from their blocks'
             outputs; not packed.
     """
-    encoded = layer_names.block_outputs(model)
-    if not encoded or model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy.name != "float32":
+    parts = split_model(model)
+    if parts is None or model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy.name != "float32":
         return lambda features: model(features, training=False)
-    inputs, outputs = model.input, keras.tree.flatten(model.output)
-    # Keras builds no model whose output is its input, as an encoder's sequence_output would be.
-    predicted = [tensor for tensor in outputs if id(tensor) not in map(id, encoded.values())]
-    heads = keras.Model([*encoded.values(), *inputs.values()], predicted) if predicted else None
+    heads = parts.heads()
 
     def call(features: dict[str, Any]) -> Any:
-        features = {name: tf.convert_to_tensor(features[name], tf.int32) for name in inputs}
-        input_ids, input_mask = features["input_ids"], features["input_mask"]
-        x = _embedded(model.get_layer, input_ids, features["segment_ids"])  # [B, S, H]
+        features = parts.features(features)
+        x = _embedded(model.get_layer, features["input_ids"], features["segment_ids"])  # [B, S, H]
         shape, width = tf.shape(x), x.shape[-1]
+        encoded = [x]
         x = tf.reshape(x, (-1, width))  # [B * S, H]
-        of_blocks = []
-        for block in encoded:
-            x = _block(model.get_layer, block, x, shape, input_mask)
-            of_blocks.append(tf.ensure_shape(tf.reshape(x, shape), (None, None, width)))  # [B, S, H]
-        # Flattened, since Keras gives a single output without its list.
-        predictions = keras.tree.flatten(heads([*of_blocks, *features.values()], training=False)) if heads else []
-        symbols = map(id, (*encoded.values(), *predicted))
-        values = dict(zip(symbols, (*of_blocks, *predictions), strict=True))
-        return keras.tree.pack_sequence_as(model.output, [values[id(tensor)] for tensor in outputs])
+        for block in parts.blocks:
+            x = _block(block, x, shape, features["input_mask"])
+            encoded.append(tf.ensure_shape(tf.reshape(x, shape), (None, None, width)))  # [B, S, H]
+        return heads(encoded, features)
 
     return call
 
 
-Layers = Callable[[str], Any]  # by name
-
-
-def _embedded(layers: Layers, input_ids: Any, segment_ids: Any) -> Any:
+def _embedded(layers: Callable[[str], Any], input_ids: Any, segment_ids: Any) -> Any:
     """The sum of the embeddings, normalized: [B, S, H]."""
     words, types = layers(layer_names.WORD_EMBEDDINGS), layers(layer_names.TOKEN_TYPE_EMBEDDINGS)
     positions: PositionEmbedding = layers(layer_names.POSITION_EMBEDDINGS)
@@ -67,23 +57,23 @@ def _embedded(layers: Layers, input_ids: Any, segment_ids: Any) -> Any:
     return _normalized(positions(x), layers(layer_names.EMBEDDINGS_LAYER_NORM))
 
 
-def _block(layers: Layers, name: str, x: Any, shape: Any, input_mask: Any) -> Any:
+def _block(block: BlockLayers, x: Any, shape: Any, input_mask: Any) -> Any:
     """One block, [B * S, H] to [B * S, H], as `encoder_block`; shape is that of [B, S, H]."""
-    attention = layers(f"{name}_attention_probabilities")
+    attention = block.attention_probabilities
     width, heads = x.shape[-1], attention.num_heads
 
-    def split(part: str) -> Any:
+    def split(projection: Any) -> Any:
         """[B, N, S, D]."""
-        projected = tf.reshape(_product(x, layers(f"{name}_attention_{part}")), shape)
+        projected = tf.reshape(_product(x, projection), shape)
         return tf.stack(tf.split(tf.ensure_shape(projected, (None, None, width)), heads, axis=-1), axis=1)
 
-    products = tf.matmul(split("query"), split("key"), transpose_b=True)  # [B, N, S, S]
+    products = tf.matmul(split(block.attention_query), split(block.attention_key), transpose_b=True)  # [B, N, S, S]
     probabilities = attention.of_products(products, input_mask, width // heads)
-    context = tf.concat(tf.unstack(tf.matmul(probabilities, split("value")), heads, axis=1), axis=-1)  # [B, S, H]
-    attended = _product(tf.reshape(context, (-1, width)), layers(f"{name}_attention_output"))
-    x = _normalized(attended + x, layers(f"{name}_attention_layer_norm"))
-    hidden = _product(x, layers(f"{name}_intermediate"))
-    return _normalized(_product(hidden, layers(f"{name}_output")) + x, layers(f"{name}_output_layer_norm"))
+    values = tf.unstack(tf.matmul(probabilities, split(block.attention_value)), heads, axis=1)
+    context = tf.concat(values, axis=-1)  # [B, S, H]
+    attended = _product(tf.reshape(context, (-1, width)), block.attention_output)
+    x = _normalized(attended + x, block.attention_layer_norm)
+    return _normalized(_product(_product(x, block.intermediate), block.output) + x, block.output_layer_norm)
 
 
 def _product(x: Any, dense: Any) -> Any:

@@ -15,12 +15,12 @@ from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.learning import batches
 from official_bert.learning.initial_model import InitialModel
 from official_bert.learning.loss_share import LossShare
-from official_bert.learning.optimizer import bert_optimizer
 from official_bert.learning.predictor import Predictor
 from official_bert.learning.replicas import say_compiling, shared_out
 from official_bert.learning.training_step import TrainingStep
-from official_bert.modeling.pretraining_model import freeze
 from official_bert.optimization import distribution
+from official_bert.optimization.finetuning_optimizer import bert_optimizer
+from official_bert.optimization.freezing import freeze
 from official_bert.tasks.features import Array, Features, Outputs
 from official_bert.tasks.heads.head import Head
 

@@ -21,15 +21,15 @@ from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.learning.initial_model import InitialModel, read_initial_model, same_head
 from official_bert.learning.loss_share import LossShare, are_rows, times_weights
-from official_bert.learning.optimizer import bert_optimizer
 from official_bert.learning.predictor import Predictor
 from official_bert.learning.replica_step import all_reduce_sum
 from official_bert.learning.training_step import TrainingStep
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.pretraining_model import freeze
 from official_bert.optimization import distribution
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
+from official_bert.optimization.finetuning_optimizer import bert_optimizer
+from official_bert.optimization.freezing import freeze
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.tasks.heads import python_data

@@ -13,7 +13,6 @@ from official_bert.learning.loss_share import LossShare
 from official_bert.learning.replica_step import accumulated_gradients, all_reduce_sum, cut, replica_update
 from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.modeling.last_block import without_unread_positions
-from official_bert.modeling.rematerialization import rematerialized
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
 
 
@@ -46,7 +45,7 @@ class TrainingStep:
     ) -> None:
         self._model, self._optimizer, self._loss, self._seed = model, optimizer, loss, seed
         self._micro_batches = micro_batches
-        self._call = rematerialized(model) if rematerialize else without_unread_positions(model)
+        self._call = without_unread_positions(model, rematerialize)
         self._is_ours = isinstance(optimizer, AllReduceClipMixin)
         if isinstance(optimizer, AllReduceClipMixin):
             is_alone = tf.distribute.get_strategy().num_replicas_in_sync == 1

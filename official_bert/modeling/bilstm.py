@@ -13,6 +13,7 @@ from official_bert.modeling import layer_names
 from official_bert.modeling.choices import BILSTM, LINEAR, LSTM_UNITS
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.heads import FirstPosition, LastToken
+from official_bert.modeling.model_parts import blocks_of
 
 _LAYERS = 2
 
@@ -103,7 +104,7 @@ def _frozen_features(encoder: keras.Model, head: str) -> Any:
         if isinstance(layer, Dropout):
             layer.rate = 0.0
     embeddings = encoder.get_layer(layer_names.EMBEDDINGS_DROPOUT).output
-    blocks = list(layer_names.block_outputs(encoder).values())
+    blocks = [block.encoded for block in blocks_of(encoder)]
     if head == "embeddings":
         return embeddings
     if head == "last_hidden":

@@ -15,6 +15,7 @@ import tensorflow as tf
 from keras import ops
 
 from official_bert.modeling import layer_names
+from official_bert.modeling.model_parts import BlockLayers, split_model
 
 _VECTORS = "masked_lm_layer_norm"  # whose output is multiplied with the table of word embeddings
 
@@ -39,49 +40,43 @@ def with_compiled_blocks(model: keras.Model) -> Callable[..., dict[str, Any]]:
     Args:
         model: of `build_pretraining_model`.
     """
-    inputs = model.input
-    attended = "record_ids" if "record_ids" in inputs else "input_mask"
-    embed = keras.Model(inputs, model.get_layer(layer_names.EMBEDDINGS_LAYER_NORM).input)
-    block_outputs = layer_names.block_outputs(model)
-    *_, encoded = block_outputs.values()
-    heads = keras.Model(
-        [encoded, *inputs.values()], {**model.output, "masked_lm_logits": model.get_layer(_VECTORS).output}
-    )
+    parts = split_model(model)
+    assert parts is not None
+    embed = keras.Model(model.input, model.get_layer(layer_names.EMBEDDINGS_LAYER_NORM).input)
+    heads = parts.heads({**model.output, "masked_lm_logits": model.get_layer(_VECTORS).output})
     words, masked_lm_output = model.get_layer(layer_names.WORD_EMBEDDINGS), model.get_layer("masked_lm_output")
-    parts = _Parts(model, next(iter(block_outputs)))
+    compiled = _CompiledFunctions(model, parts.blocks[0])
 
     def call(features: dict[str, Any], training: bool = False) -> dict[str, Any]:
         if not training:
             return model(features, training=False)
-        features = {name: tf.convert_to_tensor(features[name], tf.int32) for name in inputs}
-        x = parts.embedded(embed(features, training=True))  # [B, S, H]
-        for block in block_outputs:
-            x = parts.block(block, x, features[attended])  # [B, S, H]
-        outputs = heads([x, *features.values()], training=True)
+        features = parts.features(features)
+        encoded = [compiled.embedded(embed(features, training=True))]  # [B, S, H]
+        for block in parts.blocks:
+            encoded.append(compiled.block(block, encoded[-1], features[parts.attention_ids]))
+        outputs = heads(encoded, features, training=True)
         table, bias = tf.convert_to_tensor(words.embeddings), tf.convert_to_tensor(masked_lm_output.bias)
         return {**outputs, "masked_lm_logits": FactoredLogits(outputs["masked_lm_logits"], table, bias)}
 
     return call
 
 
-class _Parts:
+class _CompiledFunctions:
     """The compiled functions; all blocks share them, since they differ in nothing but weights and random numbers.
 
     Args:
-        model: whose layers and weights are used.
-        block: the name of a block: what its layers are set to counts for all.
+        model: with the embeddings.
+        block: any block: what its layers are set to counts for all.
     """
 
-    def __init__(self, model: keras.Model, block: str) -> None:
-        self._layer = model.get_layer
-        attention = self._layer(f"{block}_attention_probabilities")
-        attention_dropout = self._layer(f"{block}_attention_probabilities_dropout")
-        hidden_dropout = self._layer(f"{block}_output_dropout")
-        embeddings_dropout = self._layer(layer_names.EMBEDDINGS_DROPOUT)
-        epsilon = self._layer(f"{block}_output_layer_norm").epsilon
-        activation = self._layer(f"{block}_intermediate").activation
+    def __init__(self, model: keras.Model, block: BlockLayers) -> None:
+        self._embeddings_norm = model.get_layer(layer_names.EMBEDDINGS_LAYER_NORM)
+        self._embeddings_dropout = embeddings_dropout = model.get_layer(layer_names.EMBEDDINGS_DROPOUT)
+        attention, attention_dropout = block.attention_probabilities, block.attention_probabilities_dropout
+        hidden_dropout, epsilon = block.output_dropout, block.output_layer_norm.epsilon
+        activation = block.intermediate.activation
         heads, dtype = attention.num_heads, attention.compute_dtype
-        head_size = self._layer(f"{block}_attention_query").units // heads
+        head_size = block.attention_query.units // heads
 
         def normalize(x: Any, gamma: Any, beta: Any) -> Any:
             mean, variance = tf.nn.moments(x, [-1], keepdims=True)
@@ -96,9 +91,9 @@ class _Parts:
             x = tf.reshape(x + tf.cast(bias, dtype), (-1, x.shape[1], 3, heads, head_size))
             return tuple(tf.unstack(tf.transpose(x, (2, 0, 3, 1, 4))))
 
-        def attend(products: Any, attended: Any, numbers: Any) -> Any:
+        def attend(products: Any, attention_ids: Any, numbers: Any) -> Any:
             """[B, N, S, T] to [B, N, S, T]."""
-            return attention_dropout.drop(attention.of_products(products, attended, head_size), numbers)
+            return attention_dropout.drop(attention.of_products(products, attention_ids, head_size), numbers)
 
         def merge(x: Any) -> Any:
             """[B, N, S, D] to [B, S, H]."""
@@ -116,45 +111,45 @@ class _Parts:
 
     def embedded(self, x: Any) -> Any:
         """The sum of the embeddings, [B, S, H], normalized, with dropout."""
-        numbers = self._numbers(layer_names.EMBEDDINGS_DROPOUT, x)
-        return self._embedded(x, *self._weights(layer_names.EMBEDDINGS_LAYER_NORM, "gamma", "beta"), numbers)
+        numbers = _numbers(self._embeddings_dropout, x)
+        return self._embedded(x, *_weights(self._embeddings_norm, "gamma", "beta"), numbers)
 
-    def block(self, name: str, x: Any, attended: Any) -> Any:
+    def block(self, block: BlockLayers, x: Any, attention_ids: Any) -> Any:
         """One block, [B, S, H] to [B, S, H], as `encoder_block`."""
 
-        def add_and_norm(x: Any, bias: Any, residual: Any, part: str) -> Any:
-            weights = self._weights(f"{name}_{part}_layer_norm", "gamma", "beta")
-            return self._add_and_norm(x, bias, residual, *weights, self._numbers(dropout[part], x))
+        def add_and_norm(x: Any, bias: Any, residual: Any, dropout: Any, layer_norm: Any) -> Any:
+            return self._add_and_norm(x, bias, residual, *_weights(layer_norm, "gamma", "beta"), _numbers(dropout, x))
 
-        dropout = {"attention": f"{name}_attention_output_dropout", "output": f"{name}_output_dropout"}
-        projections = [self._weights(f"{name}_attention_{part}") for part in ("query", "key", "value")]
+        projections = map(_weights, (block.attention_query, block.attention_key, block.attention_value))
         kernels, biases = (tf.concat(each, axis=-1) for each in zip(*projections, strict=True))
-        query, key, value = self._split(self._product(x, kernels), biases)  # [B, N, S, D]
+        query, key, value = self._split(_product(x, kernels), biases)  # [B, N, S, D]
         products = tf.matmul(query, key, transpose_b=True)  # [B, N, S, T]
-        numbers = self._numbers(f"{name}_attention_probabilities_dropout", products)
-        context = self._merge(tf.matmul(self._attend(products, attended, numbers), value))  # [B, S, H]
-        kernel, bias = self._weights(f"{name}_attention_output")
-        x = add_and_norm(self._product(context, kernel), bias, x, "attention")
+        numbers = _numbers(block.attention_probabilities_dropout, products)
+        context = self._merge(tf.matmul(self._attend(products, attention_ids, numbers), value))  # [B, S, H]
+        kernel, bias = _weights(block.attention_output)
+        attended = _product(context, kernel)
+        x = add_and_norm(attended, bias, x, block.attention_output_dropout, block.attention_layer_norm)
 
-        kernel, bias = self._weights(f"{name}_intermediate")
-        hidden = self._activate(self._product(x, kernel), bias)
-        kernel, bias = self._weights(f"{name}_output")
-        return add_and_norm(self._product(hidden, kernel), bias, x, "output")
+        kernel, bias = _weights(block.intermediate)
+        hidden = self._activate(_product(x, kernel), bias)
+        kernel, bias = _weights(block.output)
+        return add_and_norm(_product(hidden, kernel), bias, x, block.output_dropout, block.output_layer_norm)
 
-    def _product(self, x: Any, kernel: Any) -> Any:
-        """[B, S, X] by [X, Y] to [B, S, Y], as a product of two matrices."""
-        length, width = x.shape[1:]
-        product = tf.matmul(tf.reshape(x, (-1, width)), tf.cast(kernel, x.dtype))
-        return tf.reshape(product, (-1, length, kernel.shape[-1]))
 
-    def _weights(self, name: str, *kinds: str) -> list[Any]:
-        layer = self._layer(name)
-        return [tf.convert_to_tensor(getattr(layer, kind)) for kind in kinds or ("kernel", "bias")]
+def _product(x: Any, kernel: Any) -> Any:
+    """[B, S, X] by [X, Y] to [B, S, Y], as a product of two matrices."""
+    length, width = x.shape[1:]
+    product = tf.matmul(tf.reshape(x, (-1, width)), tf.cast(kernel, x.dtype))
+    return tf.reshape(product, (-1, length, kernel.shape[-1]))
 
-    def _numbers(self, name: str, x: Any) -> Any:
-        """The random numbers of a dropout layer for `x`."""
-        layer = self._layer(name)
-        return layer.random_numbers(ops.shape(x)) if layer.drops else tf.zeros([0], tf.uint16)
+
+def _weights(layer: Any, *kinds: str) -> list[Any]:
+    return [tf.convert_to_tensor(getattr(layer, kind)) for kind in kinds or ("kernel", "bias")]
+
+
+def _numbers(dropout: Any, x: Any) -> Any:
+    """The random numbers of a dropout layer for `x`."""
+    return dropout.random_numbers(ops.shape(x)) if dropout.drops else tf.zeros([0], tf.uint16)
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:

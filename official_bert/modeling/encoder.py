@@ -16,10 +16,8 @@ from official_bert.modeling.heads import pool
 
 def sequence_inputs(packed: bool = False) -> dict[str, Any]:
     """Returns the encoder's inputs by name, each [B, S] int32, record_starts [B, R]; B, S and R are free."""
-    attended = ("record_ids", "position_ids", "record_starts") if packed else ("input_mask",)
-    return {
-        name: keras.Input(shape=(None,), dtype="int32", name=name) for name in ("input_ids", *attended, "segment_ids")
-    }
+    names = ("record_ids", "position_ids", "record_starts") if packed else ("input_mask",)
+    return {name: keras.Input(shape=(None,), dtype="int32", name=name) for name in ("input_ids", *names, "segment_ids")}
 
 
 def build_encoder(
@@ -66,12 +64,12 @@ def build_encoder(
     """
     inputs = sequence_inputs(packed)
     x = embed(inputs["input_ids"], inputs["segment_ids"], config, seed, dtype, inputs.get("position_ids"))
-    attended = inputs["record_ids"] if packed else inputs["input_mask"]
+    attention_ids = inputs["record_ids"] if packed else inputs["input_mask"]
     layers = []
     for index in range(config.num_hidden_layers):
-        x = encoder_block(x, attended, config, layer_names.block(index), seed, dtype, packed)
+        x = encoder_block(x, attention_ids, config, layer_names.block(index), seed, dtype, packed)
         layers.append(x)
-    pooled = pool(x, attended, config, seed, dtype, inputs.get("record_starts"))
+    pooled = pool(x, attention_ids, config, seed, dtype, inputs.get("record_starts"))
     outputs = {"sequence_output": x, "pooled_output": pooled}
     if return_all_layers:
         outputs["encoder_outputs"] = layers

@@ -21,10 +21,9 @@ MASKED_SCORE = -10000.0
 class AttentionProbabilities(keras.layers.Layer):
     """How much each position attends to each other one: softmax(q k / sqrt(D) + mask), computed in float32.
 
-    Takes [query, key, input_mask]: [B, S, H] twice and [B, T] int32 (1 a token, 0 padding). Returns [B, N, S, T].
-    Padding is masked as a key only; what padding itself attends to is computed and never used.
-
-    With `packed` it takes record_ids in place of input_mask, and a token attends to those of its own record.
+    Takes [query, key, attention_ids]: [B, S, H] twice and [B, T] int32. Returns [B, N, S, T]. The attention_ids are the
+    input_mask (1 a token, 0 padding); padding is masked as a key only, and what padding itself attends to is computed
+    and never used. With `packed` they are the record_ids, and a token attends to those of its own record.
 
     Args:
         num_heads: N.
@@ -39,18 +38,20 @@ class AttentionProbabilities(keras.layers.Layer):
         self.packed = packed
 
     def call(self, inputs: Any) -> Any:
-        query, key, attended = inputs
+        query, key, attention_ids = inputs
         query, key = split_heads(query, self.num_heads), split_heads(key, self.num_heads)  # [B, N, S, D]
         products = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, T]
-        return self.of_products(products, attended, query.shape[-1])
+        return self.of_products(products, attention_ids, query.shape[-1])
 
-    def of_products(self, products: Any, attended: Any, head_size: int) -> Any:
+    def of_products(self, products: Any, attention_ids: Any, head_size: int) -> Any:
         """Returns the probabilities from the products of queries and keys, [B, N, S, T]."""
         scores = ops.cast(products, "float32") * (1.0 / math.sqrt(head_size))
         if self.packed:
-            seen = ops.equal(ops.expand_dims(attended, (1, 3)), ops.expand_dims(attended, (1, 2)))  # [B, 1, S, T]
+            of_queries, of_keys = ops.expand_dims(attention_ids, (1, 3)), ops.expand_dims(attention_ids, (1, 2))
+            of_queries, of_keys = ops.expand_dims(attention_ids, (1, 3)), ops.expand_dims(attention_ids, (1, 2))
+            seen = ops.equal(of_queries, of_keys)  # [B, 1, S, T]
         else:
-            seen = ops.expand_dims(attended, (1, 2))  # [B, 1, 1, T]; LiteRT does not know slices with new axes
+            seen = ops.expand_dims(attention_ids, (1, 2))  # [B, 1, 1, T]; LiteRT does not know slices with new axes
         masked = (1.0 - ops.cast(seen, "float32")) * MASKED_SCORE
         if self.causal:
             position = ops.arange(ops.shape(scores)[-1], dtype="int32")
@@ -79,13 +80,13 @@ def split_heads(x: Any, num_heads: int) -> Any:
 
 
 def encoder_block(
-    x: Any, input_mask: Any, config: BertConfig, name: str, seed: int | None, dtype: Any, packed: bool = False
+    x: Any, attention_ids: Any, config: BertConfig, name: str, seed: int | None, dtype: Any, packed: bool = False
 ) -> Any:
     """Returns the block's output, [B, S, H]: self-attention, then a feed-forward layer, each added and normalized.
 
     Args:
         x: [B, S, H].
-        input_mask: [B, S] int32, 1 for tokens and 0 for padding; with `packed` record_ids (see `build_encoder`).
+        attention_ids: [B, S] int32: the input_mask, or with `packed` the record_ids (see `build_encoder`).
         config: the model's sizes and rates.
         name: the beginning of the names of the block's layers.
         seed: of the initial weights; None for any.
@@ -113,7 +114,7 @@ def encoder_block(
         packed,
         name=f"{name}_attention_probabilities",
         dtype=dtype,
-    )([query, key, input_mask])
+    )([query, key, attention_ids])
     probabilities = dropout(config.attention_probs_dropout_prob, "attention_probabilities_dropout")(probabilities)
     context = AttentionContext(name=f"{name}_attention_context", dtype=dtype)([probabilities, value])
     attended = projection(width, "attention_output")(context)

@@ -61,17 +61,30 @@ class OutputBias(keras.layers.Layer):
 
 
 def pool(
-    sequence_output: Any, input_mask: Any, config: BertConfig, seed: int | None, dtype: Any, record_starts: Any = None
+    sequence_output: Any,
+    attention_ids: Any,
+    config: BertConfig,
+    seed: int | None,
+    dtype: Any,
+    record_starts: Any = None,
 ) -> Any:
     """Returns the pooled output, [B, H]: a dense layer with tanh on the vector of [CLS].
 
-    With causal attention it is on the vector of the last token, the only one that sees the whole text. Where
-    `record_starts`, [B, R] int32, say at which positions there is a [CLS], it is [B, R, H].
+    With causal attention it is on the vector of the last token, the only one that sees the whole text.
+
+    Args:
+        sequence_output: [B, S, H].
+        attention_ids: [B, S] int32: the input_mask, or the record_ids where records are packed.
+        config: the model's sizes.
+        seed: of the initial weights; None for any.
+        dtype: the layers' dtype policy.
+        record_starts: [B, R] int32, at which positions there is a [CLS], where records are packed: the pooled output
+            then is [B, R, H].
     """
     if record_starts is not None:
         pooled = GatherPositions(name=layer_names.FIRST_POSITION, dtype=dtype)([sequence_output, record_starts])
     elif config.causal_attention:
-        pooled = LastToken(name=layer_names.LAST_TOKEN, dtype=dtype)([sequence_output, input_mask])
+        pooled = LastToken(name=layer_names.LAST_TOKEN, dtype=dtype)([sequence_output, attention_ids])
     else:
         pooled = FirstPosition(name=layer_names.FIRST_POSITION, dtype=dtype)(sequence_output)
     return dense(config.hidden_size, layer_names.POOLER, config, seed, dtype, activation="tanh")(pooled)

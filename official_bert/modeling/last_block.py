@@ -6,6 +6,7 @@ most of a block's products, are of one position instead of S.
 B batch, S sequence (T the attended one), N heads, H hidden size
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,11 @@ import keras
 from keras import ops
 
 from official_bert.modeling import layer_names
+from official_bert.modeling.model_parts import BlockLayers, split_model, with_inner_model
+from official_bert.modeling.rematerialization import rematerialized
 
 
-def without_unread_positions(model: keras.Model) -> Callable[..., Any]:
+def without_unread_positions(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
     """Returns a function that is called as the model is and gives the same outputs and gradients, in less time.
 
     Dropout has the same masks. The model itself, its layers, its variables and how it is saved do not change; where its
@@ -23,52 +26,56 @@ def without_unread_positions(model: keras.Model) -> Callable[..., Any]:
 
     Args:
         model: of one of the functions of `task_models`.
+        rematerialize: whether its blocks (but the last, where only one position is computed) are computed a second time
+            in the backward pass, see `rematerialized`.
     """
-    layers = {layer.name: layer for layer in model.layers}
-    if layer_names.FIRST_POSITION not in layers:
-        return model
-    try:
-        head = keras.Model(layers[layer_names.FIRST_POSITION].output, model.output)
-    except ValueError:  # an output needs more than [CLS]
-        return model
-    block_outputs = layer_names.block_outputs(model)
-    *_, block_input, _ = (layers[layer_names.EMBEDDINGS_DROPOUT].output, *block_outputs.values())
-    below = keras.Model(model.input, block_input)
-    *_, block = block_outputs
+    parts = split_model(model)
+    if parts is None:
+        return with_inner_model(model, functools.partial(without_unread_positions, rematerialize=rematerialize))
+    head = _head_of_first_position(model)
+    if head is None:
+        return rematerialized(model) if rematerialize else model
+    *_, block_input, _ = (parts.embedded, *(block.encoded for block in parts.blocks))
+    below: Any = keras.Model(model.input, block_input)
+    if rematerialize:
+        below = rematerialized(below)
 
     def call(inputs: dict[str, Any], training: bool = False) -> Any:
         x = below(inputs, training=training)  # [B, S, H]
-        return head(_first_position(layers, block, x, inputs["input_mask"], training), training=training)
+        return head(_first_position(parts.blocks[-1], x, inputs["input_mask"], training), training=training)
 
     return call
 
 
-def _first_position(layers: dict[str, Any], block: str, x: Any, input_mask: Any, training: bool) -> Any:
+def _head_of_first_position(model: keras.Model) -> keras.Model | None:
+    """What follows the vector of [CLS]; None where there is no such vector, or an output needs more than it."""
+    layers = {layer.name: layer for layer in model.layers}
+    if layer_names.FIRST_POSITION not in layers:
+        return None
+    try:
+        return keras.Model(layers[layer_names.FIRST_POSITION].output, model.output)
+    except ValueError:
+        return None
+
+
+def _first_position(block: BlockLayers, x: Any, input_mask: Any, training: bool) -> Any:
     """What the block gives for the first position, [B, H]: `encoder_block` with queries of that position."""
     batch, length, width = ops.shape(x)
 
-    def layer(part: str) -> Any:
-        return layers[f"{block}_{part}"]
-
-    def drop(part: str, values: Any, shape: tuple[Any, ...]) -> Any:
+    def drop(dropout: Any, values: Any, shape: tuple[Any, ...]) -> Any:
         """Dropout with the numbers of the first of the positions on the last axis but one, of all of this shape."""
-        dropout = layer(part)
         if not training or not dropout.drops:
             return values
         return dropout.drop(values, dropout.random_numbers(shape)[..., :1, :])
 
-    def add_and_norm(values: Any, residual: Any, part: str) -> Any:
-        return layer(f"{part}_layer_norm")(layer(f"{part}_residual")([values, residual]))
-
     of_all = (batch, length, width)
     first = x[:, :1]  # [B, 1, H]
-    attention = layer("attention_probabilities")
-    keys, values = layer("attention_key")(x), layer("attention_value")(x)  # [B, T, H]
-    probabilities = attention([layer("attention_query")(first), keys, input_mask])  # [B, N, 1, T]
-    shape = (batch, attention.num_heads, length, length)
-    probabilities = drop("attention_probabilities_dropout", probabilities, shape)
-    context = layer("attention_context")([probabilities, values])  # [B, 1, H]
-    attended = drop("attention_output_dropout", layer("attention_output")(context), of_all)
-    y = add_and_norm(attended, first, "attention")
-    hidden = layer("output")(layer("intermediate")(y))
-    return add_and_norm(drop("output_dropout", hidden, of_all), y, "output")[:, 0]
+    keys, values = block.attention_key(x), block.attention_value(x)  # [B, T, H]
+    probabilities = block.attention_probabilities([block.attention_query(first), keys, input_mask])  # [B, N, 1, T]
+    shape = (batch, block.attention_probabilities.num_heads, length, length)
+    probabilities = drop(block.attention_probabilities_dropout, probabilities, shape)
+    context = block.attention_context([probabilities, values])  # [B, 1, H]
+    attended = drop(block.attention_output_dropout, block.attention_output(context), of_all)
+    y = block.attention_layer_norm(block.attention_residual([attended, first]))
+    hidden = drop(block.output_dropout, block.output(block.intermediate(y)), of_all)
+    return block.output_layer_norm(block.output_residual([hidden, y]))[:, 0]

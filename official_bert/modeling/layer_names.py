@@ -1,11 +1,10 @@
-"""Layer names that other modules look layers up by, and the blocks of a model.
+"""Layer names that other modules look layers up by.
 
 A variable's path is its layer's name and its own, and checkpoints store variables by path (checkpoints.checkpoint.PARTS
 lists them all): renaming a layer makes older checkpoints unreadable.
 """
 
 import re
-from typing import Any
 
 WORD_EMBEDDINGS = "word_embeddings"
 TOKEN_TYPE_EMBEDDINGS = "token_type_embeddings"
@@ -16,6 +15,8 @@ FIRST_POSITION = "first_position"  # its input is the last block's output
 LAST_TOKEN = "last_token"  # in its place with causal attention; its inputs are that output and the input_mask
 POOLER = "pooler"
 NEXT_SENTENCE = "next_sentence"
+CHOICE_ENCODER = "choice_encoder"  # the inner model of one for multiple choice
+MULTIPLE_CHOICE = "multiple_choice"  # its input is the inner model's output
 
 EMBEDDINGS = frozenset({WORD_EMBEDDINGS, TOKEN_TYPE_EMBEDDINGS, POSITION_EMBEDDINGS, EMBEDDINGS_LAYER_NORM})
 
@@ -23,18 +24,6 @@ EMBEDDINGS = frozenset({WORD_EMBEDDINGS, TOKEN_TYPE_EMBEDDINGS, POSITION_EMBEDDI
 def block(index: int) -> str:
     """Returns the beginning of the names of a block's layers, from block 0."""
     return f"layer_{index}"
-
-
-def block_outputs(model: Any) -> dict[str, Any]:
-    """Returns the symbolic output of each block of a Keras model, [B, S, H], by `block` and in the blocks' order.
-
-    It is empty for a model without blocks of its own: where they are within another model, as for multiple choice.
-    """
-    layers = {layer.name: layer for layer in model.layers}
-    outputs: dict[str, Any] = {}
-    while (last := f"{block(len(outputs))}_output_layer_norm") in layers:
-        outputs[block(len(outputs))] = layers[last].output
-    return outputs
 
 
 def block_of(name: str) -> int | None:

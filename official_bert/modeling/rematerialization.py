@@ -9,11 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_bert.modeling import layer_names
 from official_bert.modeling.dropout import current_seed, dropout_seed
+from official_bert.modeling.model_parts import split_model, with_inner_model
 
 
-def rematerialized(model: keras.Model) -> Callable[..., dict[str, Any]]:
+def rematerialized(model: keras.Model) -> Callable[..., Any]:
     """Returns a function that is called as the model is and gives the same, outputs and gradients, in less memory.
 
     The model itself, its layers, their names, its variables and how it is saved do not change. Only the input of each
@@ -25,41 +25,29 @@ def rematerialized(model: keras.Model) -> Callable[..., dict[str, Any]]:
     tf.function it cannot pass `training` on.
 
     Args:
-        model: of `build_encoder` or `build_pretraining_model`, or anything that goes on from their last block alone.
+        model: of `task_models`, `build_encoder` or `build_pretraining_model`, or anything that goes on from their
+            blocks' outputs. A model without blocks is returned as it is.
     """
-    inputs = model.input
-    attended = "record_ids" if "record_ids" in inputs else "input_mask"
-    embed_names = [name for name in inputs if name in ("input_ids", "position_ids", "segment_ids")]
-    head_names = [name for name in inputs if name not in (*embed_names, attended)]
-    if any(layer.name == layer_names.LAST_TOKEN for layer in model.layers):
-        head_names.append("input_mask")  # which says where the last token is
-    x = model.get_layer(layer_names.EMBEDDINGS_DROPOUT).output
-    embed = keras.Model([inputs[name] for name in embed_names], x)
-    blocks: list[keras.Model] = []
-    for output in layer_names.block_outputs(model).values():
-        blocks.append(keras.Model([x, inputs[attended]], output))
-        x = output
-    # sequence_output is the last block's output itself: the heads' model cannot return it, since Keras builds no model
-    # whose output is its input. `call` puts it among the outputs.
-    predicted = {name: tensor for name, tensor in model.output.items() if tensor is not x}
-    heads = keras.Model([x, *(inputs[name] for name in head_names)], predicted)
+    parts = split_model(model)
+    if parts is None:
+        return with_inner_model(model, rematerialized)
+    embed, blocks, heads = parts.embeddings(), parts.block_models(), parts.heads()
 
-    def call(features: dict[str, Any], training: bool = False) -> dict[str, Any]:
+    def call(features: dict[str, Any], training: bool = False) -> Any:
         seed = current_seed()
         if seed is None:  # as in Keras' fit: any seed, but the same one for both computations of a block
             seed = keras.random.randint((2,), -(2**31), 2**31 - 1, dtype="int32")
         seed = tf.convert_to_tensor(seed, tf.int32)
-        features = {name: tf.convert_to_tensor(features[name], tf.int32) for name in inputs}
-        x = embed([features[name] for name in embed_names], training=training)  # [B, S, H]
+        features = parts.features(features)
+        encoded = [embed(features, training=training)]  # [B, S, H]
         for block in blocks:
-            x = _recomputed(block, features[attended], seed, training)(x)  # [B, S, H]
-        outputs = heads([x, *(features[name] for name in head_names)], training=training)
-        return {name: outputs.get(name, x) for name in model.output}
+            encoded.append(_recomputed(block, features[parts.attention_ids], seed, training)(encoded[-1]))
+        return heads(encoded, features, training=training)
 
     return call
 
 
-def _recomputed(block: keras.Model, input_mask: Any, seed: Any, training: bool) -> Callable[[Any], Any]:
+def _recomputed(block: keras.Model, attention_ids: Any, seed: Any, training: bool) -> Callable[[Any], Any]:
     @tf.recompute_grad
     def run(x: Any) -> Any:
         # The second computation must not start before the backward pass. recompute_grad delays x until then, but not
@@ -68,6 +56,6 @@ def _recomputed(block: keras.Model, input_mask: Any, seed: Any, training: bool) 
         delayed_seed = seed + tf.cast(tf.math.is_nan(x[0, 0, 0]), tf.int32)
         # The context is entered here because the second computation runs outside of the caller's.
         with dropout_seed(delayed_seed):
-            return block([x, input_mask], training=training)
+            return block([x, attention_ids], training=training)
 
     return run

@@ -144,9 +144,9 @@ def build_multiple_choice_model(
     inputs = {
         name: keras.Input(shape=(num_choices, None), dtype="int32", name=name) for name in sequence_inputs()
     }  # [B, N, S]
-    head = keras.Model(encoder.input, _pooled(encoder, dropout_rate), name="choice_encoder")
+    head = keras.Model(encoder.input, _pooled(encoder, dropout_rate), name=layer_names.CHOICE_ENCODER)
     pooled = head({name: FoldChoices(name=f"fold_{name}", dtype="int32")(each) for name, each in inputs.items()})
-    scores = _dense(encoder, pooled, 1, "multiple_choice", seed)  # [B * N, 1]
+    scores = _dense(encoder, pooled, 1, layer_names.MULTIPLE_CHOICE, seed)  # [B * N, 1]
     logits = UnfoldChoices(num_choices, name="unfold_choices", dtype="float32")(_float32(scores))
     return keras.Model(inputs, logits, name="multiple_choice_model")
 

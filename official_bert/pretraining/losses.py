@@ -4,6 +4,7 @@ B batch, P predictions, V vocabulary, R records of a packed row
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +17,7 @@ MASKED_LM_EPSILON = 1e-5
 
 
 def pretraining_sums(
-    outputs: dict[str, Any], features: dict[str, Any], compile_masked_lm: bool = False
+    outputs: dict[str, Any], features: dict[str, Any], of_masked_lm: Callable[..., tuple[Any, Any]] | None = None
 ) -> dict[str, Any]:
     """Returns the sums and counts behind losses and accuracies, as float32 scalars.
 
@@ -24,21 +25,17 @@ def pretraining_sums(
     row (see data.packing), each counts.
 
     Args:
-        outputs: of the pre-training model, or of `with_compiled_blocks`.
+        outputs: of the pre-training model.
         features: a batch of records.
-        compile_masked_lm: whether XLA compiles the masked-LM loss by itself (see `masked_lm_losses`).
+        of_masked_lm: what gives loss and hits of masked_lm_logits and labels; None for `masked_lm_losses`.
 
     Returns:
         masked_lm_loss, masked_lm_correct and masked_lm_count: cross-entropy (natural logarithm), hits and number of the
         predictions; next_sentence_loss, next_sentence_correct, next_sentence_count: likewise of the records; tokens:
         positions that are not padding.
     """
-    logits = outputs["masked_lm_logits"]  # [B, P, V]
     labels, weights = features["masked_lm_ids"], features["masked_lm_weights"]  # [B, P]
-    if isinstance(logits, FactoredLogits):
-        masked_lm_loss, masked_lm_hits = factored_masked_lm_losses(logits, labels)
-    else:
-        masked_lm_loss, masked_lm_hits = masked_lm_losses(logits, labels, compile_masked_lm)
+    masked_lm_loss, masked_lm_hits = (of_masked_lm or masked_lm_losses)(outputs["masked_lm_logits"], labels)
 
     real = ops.reshape(record_weights(features), (-1,))  # [B], packed [B * R]
     targets = ops.reshape(features["next_sentence_labels"], (-1,))

@@ -1,7 +1,6 @@
 """What a run is made of, read and checked before its first step: a mistake shows in seconds, not after hours."""
 
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -14,7 +13,6 @@ from official_bert.checkpoints import initial_weights, run_checkpoints
 from official_bert.checkpoints.checkpoint import TOKENIZER_FILE
 from official_bert.checkpoints.model_files import casing_in, check_contents, contents_of
 from official_bert.data import manifest
-from official_bert.data.packing import Packing
 from official_bert.errors import CollectedErrors, UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
@@ -30,71 +28,13 @@ from official_bert.pretraining.checks import (
     read_config,
 )
 from official_bert.pretraining.curves import read_curves
-from official_bert.pretraining.options import Options, Phase
+from official_bert.pretraining.option_groups.phases import Phase
+from official_bert.pretraining.options import Options
 from official_bert.pretraining.record_files import RecordFiles
+from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.utils import files
 from official_bert.utils.training_log import TRAIN, read_log
-
-
-class RunRecords:
-    """The records of a run: found and checked when they are first asked for.
-
-    Args:
-        options: the run's.
-        config: the model.
-        replicas: how many share a batch.
-    """
-
-    def __init__(self, options: Options, config: BertConfig, replicas: int) -> None:
-        self._options, self._config, self._replicas = options, config, replicas
-        self._by_phase: dict[int, RecordFiles] = {}
-        self._packing: dict[int, Packing] = {}
-
-    def training(self, phase: Phase) -> RecordFiles:
-        """Returns the records that a phase trains on."""
-        if phase.number not in self._by_phase:
-            flag = phase.flag("input_file").removeprefix("--")
-            self._by_phase[phase.number] = self._find(phase.input_file, flag, phase)
-        return self._by_phase[phase.number]
-
-    def packing(self, phase: Phase) -> Packing | None:
-        """Returns how a phase's batches are packed; None where each record has a row of its own."""
-        options = self._options
-        if not options.pack_sequences:
-            return None
-        if phase.number not in self._packing:
-            records = self.training(phase)
-            with records.naming_damage():
-                self._packing[phase.number] = records.packing(
-                    phase.train_batch_size, options.random_seed, self._replicas, options.gradient_accumulation_steps
-                )
-        return self._packing[phase.number]
-
-    def rows(self, phase: Phase) -> int:
-        """Returns how many rows of the phase's length a step computes, over all replicas; packed, usually."""
-        packing = self.packing(phase)
-        return packing.usual_rows if packing else phase.train_batch_size
-
-    @functools.cached_property
-    def held_out(self) -> RecordFiles | None:
-        """The records to evaluate on: of --eval_input_file, or those of the first phase; None if there is no need."""
-        first_phase = self._options.phases[0]
-        if self._options.eval_input_file:
-            return self._find(self._options.eval_input_file, "eval_input_file", first_phase)
-        return self.training(first_phase) if self._options.do_eval else None
-
-    def _find(self, patterns: list[str], flag: str, phase: Phase) -> RecordFiles:
-        return RecordFiles.find(
-            patterns,
-            flag,
-            max_seq_length=phase.max_seq_length,
-            max_predictions_per_seq=phase.max_predictions_per_seq,
-            config=self._config,
-            vocab_file=self._options.vocab_file,
-            do_lower_case=self._options.do_lower_case,
-            skip_damaged=self._options.on_corrupt_record == "skip",
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,7 +83,7 @@ class RunSetup:
 
 
 def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
-    """Returns all that a run needs; the model has random weights still.
+    """Returns all that a run needs; the model has random weights still (see `restore_or_initialize`).
 
     Args:
         options: what the user asked for.
@@ -152,19 +92,68 @@ def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
     Raises:
         UserError: something does not fit together, or does not fit the run that the folder holds.
     """
+    # 1. The model's sizes, the records, and where the run goes on.
     check_replicas(options, strategy.num_replicas_in_sync)
     config = read_config(options)
     records = RunRecords(options, config, strategy.num_replicas_in_sync)
     resumed_from = _find_checkpoint(options)
-    steps_done = run_checkpoints.step_of(resumed_from) if resumed_from else 0
-    to_do = [phase for phase in options.phases if options.do_train and phase.last_step > steps_done]
+    phases = _phases_to_do(options, resumed_from)
+    # 2. All mistakes are named at once, before anything takes long.
+    options, model_files, changes = _check(options, config, strategy, records, phases, resumed_from)
+    # 3. What run.json will say, and how much memory a device needs.
+    training_records = {phase.number: records.training(phase) for phase in phases}
+    metadata = run_metadata.collect_run_metadata(options, config, strategy, training_records, records.held_out)
+    if options.do_train:
+        _print_memory_estimates(options, config, strategy.num_replicas_in_sync, records, phases)
+    # 4. The model, its optimizer and its steps.
+    pretrainer = _build_pretrainer(options, config, strategy)
+    metadata["parameters"] = pretrainer.model.count_params()
+    # 5. What is saved: the weights, all that the optimizer keeps, and the position in the data.
+    data_position = run_checkpoints.data_position()
+    checkpoints = run_checkpoints.RunCheckpoints(
+        options.output_dir, {**pretrainer.variables, "place": data_position}, options.keep_checkpoint_max
+    )
+    return RunSetup(
+        options=options,
+        strategy=strategy,
+        config=config,
+        model_files=model_files,
+        records=records,
+        metadata=metadata,
+        changes=changes,
+        pretrainer=pretrainer,
+        data_position=data_position,
+        checkpoints=checkpoints,
+        resumed_from=resumed_from,
+    )
 
-    # All mistakes are named at once, those of single flags before those that say that something differs.
+
+def _phases_to_do(options: Options, resumed_from: str | None) -> list[Phase]:
+    """The phases of which steps are left."""
+    steps_done = run_checkpoints.step_of(resumed_from) if resumed_from else 0
+    return [phase for phase in options.phases if options.do_train and phase.last_step > steps_done]
+
+
+def _check(
+    options: Options,
+    config: BertConfig,
+    strategy: tf.distribute.Strategy,
+    records: RunRecords,
+    phases: Sequence[Phase],
+    resumed_from: str | None,
+) -> tuple[Options, dict[str, str], dict[str, tuple[Any, Any]]]:
+    """Checks the options against each other, the records, and the run that the folder holds.
+
+    Mistakes in single flags come before those that say that something differs.
+
+    Returns:
+        The options, their casing being that of the records; contents of the model's small files by name; and what
+        --allow_changes lets differ from the run that the folder holds.
+    """
     errors = CollectedErrors()
     training_records: dict[int, RecordFiles] = {}
     held_out = None
-    changes: dict[str, tuple[Any, Any]] = {}
-    for phase in to_do:
+    for phase in phases:
         with errors.collecting():
             training_records[phase.number] = records.training(phase)
     with errors.collecting():
@@ -186,18 +175,18 @@ def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
     manifests = [each for of_phase in (*training_records.values(), held_out) if of_phase for each in of_phase.manifests]
     options = dataclasses.replace(options, do_lower_case=_resolve_casing(options, manifests))
     model_files = contents_of(config, options.vocab_file, bool(options.do_lower_case))
+    changes: dict[str, tuple[Any, Any]] = {}
     with errors.collecting():
         if options.do_train and not (options.begin_anew and not resumed_from):
             changes = run_metadata.check_resume_compatibility(options, training_records)
     with errors.collecting():
         _check_model_files(options, model_files, manifests)
     errors.raise_if_any()
+    return options, model_files, changes
 
-    metadata = run_metadata.collect_run_metadata(options, config, strategy, training_records, held_out)
-    if options.do_train:
-        _print_memory_estimates(options, config, strategy.num_replicas_in_sync, records, to_do)
 
-    pretrainer = Pretrainer(
+def _build_pretrainer(options: Options, config: BertConfig, strategy: tf.distribute.Strategy) -> Pretrainer:
+    return Pretrainer(
         config=config,
         strategy=strategy,
         schedule=_schedule(options),
@@ -212,24 +201,6 @@ def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
         rematerialize=options.rematerialize,
         skip_nonfinite=options.on_nonfinite == "skip",
         packed=options.pack_sequences,
-    )
-    metadata["parameters"] = pretrainer.model.count_params()
-    data_position = run_checkpoints.data_position()
-    checkpoints = run_checkpoints.RunCheckpoints(
-        options.output_dir, {**pretrainer.variables, "place": data_position}, options.keep_checkpoint_max
-    )
-    return RunSetup(
-        options=options,
-        strategy=strategy,
-        config=config,
-        model_files=model_files,
-        records=records,
-        metadata=metadata,
-        changes=changes,
-        pretrainer=pretrainer,
-        data_position=data_position,
-        checkpoints=checkpoints,
-        resumed_from=resumed_from,
     )
 
 
@@ -335,8 +306,13 @@ def restore_or_initialize(setup: RunSetup) -> None:
     Raises:
         UserError: a checkpoint does not fit, or there is nothing to evaluate.
     """
+    # A run's own checkpoint comes before --init_checkpoint, so that the same command begins a run and goes on with it;
+    # random weights are the last choice, and none for an evaluation. Whether all workers stand at one step is checked
+    # before weights are read from elsewhere: that may fail on one worker alone, and the others would wait for it.
     options = setup.options
-    _restore(setup)
+    if setup.resumed_from:
+        _restore(setup, setup.resumed_from)
+    distribution.check_same_step(setup.strategy, setup.pretrainer.step, setup.folder)
     if setup.resumed_from:
         print(f"going on from {setup.resumed_from}, step {setup.pretrainer.step:,}")
     elif options.init_checkpoint:
@@ -350,7 +326,7 @@ def restore_or_initialize(setup: RunSetup) -> None:
         )
 
 
-def _restore(setup: RunSetup) -> None:
+def _restore(setup: RunSetup, checkpoint: str) -> None:
     """Restores the run's checkpoint, as far as it is wanted."""
     unwanted: set[str] = set()
     if not setup.options.do_train:
@@ -360,9 +336,6 @@ def _restore(setup: RunSetup) -> None:
         unwanted = {"optimizer"}
     if "float16" in setup.changes.get("dtype", ()):
         unwanted.add("loss_scale")
-    pretrainer = setup.pretrainer
-    if setup.resumed_from:
-        setup.checkpoints.restore(setup.resumed_from, unwanted)
-        if "optimizer" in unwanted:
-            pretrainer.optimizer.iterations.assign(run_checkpoints.step_of(setup.resumed_from))
-    distribution.check_same_step(setup.strategy, pretrainer.step, setup.folder)
+    setup.checkpoints.restore(checkpoint, unwanted)
+    if "optimizer" in unwanted:
+        setup.pretrainer.optimizer.iterations.assign(run_checkpoints.step_of(checkpoint))

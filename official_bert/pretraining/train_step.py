@@ -7,6 +7,7 @@ several steps per call.
 B batch of one replica, R records of a packed row
 """
 
+import functools
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,16 +15,24 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.data.packing import one_record_a_row
+from official_bert.learning.replica_step import accumulated_gradients, all_reduce_sum, cut, replica_update
 from official_bert.modeling import layer_names
 from official_bert.modeling.compiled_blocks import with_compiled_blocks
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
-from official_bert.modeling.pretraining_model import build_pretraining_model, freeze
+from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.modeling.rematerialization import rematerialized
 from official_bert.optimization import distribution
+from official_bert.optimization.freezing import freeze
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import get_optimizer
-from official_bert.pretraining.losses import mean_losses, pretraining_sums, record_weights
+from official_bert.pretraining.losses import (
+    factored_masked_lm_losses,
+    masked_lm_losses,
+    mean_losses,
+    pretraining_sums,
+    record_weights,
+)
 
 SUMS = (
     "masked_lm_loss",
@@ -80,7 +89,6 @@ class Pretrainer:
         self.strategy = strategy
         self.schedule = schedule
         self._micro_batches = micro_batches
-        self._skip_nonfinite = skip_nonfinite
         self._next_sentence = next_sentence
         if not next_sentence:
             frozen = [*frozen, layer_names.POOLER, layer_names.NEXT_SENTENCE]
@@ -93,18 +101,18 @@ class Pretrainer:
             self.optimizer = get_optimizer(optimizer, schedule)
             self.optimizer.build(self.model.trainable_variables)
             self._loss_scale = DynamicLossScale() if dtype == "mixed_float16" else None
-        self._compiles_parts = compile_parts and not jit_compile
-        self._call = self.model
+        compile_parts = compile_parts and not jit_compile
+        self._call: Any = self.model
+        self._masked_lm_losses: Any = masked_lm_losses
         if rematerialize:
             self._call = rematerialized(self.model)
-        elif self._compiles_parts:
-            self._call = with_compiled_blocks(self.model)
+            self._masked_lm_losses = functools.partial(masked_lm_losses, compiled=compile_parts)
+        elif compile_parts:
+            self._call, self._masked_lm_losses = with_compiled_blocks(self.model), factored_masked_lm_losses
         # Compiled once each; the number of steps is a tensor, so that another number does not compile again.
-        self._update = (
-            tf.function(self._replica_update, jit_compile=True, autograph=False)
-            if self._compiles_parts
-            else self._replica_update
-        )
+        self._update: Any = functools.partial(replica_update, self.optimizer, self._loss_scale, skip_nonfinite)
+        if compile_parts:
+            self._update = tf.function(self._update, jit_compile=True, autograph=False)
         # AutoGraph would rewrite all functions that are called, in vain: most of the time of tracing.
         self._train = tf.function(self._train_steps, autograph=False)
         self._step = (
@@ -152,34 +160,17 @@ class Pretrainer:
             The sums over all replicas, gradient_norm, finite_loss, whether the losses are finite, and finite, whether
             the gradients are too.
         """
-        context = tf.distribute.get_replica_context()
-
-        def all_reduce_sum(value: tf.Tensor) -> tf.Tensor:
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
-
         # The losses' denominators are those of the whole batch: a replica with fewer predictions weighs less.
         predictions = all_reduce_sum(tf.reduce_sum(features["masked_lm_weights"]))
         examples = all_reduce_sum(tf.reduce_sum(record_weights(features)))
-        replica = context.replica_id_in_sync_group
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         sums, gradients = self._accumulated(features, predictions, examples, replica)
-        sums = _all_together(sums, all_reduce_sum)
+        sums = _all_together(sums)
         finite_loss = tf.math.is_finite(sums["masked_lm_loss"] + sums["next_sentence_loss"])
         # Dense, since a sparse gradient has no place among the arguments of a compiled function.
         gradients = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
         norm, finite = self._update(gradients, finite_loss)
         return {**sums, "gradient_norm": norm, "finite": finite, "finite_loss": finite_loss}
-
-    def _replica_update(self, gradients: list[Any], finite_loss: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Sums gradients over replicas and applies them; returns their norm, and whether all was finite."""
-        if self._loss_scale:
-            gradients = self._loss_scale.unscale(gradients)
-        gradients, norm = self.optimizer.sum_and_clip(gradients)
-        finite = finite_loss & tf.math.is_finite(norm)
-        skips = self._skip_nonfinite or self._loss_scale is not None
-        self.optimizer.apply_summed(gradients, self.model.trainable_variables, only_if=finite if skips else None)
-        if self._loss_scale:
-            self._loss_scale.update(finite)
-        return norm, finite
 
     def _accumulated(
         self, features: dict[str, tf.Tensor], predictions: tf.Tensor, examples: tf.Tensor, replica: Any
@@ -195,37 +186,15 @@ class Pretrainer:
                     loss = self._loss_scale.scaled(loss)
             return sums, tape.gradient(loss, variables)
 
-        if not self._packed and self._micro_batches == 1:
-            return micro_batch_gradients(0, features)
         if self._packed:
-            parts, most = features, features["input_mask"].shape[0]
+            micro_batches = features
             # Parts without records stand at the end.
-            number_of_parts = tf.math.count_nonzero(tf.reduce_any(parts["input_mask"] > 0, axis=(1, 2)), dtype=tf.int32)
+            count = tf.math.count_nonzero(tf.reduce_any(features["input_mask"] > 0, axis=(1, 2)), dtype=tf.int32)
+        elif self._micro_batches == 1:
+            return micro_batch_gradients(0, features)
         else:
-            number_of_parts = most = self._micro_batches
-            parts = {
-                name: tf.reshape(value, (most, value.shape[0] // most, *value.shape[1:]))
-                for name, value in features.items()
-            }
-
-        # The negative sum, since TensorFlow makes one addition of a sum and a gradient that is one itself, as that of
-        # the tied embeddings, gives it a temporary variable where memory is short, and then does not find it gone at
-        # the next call ("already exists").
-        def add(number: tf.Tensor, totals: dict[str, tf.Tensor], negative: list[tf.Tensor]) -> tuple[Any, Any, Any]:
-            sums, gradients = micro_batch_gradients(number, {name: value[number] for name, value in parts.items()})
-            negative = [total - gradient for total, gradient in zip(negative, gradients, strict=True)]
-            return number + 1, {name: totals[name] + sums[name] for name in totals}, negative
-
-        nothing = {name: tf.constant(0.0) for name in SUMS}
-        zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
-        _, sums, negative = tf.while_loop(
-            lambda number, *_: number < number_of_parts,
-            add,
-            (tf.constant(0), nothing, zeros),
-            parallel_iterations=1,
-            maximum_iterations=most,
-        )
-        return sums, [-total for total in negative]
+            micro_batches, count = cut(features, self._micro_batches), self._micro_batches
+        return accumulated_gradients(micro_batch_gradients, micro_batches, count, variables, SUMS)
 
     def _sums(self, features: dict[str, tf.Tensor], training: bool) -> dict[str, tf.Tensor]:
         if self._packed and "record_ids" not in features:  # in evaluation
@@ -233,7 +202,7 @@ class Pretrainer:
         # Labels are left out: Keras wants the model's inputs and nothing else.
         inputs = {name: features[name] for name in self.model.input}
         outputs = self._call(inputs, training=training)
-        sums = pretraining_sums(outputs, features, self._compiles_parts and training)
+        sums = pretraining_sums(outputs, features, self._masked_lm_losses if training else masked_lm_losses)
         if self._next_sentence:
             return sums
         return {name: tf.zeros(()) if name.startswith("next_sentence") else value for name, value in sums.items()}
@@ -288,9 +257,7 @@ class Pretrainer:
 
     def _evaluate_step(self, batch: Any) -> dict[str, tf.Tensor]:
         def replica_step(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            context = tf.distribute.get_replica_context()
-            sums = self._sums(features, training=False)
-            return _all_together(sums, lambda value: context.all_reduce(tf.distribute.ReduceOp.SUM, value))
+            return _all_together(self._sums(features, training=False))
 
         return {
             name: self._of_one_replica(sums) for name, sums in self.strategy.run(replica_step, args=(batch,)).items()
@@ -300,7 +267,7 @@ class Pretrainer:
         return self.strategy.experimental_local_results(value)[0]
 
 
-def _all_together(sums: dict[str, tf.Tensor], all_reduce_sum: Any) -> dict[str, tf.Tensor]:
+def _all_together(sums: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Sums over replicas, in one exchange for all."""
     stacked = all_reduce_sum(tf.stack([sums[name] for name in SUMS]))
     return dict(zip(SUMS, tf.unstack(stacked), strict=True))

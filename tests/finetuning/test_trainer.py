@@ -62,17 +62,6 @@ def test_epochs_and_batches_make_the_number_of_steps():
     assert training_config(dataclasses.replace(options, eval_steps=None), rows=9).eval_steps == 3
 
 
-def test_each_layer_s_rate_is_a_share_of_that_of_the_layer_above(make: Callable[..., Trainer]):
-    model = make().model
-    factors = trainer.layer_factors(model, 2, 0.5)
-    of_layer = {path.split("/")[-2]: factor for path, factor in factors.items()}
-    assert of_layer["layer_1_output"] == 0.5
-    assert of_layer["layer_0_attention_query"] == 0.25
-    assert of_layer["word_embeddings"] == of_layer["embeddings_layer_norm"] == 0.125
-    assert not {"pooler", "sequence_classifier"} & set(of_layer)
-    assert trainer.layer_factors(model, 2, 1.0) == {}
-
-
 @pytest.mark.slow
 def test_layers_move_by_their_rate_and_frozen_ones_stay(make: Callable[..., Trainer]):
     features = rows(4)

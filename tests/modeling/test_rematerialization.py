@@ -1,15 +1,19 @@
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.pretraining_model import build_pretraining_model, freeze
+from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.modeling.rematerialization import rematerialized
+from official_bert.modeling.task_models import CLASSIFICATION, KINDS, MULTIPLE_CHOICE
 from official_bert.optimization import distribution
+from official_bert.optimization.freezing import freeze
 from tests.modeling.test_model import inputs_of_encoder, random_batch, with_random_weights
 
 
@@ -20,7 +24,7 @@ def gradients(model, call, batch, jit_compile: bool = False) -> list[np.ndarray]
     def compute(batch, seed):
         with tf.GradientTape() as tape, dropout_seed(seed):
             outputs = call(batch, training=True)
-            loss = tf.add_n([tf.reduce_sum(tf.square(outputs[name])) for name in sorted(outputs)])
+            loss = tf.add_n([tf.reduce_sum(tf.square(output)) for output in keras.tree.flatten(outputs)])
         return [tf.convert_to_tensor(each) for each in tape.gradient(loss, model.trainable_variables)]
 
     strategy = distribution.get_strategy("one_device")
@@ -44,6 +48,28 @@ def test_gradients_are_the_same_with_dropout(tiny_config: BertConfig, jit_compil
     # Without dropout they are others, so that equal masks have been tested.
     still = gradients(model, lambda batch, training: model(batch, training=False), batch)
     assert max(np.abs(one - other).max() for one, other in zip(still, expected, strict=True)) > 0.1
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "tagging above all blocks"])
+def test_gradients_of_every_task_are_the_same_with_dropout(tiny_config: BertConfig, kind: str):
+    encoder = build_encoder(tiny_config, return_all_layers=True, seed=0)
+    if kind in KINDS:
+        model = task_models.build(kind, encoder, num_labels=3, num_choices=3)
+    else:
+        blocks = keras.layers.Add()(encoder.output["encoder_outputs"])
+        model = keras.Model(encoder.input, keras.layers.Dense(3)(blocks))
+    model = with_random_weights(model, 0)
+    batch = inputs_of_encoder(random_batch(tiny_config, 0))
+    if kind == MULTIPLE_CHOICE:
+        batch = {name: values[None] for name, values in batch.items()}
+    call = rematerialized(model)
+    assert call is not model
+    assert_same(gradients(model, call, batch), gradients(model, model, batch))
+
+
+def test_a_model_without_blocks_is_returned_as_it_is(tiny_config: BertConfig):
+    model = task_models.build(CLASSIFICATION, build_encoder(tiny_config), 3, head="embeddings", lstm_units=2)
+    assert rematerialized(model) is model
 
 
 def test_outputs_are_the_same_in_and_out_of_training(tiny_config: BertConfig):

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.modeling.pretraining_model import build_pretraining_model, freeze
+from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
 from official_bert.optimization.choices import OPTIMIZERS
 from official_bert.optimization.loss_scale import DynamicLossScale
@@ -23,46 +23,6 @@ from tests.processes import run_marked_tests
 from tests.reference import ReferenceAdamW, ReferenceKerasAdamW, ReferenceLamb
 
 REFERENCES = {"adamw": ReferenceAdamW, "lamb": ReferenceLamb, "keras_adamw": ReferenceKerasAdamW}
-
-
-def rates(schedule: WarmupPolynomialDecay, steps: int) -> list[float]:
-    return [float(schedule(step)) for step in range(steps)]
-
-
-def test_rate_warms_up_then_jumps_to_the_line_from_step_zero():
-    expected = [0.0, 0.25, 0.5, 0.75, *(1 - step / 10 for step in range(4, 11)), 0.0]
-    assert rates(WarmupPolynomialDecay(1.0, 10, 4), 12) == pytest.approx(expected)
-
-
-def test_rate_without_the_jump_decays_from_the_peak():
-    expected = [0.0, 0.25, 0.5, 0.75, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0.0]
-    assert rates(WarmupPolynomialDecay(1.0, 10, 4, jump=False), 11) == pytest.approx(expected)
-
-
-def test_rate_without_warmup_starts_at_the_peak():
-    assert rates(WarmupPolynomialDecay(2.0, 4), 5) == pytest.approx([2.0, 1.5, 1.0, 0.5, 0.0])
-
-
-def test_warmup_longer_than_training_only_rises():
-    assert rates(WarmupPolynomialDecay(1.0, 3, 6), 3) == pytest.approx([0, 1 / 6, 2 / 6])
-    assert rates(WarmupPolynomialDecay(1.0, 3, 6, jump=False), 3) == pytest.approx([0, 1 / 6, 2 / 6])
-
-
-@pytest.mark.parametrize("jump", [True, False])
-def test_line_is_the_same_to_the_bit_as_computed_without_a_power(jump: bool):
-    peak, steps, warmup = np.float32(8.12e-4), 7506, 2133
-    start = 0 if jump else warmup
-    for step in range(warmup, steps, 97):
-        gone = np.float32(step - start) / np.float32(steps - start)
-        assert float(WarmupPolynomialDecay(8.12e-4, steps, warmup, jump=jump)(step)) == peak * (np.float32(1) - gone)
-
-
-def test_polynomial_decay_goes_from_the_peak_to_the_end_rate_and_stays():
-    schedule = WarmupPolynomialDecay(1.0, 10, 2, jump=False, power=2.0, end_rate=0.2)
-    expected = [0.0, 0.5, *(0.2 + 0.8 * (1 - (step - 2) / 8) ** 2 for step in range(2, 11)), 0.2, 0.2]
-    assert rates(schedule, 13) == pytest.approx(expected)
-    expected = [0.0, 0.5, *((1 - step / 10) ** 0.5 for step in range(2, 11)), 0.0]
-    assert rates(WarmupPolynomialDecay(1.0, 10, 2, power=0.5), 12) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("name", "by_kernel"), [*((name, False) for name in OPTIMIZERS), ("adamw", True)])
@@ -185,80 +145,6 @@ def test_keras_fit_uses_the_same_update(tiny_config: BertConfig):
     model.fit(x, y, batch_size=4, epochs=1, verbose=0)
     for variable in model.variables:
         np.testing.assert_allclose(variable, expected[variable.path], rtol=1e-5)
-
-
-def test_frozen_layers_get_neither_update_nor_decay(tiny_config: BertConfig):
-    model = build_pretraining_model(tiny_config, seed=0)
-    frozen = freeze(model, ["layer_0_.*", "word_embeddings"])
-    assert frozen[0] == "word_embeddings"
-    assert len(frozen) == 9
-    before = {variable.path: np.asarray(variable).copy() for variable in model.variables}
-    optimizer = get_optimizer("adamw", 0.1)
-    optimizer.build(model.trainable_variables)
-    optimizer.apply([tf.ones(variable.shape) for variable in model.trainable_variables], model.trainable_variables)
-    for variable in model.variables:
-        still = np.array_equal(variable, before[variable.path])
-        assert still == (variable.path.split("/")[0] in frozen), variable.path
-    assert not any(name in variable.path for variable in optimizer.variables for name in frozen)
-
-
-@pytest.mark.parametrize(("patterns", "message"), [
-    (["layer_0"], "no layer's whole name matches 'layer_0'; the layers with weights are word_embeddings, .*next_sen"),
-    (["layer_0_output_dropout"], "no layer's whole name matches"),  # it has no weights: nothing would be frozen
-    (["layer_(0"], r"'layer_\(0' is not a regular expression: missing \)"),
-    ([".*"], "nothing is left to train"),
-])  # fmt: skip
-def test_freezing_nothing_or_everything_is_refused(tiny_config: BertConfig, patterns: list[str], message: str):
-    model = build_pretraining_model(tiny_config)
-    with pytest.raises(UserError, match=message):
-        freeze(model, patterns)
-    assert len(model.trainable_variables) == len(model.variables)
-
-
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_step_is_skipped_where_the_gradient_overflows_and_the_loss_scale_adapts(jit_compile: bool):
-    def train(inputs: list[float]) -> tuple[list[np.ndarray], list[np.ndarray], list[float]]:
-        kernel = keras.Variable(np.ones((2, 2), "float32"), name="kernel")
-        optimizer = BertAdamW(0.1, clip_norm=None)
-        optimizer.build([kernel])
-        scale = DynamicLossScale(initial=2.0**10, growth_steps=2)
-
-        @tf.function(jit_compile=jit_compile)
-        def step(x):
-            with tf.GradientTape() as tape:
-                half = tf.cast(kernel.value, tf.float16) * tf.cast(x, tf.float16)
-                scaled = scale.scaled(tf.reduce_sum(tf.cast(half, tf.float32)))  # the backward pass is in float16
-            gradients, norm = optimizer.sum_and_clip(scale.unscale(tape.gradient(scaled, [kernel.value])))
-            finite = tf.math.is_finite(norm)
-            optimizer.apply_summed(gradients, [kernel], only_if=finite)
-            scale.update(finite)
-            return norm
-
-        weights, factors = [], []
-        for x in inputs:
-            assert float(step(tf.constant(x))) == (pytest.approx(4.0) if x == 2.0 else np.inf)
-            weights.append(np.asarray(kernel).copy())
-            factors.append(float(scale.factor))
-        assert int(optimizer.iterations.numpy()) == len(inputs)
-        return weights, [np.asarray(variable) for variable in optimizer.variables[2:]], factors
-
-    skipping, moments, factors = train([2.0, 100.0, 2.0, 2.0])  # 100 * 2 ** 10 is beyond float16
-    whole, moments_of_whole, _ = train([2.0, 2.0, 2.0])
-    assert factors == [2.0**10, 2.0**9, 2.0**9, 2.0**10]
-    np.testing.assert_array_equal(skipping[1], skipping[0])
-    np.testing.assert_array_equal(skipping[2:], whole[1:])
-    np.testing.assert_array_equal(moments, moments_of_whole)
-
-
-def test_loss_scale_stays_within_its_bounds_and_in_a_checkpoint():
-    scale = DynamicLossScale(initial=2.0, growth_steps=1)
-    for _ in range(3):
-        scale.update(tf.constant(False))
-    assert float(scale.factor) == 1.0
-    for _ in range(30):
-        scale.update(tf.constant(True))
-    assert float(scale.factor) == 2.0**24
-    assert [variable.path for variable in scale.variables] == ["loss_scale/factor", "loss_scale/finite_steps"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""BERT's optimizer for fine-tuning, with a learning rate for each layer."""
+"""Fine-tuning's optimizer: the original's with its schedule, and with a rate for each layer if that is asked for."""
 
 import keras
 

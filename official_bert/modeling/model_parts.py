@@ -1,0 +1,138 @@
+"""A built model taken apart into embeddings, blocks and heads, for functions that compute some of them in another way.
+
+B batch, S sequence, H hidden size
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from official_bert.modeling import layer_names
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockLayers:
+    """The layers of an encoder block, as `encoder_block` names them after the block's own name."""
+
+    attention_query: Any
+    attention_key: Any
+    attention_value: Any
+    attention_probabilities: Any
+    attention_probabilities_dropout: Any
+    attention_context: Any
+    attention_output: Any
+    attention_output_dropout: Any
+    attention_residual: Any
+    attention_layer_norm: Any
+    intermediate: Any
+    output: Any
+    output_dropout: Any
+    output_residual: Any
+    output_layer_norm: Any
+
+    @property
+    def encoded(self) -> Any:
+        """What the block gives, [B, S, H], as a symbolic tensor."""
+        return self.output_layer_norm.output
+
+
+def blocks_of(model: keras.Model) -> list[BlockLayers]:
+    """Returns the layers of a model's blocks, in order; none where they are within another model."""
+    layers = {layer.name: layer for layer in model.layers}
+    blocks: list[BlockLayers] = []
+    while f"{(name := layer_names.block(len(blocks)))}_output_layer_norm" in layers:
+        parts = {field.name: layers[f"{name}_{field.name}"] for field in dataclasses.fields(BlockLayers)}
+        blocks.append(BlockLayers(**parts))
+    return blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelParts:
+    """The parts of a functional model. They share its layers and weights; the model itself does not change.
+
+    Attributes:
+        model: the model.
+        embedded: the first block's input, [B, S, H], as a symbolic tensor.
+        blocks: the layers of each block.
+        attention_ids: the name of the input by which attention is masked.
+    """
+
+    model: keras.Model
+    embedded: Any
+    blocks: list[BlockLayers]
+    attention_ids: str
+
+    def features(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Returns the model's inputs among others, as int32 tensors."""
+        return {name: ops.convert_to_tensor(inputs[name], "int32") for name in self.model.input}
+
+    def embeddings(self) -> keras.Model:
+        """Returns a model from the inputs to the first block's input."""
+        return keras.Model(self.model.input, self.embedded)
+
+    def block_models(self) -> list[keras.Model]:
+        """Returns a model of each block, from [its input, the input named `attention_ids`] to its output."""
+        attention_ids = self.model.input[self.attention_ids]
+        inputs = [self.embedded, *(block.encoded for block in self.blocks)]
+        return [
+            keras.Model([x, attention_ids], block.encoded) for x, block in zip(inputs[:-1], self.blocks, strict=True)
+        ]
+
+    def heads(self, outputs: Any = None) -> Callable[..., Any]:
+        """Returns a function of what blocks give to what the model gives.
+
+        It takes a list of the first block's input and each block's output, the features, and `training`.
+
+        Args:
+            outputs: symbolic tensors of the model to return, in any structure; None for its outputs.
+        """
+        outputs = self.model.output if outputs is None else outputs
+        encoded = [self.embedded, *(block.encoded for block in self.blocks)]
+        # Keras builds no model whose output is its input, as an encoder's sequence_output would be.
+        wanted = keras.tree.flatten(outputs)
+        predicted = [tensor for tensor in wanted if id(tensor) not in map(id, encoded)]
+        model = keras.Model([*encoded, *self.model.input.values()], predicted) if predicted else None
+
+        def call(values: Sequence[Any], features: dict[str, Any], training: bool = False) -> Any:
+            # Flattened, since Keras gives a single output without its list.
+            predictions = keras.tree.flatten(model([*values, *features.values()], training=training)) if model else []
+            by_symbol = dict(zip(map(id, (*encoded, *predicted)), (*values, *predictions), strict=True))
+            return keras.tree.pack_sequence_as(outputs, [by_symbol[id(tensor)] for tensor in wanted])
+
+        return call
+
+
+def split_model(model: keras.Model) -> ModelParts | None:
+    """Returns the parts of an encoder, or of a model that continues one; None where there are no blocks to be found.
+
+    A model for multiple choice has them within its inner model: see `with_inner_model`.
+    """
+    blocks = blocks_of(model)
+    if not blocks:
+        return None
+    embedded = model.get_layer(layer_names.EMBEDDINGS_DROPOUT).output
+    return ModelParts(model, embedded, blocks, "record_ids" if "record_ids" in model.input else "input_mask")
+
+
+def with_inner_model(model: keras.Model, replace: Callable[[keras.Model], Callable[..., Any]]) -> Callable[..., Any]:
+    """Returns a function that computes a model for multiple choice with another function in its inner model's place.
+
+    Args:
+        model: of `build_multiple_choice_model`; any other is returned as it is.
+        replace: gives the function for the inner model, which is called as that model is and gives the same.
+    """
+    layers = {layer.name: layer for layer in model.layers}
+    if layer_names.CHOICE_ENCODER not in layers:
+        return model
+    encode = replace(layers[layer_names.CHOICE_ENCODER])
+    fold = keras.Model(model.input, {name: layers[f"fold_{name}"].output for name in model.input})
+    score = keras.Model(layers[layer_names.MULTIPLE_CHOICE].input, model.output)
+
+    def call(features: dict[str, Any], training: bool = False) -> Any:
+        features = {name: features[name] for name in model.input}
+        return score(encode(fold(features), training=training), training=training)
+
+    return call

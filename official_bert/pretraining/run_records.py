@@ -1,0 +1,69 @@
+"""The records that a run reads, phase by phase, and how they are packed."""
+
+import functools
+
+from official_bert.data.packing import Packing
+from official_bert.modeling.config import BertConfig
+from official_bert.pretraining.option_groups.phases import Phase
+from official_bert.pretraining.options import Options
+from official_bert.pretraining.record_files import RecordFiles
+
+
+class RunRecords:
+    """The records of a run: found and checked when they are first asked for.
+
+    Args:
+        options: the run's.
+        config: the model.
+        replicas: how many share a batch.
+    """
+
+    def __init__(self, options: Options, config: BertConfig, replicas: int) -> None:
+        self._options, self._config, self._replicas = options, config, replicas
+        self._by_phase: dict[int, RecordFiles] = {}
+        self._packing: dict[int, Packing] = {}
+
+    def training(self, phase: Phase) -> RecordFiles:
+        """Returns the records that a phase trains on."""
+        if phase.number not in self._by_phase:
+            flag = phase.flag("input_file").removeprefix("--")
+            self._by_phase[phase.number] = self._find(phase.input_file, flag, phase)
+        return self._by_phase[phase.number]
+
+    def packing(self, phase: Phase) -> Packing | None:
+        """Returns how a phase's batches are packed; None where each record has a row of its own."""
+        options = self._options
+        if not options.pack_sequences:
+            return None
+        if phase.number not in self._packing:
+            records = self.training(phase)
+            with records.naming_damage():
+                self._packing[phase.number] = records.packing(
+                    phase.train_batch_size, options.random_seed, self._replicas, options.gradient_accumulation_steps
+                )
+        return self._packing[phase.number]
+
+    def rows(self, phase: Phase) -> int:
+        """Returns how many rows of the phase's length a step computes, over all replicas; packed, usually."""
+        packing = self.packing(phase)
+        return packing.usual_rows if packing else phase.train_batch_size
+
+    @functools.cached_property
+    def held_out(self) -> RecordFiles | None:
+        """The records to evaluate on: of --eval_input_file, or those of the first phase; None if there is no need."""
+        first_phase = self._options.phases[0]
+        if self._options.eval_input_file:
+            return self._find(self._options.eval_input_file, "eval_input_file", first_phase)
+        return self.training(first_phase) if self._options.do_eval else None
+
+    def _find(self, patterns: list[str], flag: str, phase: Phase) -> RecordFiles:
+        return RecordFiles.find(
+            patterns,
+            flag,
+            max_seq_length=phase.max_seq_length,
+            max_predictions_per_seq=phase.max_predictions_per_seq,
+            config=self._config,
+            vocab_file=self._options.vocab_file,
+            do_lower_case=self._options.do_lower_case,
+            skip_damaged=self._options.on_corrupt_record == "skip",
+        )

@@ -1,0 +1,55 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.optimization.loss_scale import DynamicLossScale
+from official_bert.optimization.optimizers import (
+    BertAdamW,
+)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_step_is_skipped_where_the_gradient_overflows_and_the_loss_scale_adapts(jit_compile: bool):
+    def train(inputs: list[float]) -> tuple[list[np.ndarray], list[np.ndarray], list[float]]:
+        kernel = keras.Variable(np.ones((2, 2), "float32"), name="kernel")
+        optimizer = BertAdamW(0.1, clip_norm=None)
+        optimizer.build([kernel])
+        scale = DynamicLossScale(initial=2.0**10, growth_steps=2)
+
+        @tf.function(jit_compile=jit_compile)
+        def step(x):
+            with tf.GradientTape() as tape:
+                half = tf.cast(kernel.value, tf.float16) * tf.cast(x, tf.float16)
+                scaled = scale.scaled(tf.reduce_sum(tf.cast(half, tf.float32)))  # the backward pass is in float16
+            gradients, norm = optimizer.sum_and_clip(scale.unscale(tape.gradient(scaled, [kernel.value])))
+            finite = tf.math.is_finite(norm)
+            optimizer.apply_summed(gradients, [kernel], only_if=finite)
+            scale.update(finite)
+            return norm
+
+        weights, factors = [], []
+        for x in inputs:
+            assert float(step(tf.constant(x))) == (pytest.approx(4.0) if x == 2.0 else np.inf)
+            weights.append(np.asarray(kernel).copy())
+            factors.append(float(scale.factor))
+        assert int(optimizer.iterations.numpy()) == len(inputs)
+        return weights, [np.asarray(variable) for variable in optimizer.variables[2:]], factors
+
+    skipping, moments, factors = train([2.0, 100.0, 2.0, 2.0])  # 100 * 2 ** 10 is beyond float16
+    whole, moments_of_whole, _ = train([2.0, 2.0, 2.0])
+    assert factors == [2.0**10, 2.0**9, 2.0**9, 2.0**10]
+    np.testing.assert_array_equal(skipping[1], skipping[0])
+    np.testing.assert_array_equal(skipping[2:], whole[1:])
+    np.testing.assert_array_equal(moments, moments_of_whole)
+
+
+def test_loss_scale_stays_within_its_bounds_and_in_a_checkpoint():
+    scale = DynamicLossScale(initial=2.0, growth_steps=1)
+    for _ in range(3):
+        scale.update(tf.constant(False))
+    assert float(scale.factor) == 1.0
+    for _ in range(30):
+        scale.update(tf.constant(True))
+    assert float(scale.factor) == 2.0**24
+    assert [variable.path for variable in scale.variables] == ["loss_scale/factor", "loss_scale/finite_steps"]
