@@ -7,9 +7,9 @@ from official_bert.utils.command_line import Command
 
 
 def _make_records(options: RecordOptions) -> None:
-    from data_gen import outputs, pipeline
+    from data_gen.pipelines import one_machine, outputs
 
-    print(pipeline.create_pretraining_data(options))
+    print(one_machine.create_pretraining_data(options))
     print(outputs.describe_outputs(options))
 
 
@@ -34,9 +34,9 @@ def _make_records_on_beam(options: RecordOptions, beam_arguments: list[str]) -> 
     from official_bert.utils.beam_runner import import_beam
 
     import_beam()
-    from data_gen import beam_pipeline, outputs
+    from data_gen.pipelines import beam, outputs
 
-    print(beam_pipeline.create_pretraining_data(options, beam_arguments))
+    print(beam.create_pretraining_data(options, beam_arguments))
     print(outputs.describe_outputs(options))
 
 
@@ -59,9 +59,9 @@ MAKE_RECORDS_BEAM = Command(
 
 
 def _learn_vocabulary(options: VocabularyOptions) -> None:
-    from data_gen import vocabulary_learning
+    from data_gen.vocabulary import learning
 
-    vocabulary_learning.learn_and_report(options)
+    learning.learn_and_report(options)
 
 
 LEARN_VOCABULARY = Command(
@@ -79,9 +79,9 @@ LEARN_VOCABULARY = Command(
 
 
 def _inspect_records(options: InspectionOptions) -> None:
-    from data_gen import record_inspection
+    from data_gen.inspection import overview
 
-    record_inspection.inspect(options)
+    overview.inspect(options)
 
 
 INSPECT_RECORDS = Command(
@@ -98,7 +98,7 @@ INSPECT_RECORDS = Command(
 
 
 def _verify_records(options: VerificationOptions) -> int:
-    from data_gen import verification
+    from data_gen.inspection import verification
 
     findings = verification.verify(options)
     for note in findings.notes:
@@ -125,7 +125,7 @@ VERIFY_RECORDS = Command(
 
 
 def _write_python_docs(options: ProseOptions) -> None:
-    from data_gen import python_prose
+    from data_gen.text import python_prose
 
     python_prose.write(options)
 

@@ -1,7 +1,7 @@
 """What stands in the place of tokens that are to be predicted: [MASK], the token itself, or a random one.
 
 The one home of these rates. Three implementations draw by them, each in an order of its own:
-data_gen/masking.py (the original's), data_gen/vectorized_masking.py (many instances at once) and
+data_gen/rules/masking.py (the original's), data_gen/rules/vectorized_masking.py (many instances at once) and
 official_bert/data/dynamic_masking.py (while training). tests/data_gen/test_masking_parity.py compares the three.
 """
 

@@ -187,7 +187,7 @@ def _records(folder: pathlib.Path) -> Digest:
 
 
 def _verified(folder: pathlib.Path) -> Digest:
-    from data_gen import verification
+    from data_gen.inspection import verification
     from data_gen.options import VerificationOptions
 
     manifest = folder / "train.manifest.json"

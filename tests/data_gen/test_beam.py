@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_gen import beam_job, beam_pipeline, beam_steps, pipeline, python_prose, run_plan, shuffle
 from data_gen.options import RecordOptions
+from data_gen.pipelines import beam, beam_job, beam_steps, one_machine, run_plan, shuffle
+from data_gen.text import python_prose
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from official_bert.utils import files
@@ -56,7 +57,7 @@ def contents(folder: pathlib.Path) -> dict[str, bytes]:
 def one(text: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A folder with what one machine makes."""
     folder = tmp_path_factory.mktemp("one")
-    pipeline.create_pretraining_data(options_for(text, folder))
+    one_machine.create_pretraining_data(options_for(text, folder))
     return folder
 
 
@@ -64,7 +65,7 @@ def test_beam_makes_the_files_of_one_machine(
     text: pathlib.Path, one: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(run_plan, "_BUCKET_BYTES", 1e5)  # so that shards have several buckets
-    beam_pipeline.create_pretraining_data(options_for(text, tmp_path), [])
+    beam.create_pretraining_data(options_for(text, tmp_path), [])
     made = contents(tmp_path)
     assert len(made) == 4
     assert made == contents(one)
@@ -93,8 +94,8 @@ def test_beam_makes_the_files_of_one_machine(
 def test_beam_makes_the_files_of_one_machine_with_other_flags(
     text: pathlib.Path, tmp_path: pathlib.Path, changes: dict[str, object], workers: list[str]
 ):
-    summary = pipeline.create_pretraining_data(options_for(text, tmp_path / "one", num_workers=1, **changes))
-    assert beam_pipeline.create_pretraining_data(options_for(text, tmp_path / "beam", **changes), workers) == summary
+    summary = one_machine.create_pretraining_data(options_for(text, tmp_path / "one", num_workers=1, **changes))
+    assert beam.create_pretraining_data(options_for(text, tmp_path / "beam", **changes), workers) == summary
     assert contents(tmp_path / "beam") == contents(tmp_path / "one")
 
 
@@ -107,9 +108,9 @@ def test_beam_makes_the_files_of_one_machine_from_wikipedia(test_data: pathlib.P
         "vocab_file": str(test_data / "vocab" / "bert-base-multilingual-cased-vocab.txt"),  # ids of more than 16 bits
         "do_lower_case": False,
     }
-    summary = pipeline.create_pretraining_data(options_for(tmp_path, tmp_path / "one", num_workers=1, **changes))
+    summary = one_machine.create_pretraining_data(options_for(tmp_path, tmp_path / "one", num_workers=1, **changes))
     assert summary.documents >= 2
-    assert beam_pipeline.create_pretraining_data(options_for(tmp_path, tmp_path / "beam", **changes), []) == summary
+    assert beam.create_pretraining_data(options_for(tmp_path, tmp_path / "beam", **changes), []) == summary
     assert contents(tmp_path / "beam") == contents(tmp_path / "one")
 
 
@@ -136,7 +137,7 @@ def test_paths_may_be_remote(
     remote = options_for(
         text, "ram://beam/out", input_file=["ram://beam/in/text*"], vocab_file="ram://beam/in/vocab.txt"
     )
-    beam_pipeline.create_pretraining_data(remote, [])
+    beam.create_pretraining_data(remote, [])
     made = {path.rpartition("/")[2]: files.read_bytes(path) for path in tf.io.gfile.glob("ram://beam/out/*")}
     assert made == contents(one)
     fetched = next(path for path in tmp_path.glob("official_bert-*") if path.is_dir())
@@ -147,8 +148,8 @@ def test_paths_may_be_remote(
 def test_shards_without_records_are_written_too(text: pathlib.Path, tmp_path: pathlib.Path):
     (tmp_path / "one.txt").write_text("a single sentence\n")
     changes = {"input_file": [str(tmp_path / "one.txt")], "num_shards": 9}
-    pipeline.create_pretraining_data(options_for(text, tmp_path / "one", num_workers=1, **changes))
-    beam_pipeline.create_pretraining_data(options_for(text, tmp_path / "beam", **changes), [])
+    one_machine.create_pretraining_data(options_for(text, tmp_path / "one", num_workers=1, **changes))
+    beam.create_pretraining_data(options_for(text, tmp_path / "beam", **changes), [])
     made = contents(tmp_path / "beam")
     assert len(made) == 10
     assert b"" in made.values()
@@ -162,22 +163,22 @@ def test_an_error_of_a_worker_is_one_line_and_nothing_is_left(
     bad.write_bytes(b"good\nb\xffd\n")
     changes = {"input_file": [str(text / "text*.txt"), str(bad)]}
     with pytest.raises(UserError, match=r"^[^\n]*bad\.txt, line 2: byte 0xff at column 2 is not UTF-8[^\n]*$"):
-        beam_pipeline.create_pretraining_data(options_for(text, tmp_path / "out", **changes), [])
+        beam.create_pretraining_data(options_for(text, tmp_path / "out", **changes), [])
     assert not [record for record in caplog.records if record.exc_info]
     assert contents(tmp_path / "out") == {}
     bad.write_bytes(b"\n\n")
     with pytest.raises(UserError, match="the input holds no text"):
-        beam_pipeline.create_pretraining_data(options_for(text, tmp_path / "out", input_file=[str(bad)]), [])
+        beam.create_pretraining_data(options_for(text, tmp_path / "out", input_file=[str(bad)]), [])
 
 
 def test_a_complete_run_is_not_done_again_and_another_one_is_refused(
     text: pathlib.Path, one: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
     before = contents(one)
-    assert beam_pipeline.create_pretraining_data(options_for(text, one), []).instances > 1000
+    assert beam.create_pretraining_data(options_for(text, one), []).instances > 1000
     assert "complete already" in capsys.readouterr().out
     with pytest.raises(UserError, match="describes records made from other flags"):
-        beam_pipeline.create_pretraining_data(options_for(text, one, random_seed=5), [])
+        beam.create_pretraining_data(options_for(text, one, random_seed=5), [])
     assert contents(one) == before
 
 
@@ -194,7 +195,7 @@ def test_options_that_cannot_be_followed_are_refused(
     text: pathlib.Path, tmp_path: pathlib.Path, changes: dict[str, object], arguments: list[str], message: str
 ):
     with pytest.raises(UserError, match=message):
-        beam_pipeline.create_pretraining_data(options_for(text, tmp_path / "out", **changes), arguments)
+        beam.create_pretraining_data(options_for(text, tmp_path / "out", **changes), arguments)
     assert not list(tmp_path.glob("out/*"))
 
 

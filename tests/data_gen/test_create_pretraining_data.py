@@ -8,9 +8,11 @@ import sys
 import pytest
 import tensorflow as tf
 
-from data_gen import masking, pipeline, verification
-from data_gen.instances import InstanceConfig, instances_of_document
+from data_gen.inspection import verification
 from data_gen.options import RecordOptions, VerificationOptions
+from data_gen.pipelines import one_machine
+from data_gen.rules import masking
+from data_gen.rules.instances import InstanceConfig, instances_of_document
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.tokenization import pairs
@@ -24,7 +26,7 @@ GOLDEN = json.loads(make_pretraining_records.GOLDEN_FILE.read_text())
 
 def written(options: RecordOptions) -> list[list[dict[str, list[float]]]]:
     """The records of each output file, as plain values."""
-    pipeline.create_pretraining_data(options)
+    one_machine.create_pretraining_data(options)
     files = []
     for path in options.output_file:
         records = []
@@ -96,7 +98,7 @@ def test_same_seed_gives_the_same_bytes_and_another_seed_others(
     for number, seed in enumerate((1, 1, 2)):
         (tmp_path / str(number)).mkdir()
         options = options_for(corpus, vocab_file, tmp_path / str(number), random_seed=seed)
-        pipeline.create_pretraining_data(options)
+        one_machine.create_pretraining_data(options)
         contents.append([pathlib.Path(path).read_bytes() for path in options.output_file])
     assert contents[0] == contents[1] != contents[2]
 
@@ -289,31 +291,31 @@ def test_bad_options_are_refused(
     changes: dict[str, object], message: str, corpus: list[str], vocab_file: str, tmp_path: pathlib.Path
 ):
     with pytest.raises(UserError, match=message):
-        pipeline.create_pretraining_data(options_for(corpus, vocab_file, tmp_path, **changes))
+        one_machine.create_pretraining_data(options_for(corpus, vocab_file, tmp_path, **changes))
 
 
 def test_empty_text_is_refused(vocab_file: str, tmp_path: pathlib.Path):
     path = tmp_path / "empty.txt"
     path.write_text("\n \n\n")
     with pytest.raises(UserError, match="the input holds no text"):
-        pipeline.create_pretraining_data(options_for([str(path)], vocab_file, tmp_path))
+        one_machine.create_pretraining_data(options_for([str(path)], vocab_file, tmp_path))
 
 
 def test_an_input_is_never_overwritten(corpus: list[str], vocab_file: str, tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="which is an input"):
-        pipeline.create_pretraining_data(options_for(corpus, vocab_file, tmp_path, output_file=[corpus[0]]))
+        one_machine.create_pretraining_data(options_for(corpus, vocab_file, tmp_path, output_file=[corpus[0]]))
 
 
 def test_the_vocabulary_is_never_overwritten(corpus: list[str], vocab_file: str, tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="--output_file would write .*vocab.txt, which is an input"):
-        pipeline.create_pretraining_data(options_for(corpus, vocab_file, tmp_path, output_file=[vocab_file]))
+        one_machine.create_pretraining_data(options_for(corpus, vocab_file, tmp_path, output_file=[vocab_file]))
 
 
 def test_the_reference_algorithm_names_the_other_one_for_compressed_text(vocab_file: str, tmp_path: pathlib.Path):
     path = tmp_path / "text.txt.gz"
     path.write_bytes(gzip.compress(b"the cat sat\n"))
     with pytest.raises(UserError, match="text.txt.gz is compressed, .* or take --algorithm=fast"):
-        pipeline.create_pretraining_data(options_for([str(path)], vocab_file, tmp_path))
+        one_machine.create_pretraining_data(options_for([str(path)], vocab_file, tmp_path))
 
 
 def test_text_is_used_ten_times_but_once_where_masks_are_made_while_training():
@@ -336,10 +338,10 @@ def test_bytes_that_are_not_utf8_are_named_or_dropped(vocab_file: str, tmp_path:
     path = tmp_path / "latin1.txt"
     path.write_bytes(b"the cat sat\nthe \xe9 dog\nthe sun\n")
     with pytest.raises(UserError, match=r"latin1.txt, line 2: byte 0xe9 at column 5 is not UTF-8"):
-        pipeline.create_pretraining_data(options_for([str(path)], vocab_file, tmp_path))
+        one_machine.create_pretraining_data(options_for([str(path)], vocab_file, tmp_path))
     assert not list(tmp_path.glob("*.tfrecord*"))
     options = options_for([str(path)], vocab_file, tmp_path, drop_invalid_utf8=True)
-    summary = pipeline.create_pretraining_data(options)
+    summary = one_machine.create_pretraining_data(options)
     assert summary.text_tokens == 3 + 2 + 2
 
 
@@ -347,16 +349,16 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
     corpus: list[str], vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     options = options_for(corpus, vocab_file, tmp_path)
-    pipeline.create_pretraining_data(options)
+    one_machine.create_pretraining_data(options)
     (tmp_path / "a.manifest.json").unlink()
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
 
     def fail(*_: object) -> bytes:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("data_gen.writer.record_codec.encode", fail)
+    monkeypatch.setattr("data_gen.pipelines.writer.record_codec.encode", fail)
     with pytest.raises(UserError, match="cannot write .*: No space left on device"):
-        pipeline.create_pretraining_data(options_for(corpus, vocab_file, tmp_path, random_seed=9))
+        one_machine.create_pretraining_data(options_for(corpus, vocab_file, tmp_path, random_seed=9))
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -366,7 +368,7 @@ def test_one_output_in_two_spellings_is_refused(corpus: list[str], vocab_file: s
     for other in (f"{tmp_path}/./a.tfrecord", f"{tmp_path}/link/a.tfrecord", f"{tmp_path}/b.tfrecord"):
         options = options_for(corpus, vocab_file, tmp_path, output_file=[f"{tmp_path}/a.tfrecord", other])
         with pytest.raises(UserError, match="--output_file names one file twice, as .*a.tfrecord and as "):
-            pipeline.create_pretraining_data(options)
+            one_machine.create_pretraining_data(options)
     assert not (tmp_path / "a.tfrecord").exists()
 
 
@@ -383,7 +385,7 @@ def test_an_input_with_the_name_of_a_shard_is_never_overwritten(
             if each is corpus and not shard.is_symlink():
                 continue  # then the shard is no input
             with pytest.raises(UserError, match="would write .*text-00001-of-00002.txt, which is an input"):
-                pipeline.create_pretraining_data(options_for(each, vocab_file, tmp_path, **flags))
+                one_machine.create_pretraining_data(options_for(each, vocab_file, tmp_path, **flags))
     assert shard.read_text() == pathlib.Path(corpus[1]).read_text()
 
 
@@ -393,7 +395,7 @@ def test_manifest_and_working_folder_never_destroy_an_input(vocab_file: str, tmp
         text.parent.mkdir(exist_ok=True)
         text.write_text("the cat sat\n")
         with pytest.raises(UserError, match=r"which is an input|is in the working folder"):
-            pipeline.create_pretraining_data(options_for([str(text)], vocab_file, tmp_path, algorithm="fast"))
+            one_machine.create_pretraining_data(options_for([str(text)], vocab_file, tmp_path, algorithm="fast"))
         assert text.read_text() == "the cat sat\n"
 
 
@@ -403,16 +405,16 @@ def test_records_in_several_folders_have_a_manifest_in_each(
 ):
     outputs = [str(tmp_path / name) for name in ("one/a.tfrecord", "two/b.tfrecord", "one/c.tfrecord")]
     options = options_for(corpus, vocab_file, tmp_path, output_file=outputs, algorithm=algorithm, num_workers=1)
-    first = pipeline.create_pretraining_data(options)
+    first = one_machine.create_pretraining_data(options)
     described = manifest.of_files(outputs)
     assert [shard.file for _, shard in described.values()] == ["a.tfrecord", "c.tfrecord", "b.tfrecord"]
     assert sum(shard.records for _, shard in described.values()) == first.instances
     findings = verification.verify(VerificationOptions(input_file=outputs))
     assert (findings.problems, findings.files) == ([], 3)
-    assert pipeline.create_pretraining_data(options) == first
+    assert one_machine.create_pretraining_data(options) == first
     assert "complete already" in capsys.readouterr().out
     pathlib.Path(outputs[1]).unlink()
-    assert pipeline.create_pretraining_data(options) == first
+    assert one_machine.create_pretraining_data(options) == first
     assert "complete already" not in capsys.readouterr().out
     assert pathlib.Path(outputs[1]).exists()
 
@@ -421,4 +423,4 @@ def test_records_in_several_folders_have_a_manifest_in_each(
 def test_a_text_file_that_cannot_be_read_is_named(algorithm: str, vocab_file: str, tmp_path: pathlib.Path):
     options = options_for(["/proc/self/mem"], vocab_file, tmp_path, algorithm=algorithm)
     with pytest.raises(UserError, match="cannot read /proc/self/mem: Input/output error"):
-        pipeline.create_pretraining_data(options)
+        one_machine.create_pretraining_data(options)

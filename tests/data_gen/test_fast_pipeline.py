@@ -21,24 +21,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_gen import (
-    fast_pipeline,
-    outputs,
-    pipeline,
-    python_prose,
-    run_plan,
-    text_formats,
-    token_store,
-    vectorized,
-    vectorized_masking,
-    worker,
-    worker_pool,
-    writer,
-)
-from data_gen.instances import InstanceConfig, instances_of_document
-from data_gen.masking import MaskingVocabulary
 from data_gen.options import RecordOptions
-from data_gen.random_numbers import Random
+from data_gen.pipelines import fast, one_machine, outputs, run_plan, worker, worker_pool, writer
+from data_gen.rules import vectorized_instances, vectorized_masking
+from data_gen.rules.instances import InstanceConfig, instances_of_document
+from data_gen.rules.masking import MaskingVocabulary
+from data_gen.rules.random_numbers import Random
+from data_gen.text import formats, python_prose, token_store
 from official_bert.data import record_codec, record_damage, record_reader, record_schema
 from official_bert.errors import UserError
 from official_bert.tokenization import pairs
@@ -108,13 +97,13 @@ def test_bytes_are_the_same_for_any_number_of_workers(
     for workers in (1, 2, 4):
         # Several workers write each file: it consists of many buckets then.
         monkeypatch.setattr(run_plan, "_BUCKET_BYTES", 6e6 if workers == 1 else 10_000)
-        pipeline.create_pretraining_data(options_for(corpus, tmp_path / str(workers), num_workers=workers))
+        one_machine.create_pretraining_data(options_for(corpus, tmp_path / str(workers), num_workers=workers))
         made.append(contents(tmp_path / str(workers)))
     assert made[0] == made[1] == made[2]
     shards = [f"out-{number:05}-of-00003.tfrecord" for number in range(3)]
     assert list(made[0]) == [*shards, "out.manifest.json"]
     other = options_for(corpus, tmp_path / "other", random_seed=1)
-    pipeline.create_pretraining_data(other)
+    one_machine.create_pretraining_data(other)
     assert contents(tmp_path / "other").keys() == made[0].keys()
     assert contents(tmp_path / "other") != made[0]
 
@@ -140,7 +129,7 @@ def command_for(options: RecordOptions) -> list[str]:
 
 def test_bytes_are_the_same_after_kills_at_random_moments(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
     small = {"dupe_factor": 20, "block_tokens": 1500}
-    pipeline.create_pretraining_data(options_for(corpus, tmp_path / "straight", **small))
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "straight", **small))
     options = options_for(corpus, tmp_path / "killed", **small)
     work = tmp_path / "killed" / "out.work"
     rng = random.Random(time.time_ns())
@@ -166,7 +155,7 @@ def test_bytes_are_the_same_after_kills_at_random_moments(corpus: tuple[list[str
 
 
 def test_after_a_full_disk_the_same_command_continues(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
-    pipeline.create_pretraining_data(options_for(corpus, tmp_path / "straight"))
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "straight"))
     options = options_for(corpus, tmp_path / "full")
     # A file may not grow over 100 kB: the system's answer is an error of the write, as on a full disk.
     done = subprocess.run(
@@ -187,16 +176,16 @@ def test_what_a_kill_left_beside_the_records_is_removed(corpus: tuple[list[str],
     left = [tmp_path / "out-00001-of-00003.tfrecord.writing-0123456789ab", tmp_path / "mine.tfrecord.writing-0"]
     for path in left:
         path.write_text("half")
-    pipeline.create_pretraining_data(options_for(corpus, tmp_path))
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path))
     assert [path.exists() for path in left] == [False, True]
 
 
 def test_other_errors_of_the_system_are_not_called_a_full_disk():
     full = pytest.raises(UserError, match="cannot write in out.work: .* make room and run the same command")
-    with full, fast_pipeline._write_errors_explained("out.work"):
+    with full, fast._write_errors_explained("out.work"):
         raise OSError(errno.ENOSPC, "No space left on device")
     other = pytest.raises(UserError, match="cannot work in out.work: .*Permission denied.* correct that and run")
-    with other, fast_pipeline._write_errors_explained("out.work"):
+    with other, fast._write_errors_explained("out.work"):
         raise OSError(errno.EACCES, "Permission denied")
 
 
@@ -221,7 +210,7 @@ def test_workers_find_what_this_process_finds(
 ):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.chdir(tmp_path)
-    assert pipeline.create_pretraining_data(options_for(corpus, tmp_path)).instances
+    assert one_machine.create_pretraining_data(options_for(corpus, tmp_path)).instances
 
 
 def test_the_flag_that_an_error_of_the_text_advises_helps(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
@@ -229,22 +218,22 @@ def test_the_flag_that_an_error_of_the_text_advises_helps(corpus: tuple[list[str
     path.write_bytes(b"return the value\nthe \xe9 object\n")
     inputs = ([*corpus[0], str(path)], corpus[1])
     with pytest.raises(UserError, match="latin1.txt, line 2: .* pass --drop_invalid_utf8"):
-        pipeline.create_pretraining_data(options_for(inputs, tmp_path / "out", input_format="sentences"))
+        one_machine.create_pretraining_data(options_for(inputs, tmp_path / "out", input_format="sentences"))
     assert not list((tmp_path / "out").iterdir())
     options = options_for(inputs, tmp_path / "out", input_format="sentences", drop_invalid_utf8=True)
-    assert pipeline.create_pretraining_data(options).instances
+    assert one_machine.create_pretraining_data(options).instances
 
 
 def test_shards_of_another_run_are_not_mixed_with_these(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
-    pipeline.create_pretraining_data(options_for(corpus, tmp_path))
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path))
     before = contents(tmp_path)
     with pytest.raises(UserError, match=r"out.manifest.json describes records made from other flags; remove it"):
-        pipeline.create_pretraining_data(options_for(corpus, tmp_path, random_seed=5))
+        one_machine.create_pretraining_data(options_for(corpus, tmp_path, random_seed=5))
     (tmp_path / "out.work").mkdir()
     (tmp_path / "out.work" / "source.json").write_text("{}")
     (tmp_path / "out.manifest.json").unlink()
     with pytest.raises(UserError, match=r"out.work holds the unfinished work of another run"):
-        pipeline.create_pretraining_data(options_for(corpus, tmp_path))
+        one_machine.create_pretraining_data(options_for(corpus, tmp_path))
     assert {name: value for name, value in before.items() if "manifest" not in name} == {
         path.name: path.read_bytes() for path in tmp_path.glob("*.tfrecord")
     }
@@ -253,18 +242,18 @@ def test_shards_of_another_run_are_not_mixed_with_these(corpus: tuple[list[str],
 def test_a_complete_run_is_not_done_again(
     corpus: tuple[list[str], str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
-    first = pipeline.create_pretraining_data(options_for(corpus, tmp_path))
+    first = one_machine.create_pretraining_data(options_for(corpus, tmp_path))
     times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    assert pipeline.create_pretraining_data(options_for(corpus, tmp_path)) == first
+    assert one_machine.create_pretraining_data(options_for(corpus, tmp_path)) == first
     assert "complete already" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
     next(iter(tmp_path.glob("*.tfrecord"))).unlink()  # a shard that is gone is made again
-    pipeline.create_pretraining_data(options_for(corpus, tmp_path))
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path))
     assert len(list(tmp_path.glob("*.tfrecord"))) == 3
 
 
 def test_manifest_describes_what_was_made(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
-    summary = pipeline.create_pretraining_data(options_for(corpus, tmp_path))
+    summary = one_machine.create_pretraining_data(options_for(corpus, tmp_path))
     described = json.loads((tmp_path / "out.manifest.json").read_text())
     assert str(tmp_path) not in json.dumps(described)
     assert sum(shard["records"] for shard in described["shards"]) == summary.instances
@@ -283,9 +272,9 @@ def test_manifest_describes_what_was_made(corpus: tuple[list[str], str], tmp_pat
 def test_gzip_and_shard_size_change_the_files_and_not_the_records(
     corpus: tuple[list[str], str], tmp_path: pathlib.Path
 ):
-    pipeline.create_pretraining_data(options_for(corpus, tmp_path / "plain", num_shards=1))
-    pipeline.create_pretraining_data(options_for(corpus, tmp_path / "zipped", num_shards=1, gzip=True))
-    pipeline.create_pretraining_data(options_for(corpus, tmp_path / "sized", num_shards=1, shard_size_mb=1))
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "plain", num_shards=1))
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "zipped", num_shards=1, gzip=True))
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "sized", num_shards=1, shard_size_mb=1))
     plain = parsed(list((tmp_path / "plain").glob("*.tfrecord")))
     zipped = parsed(list((tmp_path / "zipped").glob("*.tfrecord")))
     shards = sorted((tmp_path / "sized").glob("*.tfrecord"))
@@ -298,7 +287,7 @@ def test_gzip_and_shard_size_change_the_files_and_not_the_records(
 def test_every_record_fits_the_schema(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
     for whole_words in (False, True):
         folder = tmp_path / str(whole_words)
-        pipeline.create_pretraining_data(options_for(corpus, folder, do_whole_word_mask=whole_words))
+        one_machine.create_pretraining_data(options_for(corpus, folder, do_whole_word_mask=whole_words))
         vocab = load_vocab(corpus[1])
         schema = record_schema.pretraining_schema(LENGTH, PREDICTIONS, len(vocab), 2)
         assert record_damage.describe_first_damage([str(path) for path in folder.glob("*.tfrecord")], schema) is None
@@ -342,7 +331,7 @@ def test_records_stand_in_a_random_order_and_random_segments_come_from_all_of_th
         ([str(tmp_path / "text.txt")], str(tmp_path / "vocab.txt")), tmp_path / "out", block_tokens=2000, dupe_factor=3,
         input_format="sentences",
     )  # fmt: skip
-    pipeline.create_pretraining_data(options)
+    one_machine.create_pretraining_data(options)
     batch = parsed(sorted((tmp_path / "out").glob("*.tfrecord")))
     ids = unmasked(batch)
     first = ids[:, 1] - special
@@ -367,7 +356,7 @@ def test_records_stand_in_a_random_order_and_random_segments_come_from_all_of_th
 
 
 def test_each_pass_cuts_and_masks_anew(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
-    pipeline.create_pretraining_data(options_for(corpus, tmp_path, short_seq_prob=0.0))
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path, short_seq_prob=0.0))
     batch = parsed(sorted(tmp_path.glob("*.tfrecord")))
     # Were the two passes alike, each record would be there twice.
     cuts = len(np.unique(unmasked(batch), axis=0)) / len(batch["input_ids"])
@@ -401,7 +390,7 @@ def test_fast_records_are_distributed_as_the_reference_ones_are(
     for algorithm in ("reference", "fast"):
         changes = {"num_shards": 1, "dupe_factor": 12, "algorithm": algorithm, "input_format": "sentences"}
         changes |= {"do_whole_word_mask": whole_words, "short_seq_prob": short_seq_prob}
-        pipeline.create_pretraining_data(options_for(([str(text)], corpus[1]), tmp_path / algorithm, **changes))
+        one_machine.create_pretraining_data(options_for(([str(text)], corpus[1]), tmp_path / algorithm, **changes))
         batches.append(parsed(list((tmp_path / algorithm).glob("*.tfrecord"))))
     mask_id = load_vocab(corpus[1])["[MASK]"]
     histograms = []
@@ -442,8 +431,8 @@ def test_truncation_at_once_leaves_what_truncation_step_by_step_leaves():
     sizes = [(rng.randint(1, 40), rng.randint(1, 40)) for _ in range(500)]
     a, b = (np.array(column) for column in zip(*sizes, strict=True))
     zeros = np.zeros(len(a), np.int64)
-    vectorized_pairs = vectorized.Pairs(zeros, a, zeros, b, zeros > 0)
-    cut = vectorized._truncated(vectorized_pairs, 29, Random(1))
+    vectorized_pairs = vectorized_instances.Pairs(zeros, a, zeros, b, zeros > 0)
+    cut = vectorized_instances._truncated(vectorized_pairs, 29, Random(1))
     for row, (long, short) in enumerate(sizes):
         first, second = list(range(long)), list(range(short))
         pairs.truncate_at_random_ends(first, second, 29, rng)
@@ -498,7 +487,7 @@ def test_actual_next_segments_follow_and_random_ones_come_from_other_documents(t
     )  # fmt: skip
     kinds = set()
     for block in store.blocks(200):
-        made = vectorized.make_instances(store, *block, config, Random(block))
+        made = vectorized_instances.make_instances(store, *block, config, Random(block))
         for row, length in enumerate(made.length):
             ids = made.ids[row].astype(int)
             ids[made.positions[row, 0]] = made.labels[row, 0]
@@ -530,7 +519,7 @@ def test_chunks_are_cut_paired_and_put_back_as_in_the_reference_algorithm(tmp_pa
         cls=2, sep=3, vocabulary=MaskingVocabulary([], frozenset(), frozenset(), 4),
     )  # fmt: skip
     store = token_store.TokenStore(str(tmp_path / "corpus"), dtype)
-    instances = vectorized.make_instances(store, 0, documents, config, Random("chunks"))
+    instances = vectorized_instances.make_instances(store, 0, documents, config, Random("chunks"))
     used: list[int] = []
     decisions: list[bool] = []
     cuts: list[int] = []
@@ -556,12 +545,12 @@ def test_chunks_are_cut_paired_and_put_back_as_in_the_reference_algorithm(tmp_pa
     assert_alike(np.bincount(begins_of_random, minlength=sentences), np.full(sentences, 100_000), "random sentences")
     # The target of a short document is from two tokens to the full length: that of its first chunk, if b is the rest.
     config = dataclasses.replace(config, short_seq_prob=1.0)
-    instances = vectorized.make_instances(store, 0, documents, config, Random("targets"))
+    instances = vectorized_instances.make_instances(store, 0, documents, config, Random("targets"))
     whole = (instances.ids[:, 1] % sentences == 10 % sentences) & ~instances.is_random_next
     assert_alike(np.bincount(instances.length[whole] - 3, minlength=5)[2:], np.full(3, 100_000), "targets")
     # So many documents are short ones: a third of these have the full length all the same.
     config = dataclasses.replace(config, short_seq_prob=0.9)
-    instances = vectorized.make_instances(store, 0, documents, config, Random("short"))
+    instances = vectorized_instances.make_instances(store, 0, documents, config, Random("short"))
     whole = (instances.ids[:, 1] % sentences == 10 % sentences) & ~instances.is_random_next
     short = instances.length[whole] < 7
     assert abs(np.mean(short) - 0.6) < 5 * 0.49 / math.sqrt(len(short)) < 0.05
@@ -596,7 +585,6 @@ def test_frames_are_those_of_tensorflow(tmp_path: pathlib.Path):
     with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as theirs:
         for content in contents:
             theirs.write(content)
-    assert (tmp_path / "theirs").read_bytes() == b"".join(map(writer.framed, contents))
     assert (tmp_path / "theirs").read_bytes() == writer.joined_frames(contents)
 
 
@@ -604,13 +592,13 @@ def test_text_that_tokenizes_to_nothing_is_refused(corpus: tuple[list[str], str]
     path = tmp_path / "empty.txt"
     path.write_text("\n\u200b\n\n")
     with pytest.raises(UserError, match="the input holds no text"):
-        pipeline.create_pretraining_data(options_for(([str(path)], corpus[1]), tmp_path / "out"))
+        one_machine.create_pretraining_data(options_for(([str(path)], corpus[1]), tmp_path / "out"))
 
 
 def test_one_sentence_is_enough(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
     path = tmp_path / "one.txt"
     path.write_text("return the value of the object.\n")
-    summary = pipeline.create_pretraining_data(options_for(([str(path)], corpus[1]), tmp_path / "out"))
+    summary = one_machine.create_pretraining_data(options_for(([str(path)], corpus[1]), tmp_path / "out"))
     assert (summary.documents, summary.instances, summary.random_next) == (1, 2, 2)
 
 
@@ -643,14 +631,14 @@ def test_two_at_once_are_kept_apart(corpus: tuple[list[str], str], tmp_path: pat
     with lock_file(str(tmp_path / "out.manifest.json"), "output_file"):
         for changes in ({}, {"num_shards": 1, "algorithm": "reference", "input_format": "sentences"}):
             with pytest.raises(UserError, match="--output_file: .*out.manifest.json is in use"):
-                pipeline.create_pretraining_data(options_for(corpus, tmp_path, **changes))
+                one_machine.create_pretraining_data(options_for(corpus, tmp_path, **changes))
     with (
         lock_file(str(tmp_path / "out.tfrecord"), "output_file"),
         pytest.raises(UserError, match="--output_file: .*out.tfrecord is in use"),
     ):
-        pipeline.create_pretraining_data(options_for(corpus, tmp_path, num_shards=1, output_file=several))
+        one_machine.create_pretraining_data(options_for(corpus, tmp_path, num_shards=1, output_file=several))
     assert not list(tmp_path.glob("*.tfrecord*"))
-    assert pipeline.create_pretraining_data(options_for(corpus, tmp_path)).instances
+    assert one_machine.create_pretraining_data(options_for(corpus, tmp_path)).instances
     assert not list(tmp_path.glob(".*"))
 
 
@@ -662,7 +650,7 @@ def test_what_changes_while_text_is_tokenized_is_not_mixed(
     text.write_text(pathlib.Path(corpus[0][0]).read_text())
     vocab.write_text(pathlib.Path(corpus[1]).read_text())
     inputs = ([str(text)], str(vocab))
-    pipeline.create_pretraining_data(options_for(inputs, tmp_path / "straight"))
+    one_machine.create_pretraining_data(options_for(inputs, tmp_path / "straight"))
     do_all = worker_pool.WorkerPool.do_all
 
     def changing(self: worker_pool.WorkerPool, what: str, *arguments: object) -> list[dict[str, object]]:
@@ -675,10 +663,10 @@ def test_what_changes_while_text_is_tokenized_is_not_mixed(
     options = options_for(inputs, tmp_path / "out")
     if which == "text":
         with pytest.raises(UserError, match="text.txt changed while it was read; run the same command again"):
-            pipeline.create_pretraining_data(options)
+            one_machine.create_pretraining_data(options)
         assert not list((tmp_path / "out").iterdir())
     else:
-        pipeline.create_pretraining_data(options)
+        one_machine.create_pretraining_data(options)
         assert contents(tmp_path / "out") == contents(tmp_path / "straight")
 
 
@@ -702,7 +690,7 @@ def test_a_large_file_is_shared_and_a_line_in_it_is_named(
     text.write_text("\n".join(lines) + "\n")
     options = options_for(([str(text)], corpus[1]), tmp_path / "out", input_format="sentences")
     folder = tmp_path / "work"
-    plan = pipeline.text_plan(options, [str(text)], load_vocab(corpus[1]))
+    plan = run_plan.TextPlan.of(options, [str(text)], load_vocab(corpus[1]))
     (folder / "x").mkdir(parents=True)
     (folder / worker.VOCAB).write_text(vocab)
     (folder / worker.TEXT).write_text(json.dumps(dataclasses.asdict(plan)))
@@ -713,7 +701,7 @@ def test_a_large_file_is_shared_and_a_line_in_it_is_named(
     parts = [worker.part_folder(str(folder), 0, part) for part in range(len(ranges))]
     token_store.join_parts(str(folder / "joined"), parts)
     (tmp_path / "whole").mkdir()
-    documents = list(text_formats.read_documents(str(text), "sentences"))
+    documents = list(formats.read_documents(str(text), "sentences"))
     tokenizer = CachingTokenizer(FullTokenizer(corpus[1]))
     token_store.write_part(str(folder / "whole"), documents, tokenizer.encode, np.dtype(plan.ids), 1)
     for name in (token_store.IDS, token_store.SENTENCES, token_store.DOCUMENTS):
@@ -731,10 +719,10 @@ def test_a_very_long_line_takes_little_memory(corpus: tuple[list[str], str], tmp
     text = tmp_path / "long.txt"
     text.write_text(words * (8_000_000 // len(words)) + "\n" + words + "\n", encoding="utf-8")
     code = (
-        "import numpy as np; from data_gen import text_formats, token_store;"
+        "import numpy as np; from data_gen.text import formats, token_store;"
         "from official_bert.tokenization import caching, exact;"
         f"tokenizer = caching.CachingTokenizer(exact.FullTokenizer({corpus[1]!r}));"
-        f"documents = text_formats.read_documents({str(text)!r}, text_formats.detect_format({str(text)!r}));"
+        f"documents = formats.read_documents({str(text)!r}, formats.detect_format({str(text)!r}));"
         f"token_store.write_part({str(tmp_path / 'part')!r}, documents, tokenizer.encode, np.dtype('<u2'), 1);"
         "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     )
@@ -748,7 +736,7 @@ def test_more_shards_than_instances_are_written_too(
     text = tmp_path / "text.txt"
     text.write_text("return the value of the object.\n" * 5)
     options = options_for(([str(text)], corpus[1]), tmp_path / "out", num_shards=100, num_workers=1)
-    summary = pipeline.create_pretraining_data(options)
+    summary = one_machine.create_pretraining_data(options)
     described = json.loads((tmp_path / "out" / "out.manifest.json").read_text())
     assert [shard["records"] for shard in described["shards"]].count(0) > 80
     assert sum(shard["records"] for shard in described["shards"]) == summary.instances

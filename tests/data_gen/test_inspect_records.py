@@ -11,17 +11,18 @@ import sys
 import numpy as np
 import pytest
 
-from data_gen import pipeline, record_batches
+from data_gen.inspection import batches
+from data_gen.inspection.overview import inspect
+from data_gen.inspection.statistics import Histogram, Statistics
 from data_gen.options import InspectionOptions, RecordOptions
-from data_gen.record_inspection import inspect
-from data_gen.record_statistics import Histogram, Statistics
+from data_gen.pipelines import one_machine
 from official_bert.data import record_schema
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
 from tests.conftest import ROOT, WORDS
 from tests.data_gen.test_verify_records import CAT, DOG, MASK, THE, UNMASKED, Values, good, write
 
-Batch = record_batches.Batch
+Batch = batches.Batch
 
 
 def with_kept() -> Values:
@@ -107,19 +108,19 @@ def test_counts_are_those_of_a_plain_loop_and_of_the_manifest(vocab_file: str, t
         [str(tmp_path / "text")], [str(tmp_path / "x.tfrecord")], vocab_file, max_seq_length=32,
         max_predictions_per_seq=5, dupe_factor=1, short_seq_prob=0.5, algorithm="reference",
     )  # fmt: skip
-    pipeline.create_pretraining_data(options)
+    one_machine.create_pretraining_data(options)
     path, vocab = str(tmp_path / "x.tfrecord"), exact.load_vocab(vocab_file)
-    schema = record_batches.schema_of([path], len(vocab))
+    schema = batches.schema_of([path], len(vocab))
     assert {name: feature.shape for name, feature in schema.items()} == {
         name: feature.shape for name, feature in record_schema.pretraining_schema(32, 5).items()
     }
     read: list[int] = []
-    batches = list(record_batches.batches(path, schema, read.append))
+    read_batches = list(batches.read_batches(path, schema, read.append))
     assert sum(read) == pathlib.Path(path).stat().st_size
     statistics = Statistics(schema, vocab)
-    for batch in batches:
+    for batch in read_batches:
         statistics.add(batch)
-    whole = {name: np.concatenate([batch[name] for batch in batches]) for name in schema}
+    whole = {name: np.concatenate([batch[name] for batch in read_batches]) for name in schema}
     expected = plain_counts(whole, vocab["[UNK]"])
     assert {name: getattr(statistics, name) for name in expected} == expected
     assert expected["replaced"] > 0

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_gen import masking, vectorized_masking
-from data_gen.instances import InstanceConfig
-from data_gen.random_numbers import Random
+from data_gen.rules import masking, vectorized_masking
+from data_gen.rules.instances import InstanceConfig
+from data_gen.rules.random_numbers import Random
 from official_bert.data.dynamic_masking import DynamicMasking, record_keys
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.tokenization.exact import SPECIAL_TOKENS

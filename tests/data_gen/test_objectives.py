@@ -7,13 +7,16 @@ import random
 import numpy as np
 import pytest
 
-from data_gen import pipeline, record_validation, token_store, vectorized
-from data_gen.instances import InstanceConfig, full_sentences, ordered_pairs
-from data_gen.masking import MaskingVocabulary
+from data_gen.inspection import validation
+from data_gen.inspection.overview import inspect
+from data_gen.inspection.verification import verify
 from data_gen.options import InspectionOptions, RecordOptions, VerificationOptions
-from data_gen.random_numbers import Random
-from data_gen.record_inspection import inspect
-from data_gen.verification import verify
+from data_gen.pipelines import one_machine
+from data_gen.rules import vectorized_instances
+from data_gen.rules.instances import InstanceConfig, full_sentences, ordered_pairs
+from data_gen.rules.masking import MaskingVocabulary
+from data_gen.rules.random_numbers import Random
+from data_gen.text import token_store
 from official_bert.data.manifest import Manifest
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import SPECIAL_TOKENS
@@ -61,7 +64,7 @@ def store_of(documents: Documents, folder: pathlib.Path) -> token_store.TokenSto
 def test_fast_full_sentences_equal_those_of_the_reference(tmp_path: pathlib.Path):
     # Without short targets, long sentences and masks nothing is drawn.
     documents = documents_of(400, 8)
-    fast = vectorized.make_instances(
+    fast = vectorized_instances.make_instances(
         store_of(documents, tmp_path), 0, len(documents), config(sentence_objective="none"), Random("full")
     )
     reference = list(full_sentences(documents, config(sentence_objective="none"), random.Random(0)))
@@ -89,7 +92,9 @@ def test_fast_full_sentences_equal_those_of_the_reference(tmp_path: pathlib.Path
 def test_full_sentences_are_shortened_alike(tmp_path: pathlib.Path):
     documents = documents_of(3000, 40, most_sentences=4)  # many sentences are longer than a record
     settings = config(sentence_objective="none", short_seq_prob=0.5)
-    fast = vectorized.make_instances(store_of(documents, tmp_path), 0, len(documents), settings, Random("short"))
+    fast = vectorized_instances.make_instances(
+        store_of(documents, tmp_path), 0, len(documents), settings, Random("short")
+    )
     reference = list(full_sentences(documents, settings, random.Random(0)))
     starts = {sentence[0]: sentence for document in documents for sentence in document}
     firsts = np.array(sorted(starts))
@@ -119,7 +124,9 @@ def test_ordered_pairs_follow_each_other_and_half_of_them_are_swapped(tmp_path: 
         for document in documents
         for each in ordered_pairs(document, settings, rng)
     ]
-    fast = vectorized.make_instances(store_of(documents, tmp_path), 0, len(documents), settings, Random("order"))
+    fast = vectorized_instances.make_instances(
+        store_of(documents, tmp_path), 0, len(documents), settings, Random("order")
+    )
     made_fast = [
         (ids[:length], int(first), bool(swapped))
         for ids, length, first, swapped in zip(
@@ -175,7 +182,7 @@ def test_records_of_every_objective_are_recorded_verified_and_shown(
     objective: str, algorithm: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
     options = options_for(TEXT, tmp_path, sentence_objective=objective, masking_rates="0/100/0", algorithm=algorithm)
-    summary = pipeline.create_pretraining_data(options)
+    summary = one_machine.create_pretraining_data(options)
     flags = Manifest.read(str(tmp_path / "out.manifest.json")).source["flags"]
     assert (flags["sentence_objective"], flags["masking_rates"]) == (objective, "0/100/0")
     found = verify(VerificationOptions(input_file=options.output_file, vocab_file=options.vocab_file))
@@ -191,12 +198,12 @@ def test_records_of_one_segment_are_told_from_damaged_pairs():
     ids = np.array([[CLS, 7, SEP, 8, SEP]])
     batch = {"input_ids": ids, "input_mask": np.ones((1, 5), int), "segment_ids": np.zeros((1, 5), int)}
     vocab = {"[PAD]": 0, "[UNK]": 1, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": 4}
-    assert record_validation.first_violation(batch, vocab, one_segment=True) is None
-    violation = record_validation.first_violation(batch, vocab)
+    assert validation.first_violation(batch, vocab, one_segment=True) is None
+    violation = validation.first_violation(batch, vocab)
     assert violation is not None
     assert "segment 1 has 0 tokens" in violation[1]
     pair = {**batch, "segment_ids": np.array([[0, 0, 0, 1, 1]])}
-    violation = record_validation.first_violation(pair, vocab, one_segment=True)
+    violation = validation.first_violation(pair, vocab, one_segment=True)
     assert violation is not None
     assert "segment 1 has 2 tokens; expected one segment" in violation[1]
 
@@ -205,7 +212,7 @@ def test_records_of_one_segment_are_told_from_damaged_pairs():
 def test_text_without_two_sentences_in_a_document_has_no_order(algorithm: str, tmp_path: pathlib.Path):
     options = options_for("a b\n\nc d\n", tmp_path, sentence_objective="sentence_order", algorithm=algorithm)
     with pytest.raises(UserError, match="documents of two sentences"):
-        pipeline.create_pretraining_data(options)
+        one_machine.create_pretraining_data(options)
     assert not list(tmp_path.glob("out*"))
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from data_gen import shard_writing, worker_pool
-from data_gen.run_plan import RunPlan
+from data_gen.pipelines import shard_writing, worker_pool
+from data_gen.pipelines.run_plan import RunPlan
 from official_bert.errors import UserError
 
 BUCKETS = 4
@@ -38,7 +38,7 @@ def plan_of(folder: pathlib.Path, shards: int) -> RunPlan:
         passes=1,
         outputs=[str(folder / f"{number}.tfrecord") for number in range(shards)],
         buckets_per_shard=BUCKETS,
-        compress=False,
+        gzip=False,
     )
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 import zstandard
 
 from data_gen.options import TEXT_FORMATS
-from data_gen.text_formats import detect_format, find_ranges, read_documents
+from data_gen.text.formats import detect_format, find_ranges, read_documents
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -145,7 +145,7 @@ def test_a_paragraph_that_the_cutter_fails_on_stays_whole(written: Written, monk
     def fail(language: str, text: str) -> list[str]:
         raise panic
 
-    monkeypatch.setattr("data_gen.sentence_splitting.sentencex", types.SimpleNamespace(segment=fail))
+    monkeypatch.setattr("data_gen.text.sentences.sentencex", types.SimpleNamespace(segment=fail))
     assert list(read_documents(written("It is. It was."), "paragraphs")) == [["It is. It was."]]
 
 

@@ -16,9 +16,9 @@ import zlib
 import numpy as np
 import pytest
 
-from data_gen import pipeline, writer
+from data_gen.inspection.verification import verify
 from data_gen.options import RecordOptions, VerificationOptions
-from data_gen.verification import verify
+from data_gen.pipelines import one_machine, writer
 from official_bert.data import manifest, record_codec, record_reader, record_schema
 from official_bert.errors import UserError
 from official_bert.utils import files
@@ -47,11 +47,11 @@ def good() -> Values:
 
 def write(path: pathlib.Path, instances: list[Values], names: list[str] | None = None) -> str:
     schema = {name: SCHEMA[name] for name in names or SCHEMA}
-    with writer.open_shard(str(path), compress=path.suffix == ".gz") as shard:
+    with writer.open_shard(str(path), gzip=path.suffix == ".gz") as shard:
         for instance in instances:
             wide = {name: dataclasses.replace(f, shape=(len(instance[name]),)) for name, f in schema.items()}
             values = {name: np.array([instance[name]]) for name in schema}
-            shard.write(writer.framed(record_codec.encode(values, wide)[0]))
+            shard.write(writer.joined_frames(record_codec.encode(values, wide)))
     return str(path)
 
 
@@ -210,7 +210,7 @@ def test_a_flipped_byte_of_a_compressed_file_is_found(vocab_file: str, tmp_path:
         (told,) = problems(input_file=[str(path)])
         number = int(re.search(r"record (\d+) \(from 0\) is damaged", told)[1])
         assert frame_of(whole, before) <= number <= frame_of(whole, after) + 1
-        read = [writer.framed(record) for record in itertools.islice(record_reader.read_file(str(path)), number)]
+        read = [writer.joined_frames([record]) for record in itertools.islice(record_reader.read_file(str(path)), number)]
         assert whole.startswith(b"".join(read))
     path.write_bytes(gzip.compress(gzip.decompress(content)[:-1]))
     assert "record 299 (from 0)" in problems(input_file=[str(path)])[0]
@@ -392,8 +392,8 @@ def test_other_files_are_told_apart(tmp_path: pathlib.Path):
     assert "record 0 (from 0), near byte 0, is damaged" in problems(input_file=[str(tmp_path / "text")])[0]
     (tmp_path / "empty").write_text("")
     assert "there is no record in" in problems(input_file=[str(tmp_path / "empty")])[0]
-    with writer.open_shard(str(tmp_path / "other"), compress=False) as shard:
-        shard.write(writer.framed(b"not a message"))
+    with writer.open_shard(str(tmp_path / "other"), gzip=False) as shard:
+        shard.write(writer.joined_frames([b"not a message"]))
     assert "record 0 (from 0): it is not a tf.train.Example" in problems(input_file=[str(tmp_path / "other")])[0]
     path = write(tmp_path / "task", [good()], ["input_ids", "input_mask"])
     assert "it has no feature segment_ids; it holds input_ids, input_mask" in problems(input_file=[path])[0]
@@ -414,7 +414,7 @@ def test_records_of_real_text_keep_the_laws(test_data: pathlib.Path, tmp_path: p
         do_lower_case=False, do_whole_word_mask=True, max_seq_length=64, max_predictions_per_seq=10, dupe_factor=2,
         short_seq_prob=0.5, algorithm="reference",
     )  # fmt: skip
-    made = pipeline.create_pretraining_data(options)
+    made = one_machine.create_pretraining_data(options)
     found = verify(VerificationOptions(manifest=str(tmp_path / "a.manifest.json"), vocab_file=vocab_file))
     assert (found.problems, found.records) == ([], made.instances)
     assert made.instances > 200

@@ -11,10 +11,11 @@ import pytest
 import tokenizers
 import zstandard
 
-from data_gen import python_prose, vocabulary_learning, vocabulary_report, word_counts
 from data_gen.options import ProseOptions, VocabularyOptions
-from data_gen.word_counts import WordCounts
-from data_gen.wordpiece_training import commonest, special_pieces
+from data_gen.text import python_prose
+from data_gen.vocabulary import learning, report, word_counts
+from data_gen.vocabulary.word_counts import WordCounts
+from data_gen.vocabulary.wordpiece_training import commonest, special_pieces
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import (
     SPECIAL_TOKENS,
@@ -38,7 +39,7 @@ def options(input_file: pathlib.Path, **changes: object) -> VocabularyOptions:
 def learn(tmp_path: pathlib.Path, text: str = TEXT, **changes: object) -> list[str]:
     path = tmp_path / "text.txt"
     path.write_text(text, encoding="utf-8")
-    return vocabulary_learning.learn(options(path, **changes)).pieces
+    return learning.learn(options(path, **changes)).pieces
 
 
 def test_special_tokens_come_first_and_every_letter_is_in(tmp_path: pathlib.Path):
@@ -144,7 +145,7 @@ def test_every_format_and_compression_gives_the_same_vocabulary(tmp_path: pathli
     ):
         path = tmp_path / "text"
         path.write_bytes(content)
-        assert vocabulary_learning.learn(options(path, input_format=format)).pieces == expected, format
+        assert learning.learn(options(path, input_format=format)).pieces == expected, format
 
 
 def test_too_little_text_gives_fewer_pieces_and_none_is_an_error(tmp_path: pathlib.Path):
@@ -212,7 +213,7 @@ def test_words_with_rare_letters_are_unknown(tmp_path: pathlib.Path):
     text = "ab ba " * 100 + "abø\n"
     assert {"ø", "##ø"} & set(learn(tmp_path, text))
     path = tmp_path / "text.txt"
-    learned = vocabulary_learning.learn(options(path, character_coverage=0.99))
+    learned = learning.learn(options(path, character_coverage=0.99))
     assert not {"ø", "##ø"} & set(learned.pieces)
     assert (learned.letters, learned.covered, learned.coverage) == (3, 2, 402 / 403)
     assert WordpieceTokenizer(dict.fromkeys(learned.pieces, 0)).pieces("abø") == [UNK]
@@ -222,28 +223,28 @@ def test_every_fiftieth_document_is_held_out(tmp_path: pathlib.Path):
     documents = ["ab ba\n"] * 49 + ["xy\n"] + ["ab\n"] * 49 + ["ab abba\n"]
     path = tmp_path / "text.txt"
     path.write_text("\n".join(documents))
-    learned = vocabulary_learning.learn(options(path))
+    learned = learning.learn(options(path))
     assert learned.text.counts == {"ab": 98, "ba": 49}
     assert learned.heldout.counts == {"xy": 1, "ab": 1, "abba": 1}
-    figures = vocabulary_report.measure(dict.fromkeys(learned.pieces, 0), learned.heldout.counts)
+    figures = report.measure(dict.fromkeys(learned.pieces, 0), learned.heldout.counts)
     assert "ab" in learned.pieces
-    assert figures == vocabulary_report.Figures(len(learned.pieces), 5 / 3, 1 / 3, 1 / 3)  # [UNK], ab, ab ##b ##a
+    assert figures == report.Figures(len(learned.pieces), 5 / 3, 1 / 3, 1 / 3)  # [UNK], ab, ab ##b ##a
     path.write_text("\n".join(documents[:49]))
-    assert not vocabulary_learning.learn(options(path)).heldout.counts
+    assert not learning.learn(options(path)).heldout.counts
 
 
 def test_a_heldout_file_leaves_all_text_to_learn_from(tmp_path: pathlib.Path):
     text, heldout = tmp_path / "text.txt", tmp_path / "heldout.txt"
     text.write_text("ab\n\n" * 50)
     heldout.write_text("ba\n")
-    learned = vocabulary_learning.learn(options(text, heldout_file=[str(heldout)]))
+    learned = learning.learn(options(text, heldout_file=[str(heldout)]))
     assert learned.text.counts == {"ab": 50}
     assert learned.heldout.counts == {"ba": 1}
     with pytest.raises(UserError, match="which --input_file names too"):
-        vocabulary_learning.learn(options(text, heldout_file=[str(tmp_path / "*.txt")]))
+        learning.learn(options(text, heldout_file=[str(tmp_path / "*.txt")]))
     heldout.write_text("\n")
     with pytest.raises(UserError, match="heldout.txt holds no text"):
-        vocabulary_learning.learn(options(text, heldout_file=[str(heldout)]))
+        learning.learn(options(text, heldout_file=[str(heldout)]))
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased-vocab.txt", "bert-base-cased-vocab.txt"])
@@ -253,7 +254,7 @@ def test_figures_are_those_of_the_full_tokenizer(name: str, test_data: pathlib.P
     text = (test_data / "text" / "vi_xquad.txt").read_text(encoding="utf-8") + "y" * 201 + "\u4e86" * 300
     counts = WordCounts(do_lower_case, max_words=100_000)
     counts.add(text.splitlines())
-    figures = vocabulary_report.measure(tokenizer.vocab, counts.counts)
+    figures = report.measure(tokenizer.vocab, counts.counts)
     words = tokenizer.basic_tokenizer.tokenize(text)
     pieces = tokenizer.tokenize(text)
     assert figures.size == len(tokenizer.vocab)

@@ -493,13 +493,13 @@ def test_records_without_masks_are_recognised_by_their_manifest(
     config_file: str,  # noqa: F811
     tmp_path: pathlib.Path,
 ):
-    from data_gen import pipeline
+    from data_gen.pipelines import one_machine
 
     text = tmp_path / "text.txt"
     rng = random.Random(3)
     words = [word for word in WORDS[57:] if word.isalpha()]
     text.write_text("\n".join(" ".join(rng.choices(words, k=6)) for _ in range(400)))
-    pipeline.create_pretraining_data(
+    one_machine.create_pretraining_data(
         RecordOptions(
             input_file=[str(text)], output_file=[str(tmp_path / "plain.tfrecord")], vocab_file=vocab_file,
             max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS, masking="dynamic", dupe_factor=1,

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from data_gen import record_batches
-from data_gen.record_batches import Batch
+from data_gen.inspection import batches
+from data_gen.inspection.batches import Batch
 from official_bert.data import record_schema
 from official_bert.tokenization import exact
 
@@ -67,7 +67,7 @@ class Statistics:
 
     def __init__(self, schema: record_schema.Schema, vocab: Mapping[str, int]) -> None:
         (self.max_seq_length,) = schema["input_ids"].shape
-        self.masked = record_batches.has_predictions(schema)
+        self.masked = batches.has_predictions(schema)
         self._vocab = vocab
         self._tokens = {number: token for token, number in vocab.items()}
         self.records = self.random_next = self.text = self.unknown = 0
@@ -82,12 +82,12 @@ class Statistics:
 
     def add(self, batch: Batch) -> None:
         """Counts a batch of records, whose values are within the schema's limits."""
-        length, first = record_batches.text_lengths(batch), record_batches.first_lengths(batch)
-        text = record_batches.is_text(batch)
+        length, first = batches.text_lengths(batch), batches.first_lengths(batch)
+        text = batches.is_text(batch)
         self.records += len(length)
         self.random_next += int(batch["next_sentence_labels"].sum())
         self.text += int(text.sum())
-        self.unknown += int((text & (record_batches.unmasked_ids(batch) == self._vocab[exact.UNK])).sum())
+        self.unknown += int((text & (batches.unmasked_ids(batch) == self._vocab[exact.UNK])).sum())
         self._lengths += np.bincount(length, minlength=len(self._lengths))
         self._a_lengths += np.bincount(np.maximum(first - 2, 0), minlength=len(self._lengths))
         self._b_lengths += np.bincount(np.maximum(length - first - 1, 0), minlength=len(self._lengths))
@@ -139,7 +139,7 @@ class Statistics:
         """Returns the tokens that are to be predicted most often, with how often; ties in the vocabulary's order."""
         order = np.argsort(-self._predicted_ids, kind="stable")[:count]
         return [
-            (record_batches.token_name(self._tokens, number), int(self._predicted_ids[number]))
+            (batches.token_name(self._tokens, number), int(self._predicted_ids[number]))
             for number in order.tolist()
             if self._predicted_ids[number]
         ]

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from data_gen import text_lines
+from data_gen.text.lines import is_compressed
 from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.progress import Progress
@@ -28,7 +28,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool = False) -> Iterator[st
     for path in paths:
         with files.read_errors_explained(path), files.open_bytes(path) as reader:
             for number, line in enumerate(reader, start=1):
-                if number == 1 and text_lines.is_compressed(line):
+                if number == 1 and is_compressed(line):
                     raise UserError(
                         f"{path} is compressed, which --algorithm=reference does not read; decompress it, or take "
                         "--algorithm=fast"

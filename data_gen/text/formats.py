@@ -6,7 +6,7 @@ wikiextractor  WikiExtractor's output: <doc ...>, the title, a paragraph per lin
                BERT's authors kept "only the text passages" of Wikipedia (section 3.1 of the paper).
 jsonl          a JSON object per line, each a document; the lines of its text field are paragraphs.
 
-sentence_splitting.py splits paragraphs into sentences; text_lines.py reads the lines of compressed and remote files.
+sentences.py splits paragraphs into sentences; lines.py reads the lines of compressed and remote files.
 """
 
 import collections
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from data_gen.options import TEXT_FORMATS
-from data_gen.sentence_splitting import check_language, split_sentences
-from data_gen.text_lines import decode_lines, is_compressed, read_lines
+from data_gen.text.lines import decode_lines, is_compressed, read_lines
+from data_gen.text.sentences import check_language, split_sentences
 from official_bert.errors import UserError
 from official_bert.utils import files
 

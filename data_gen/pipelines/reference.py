@@ -8,11 +8,12 @@ import random
 import sys
 from typing import Any
 
-from data_gen import documents, writer
-from data_gen.instances import Instance, InstanceConfig, make_instances
 from data_gen.options import RecordOptions
-from data_gen.record_summary import NO_INSTANCE, RecordSummary
-from data_gen.text_lines import FileState, check_unchanged
+from data_gen.pipelines import writer
+from data_gen.pipelines.summary import NO_INSTANCE, RecordSummary
+from data_gen.rules.instances import Instance, InstanceConfig, make_instances
+from data_gen.text import documents
+from data_gen.text.lines import FileState, check_unchanged
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.tokenization import exact

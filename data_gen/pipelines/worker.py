@@ -20,12 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from data_gen import shuffle, text_formats, token_store, vectorized, writer
-from data_gen.instances import InstanceConfig
-from data_gen.masking import MaskingVocabulary
-from data_gen.random_numbers import Random
-from data_gen.run_plan import RunPlan, TextPlan
-from data_gen.token_store import TokenStore
+from data_gen.pipelines import shuffle, writer
+from data_gen.pipelines.run_plan import RunPlan, TextPlan
+from data_gen.rules import vectorized_instances
+from data_gen.rules.instances import InstanceConfig
+from data_gen.rules.masking import MaskingVocabulary
+from data_gen.rules.random_numbers import Random
+from data_gen.text import formats, token_store
+from data_gen.text.token_store import TokenStore
 from official_bert.data import record_codec
 from official_bert.data.manifest import sha256
 from official_bert.errors import UserError
@@ -65,7 +67,7 @@ class ShardMaker:
         """Returns the rows of a block's instances, sorted by their keys, and their statistics."""
         random = Random(self._plan.seed, number_of_pass, block)
         first, last = self._plan.blocks[block]
-        instances = vectorized.make_instances(store, first, last, self._config, random)
+        instances = vectorized_instances.make_instances(store, first, last, self._config, random)
         store.release()
         return shuffle.keyed(instances, random), shuffle.statistics(instances, self._config)
 
@@ -89,7 +91,7 @@ class ShardMaker:
         """
         path = self._plan.outputs[number]
         count = 0
-        with writer.open_shard(path, self._plan.compress) as shard:
+        with writer.open_shard(path, self._plan.gzip) as shard:
             for rows in buckets:
                 count += len(rows)
                 for content in self.frames(rows):
@@ -114,15 +116,17 @@ class Worker:
 
     def do(self, task: dict[str, Any]) -> dict[str, Any]:
         """Does a task and returns its result; of a task done before, the stored result."""
+        steps = {"file": self._file, "part": self._part, "block": self._block, "shard": self._shard}
+        steps_of_a_shard = {"bucket": self._bucket, "write": self._write}  # each is worth nothing without the others
         name, arguments = next(iter(task.items()))
-        if name in ("bucket", "write"):  # steps of a shard, which are worth nothing without the others
-            return dict(getattr(self, f"_{name}")(*arguments))
+        if name in steps_of_a_shard:
+            return steps_of_a_shard[name](*arguments)
         done = os.path.join(self._folder, f"{name}-{'-'.join(map(str, arguments))}.json")
         if os.path.exists(done):
             return files.read_json_object(done)
-        result = getattr(self, f"_{name}")(*arguments)
+        result = steps[name](*arguments)
         files.write_text(done, json.dumps(result))
-        return dict(result)
+        return result
 
     @functools.cached_property
     def _text(self) -> TextPlan:
@@ -150,8 +154,8 @@ class Worker:
         with _text_errors():
             format = self._text.input_format
             if format == "auto":
-                format = text_formats.detect_format(path, self._text.language)
-            return {"format": format, "ranges": text_formats.find_ranges(path, format, _PART_BYTES)}
+                format = formats.detect_format(path, self._text.language)
+            return {"format": format, "ranges": formats.find_ranges(path, format, _PART_BYTES)}
 
     def _part(self, number: int, part: int) -> dict[str, Any]:
         """Tokenizes a range of an input file."""
@@ -160,7 +164,7 @@ class Worker:
         path, plan = self._text.inputs[number], self._text
 
         def read(start: int) -> Iterator[list[str]]:
-            return text_formats.read_documents(
+            return formats.read_documents(
                 path, file["format"], plan.language, plan.json_field, plan.drop_invalid_utf8, start, end
             )
 
@@ -204,7 +208,7 @@ class Worker:
 
     def _collected(self, bucket: int) -> np.ndarray:
         """Returns a bucket's rows from all blocks."""
-        spooled = [self._spooled(p, b) for p in range(self._plan.passes) for b in range(len(self._plan.blocks))]
+        spooled = [self._spooled(p, b) for p in range(self._plan.dupe_factor) for b in range(len(self._plan.blocks))]
         return shuffle.collect(spooled, bucket, self._maker.layout)
 
 

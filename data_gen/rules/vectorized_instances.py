@@ -12,10 +12,10 @@ from bisect import bisect_left, bisect_right
 
 import numpy as np
 
-from data_gen.instances import InstanceConfig
-from data_gen.random_numbers import Random
-from data_gen.token_store import TokenStore
-from data_gen.vectorized_masking import Masked, mask
+from data_gen.rules.instances import InstanceConfig
+from data_gen.rules.random_numbers import Random
+from data_gen.rules.vectorized_masking import Masked, mask
+from data_gen.text.token_store import TokenStore
 from official_bert.data.sentence_objectives import NONE, SENTENCE_ORDER
 
 

@@ -1,4 +1,4 @@
-"""The fast algorithm on Apache Beam, on many machines: the same bytes as by fast_pipeline.py.
+"""The fast algorithm on Apache Beam, on many machines: the same bytes as by fast.py.
 
 1. Each input file is tokenized into a part of the corpus.
 2. The parts are joined into the corpus, which is then cut into blocks, and the shards are planned: by one worker.
@@ -20,17 +20,18 @@ from typing import Any
 
 import apache_beam as beam
 
-from data_gen import beam_steps, outputs, pipeline, text_formats
-from data_gen.beam_job import Job
 from data_gen.options import RecordOptions
-from data_gen.record_summary import RecordSummary
+from data_gen.pipelines import beam_steps, outputs, preparation
+from data_gen.pipelines.beam_job import Job
+from data_gen.pipelines.summary import RecordSummary
+from data_gen.text import formats
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.utils import beam_runner, files
 
 
 def create_pretraining_data(options: RecordOptions, beam_arguments: list[str]) -> RecordSummary:
-    """Does what pipeline.create_pretraining_data does, on Apache Beam; waits until it is done.
+    """Does what one_machine.create_pretraining_data does, on Apache Beam; waits until it is done.
 
     Args:
         options: as for one machine, but that the runner decides how many workers there are; paths may be remote.
@@ -46,7 +47,7 @@ def create_pretraining_data(options: RecordOptions, beam_arguments: list[str]) -
         raise UserError(
             "--num_workers is for one machine; say to Beam how many workers to use, in its options after --"
         )
-    paths, _, _ = pipeline.check_options(options)
+    paths, _, _ = preparation.check_options(options)
     with outputs.lock_outputs(options):
         return _create_locked(options, beam_arguments, paths)
 
@@ -55,7 +56,7 @@ def _create_locked(options: RecordOptions, beam_arguments: list[str], paths: lis
     manifests = outputs.manifest_files(options)
     if any(map(files.exists, manifests)):
         # Whether this is the same run depends on the whole text, so it is read here, in this case only.
-        source = manifest.describe_source(pipeline.recorded_flags(options), files.sha256(options.vocab_file), paths)
+        source = manifest.describe_source(preparation.recorded_flags(options), files.sha256(options.vocab_file), paths)
         done = manifest.completed(source, manifests)
         if done:
             print("these records are complete already")
@@ -72,7 +73,7 @@ def _create_locked(options: RecordOptions, beam_arguments: list[str], paths: lis
         files.copy(options.vocab_file, everywhere.vocab_file)
         beam_runner.run_pipeline(lambda root: _build(root, job), beam_arguments, job.error)
         if options.input_format == "auto":
-            print(text_formats.describe_formats(files.read_text(job.formats).splitlines()))
+            print(formats.describe_formats(files.read_text(job.formats).splitlines()))
     finally:
         files.remove_folder(folder)
     return RecordSummary.of(manifest.Manifest.read(manifests[0]).statistics)

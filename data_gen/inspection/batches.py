@@ -73,7 +73,7 @@ def _lengths(record: bytes) -> dict[str, int]:
     return {name: len(value.int64_list.value) for name, value in features.items()}
 
 
-def batches(path: str, schema: record_schema.Schema, advance: Callable[[int], None]) -> Iterator[Batch]:
+def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int], None]) -> Iterator[Batch]:
     """Yields a file's records in order, features by name as [B, *shape].
 
     Args:

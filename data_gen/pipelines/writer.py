@@ -2,16 +2,16 @@
 
 import contextlib
 import functools
-import gzip
 import itertools
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from gzip import GzipFile
 from typing import Any
 
 import google_crc32c
 import numpy as np
 
-from data_gen.instances import Instance
+from data_gen.rules.instances import Instance
 from official_bert.data import record_codec, record_schema
 from official_bert.utils import files
 from official_bert.utils.progress import Progress
@@ -19,13 +19,11 @@ from official_bert.utils.progress import Progress
 _RECORDS_AT_ONCE = 1000
 
 
-def framed(record: bytes) -> bytes:
-    """Returns a record as it stands in a TFRecord file: length, its checksum, the record, its checksum."""
-    return _framed_length(len(record)) + record + _checksum(record)
-
-
 def joined_frames(records: Sequence[bytes]) -> bytes:
-    """Returns records as they stand in a TFRecord file, one after the other: each one `framed`."""
+    """Returns records as they stand in a TFRecord file: of each its length, that one's checksum, itself, its checksum.
+
+    Checksums are CRC-32C, rotated by 15 bits and shifted, as the format has them.
+    """
     crc = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
     checksums = ((crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(0xA282EAD8)).astype("<u4").tobytes()
     lengths = map(_framed_length, map(len, records))
@@ -36,22 +34,17 @@ def joined_frames(records: Sequence[bytes]) -> bytes:
 @functools.lru_cache(10_000)
 def _framed_length(length: int) -> bytes:
     packed = struct.pack("<Q", length)
-    return packed + _checksum(packed)
-
-
-def _checksum(data: bytes) -> bytes:
-    """CRC-32C, rotated by 15 bits and shifted, as the format has it."""
-    crc = google_crc32c.value(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+    crc = google_crc32c.value(packed)
+    return packed + struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 @contextlib.contextmanager
-def open_shard(path: str, compress: bool) -> Iterator[Any]:
+def open_shard(path: str, gzip: bool) -> Iterator[Any]:
     """Yields a writer of bytes; the file appears under its name whole, when the context is left without an error."""
     with files.written_whole(path) as beside, files.open_bytes(beside, "wb") as raw:
-        if compress:
+        if gzip:
             # No name and no time in the header: equal records give equal bytes.
-            with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as writer:
+            with GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as writer:
                 yield writer
         else:
             yield raw
@@ -86,9 +79,10 @@ def write(instances: Sequence[Instance], paths: list[str], max_seq_length: int, 
     schema = record_schema.pretraining_schema(max_seq_length, max_predictions_per_seq)
     progress = Progress("writing", len(instances), "instances")
     with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(open_shard(path, compress=False)) for path in paths]
+        writers = [stack.enter_context(open_shard(path, gzip=False)) for path in paths]
         for start in range(0, len(instances), _RECORDS_AT_ONCE):
             batch = features(instances[start : start + _RECORDS_AT_ONCE], max_seq_length, max_predictions_per_seq)
-            for number, record in enumerate(record_codec.encode(batch, schema), start=start):
-                writers[number % len(writers)].write(framed(record))
+            records = record_codec.encode(batch, schema)
+            for number, writer in enumerate(writers):
+                writer.write(joined_frames(records[(number - start) % len(writers) :: len(writers)]))
             progress.update(start + _RECORDS_AT_ONCE)

@@ -3,9 +3,10 @@
 import dataclasses
 from collections.abc import Iterator
 
-from data_gen import text_formats, vocabulary_report, wordpiece_training
 from data_gen.options import VocabularyOptions
-from data_gen.word_counts import WordCounts
+from data_gen.text import formats
+from data_gen.vocabulary import report, wordpiece_training
+from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
 from official_bert.utils import files
@@ -79,18 +80,18 @@ def _count(options: VocabularyOptions) -> tuple[WordCounts, WordCounts]:
     return text, heldout
 
 
-def _documents(paths: list[str], options: VocabularyOptions) -> Iterator[text_formats.Document]:
-    formats = [options.input_format] * len(paths)
+def _documents(paths: list[str], options: VocabularyOptions) -> Iterator[formats.Document]:
+    file_formats = [options.input_format] * len(paths)
     if options.input_format == "auto":
-        formats = [text_formats.detect_format(path, options.language) for path in paths]
+        file_formats = [formats.detect_format(path, options.language) for path in paths]
         if paths:
-            print(text_formats.describe_formats(formats))
+            print(formats.describe_formats(file_formats))
     sizes = [files.size(path) for path in paths]
     progress = Progress("counting words", sum(sizes) / 1e6, "MB")
-    for number, (path, format) in enumerate(zip(paths, formats, strict=True)):
+    for number, (path, format) in enumerate(zip(paths, file_formats, strict=True)):
         done = sum(sizes[:number])
         end = done + sizes[number]
-        for document in text_formats.read_documents(
+        for document in formats.read_documents(
             path, format, options.language, options.json_field, options.drop_invalid_utf8
         ):
             yield document
@@ -122,8 +123,8 @@ def _report(learned: Learned, options: VocabularyOptions, other: dict[str, int] 
     vocabularies = {options.vocab_file: {piece: index for index, piece in enumerate(learned.pieces)}}
     if options.compare_with and other:
         vocabularies[options.compare_with] = other
-    figures = {name: vocabulary_report.measure(vocab, learned.heldout.counts) for name, vocab in vocabularies.items()}
-    return "\n".join([*lines, vocabulary_report.table(figures)])
+    figures = {name: report.measure(vocab, learned.heldout.counts) for name, vocab in vocabularies.items()}
+    return "\n".join([*lines, report.table(figures)])
 
 
 def learn_and_report(options: VocabularyOptions) -> None:

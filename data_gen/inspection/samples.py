@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from data_gen import record_batches
-from data_gen.record_batches import Batch, token_name
+from data_gen.inspection import batches
+from data_gen.inspection.batches import Batch, token_name
 from official_bert.data.sentence_objectives import LABELS, NEXT_SENTENCE, NONE, SENTENCE_ORDER
 from official_bert.tokenization import exact
 
@@ -31,7 +31,7 @@ class Sample:
     segments: list[tuple[str, list[Token]]]
 
 
-def sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str, objective: str = NEXT_SENTENCE) -> Sample:
+def read_sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str, objective: str = NEXT_SENTENCE) -> Sample:
     """Returns a record of a batch in words.
 
     Args:
@@ -43,7 +43,7 @@ def sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str, objectiv
     """
     one = {feature: values[row : row + 1] for feature, values in batch.items()}
     tokens = {number: token for token, number in vocab.items()}
-    length, first = int(record_batches.text_lengths(one)[0]), int(record_batches.first_lengths(one)[0])
+    length, first = int(batches.text_lengths(one)[0]), int(batches.first_lengths(one)[0])
     originals: dict[int, int] = {}
     if "masked_lm_positions" in one:
         used = one["masked_lm_weights"] > 0

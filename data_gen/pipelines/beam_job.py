@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from data_gen import token_store
 from data_gen.options import RecordOptions
-from data_gen.token_store import TokenStore
+from data_gen.text import token_store
+from data_gen.text.token_store import TokenStore
 from official_bert.utils import beam_runner, files
 
 # The files of a part or corpus. The last one exists only if all are complete.

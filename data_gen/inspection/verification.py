@@ -5,7 +5,7 @@ import glob
 import os
 from collections.abc import Callable, Mapping
 
-from data_gen import record_batches, record_validation
+from data_gen.inspection import batches, validation
 from data_gen.options import VerificationOptions
 from official_bert.data import manifest, record_reader, record_schema
 from official_bert.data.manifest import Manifest, Shard
@@ -63,7 +63,7 @@ def verify(options: VerificationOptions) -> Findings:
         sets = _sets_of_files(files.expand(options.input_file, "input_file"), findings)
     _check_model(options, vocab, config, findings)
     size = sum(files.size(path) * (2 if shard else 1) for each in sets for path, shard in each.entries.items())
-    progress = record_batches.ReadingProgress("verifying", size)
+    progress = batches.ReadingProgress("verifying", size)
     for each in sets:
         _check_set(each, options, vocab, config, progress.advance, findings)
     return findings
@@ -178,7 +178,7 @@ def _check_set(
     if not file_set.entries:
         return
     try:
-        schema = record_batches.schema_of(
+        schema = batches.schema_of(
             list(file_set.entries), min(limits, default=None), max_seq_length, max_predictions_per_seq
         )
     except UserError as error:
@@ -255,8 +255,8 @@ def _check_records(
 ) -> tuple[int, str | None]:
     count = 0
     try:
-        for batch in record_batches.batches(path, schema, advance):
-            violation = record_validation.first_violation(batch, vocab, one_segment)
+        for batch in batches.read_batches(path, schema, advance):
+            violation = validation.first_violation(batch, vocab, one_segment)
             if violation:
                 row, words = violation
                 return count + row, f"{path}: record {count + row} (from 0): {words}"
@@ -270,7 +270,7 @@ def _describe_checks(
     file_set: _FileSet, schema: record_schema.Schema, count: int, vocab: Mapping[str, int] | None, limits: list[int]
 ) -> list[str]:
     (length,) = schema["input_ids"].shape
-    masked = record_batches.has_predictions(schema)
+    masked = batches.has_predictions(schema)
     about = "not masked: masking happens during training"
     if masked:
         about = f"up to {schema['masked_lm_positions'].shape[0]} predictions each"

@@ -10,9 +10,9 @@ import os
 
 import numpy as np
 
-from data_gen.instances import InstanceConfig
-from data_gen.random_numbers import Random
-from data_gen.vectorized import Instances
+from data_gen.rules.instances import InstanceConfig
+from data_gen.rules.random_numbers import Random
+from data_gen.rules.vectorized_instances import Instances
 from official_bert.data import record_schema
 from official_bert.utils import files
 

@@ -1,8 +1,8 @@
-"""The counts of a run of create_pretraining_data, as it prints them and as the manifest has them."""
+"""The counts of a run of make-records, as it prints them and as the manifest has them."""
 
 import dataclasses
 
-from data_gen.instances import Instance
+from data_gen.rules.instances import Instance
 
 # Names in the manifest that differ from those of the fields.
 _MANIFEST_NAMES = {"documents": "text_documents", "unknown": "text_unknown"}

@@ -1,15 +1,18 @@
 """The plan of a run of the fast algorithm: its blocks, shards and buckets."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from data_gen import shuffle, vectorized
-from data_gen.instances import InstanceConfig
-from data_gen.random_numbers import Random
-from data_gen.token_store import TokenStore
+from data_gen.options import RecordOptions
+from data_gen.pipelines import shuffle
+from data_gen.pipelines.outputs import shard_names
+from data_gen.rules import vectorized_instances
+from data_gen.rules.instances import InstanceConfig
+from data_gen.rules.random_numbers import Random
+from data_gen.text import token_store
+from data_gen.text.token_store import TokenStore
 from official_bert.data import record_codec
 from official_bert.utils import files
 
@@ -42,32 +45,18 @@ class TextPlan:
     do_lower_case: bool
     ids: str
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The settings of the fast pipeline, besides those of text and instances.
-
-    Attributes:
-        work_folder: the folder of unfinished work.
-        stem: the path without an ending that the manifest is named after.
-        name_outputs: the record files, from about how many bytes the records will take.
-        seed: of everything random.
-        passes: how often the text is used.
-        block_tokens: tokens of text that a worker handles at once.
-        num_workers: how many processes.
-        compress: whether the record files are compressed with gzip.
-        source: everything that decides the records' bytes, for the manifest.
-    """
-
-    work_folder: str
-    stem: str
-    name_outputs: Callable[[float], list[str]]
-    seed: int
-    passes: int
-    block_tokens: int
-    num_workers: int
-    compress: bool
-    source: dict[str, Any]
+    @classmethod
+    def of(cls, options: RecordOptions, paths: list[str], vocab: dict[str, int]) -> "TextPlan":
+        """Returns what the flags, these text files and the vocabulary give."""
+        return cls(
+            inputs=list(map(files.absolute, paths)),
+            input_format=options.input_format,
+            language=options.language,
+            json_field=options.json_field,
+            drop_invalid_utf8=options.drop_invalid_utf8,
+            do_lower_case=options.do_lower_case,
+            ids=token_store.id_dtype(max(vocab.values()) + 1).str,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,10 +69,10 @@ class RunPlan:
         vocab_file: the vocabulary.
         ids: type of the ids, such as "<u2".
         blocks: documents of each block: first, and one after the last.
-        passes: how often the corpus is used.
+        dupe_factor: how often the corpus is used.
         outputs: the shards.
         buckets_per_shard: how many buckets each shard is made of.
-        compress: whether the shards are compressed with gzip.
+        gzip: whether the shards are compressed.
     """
 
     seed: int
@@ -91,51 +80,51 @@ class RunPlan:
     vocab_file: str
     ids: str
     blocks: list[list[int]]
-    passes: int
+    dupe_factor: int
     outputs: list[str]
     buckets_per_shard: int
-    compress: bool
+    gzip: bool
 
 
-def plan_run(settings: Settings, config: InstanceConfig, vocab_file: str, corpus: str, dtype: np.dtype) -> RunPlan:
+def plan_run(options: RecordOptions, config: InstanceConfig, vocab_file: str, corpus: str, dtype: np.dtype) -> RunPlan:
     """Plans a run.
 
     Args:
-        settings: of the pipeline.
+        options: the flags.
         config: of the instances.
         vocab_file: the vocabulary, where the workers reach it.
         corpus: the folder of the joined corpus.
         dtype: of its ids.
     """
     store = TokenStore(corpus, dtype)
-    blocks = store.blocks(settings.block_tokens)
-    count, size = _estimate(store, blocks, config, settings.passes)
-    outputs = settings.name_outputs(size)
+    blocks = store.blocks(options.block_tokens)
+    count, size = _estimate(store, blocks, config, options.dupe_factor)
+    outputs = shard_names(options, size)
     layout = shuffle.Layout(config.max_seq_length, config.max_predictions_per_seq, dtype, 1)
     buckets = int(count * layout.row.itemsize / len(outputs) // _BUCKET_BYTES) + 1
     names = [field.name for field in dataclasses.fields(config) if field.name != "vocabulary"]
     return RunPlan(
-        seed=settings.seed,
+        seed=options.random_seed,
         config={name: getattr(config, name) for name in names},
         vocab_file=files.absolute(vocab_file),
         ids=dtype.str,
         blocks=[list(block) for block in blocks],
-        passes=settings.passes,
+        dupe_factor=options.dupe_factor,
         outputs=list(map(files.absolute, outputs)),
         buckets_per_shard=buckets,
-        compress=settings.compress,
+        gzip=options.gzip,
     )
 
 
 def _estimate(
-    store: TokenStore, blocks: list[tuple[int, int]], config: InstanceConfig, passes: int
+    store: TokenStore, blocks: list[tuple[int, int]], config: InstanceConfig, dupe_factor: int
 ) -> tuple[float, float]:
     """Estimates the number of instances and the bytes of all records, from the instances of one block."""
     first, last = blocks[len(blocks) // 2]
-    instances = vectorized.make_instances(store, first, last, config, Random("estimate"))
+    instances = vectorized_instances.make_instances(store, first, last, config, Random("estimate"))
     if not len(instances.length):
         return 0.0, 0.0
     sample = shuffle.features(shuffle.rows_of(instances, slice(0, _ESTIMATED_FROM)))
     encoded = record_codec.encode(sample, shuffle.schema(config))
-    count = passes * len(blocks) * len(instances.length)
+    count = dupe_factor * len(blocks) * len(instances.length)
     return count, count * sum(map(len, encoded)) / len(encoded)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from data_gen import worker
+from data_gen.pipelines import worker
 from official_bert.errors import UserError
 from official_bert.utils.progress import Progress
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_gen.instances import InstanceConfig
-from data_gen.random_numbers import Random
+from data_gen.rules.instances import InstanceConfig
+from data_gen.rules.random_numbers import Random
 
 
 class Masked(NamedTuple):

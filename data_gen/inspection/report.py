@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from data_gen.record_samples import Sample, Token
-from data_gen.record_statistics import Histogram, Statistics
+from data_gen.inspection.samples import Sample, Token
+from data_gen.inspection.statistics import Histogram, Statistics
 from official_bert.errors import UserError
 
 _STYLE = """

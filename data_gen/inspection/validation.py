@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from data_gen import record_batches
-from data_gen.record_batches import Batch
+from data_gen.inspection import batches
+from data_gen.inspection.batches import Batch
 from official_bert.tokenization import exact
 
 # Where a rule is violated, [B, n] bool; the values, [B, n]; a message with {at} for the column, {value} for the value.
@@ -37,8 +37,8 @@ def first_violation(batch: Batch, vocab: Mapping[str, int] | None, one_segment: 
 def _checks(batch: Batch, vocab: Mapping[str, int] | None, one_segment: bool) -> Iterator[_Check]:
     mask, segments = batch["input_mask"], batch["segment_ids"]
     position = np.arange(mask.shape[1])
-    length = record_batches.text_lengths(batch)[:, None]  # [B, 1]
-    first = record_batches.first_lengths(batch)[:, None]
+    length = batches.text_lengths(batch)[:, None]  # [B, 1]
+    first = batches.first_lengths(batch)[:, None]
     second = length - first
     text = position < length  # [B, L]
     yield mask != text, mask, "input_mask is {value} at position {at}; expected 1 for each token, then 0 for padding"
@@ -66,7 +66,7 @@ def _checks_of_predictions(batch: Batch) -> Iterator[_Check]:
     for name in ("masked_lm_positions", "masked_lm_ids"):
         wrong = ~used & (batch[name] != 0)
         yield wrong, batch[name], name + " holds {value} in slot {at}, where the weight is 0; expected 0"
-    text = np.take_along_axis(record_batches.is_text(batch), positions, axis=1)
+    text = np.take_along_axis(batches.is_text(batch), positions, axis=1)
     yield (
         used & ~text,
         positions,
@@ -82,9 +82,9 @@ def _checks_of_predictions(batch: Batch) -> Iterator[_Check]:
 
 
 def _checks_of_special_tokens(batch: Batch, vocab: Mapping[str, int], one_segment: bool) -> Iterator[_Check]:
-    ids = record_batches.unmasked_ids(batch)
+    ids = batches.unmasked_ids(batch)
     cls, sep = vocab[exact.CLS], vocab[exact.SEP]
-    text = record_batches.is_text(batch)
+    text = batches.is_text(batch)
     ends = ~text & (batch["input_mask"] == 1)
     ends[:, 0] = False
     yield ids[:, :1] != cls, ids, f"it begins with id {{value}}; expected [CLS], {cls}"

@@ -2,10 +2,10 @@
 
 import textwrap
 
-from data_gen import record_batches, record_report, record_samples
+from data_gen.inspection import batches, report
+from data_gen.inspection.samples import Sample, read_sample
+from data_gen.inspection.statistics import Statistics
 from data_gen.options import InspectionOptions
-from data_gen.record_samples import Sample
-from data_gen.record_statistics import Statistics
 from official_bert.data import manifest
 from official_bert.data.sentence_objectives import objective_of
 from official_bert.errors import UserError
@@ -27,24 +27,24 @@ def inspect(options: InspectionOptions) -> None:
     exact.check_special_tokens(vocab, options.vocab_file)
     if options.report:
         files.refuse_overwriting(options.report, "report", [*paths, options.vocab_file])
-        record_report.check_matplotlib()
+        report.check_matplotlib()
         files.check_writable(options.report)
-    schema = record_batches.schema_of(paths, max(vocab.values()) + 1)
+    schema = batches.schema_of(paths, max(vocab.values()) + 1)
     statistics = Statistics(schema, vocab)
-    progress = record_batches.ReadingProgress("reading", sum(map(files.size, paths)))
+    progress = batches.ReadingProgress("reading", sum(map(files.size, paths)))
     samples: list[Sample] = []
     for path in paths:
         number = 0
         objective = _objective(path)
-        for batch in record_batches.batches(path, schema, progress.advance):
+        for batch in batches.read_batches(path, schema, progress.advance):
             for row in range(min(len(batch["input_ids"]), options.num_records - len(samples))):
                 name = f"{path}, record {number + row} (from 0)"
-                samples.append(record_samples.sample(batch, row, vocab, name, objective))
+                samples.append(read_sample(batch, row, vocab, name, objective))
                 print(_readable(samples[-1]), end="\n\n")
             number += len(batch["input_ids"])
             statistics.add(batch)
     if options.report:
-        page = record_report.page(", ".join(options.input_file), samples, statistics, _MOST_PREDICTED)
+        page = report.page(", ".join(options.input_file), samples, statistics, _MOST_PREDICTED)
         files.write_text(options.report, page)
     print("\n".join(f"{name:<17} {value}" for name, value in statistics.summary()))
     for histogram in statistics.histograms():

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from data_gen.run_plan import RunPlan
-from data_gen.worker_pool import Ask, WorkerPool
+from data_gen.pipelines.run_plan import RunPlan
+from data_gen.pipelines.worker_pool import Ask, WorkerPool
 from official_bert.errors import UserError
 from official_bert.utils import files
 

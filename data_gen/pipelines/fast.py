@@ -22,27 +22,35 @@ from typing import Any
 
 import numpy as np
 
-from data_gen import run_plan, shard_writing, text_formats, token_store, worker
-from data_gen.instances import InstanceConfig
-from data_gen.record_summary import NO_INSTANCE
-from data_gen.run_plan import Settings, TextPlan
-from data_gen.text_lines import FileState, check_unchanged
-from data_gen.worker import TextError
-from data_gen.worker_pool import WorkerPool
+from data_gen.options import RecordOptions
+from data_gen.pipelines import run_plan, shard_writing, worker
+from data_gen.pipelines.run_plan import TextPlan
+from data_gen.pipelines.summary import NO_INSTANCE
+from data_gen.pipelines.worker import TextError
+from data_gen.pipelines.worker_pool import WorkerPool
+from data_gen.rules.instances import InstanceConfig
+from data_gen.text import formats, token_store
+from data_gen.text.lines import FileState, check_unchanged
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.utils import files
 
 
 def create(
-    settings: Settings, text: TextPlan, states: dict[str, FileState], config: InstanceConfig, vocab: str
+    options: RecordOptions,
+    source: dict[str, Any],
+    text: TextPlan,
+    states: dict[str, FileState],
+    config: InstanceConfig,
+    vocab: str,
 ) -> manifest.Manifest:
     """Makes the records and their manifest.
 
     Args:
-        settings: of the pipeline.
+        options: the flags.
+        source: everything that decides the records' bytes, for the manifest.
         text: what is to be tokenized.
-        states: the text files, and the states of theirs that the settings' source describes.
+        states: the text files, and the states of theirs that the source describes.
         config: of the instances.
         vocab: the text of the vocabulary; its file may change meanwhile.
 
@@ -50,19 +58,17 @@ def create(
         UserError: the text is empty, cannot be read or changes meanwhile; the disk is full; or the working folder is
             another run's.
     """
-    with _write_errors_explained(settings.work_folder):
-        if files.is_remote(settings.stem):
-            raise UserError(
-                f"{settings.stem} is not on this machine; write the records to a local disk, then copy them"
-            )
-        folder = settings.work_folder
-        _claim(folder, settings.source)
+    with _write_errors_explained(options.work_folder):
+        if files.is_remote(options.stem):
+            raise UserError(f"{options.stem} is not on this machine; write the records to a local disk, then copy them")
+        folder = options.work_folder
+        _claim(folder, source)
         vocab_file = os.path.join(folder, worker.VOCAB)
         files.write_text(vocab_file, vocab)
         files.write_text(os.path.join(folder, worker.TEXT), json.dumps(dataclasses.asdict(text)))
         with WorkerPool(folder) as workers:
             try:
-                corpus = _tokenize(settings, text, states, workers)
+                corpus = _tokenize(options, text, states, workers)
                 if not corpus["tokens"]:
                     raise TextError("the input holds no text")
             except TextError:
@@ -70,29 +76,31 @@ def create(
                 shutil.rmtree(folder)
                 raise
             corpus_folder = os.path.join(folder, worker.CORPUS)
-            plan = run_plan.plan_run(settings, config, vocab_file, corpus_folder, np.dtype(text.ids))
+            plan = run_plan.plan_run(options, config, vocab_file, corpus_folder, np.dtype(text.ids))
             files.write_text(os.path.join(folder, worker.PLAN), json.dumps(dataclasses.asdict(plan)))
             for path in plan.outputs:
                 files.remove_unfinished(path)
-            blocks = [{"block": [number, block]} for number in range(plan.passes) for block in range(len(plan.blocks))]
-            workers.grow(min(settings.num_workers, len(blocks)))
+            blocks = [
+                {"block": [number, block]} for number in range(plan.dupe_factor) for block in range(len(plan.blocks))
+            ]
+            workers.grow(min(options.num_workers, len(blocks)))
             counts = workers.do_all("making instances", blocks, "blocks")
             if not any(each["instances"] for each in counts):
                 shutil.rmtree(folder)
                 raise UserError(NO_INSTANCE)
-            if plan.compress or any(map(files.is_remote, plan.outputs)):  # files that are written from their beginning
+            if plan.gzip or any(map(files.is_remote, plan.outputs)):  # files that are written from their beginning
                 shards = workers.do_all(
                     "writing records", [{"shard": [number]} for number in range(len(plan.outputs))], "shards"
                 )
             else:
-                shards = shard_writing.write_shards(plan, folder, workers, settings.num_workers)
+                shards = shard_writing.write_shards(plan, folder, workers, options.num_workers)
         empty = sum(not shard["records"] for shard in shards)
         if empty:
             print(f"warning: {empty:,} of {len(shards):,} files are empty; give fewer", file=sys.stderr)
         statistics = {f"text_{name}": value for name, value in corpus.items()}
         statistics |= manifest.total(counts)
-        description = manifest.Manifest(settings.source, [manifest.Shard(**shard) for shard in shards], statistics)
-        manifest.write(plan.outputs, settings.stem, description)
+        description = manifest.Manifest(source, [manifest.Shard(**shard) for shard in shards], statistics)
+        manifest.write(plan.outputs, options.stem, description)
         shutil.rmtree(folder)
         return description
 
@@ -125,21 +133,23 @@ def _claim(folder: str, source: dict[str, Any]) -> None:
         files.write_text(path, content)
 
 
-def _tokenize(settings: Settings, text: TextPlan, states: dict[str, FileState], workers: WorkerPool) -> dict[str, int]:
+def _tokenize(
+    options: RecordOptions, text: TextPlan, states: dict[str, FileState], workers: WorkerPool
+) -> dict[str, int]:
     """Tokenizes the text into a corpus in the working folder, and returns its numbers of tokens, documents, ..."""
-    folder = settings.work_folder
+    folder = options.work_folder
     whole = os.path.join(folder, worker.CORPUS)
     parts: list[tuple[int, int]] = []
     if not os.path.exists(os.path.join(whole, token_store.COMPLETE)):
         sizes = [files.size(path) / 1e6 for path in text.inputs]
-        workers.grow(min(settings.num_workers, len(text.inputs)))
+        workers.grow(min(options.num_workers, len(text.inputs)))
         descriptions = workers.do_all(
             "looking at the text", [{"file": [number]} for number in range(len(text.inputs))], "files"
         )
         if text.input_format == "auto":
-            print(text_formats.describe_formats([each["format"] for each in descriptions]))
+            print(formats.describe_formats([each["format"] for each in descriptions]))
         parts = [(number, part) for number, each in enumerate(descriptions) for part in range(len(each["ranges"]))]
-        workers.grow(min(settings.num_workers, len(parts)))
+        workers.grow(min(options.num_workers, len(parts)))
         amounts = [sizes[number] / len(descriptions[number]["ranges"]) for number, _ in parts]
         workers.do_all("tokenizing", [{"part": list(each)} for each in parts], "MB", amounts)
         try:

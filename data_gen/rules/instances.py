@@ -1,6 +1,6 @@
 """Instances from documents (paper, section 3.1, task 2, and appendix A.2): pairs of segments, or one segment.
 
-Those of next sentences draw in the original's order. vectorized.py makes instances of the same distributions.
+Those of next sentences draw in the original's order. vectorized_instances.py makes instances of the same distributions.
 """
 
 import dataclasses
@@ -8,8 +8,8 @@ import functools
 import random
 from collections.abc import Iterator, Sequence
 
-from data_gen import masking
-from data_gen.documents import Document
+from data_gen.rules import masking
+from data_gen.text.documents import Document
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, SENTENCE_ORDER
 from official_bert.tokenization import pairs

@@ -10,11 +10,12 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 
-from data_gen import pipeline, text_formats, token_store
-from data_gen.beam_job import Job, copy_corpus, open_corpus, written_folder
-from data_gen.run_plan import RunPlan, plan_run
-from data_gen.shuffle import Layout
-from data_gen.worker import ShardMaker
+from data_gen.pipelines import preparation
+from data_gen.pipelines.beam_job import Job, copy_corpus, open_corpus, written_folder
+from data_gen.pipelines.run_plan import RunPlan, plan_run
+from data_gen.pipelines.shuffle import Layout
+from data_gen.pipelines.worker import ShardMaker
+from data_gen.text import formats, token_store
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.tokenization.caching import CachingTokenizer
@@ -75,11 +76,11 @@ class Tokenize(beam.DoFn):
         with self._job.reporting_errors():
             format = options.input_format
             if format == "auto":
-                format = text_formats.detect_format(path, options.language)
+                format = formats.detect_format(path, options.language)
             folder = self._job.new(f"part-{number:05}")
             vocab = self._tokenizer.exact.vocab
             with written_folder(folder) as local:
-                documents = text_formats.read_documents(
+                documents = formats.read_documents(
                     path, format, options.language, options.json_field, options.drop_invalid_utf8
                 )
                 token_store.write_part(local, documents, self._tokenizer.encode, _id_dtype(vocab), vocab[UNK])
@@ -105,7 +106,7 @@ def join_parts(_: None, job: Job, parts: Iterable[Part]) -> CorpusPlan:
                 copy_corpus(part.folder, folder)
         corpus = job.new("corpus")
         source = manifest.source_of(
-            pipeline.recorded_flags(options),
+            preparation.recorded_flags(options),
             files.sha256(options.vocab_file),
             job.inputs,
             [part.sha256 for part in parts],
@@ -114,15 +115,14 @@ def join_parts(_: None, job: Job, parts: Iterable[Part]) -> CorpusPlan:
             text = token_store.join_parts(local, folders)
             if not text["tokens"]:
                 raise UserError("the input holds no text")
-            settings = pipeline.fast_settings(options, source)
-            config = pipeline.instance_config(options, vocab)
-            run = plan_run(settings, config, options.vocab_file, local, _id_dtype(vocab))
+            config = preparation.instance_config(options, vocab)
+            run = plan_run(options, config, options.vocab_file, local, _id_dtype(vocab))
         return CorpusPlan(run, corpus, source, text)
 
 
 def block_tasks(plan: CorpusPlan) -> Iterator[tuple[int, int]]:
     """Yields the pass and the block of each task."""
-    for number in range(plan.run.passes):
+    for number in range(plan.run.dupe_factor):
         for block in range(len(plan.run.blocks)):
             yield number, block
 
