@@ -154,7 +154,7 @@ def main(options: Options) -> None:
 
 if __name__ == "__main__":
     Command(
-        script="benchmarks.feeding",
+        program="python -m benchmarks.feeding",
         summary="Measures how many records a second one machine feeds to a training step.",
         main=main,
         options=(Options,),

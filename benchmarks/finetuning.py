@@ -122,7 +122,7 @@ def _accuracy(
 
 if __name__ == "__main__":
     Command(
-        script="benchmarks.finetuning",
+        program="python -m benchmarks.finetuning",
         summary="Batches of like length against padding to 128",
         main=main,
         options=(Options,),

@@ -14,7 +14,7 @@ def _make_records(options: RecordOptions) -> None:
 
 
 MAKE_RECORDS = Command(
-    script="data_gen.create_pretraining_data",
+    program="official-bert make-records",
     summary="Makes TFRecord files for pre-training from text files.",
     main=_make_records,
     extra="data",
@@ -41,8 +41,8 @@ def _make_records_on_beam(options: RecordOptions, beam_arguments: list[str]) -> 
 
 
 MAKE_RECORDS_BEAM = Command(
-    script="data_gen.create_pretraining_data_beam",
-    summary="create_pretraining_data on Apache Beam, on many machines. Beam's own options come behind a double dash.",
+    program="official-bert make-records-beam",
+    summary="make-records on Apache Beam, on many machines. Beam's own options come behind a double dash.",
     main=_make_records_on_beam,
     extra="data",
     tensorflow=False,
@@ -65,7 +65,7 @@ def _learn_vocabulary(options: VocabularyOptions) -> None:
 
 
 LEARN_VOCABULARY = Command(
-    script="data_gen.learn_vocabulary",
+    program="official-bert learn-vocabulary",
     summary="Learns a WordPiece vocabulary from text.",
     main=_learn_vocabulary,
     extra="data",
@@ -85,7 +85,7 @@ def _inspect_records(options: InspectionOptions) -> None:
 
 
 INSPECT_RECORDS = Command(
-    script="data_gen.inspect_records",
+    program="official-bert inspect-records",
     summary="Shows TFRecord files readably, with statistics.",
     main=_inspect_records,
     extra="data",
@@ -112,7 +112,7 @@ def _verify_records(options: VerificationOptions) -> int:
 
 
 VERIFY_RECORDS = Command(
-    script="data_gen.verify_records",
+    program="official-bert verify-records",
     summary="Checks TFRecord files, each byte of them.",
     main=_verify_records,
     extra="data",
@@ -131,7 +131,7 @@ def _write_python_docs(options: ProseOptions) -> None:
 
 
 PYTHON_DOCS = Command(
-    script="data_gen.python_docs",
+    program="official-bert python-docs",
     summary="Writes the English prose that every Python installation carries: its documentation.",
     main=_write_python_docs,
     extra="data",

@@ -41,7 +41,7 @@ def create_pretraining_data(options: RecordOptions, beam_arguments: list[str]) -
         UserError: something about the input, the vocabulary, the output or the options is wrong.
     """
     if options.algorithm != "fast":
-        raise UserError(f"--algorithm={options.algorithm} runs on one machine alone: data_gen.create_pretraining_data")
+        raise UserError(f"--algorithm={options.algorithm} runs on one machine alone: official-bert make-records")
     default = next(field.default for field in dataclasses.fields(options) if field.name == "num_workers")
     if options.num_workers != default:
         raise UserError(

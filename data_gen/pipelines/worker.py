@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,9 @@ _PART_BYTES = 2 << 20
 _MOST_PLAN_BYTES = 4 << 30  # a plan names each text file, block and shard
 
 CORPUS, VOCAB, TEXT, PLAN = "corpus", "vocab.txt", "text.json", "run.json"
+
+
+_Steps = dict[str, Callable[..., dict[str, Any]]]
 
 
 class ShardMaker:
@@ -116,15 +119,15 @@ class Worker:
 
     def do(self, task: dict[str, Any]) -> dict[str, Any]:
         """Does a task and returns its result; of a task done before, the stored result."""
-        steps = {"file": self._file, "part": self._part, "block": self._block, "shard": self._shard}
-        steps_of_a_shard = {"bucket": self._bucket, "write": self._write}  # each is worth nothing without the others
+        stored: _Steps = {"file": self._file, "part": self._part, "block": self._block, "shard": self._shard}
+        repeated: _Steps = {"bucket": self._bucket, "write": self._write}  # worth nothing without each other
         name, arguments = next(iter(task.items()))
-        if name in steps_of_a_shard:
-            return steps_of_a_shard[name](*arguments)
+        if name in repeated:
+            return repeated[name](*arguments)
         done = os.path.join(self._folder, f"{name}-{'-'.join(map(str, arguments))}.json")
         if os.path.exists(done):
             return files.read_json_object(done)
-        result = steps[name](*arguments)
+        result = stored[name](*arguments)
         files.write_text(done, json.dumps(result))
         return result
 

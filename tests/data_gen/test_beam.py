@@ -117,7 +117,7 @@ def test_beam_makes_the_files_of_one_machine_from_wikipedia(test_data: pathlib.P
 @pytest.mark.slow
 def test_processes_make_the_files_of_one_machine(text: pathlib.Path, one: pathlib.Path, tmp_path: pathlib.Path):
     arguments = [
-        sys.executable, "-m", "data_gen.create_pretraining_data_beam", f"--input_file={text}/text*.txt",
+        sys.executable, "-m", "official_bert_cli", "make-records-beam", f"--input_file={text}/text*.txt",
         f"--output_file={tmp_path}/beam/out.tfrecord", f"--vocab_file={text}/vocab.txt", "--max_seq_length=32",
         "--max_predictions_per_seq=5", "--dupe_factor=2", "--num_shards=3", "--block_tokens=20000",
         "--", "--direct_running_mode=multi_processing", "--direct_num_workers=2",

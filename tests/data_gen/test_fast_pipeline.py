@@ -120,7 +120,7 @@ def test_ctrl_c_is_answered_by_the_command_alone(tmp_path: pathlib.Path, capfd: 
 
 def command_for(options: RecordOptions) -> list[str]:
     return [
-        sys.executable, "-m", "data_gen.create_pretraining_data", f"--input_file={','.join(options.input_file)}",
+        sys.executable, "-m", "official_bert_cli", "make-records", f"--input_file={','.join(options.input_file)}",
         f"--output_file={options.output_file[0]}", f"--vocab_file={options.vocab_file}", f"--max_seq_length={LENGTH}",
         f"--max_predictions_per_seq={PREDICTIONS}", f"--dupe_factor={options.dupe_factor}", "--num_shards=3",
         "--num_workers=2", f"--block_tokens={options.block_tokens}",

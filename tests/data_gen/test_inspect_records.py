@@ -235,7 +235,7 @@ def test_a_report_over_an_input_is_refused(vocab_file: str, tmp_path: pathlib.Pa
 def test_command_whose_reader_has_seen_enough_ends_quietly(vocab_file: str, tmp_path: pathlib.Path):
     path, report = write(tmp_path / "x", [good()] * 2000), tmp_path / "report.html"
     flags = f"--input_file={path} --vocab_file={vocab_file} --num_records=2000 --report={report}"
-    command = f"{sys.executable} -m data_gen.inspect_records {flags} | head -1; exit ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m official_bert_cli inspect-records {flags} | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == f"{path}, record 0 (from 0)\n"
     assert "Traceback" not in done.stderr

@@ -35,7 +35,7 @@ def plan_of(folder: pathlib.Path, shards: int) -> RunPlan:
         vocab_file="",
         ids="<u2",
         blocks=[],
-        passes=1,
+        dupe_factor=1,
         outputs=[str(folder / f"{number}.tfrecord") for number in range(shards)],
         buckets_per_shard=BUCKETS,
         gzip=False,

@@ -210,7 +210,9 @@ def test_a_flipped_byte_of_a_compressed_file_is_found(vocab_file: str, tmp_path:
         (told,) = problems(input_file=[str(path)])
         number = int(re.search(r"record (\d+) \(from 0\) is damaged", told)[1])
         assert frame_of(whole, before) <= number <= frame_of(whole, after) + 1
-        read = [writer.joined_frames([record]) for record in itertools.islice(record_reader.read_file(str(path)), number)]
+        read = [
+            writer.joined_frames([record]) for record in itertools.islice(record_reader.read_file(str(path)), number)
+        ]
         assert whole.startswith(b"".join(read))
     path.write_bytes(gzip.compress(gzip.decompress(content)[:-1]))
     assert "record 299 (from 0)" in problems(input_file=[str(path)])[0]
@@ -425,7 +427,7 @@ def test_command_names_the_record_and_ends_with_1(shards: list[str]):
     content = bytearray(path.read_bytes())
     content[-20] ^= 1
     path.write_bytes(content)
-    command = [sys.executable, "-m", "data_gen.verify_records", f"--input_file={','.join(shards)}"]
+    command = [sys.executable, "-m", "official_bert_cli", "verify-records", f"--input_file={','.join(shards)}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"\nerror: {path}: record 4 (from 0), near byte" in f"\n{done.stderr}"

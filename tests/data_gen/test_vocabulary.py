@@ -111,7 +111,14 @@ def test_the_command_writes_the_same_bytes_in_every_process(test_data: pathlib.P
     # Words are halved too, and the trainer has one thread or several.
     running = []
     for seed in ("1", "2"):
-        command = [sys.executable, "-m", "data_gen.learn_vocabulary", "--vocab_size=4000", "--max_words=9000"]
+        command = [
+            sys.executable,
+            "-m",
+            "official_bert_cli",
+            "learn-vocabulary",
+            "--vocab_size=4000",
+            "--max_words=9000",
+        ]
         command += [f"--input_file={test_data}/text/de_xquad.txt", f"--vocab_file={tmp_path}/{seed}.txt"]
         command += [
             f"--heldout_file={test_data}/text/tr_xquad.txt",

@@ -149,8 +149,8 @@ WITHOUT_HEAD_DROPOUT = """
 import sys
 from official_bert.modeling import task_models
 task_models.build_classifier.__defaults__ = (0.0, None)
-from official_bert.main import run_command
-run_command("finetune", sys.argv[1:])
+from official_bert.commands import FINETUNE
+FINETUNE.run()
 """
 
 

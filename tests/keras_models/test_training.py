@@ -223,7 +223,7 @@ def test_the_command_and_fit_give_the_same_weights_for_a_seed(config, vocab_file
     (tmp_path / "train.csv").write_text("text,label\n" + rows)
     done = subprocess.run(
         [
-            sys.executable, "-m", "run_finetuning", "--task=table", f"--train_file={tmp_path}/train.csv",
+            sys.executable, "-m", "official_bert_cli", "finetune", "--task=table", f"--train_file={tmp_path}/train.csv",
             f"--init={tmp_path}/bert_config.json", f"--vocab_file={vocab_file}", f"--output_dir={tmp_path}/run",
             "--do_train", "--num_train_epochs=2", "--train_batch_size=8", "--random_seed=5", "--max_seq_length=32",
         ],

@@ -543,7 +543,8 @@ def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(
 
     def command(folder: str) -> list[str]:
         return [
-            sys.executable, "-m", "run_pretraining", "--do_train", f"--input_file={','.join(record_files)}",
+            sys.executable, "-m", "official_bert_cli", "pretrain", "--do_train",
+            f"--input_file={','.join(record_files)}",
             f"--bert_config_file={tmp_path}/config.json", f"--output_dir={tmp_path / folder}",
             f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8",
             "--num_train_steps=600", "--num_warmup_steps=20", "--save_checkpoints_steps=20", "--log_steps=10",

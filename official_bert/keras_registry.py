@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 PACKAGE = "official_bert"
-# What is registered with Keras, and the module that does so when it is imported.
+# What is registered with Keras, and the module that does so when it is imported. Lower-case names are functions.
 MODULE_OF = {
     "AbsoluteError": "official_bert.keras_models.classification",
     "AttentionContext": "official_bert.modeling.encoder_block",
@@ -51,9 +51,6 @@ MODULE_OF = {
     "WarmupPolynomialDecay": "official_bert.optimization.schedules",
     "WithoutAxis": "official_bert.modeling.task_models",
     "WordEmbedding": "official_bert.modeling.embeddings",
-}
-FUNCTION_MODULE_OF = {
-    "AbsoluteError": "official_bert.keras_models.classification",
     "gelu_exact": "official_bert.modeling.initialization",
     "gelu_tanh": "official_bert.modeling.initialization",
 }
@@ -70,9 +67,8 @@ def register_when_keras_is_imported() -> None:
 def _register(keras: ModuleType) -> None:
     registry = keras.saving.get_custom_objects()
     for name, module in MODULE_OF.items():
-        registry.setdefault(f"{PACKAGE}>{name}", _class_stand_in(name, module))
-    for name, module in FUNCTION_MODULE_OF.items():
-        registry.setdefault(f"{PACKAGE}>{name}", _function_stand_in(name, module))
+        stand_in = _function_stand_in if name.islower() else _class_stand_in
+        registry.setdefault(f"{PACKAGE}>{name}", stand_in(name, module))
 
 
 def _class_stand_in(name: str, module: str) -> type:

@@ -1,13 +1,17 @@
-"""The commands by name: what the scripts and `official-bert` run. Importing it imports next to nothing.
+"""The command `official-bert`, which is also `python -m official_bert_cli`: all commands by name.
 
-So Ctrl-C is answered by one line from here on, and not by a traceback of the imports that it ends.
+It stands above official_bert and data_gen, and nothing imports it. Importing it imports next to nothing, so that Ctrl-C
+is answered by one line from here on, and not by a traceback of the imports that it ends.
 """
 
+import importlib
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from official_bert.utils.signals import end_interrupted
+from official_bert.utils.signals import interruptible
+
+if TYPE_CHECKING:
+    from official_bert.utils.command_line import Command
 
 _LIBRARY, _DATA_GENERATION = "official_bert.commands", "data_gen.commands"
 
@@ -31,27 +35,16 @@ COMMANDS = {
 }
 
 
-def run_command(name: str, arguments: Sequence[str] | None = None, program: str | None = None) -> NoReturn:
-    """Runs a command, and ends the process with its exit code.
-
-    Args:
-        name: one of COMMANDS.
-        arguments: what follows the program's name; None for those of this process.
-        program: what --help calls it; None for the script's name.
-    """
-    try:
-        import importlib
-
-        module, attribute = COMMANDS[name]
-        getattr(importlib.import_module(module), attribute).run(arguments, program)
-        raise AssertionError("a command ends the process")
-    except KeyboardInterrupt:
-        end_interrupted()
+def load(name: str) -> "Command":
+    """Returns the command of this name, one of COMMANDS."""
+    module, attribute = COMMANDS[name]
+    command: Command = getattr(importlib.import_module(module), attribute)
+    return command
 
 
 def main() -> NoReturn:
-    """`official-bert NAME --flag=value ...`: runs the command that the first argument names."""
-    try:
+    """`official-bert NAME --flag=value ...`: runs the command that the first argument names, and ends the process."""
+    with interruptible():
         name, *arguments = sys.argv[1:] or ["--help"]
         if name in ("--help", "-h", "help"):
             print(_help())
@@ -63,15 +56,15 @@ def main() -> NoReturn:
             hint = f"did you mean {close[0]}?" if close else "official-bert --help lists them"
             print(f"error: there is no command {name}; {hint}", file=sys.stderr)
             sys.exit(1)
-    except KeyboardInterrupt:
-        end_interrupted()
-    run_command(name, arguments, f"official-bert {name}")
+        load(name).run(arguments)
+    raise AssertionError("a command ends the process")
 
 
 def _help() -> str:
-    import importlib
-
     lines = ["BERT on TensorFlow 2 and Keras 3.", "", "usage: official-bert COMMAND --flag=value ...", "", "commands:"]
-    for name, (module, attribute) in COMMANDS.items():
-        lines.append(f"  {name:<17} {getattr(importlib.import_module(module), attribute).summary}")
+    lines += [f"  {name:<17} {load(name).summary}" for name in COMMANDS]
     return "\n".join([*lines, "", "official-bert COMMAND --help shows a command's flags."])
+
+
+if __name__ == "__main__":
+    main()
