@@ -33,11 +33,11 @@ class Mutation(NamedTuple):
 
 M = Mutation
 _FAST, _REFERENCE, _PARITY = (
-    "tests/data_gen/test_fast_pipeline.py",
-    "tests/data_gen/test_golden_records.py tests/data_gen/test_create_pretraining_data.py",
-    "tests/data_gen/test_masking_parity.py",
+    "tests/data_gen/rules tests/data_gen/pipelines/test_fast.py",
+    "tests/data_gen/pipelines/test_reference.py tests/data_gen/rules",
+    "tests/data_gen/rules/test_masking_parity.py",
 )
-_OBJECTIVES = "tests/data_gen/test_objectives.py"
+_OBJECTIVES = "tests/data_gen/rules/test_objectives.py"
 _OPTIMIZERS, _TRAINING = (
     "tests/optimization/test_optimizers.py",
     "tests/pretraining/test_exact_numbers.py tests/pretraining/test_training.py",
@@ -69,7 +69,7 @@ MUTATIONS = [
     M("data_gen/rules/vectorized_instances.py", "others += (others >= owner) & (total > 1)", "others += 0 * owner", _FAST),
     M("data_gen/rules/vectorized_instances.py", "is_swapped = random.uniform(len(starts)) < 0.5", "is_swapped = random.uniform(len(starts)) < 0.4", _OBJECTIVES),
     M("data_gen/rules/vectorized_instances.py", "begins[position] + next(targets)", "begins[position] + next(targets) + 1", _OBJECTIVES),
-    M("official_bert/tokenization/pairs.py", "longer = 0 if left_a > left_b else 1", "longer = 0 if left_a >= left_b else 1", _REFERENCE),
+    M("official_bert/tokenization/pairs.py", "longer = 0 if left_a > left_b else 1", "longer = 0 if left_a >= left_b else 1", "tests/tokenization/test_pairs.py"),
     M("official_bert/tokenization/pairs.py", "(a if len(a) > len(b) else b).pop()", "(a if len(a) >= len(b) else b).pop()", "tests/tasks/test_glue.py"),
     M("official_bert/tokenization/pairs.py", "segment_ids += [1] * (len(b) + 1)", "segment_ids += [1] * len(b) + [0]", _REFERENCE),
     # Optimizer and schedule.

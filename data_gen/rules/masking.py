@@ -1,7 +1,7 @@
 """Masked-LM predictions: which tokens are masked, and what replaces them (paper, section 3.1, task 1).
 
 vectorized_masking.py and official_bert/data/dynamic_masking.py do the same with random numbers of their own;
-tests/data_gen/test_masking_parity.py compares them.
+tests/data_gen/rules/test_masking_parity.py compares them.
 """
 
 import dataclasses

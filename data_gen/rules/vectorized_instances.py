@@ -2,7 +2,7 @@
 
 The distributions are the same, the random numbers are not: they come from a counter-based generator that is keyed by
 seed, pass and block of documents. So a block's instances do not depend on other blocks, nor on the process or the time.
-tests/data_gen/test_fast_pipeline.py compares the distributions with the reference's.
+tests/data_gen/pipelines/test_fast.py compares the distributions with the reference's.
 
 N instances, L sequence length, P predictions
 """

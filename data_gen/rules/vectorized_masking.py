@@ -1,6 +1,6 @@
 """Masks of many instances at once: the algorithm of masking.py on arrays.
 
-tests/data_gen/test_masking_parity.py compares the two.
+tests/data_gen/rules/test_masking_parity.py compares the two.
 
 N instances, L sequence length, P predictions
 """

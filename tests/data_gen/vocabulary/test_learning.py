@@ -1,5 +1,6 @@
+"""A vocabulary from text."""
+
 import bz2
-import collections
 import gzip
 import json
 import os
@@ -11,11 +12,8 @@ import pytest
 import tokenizers
 import zstandard
 
-from data_gen.options import ProseOptions, VocabularyOptions
-from data_gen.text import python_prose
-from data_gen.vocabulary import learning, report, word_counts
-from data_gen.vocabulary.word_counts import WordCounts
-from data_gen.vocabulary.wordpiece_training import commonest, special_pieces
+from data_gen.options import VocabularyOptions
+from data_gen.vocabulary import learning, report
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import (
     SPECIAL_TOKENS,
@@ -26,7 +24,6 @@ from official_bert.tokenization.exact import (
     load_vocab,
 )
 from tests.conftest import ROOT
-from tests.tokenization.test_exact import VOCABULARIES
 
 TEXT = "The cats sat on the mats. Dogs walk, and cats walked! The unaffable dog walks on; Été été.\n" * 5
 
@@ -58,18 +55,6 @@ def test_release_layout_has_special_tokens_where_google_has_them(do_lower_case: 
     unused = [piece for piece in pieces if piece.startswith("[unused")]
     assert len(unused) == (994 if do_lower_case else 101)
     assert [piece for piece in pieces if piece not in {*unused, *SPECIAL_TOKENS}] == compact[5:]
-
-
-@pytest.mark.parametrize("name", VOCABULARIES)
-def test_release_layout_is_that_of_every_released_vocabulary(name: str, test_data: pathlib.Path):
-    released = load_vocab(str(test_data / "vocab" / name))
-    for do_lower_case in (True, False):
-        ours = {piece: index for index, piece in enumerate(special_pieces("release", do_lower_case))}
-        assert all(ours[token] == released[token] for token in SPECIAL_TOKENS)
-    if name.startswith(("bert-base-uncased", "bert-base-cased")):
-        ours_in_order = special_pieces("release", do_lower_case="uncased" in name)
-        assert list(released)[: len(ours_in_order)] == ours_in_order
-        assert not any(piece.startswith("[unused") for piece in list(released)[len(ours_in_order) :])
 
 
 def test_same_text_gives_the_same_vocabulary(tmp_path: pathlib.Path):
@@ -208,14 +193,6 @@ def test_what_is_read_is_never_overwritten(tmp_path: pathlib.Path):
     assert text.read_text() == other.read_text() == TEXT
 
 
-def test_coverage_takes_the_fewest_letters_that_reach_it():
-    frequencies = collections.Counter({"a": 50, "c": 20, "b": 20, "d": 9, "e": 1})
-    assert commonest(frequencies, 0.5) == {"a"}
-    assert commonest(frequencies, 0.51) == {"a", "b"}
-    assert commonest(frequencies, 0.99) == {"a", "b", "c", "d"}
-    assert commonest(frequencies, 1.0) == set("abcde")
-
-
 def test_words_with_rare_letters_are_unknown(tmp_path: pathlib.Path):
     text = "ab ba " * 100 + "abø\n"
     assert {"ø", "##ø"} & set(learn(tmp_path, text))
@@ -252,113 +229,3 @@ def test_a_heldout_file_leaves_all_text_to_learn_from(tmp_path: pathlib.Path):
     heldout.write_text("\n")
     with pytest.raises(UserError, match="heldout.txt holds no text"):
         learning.learn(options(text, heldout_file=[str(heldout)]))
-
-
-@pytest.mark.parametrize("name", ["bert-base-uncased-vocab.txt", "bert-base-cased-vocab.txt"])
-def test_figures_are_those_of_the_full_tokenizer(name: str, test_data: pathlib.Path):
-    do_lower_case = "uncased" in name
-    tokenizer = FullTokenizer(str(test_data / "vocab" / name), do_lower_case)
-    text = (test_data / "text" / "vi_xquad.txt").read_text(encoding="utf-8") + "y" * 201 + "\u4e86" * 300
-    counts = WordCounts(do_lower_case, max_words=100_000)
-    counts.add(text.splitlines())
-    figures = report.measure(tokenizer.vocab, counts.counts)
-    words = tokenizer.basic_tokenizer.tokenize(text)
-    pieces = tokenizer.tokenize(text)
-    assert figures.size == len(tokenizer.vocab)
-    assert figures.pieces_per_word == len(pieces) / len(words)
-    assert figures.unknown == pieces.count(UNK) / len(words)
-    assert figures.whole == sum(tokenizer.tokenize(word) == [word] for word in words) / len(words)
-    assert 0 < figures.unknown < figures.whole < 1
-
-
-def test_words_are_counted_exactly_while_there_is_room():
-    counts = WordCounts(do_lower_case=True, max_words=100)
-    for document in (["Été, été!", "ΟΔΟΣ"], ["a\u302e"], ["x" * 200, "y" * 300]):
-        counts.add(document)
-    assert counts.counts == {
-        "ete": 2,
-        ",": 1,
-        "!": 1,
-        "οδος": 1,
-        "a\u302e": 1,
-        "x" * 200: 1,
-        "y" * 201: 1,
-    }
-    assert (counts.documents, counts.halvings) == (3, 0)
-
-
-def test_words_beyond_the_bound_leave_an_even_sample():
-    def sample() -> WordCounts:
-        counts = WordCounts(do_lower_case=True, max_words=3000)
-        for number in range(40_000):
-            counts.add([f"often w{number % 20} once{number}", f"early{number < 20_000}"])
-        return counts
-
-    counts = sample()
-    assert 1000 < len(counts.counts) <= 3000
-    assert counts.halvings in (3, 4, 5)
-    share = 2**counts.halvings
-    once = sum(count for word, count in counts.counts.items() if word.startswith("once"))
-    for measured, true in (
-        (counts.counts["often"], 40_000),
-        (sum(counts.counts[f"w{number}"] for number in range(20)), 40_000),
-        (counts.counts["earlytrue"], 20_000),
-        (counts.counts["earlyfalse"], 20_000),
-        (once, 40_000),
-    ):
-        assert measured * share == pytest.approx(true, rel=0.1)
-    assert counts.counts == sample().counts
-
-
-def test_much_text_of_few_words_is_sampled_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(word_counts, "_MOST_OCCURRENCES", 100_000)
-    counts = WordCounts(do_lower_case=True, max_words=10)
-    for _ in range(1000):
-        counts.add(["a b c"] * 1000)
-    assert 50_000 <= sum(counts.counts.values()) <= 100_000
-    assert sum(counts.counts.values()) * 2**counts.halvings == pytest.approx(3_000_000, rel=0.02)
-
-
-def test_prose_is_kept_and_code_is_not():
-    text = (
-        "Return the *number* of items in a ``list``. It is never negative; see below for more.\n\n"
-        "   >>> len(x)\n   3\n\n"
-        "name = value\n\n"
-        "+---+---+\n| a | b |\n+---+---+\n\n"
-        "Arguments: x -- y, z1 = [2, 3], 4 * 5.\n"
-    )
-    assert list(python_prose.sentences(text)) == [
-        "Return the number of items in a list.",
-        "It is never negative; see below for more.",
-    ]
-
-
-def test_docstrings_of_nested_definitions_are_found(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "module.py").write_text(
-        "'Module.'\n"
-        "try:\n    def a():\n        'A.'\n        class B:\n            'B.'\n"
-        "except ImportError:\n    async def c():\n        'C.'\n"
-        "match 1:\n    case 1:\n        def d():\n            'D.'\n"
-        "if 0:\n    pass\nelse:\n    for e in [lambda: 'none']:\n        def e(): 'E.'\n"
-    )
-    monkeypatch.setattr(os, "__file__", str(tmp_path / "os.py"))
-    ((name, text),) = python_prose.docstring_documents()
-    assert name == "module.py"
-    assert text.split() == ["Module.", "A.", "B.", "C.", "D.", "E."]
-
-
-def test_the_two_files_of_prose_are_two(tmp_path: pathlib.Path):
-    (tmp_path / "link.txt").symlink_to("text.txt")
-    options = ProseOptions(output_file=str(tmp_path / "text.txt"), heldout_file=str(tmp_path / "link.txt"))
-    with pytest.raises(UserError, match=r"are both .*link.txt; give two names"):
-        python_prose.write(options)
-
-
-def test_every_python_carries_a_megabyte_of_prose():
-    kept, heldout = python_prose.gather()
-    text = [sentence for document in kept for sentence in document]
-    assert sum(map(len, text)) > 1_000_000
-    assert len(kept) > 200
-    assert 5 < len(heldout) < len(kept) / 5
-    assert not set(text) & {sentence for document in heldout for sentence in document}
-    assert len(text) == len(set(text))
