@@ -1,6 +1,9 @@
-"""Writes the vectors of texts: `python -m extract_features --init=model --input_file=a.txt --output_file=a.npy`."""
+"""Writes the encoder's vectors of texts, as `official-bert features` does: `python -m extract_features --help`."""
 
-from official_bert.main import run_command
+from official_bert.utils.signals import interruptible
 
 if __name__ == "__main__":
-    run_command("features")
+    with interruptible():
+        from official_bert.commands import FEATURES
+
+        FEATURES.run(program="python -m extract_features")

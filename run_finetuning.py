@@ -1,6 +1,9 @@
-"""Fine-tunes BERT on a task: `python -m run_finetuning --help`."""
+"""Fine-tunes BERT on a task, as `official-bert finetune` does: `python -m run_finetuning --help`."""
 
-from official_bert.main import run_command
+from official_bert.utils.signals import interruptible
 
 if __name__ == "__main__":
-    run_command("finetune")
+    with interruptible():
+        from official_bert.commands import FINETUNE
+
+        FINETUNE.run(program="python -m run_finetuning")

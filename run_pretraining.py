@@ -1,6 +1,9 @@
-"""Pre-trains BERT on TFRecord files: `python -m run_pretraining --help`."""
+"""Pre-trains BERT on TFRecord files, as `official-bert pretrain` does: `python -m run_pretraining --help`."""
 
-from official_bert.main import run_command
+from official_bert.utils.signals import interruptible
 
 if __name__ == "__main__":
-    run_command("pretrain")
+    with interruptible():
+        from official_bert.commands import PRETRAIN
+
+        PRETRAIN.run(program="python -m run_pretraining")

@@ -75,7 +75,7 @@ def bench_records(
     for number, (name, flags) in enumerate(variants.items()):
         output = f"{folder}/{number}/out.tfrecord"
         command = [
-            sys.executable, "-m", "data_gen.create_pretraining_data", f"--input_file={','.join(inputs)}",
+            sys.executable, "-m", "official_bert_cli", "make-records", f"--input_file={','.join(inputs)}",
             f"--output_file={output}", f"--vocab_file={vocab_file}", f"--dupe_factor={dupe_factor}", *flags,
         ]  # fmt: skip
         start, before = time.perf_counter(), os.times()
@@ -177,7 +177,7 @@ def bench_everything(folder: str, dupe_factor: int) -> None:
 
 if __name__ == "__main__":
     Command(
-        script="benchmarks.bench",
+        program="python -m benchmarks.bench",
         summary="Measures speed, each thing against a peer in turn in one run",
         main=main,
         options=(Options,),

@@ -2,8 +2,10 @@
 
 import pathlib
 
-from data_gen import pipeline, python_prose, vocabulary_learning
 from data_gen.options import RecordOptions, VocabularyOptions
+from data_gen.pipelines import one_machine
+from data_gen.text import python_prose
+from data_gen.vocabulary import learning
 
 
 def write_text(folder: str) -> tuple[list[str], str, str]:
@@ -12,15 +14,13 @@ def write_text(folder: str) -> tuple[list[str], str, str]:
     documents, _ = python_prose.gather()
     text_file, vocab_file = f"{folder}/text.txt", f"{folder}/vocab.txt"
     pathlib.Path(text_file).write_text("\n\n".join("\n".join(document) for document in documents), encoding="utf-8")
-    learned = vocabulary_learning.learn(
-        VocabularyOptions(input_file=[text_file], vocab_file=vocab_file, vocab_size=8000)
-    )
+    learned = learning.learn(VocabularyOptions(input_file=[text_file], vocab_file=vocab_file, vocab_size=8000))
     pathlib.Path(vocab_file).write_text("".join(piece + "\n" for piece in learned.pieces), encoding="utf-8")
     return [sentence for document in documents for sentence in document], text_file, vocab_file
 
 
 def write_records(text_file: str, vocab_file: str, path: str) -> None:
     """Writes records of length 128 with 20 predictions."""
-    pipeline.create_pretraining_data(
+    one_machine.create_pretraining_data(
         RecordOptions(input_file=[text_file], output_file=[path], vocab_file=vocab_file, dupe_factor=2)
     )

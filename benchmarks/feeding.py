@@ -14,8 +14,8 @@ import time
 
 from benchmarks import corpus
 from benchmarks.pretraining import MODELS, ROOT
-from data_gen import pipeline
 from data_gen.options import RecordOptions
+from data_gen.pipelines import one_machine
 from official_bert.errors import UserError
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
@@ -135,7 +135,7 @@ def main(options: Options) -> None:
         rates = {}
         for length, predictions in LENGTHS.items():
             for masking in ("static", "dynamic"):
-                pipeline.create_pretraining_data(
+                one_machine.create_pretraining_data(
                     RecordOptions(
                         input_file=text, output_file=[f"{folder}/{length}-{masking}.tfrecord"], vocab_file=vocab_file,
                         max_seq_length=length, max_predictions_per_seq=predictions, masking=masking, dupe_factor=2,
@@ -154,7 +154,7 @@ def main(options: Options) -> None:
 
 if __name__ == "__main__":
     Command(
-        script="benchmarks.feeding",
+        program="python -m benchmarks.feeding",
         summary="Measures how many records a second one machine feeds to a training step.",
         main=main,
         options=(Options,),

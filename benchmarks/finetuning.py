@@ -11,9 +11,9 @@ import time
 from typing import Any
 
 import numpy as np
+from official_bert.finetuning.initial_model import InitialModel, read_initial_model
 
 from official_bert.finetuning import batches
-from official_bert.finetuning.initial_model import InitialModel, read_initial_model
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.tasks.glue import GlueTask
@@ -122,7 +122,7 @@ def _accuracy(
 
 if __name__ == "__main__":
     Command(
-        script="benchmarks.finetuning",
+        program="python -m benchmarks.finetuning",
         summary="Batches of like length against padding to 128",
         main=main,
         options=(Options,),

@@ -68,10 +68,10 @@ class Options:
 
 
 def official_bert(task: str, folder: pathlib.Path, epochs: int, rate: float, seed: int) -> Run:
-    """Runs run_finetuning."""
+    """Runs official-bert finetune."""
     output = folder / "official_bert"
     command = [
-        sys.executable, "-m", "run_finetuning", f"--task={task}", f"--data_dir={folder / task}",
+        sys.executable, "-m", "official_bert_cli", "finetune", f"--task={task}", f"--data_dir={folder / task}",
         f"--init={folder / 'model'}", f"--output_dir={output}", f"--max_seq_length={_max_length(folder)}",
         f"--train_batch_size={_BATCH}", f"--eval_batch_size={_PREDICT_BATCH}", f"--learning_rate={rate}",
         f"--num_train_epochs={epochs}", f"--random_seed={seed}", "--do_train", "--do_eval",
@@ -201,7 +201,17 @@ def prepare(options: Options, folder: pathlib.Path) -> None:
     if options.init:
         source = os.path.abspath(options.init) if os.path.exists(options.init) else options.init  # a name, hf://...
         target = f"--to={folder / 'model'}"
-        _run([sys.executable, "-m", "convert_checkpoint", f"--from={source}", target, "--to_format=hugging_face"])
+        _run(
+            [
+                sys.executable,
+                "-m",
+                "official_bert_cli",
+                "convert",
+                f"--from={source}",
+                target,
+                "--to_format=hugging_face",
+            ]
+        )
         return
     sizes = json.loads((ROOT / "configs" / "models" / f"{MODELS[options.size]}.json").read_text())
     transformers.set_seed(1)
@@ -263,7 +273,7 @@ if __name__ == "__main__":
         print(json.dumps(trainer(*json.loads(sys.argv[1]))))
     else:
         Command(
-            script="benchmarks.finetuning_peers",
+            program="python -m benchmarks.finetuning_peers",
             summary="Fine-tuning against Hugging Face's Trainer.",
             main=main,
             options=(Options,),

@@ -62,7 +62,7 @@ def measure(inputs: list[str], vocab_file: str, folder: str, dupe_factor: int, w
     """Runs the command once."""
     output = f"{folder}/out/records.tfrecord"
     command = [
-        sys.executable, "-m", "data_gen.create_pretraining_data", f"--input_file={','.join(inputs)}",
+        sys.executable, "-m", "official_bert_cli", "make-records", f"--input_file={','.join(inputs)}",
         f"--output_file={output}", f"--vocab_file={vocab_file}", f"--dupe_factor={dupe_factor}",
         f"--num_workers={workers}",
     ]  # fmt: skip
@@ -174,7 +174,7 @@ def main(options: Options) -> None:
 
 if __name__ == "__main__":
     Command(
-        script="benchmarks.generation",
+        program="python -m benchmarks.generation",
         summary="Measures data generation over the size of the corpus and the number of workers.",
         main=main,
         options=(Options,),

@@ -221,7 +221,7 @@ if __name__ == "__main__":
         print(json.dumps(dataclasses.asdict(take_steps(Point(**settings), duration))))
     else:
         Command(
-            script="benchmarks.growth",
+            program="python -m benchmarks.growth",
             summary="Measures how a pre-training step grows with length, batch and size.",
             main=main,
             options=(Options,),

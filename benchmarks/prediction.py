@@ -48,8 +48,8 @@ def main(options: Options) -> None:
         ours, others = f"{folder}/ours.jsonl", f"{folder}/others.jsonl"
         commands = {
             "official-bert predict": (ours, [
-                sys.executable, "-m", "batch_predict", f"--export_dir={exported}", f"--input_file={asked}",
-                f"--output_file={ours}", f"--batch_size={_BATCH}",
+                sys.executable, "-m", "official_bert_cli", "predict", f"--export_dir={exported}",
+                f"--input_file={asked}", f"--output_file={ours}", f"--batch_size={_BATCH}",
             ]),
             "Hugging Face Trainer": (others, [
                 sys.executable, "-m", "benchmarks.prediction_peer", theirs, str(asked), others, str(_BATCH),
@@ -79,7 +79,7 @@ def _check_equal(ours: list[str], theirs: list[str]) -> None:
 
 if __name__ == "__main__":
     Command(
-        script="benchmarks.prediction",
+        program="python -m benchmarks.prediction",
         summary="Answers to a file of texts against Hugging Face's Trainer",
         main=main,
         options=(Options,),

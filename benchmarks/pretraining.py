@@ -203,7 +203,7 @@ def main(options: Options) -> None:
 
 if __name__ == "__main__":
     Command(
-        script="benchmarks.pretraining",
+        program="python -m benchmarks.pretraining",
         summary="Measures a pre-training step against keras-hub's and Hugging Face's.",
         main=main,
         options=(Options,),

@@ -121,4 +121,4 @@ def _mode(values: list[Any]) -> Any:
 
 if __name__ == "__main__":
     summary = "What pre-training is worth."
-    Command(script="benchmarks.scores", summary=summary, main=main, options=(Options,)).run()
+    Command(program="python -m benchmarks.scores", summary=summary, main=main, options=(Options,)).run()

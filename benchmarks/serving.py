@@ -220,7 +220,7 @@ def main(options: Options) -> None:
 
 if __name__ == "__main__":
     Command(
-        script="benchmarks.serving",
+        program="python -m benchmarks.serving",
         summary="Measures answers to text, against one request at a time and Hugging Face",
         main=main,
         options=(Options,),

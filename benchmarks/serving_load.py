@@ -193,7 +193,14 @@ def start_server(models: dict[str, str], *flags: str) -> Iterator[str]:
     Raises:
         UserError: it does not start, or does not end as it should.
     """
-    command = [sys.executable, "-m", "serve", "--port=0", *(f"--model={name}={path}" for name, path in models.items())]
+    command = [
+        sys.executable,
+        "-m",
+        "official_bert_cli",
+        "serve",
+        "--port=0",
+        *(f"--model={name}={path}" for name, path in models.items()),
+    ]
     with tempfile.TemporaryDirectory() as folder:
         log = pathlib.Path(folder) / "log"
         with log.open("w") as stderr, subprocess.Popen([*command, *flags], cwd=ROOT, stderr=stderr) as server:
@@ -233,7 +240,7 @@ def run(load: Load, folder: pathlib.Path, options: Options) -> list[int]:
 
 if __name__ == "__main__":
     Command(
-        script="benchmarks.serving_load",
+        program="python -m benchmarks.serving_load",
         summary="Loads the server and checks every answer, while much goes wrong",
         main=main,
         options=(Options,),

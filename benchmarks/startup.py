@@ -28,7 +28,7 @@ from official_bert.utils.flags import option
 
 _POLL = 0.005  # seconds
 _TEXT = "the first answer"
-_PROGRAM = [sys.executable, "-c", "from official_bert.main import main; main()"]  # official-bert
+_PROGRAM = [sys.executable, "-m", "official_bert_cli"]
 _SAVED_MODEL = f"""
 import sys, tensorflow as tf, tensorflow_text
 model = tf.saved_model.load(sys.argv[1] + "/1")
@@ -154,7 +154,7 @@ def main(options: Options) -> None:
 
 if __name__ == "__main__":
     Command(
-        script="benchmarks.startup",
+        program="python -m benchmarks.startup",
         summary="From the start of a process to what its user waits for",
         main=main,
         options=(Options,),

@@ -109,7 +109,7 @@ if __name__ == "__main__":
         print(json.dumps(profile(Point(**of_point), compiled)))
     else:
         Command(
-            script="benchmarks.step_profile",
+            program="python -m benchmarks.step_profile",
             summary="Shows what a pre-training step spends its time on.",
             main=main,
             options=(Options,),

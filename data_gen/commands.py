@@ -7,14 +7,14 @@ from official_bert.utils.command_line import Command
 
 
 def _make_records(options: RecordOptions) -> None:
-    from data_gen import outputs, pipeline
+    from data_gen.pipelines import one_machine, outputs
 
-    print(pipeline.create_pretraining_data(options))
+    print(one_machine.create_pretraining_data(options))
     print(outputs.describe_outputs(options))
 
 
 MAKE_RECORDS = Command(
-    script="data_gen.create_pretraining_data",
+    program="official-bert make-records",
     summary="Makes TFRecord files for pre-training from text files.",
     main=_make_records,
     extra="data",
@@ -34,15 +34,15 @@ def _make_records_on_beam(options: RecordOptions, beam_arguments: list[str]) -> 
     from official_bert.utils.beam_runner import import_beam
 
     import_beam()
-    from data_gen import beam_pipeline, outputs
+    from data_gen.pipelines import beam, outputs
 
-    print(beam_pipeline.create_pretraining_data(options, beam_arguments))
+    print(beam.create_pretraining_data(options, beam_arguments))
     print(outputs.describe_outputs(options))
 
 
 MAKE_RECORDS_BEAM = Command(
-    script="data_gen.create_pretraining_data_beam",
-    summary="create_pretraining_data on Apache Beam, on many machines. Beam's own options come behind a double dash.",
+    program="official-bert make-records-beam",
+    summary="make-records on Apache Beam, on many machines. Beam's own options come behind a double dash.",
     main=_make_records_on_beam,
     extra="data",
     tensorflow=False,
@@ -59,13 +59,13 @@ MAKE_RECORDS_BEAM = Command(
 
 
 def _learn_vocabulary(options: VocabularyOptions) -> None:
-    from data_gen import vocabulary_learning
+    from data_gen.vocabulary import learning
 
-    vocabulary_learning.learn_and_report(options)
+    learning.learn_and_report(options)
 
 
 LEARN_VOCABULARY = Command(
-    script="data_gen.learn_vocabulary",
+    program="official-bert learn-vocabulary",
     summary="Learns a WordPiece vocabulary from text.",
     main=_learn_vocabulary,
     extra="data",
@@ -79,13 +79,13 @@ LEARN_VOCABULARY = Command(
 
 
 def _inspect_records(options: InspectionOptions) -> None:
-    from data_gen import record_inspection
+    from data_gen.inspection import overview
 
-    record_inspection.inspect(options)
+    overview.inspect(options)
 
 
 INSPECT_RECORDS = Command(
-    script="data_gen.inspect_records",
+    program="official-bert inspect-records",
     summary="Shows TFRecord files readably, with statistics.",
     main=_inspect_records,
     extra="data",
@@ -98,7 +98,7 @@ INSPECT_RECORDS = Command(
 
 
 def _verify_records(options: VerificationOptions) -> int:
-    from data_gen import verification
+    from data_gen.inspection import verification
 
     findings = verification.verify(options)
     for note in findings.notes:
@@ -112,7 +112,7 @@ def _verify_records(options: VerificationOptions) -> int:
 
 
 VERIFY_RECORDS = Command(
-    script="data_gen.verify_records",
+    program="official-bert verify-records",
     summary="Checks TFRecord files, each byte of them.",
     main=_verify_records,
     extra="data",
@@ -125,13 +125,13 @@ VERIFY_RECORDS = Command(
 
 
 def _write_python_docs(options: ProseOptions) -> None:
-    from data_gen import python_prose
+    from data_gen.text import python_prose
 
     python_prose.write(options)
 
 
 PYTHON_DOCS = Command(
-    script="data_gen.python_docs",
+    program="official-bert python-docs",
     summary="Writes the English prose that every Python installation carries: its documentation.",
     main=_write_python_docs,
     extra="data",

@@ -1,4 +1,4 @@
-"""Text to TFRecords for pre-training: `python -m data_gen.create_pretraining_data --help`.
+"""Text to TFRecords, as `official-bert make-records` makes them: `python -m data_gen.create_pretraining_data --help`.
 
 As the original's script it may also be run as a file: `python data_gen/create_pretraining_data.py`.
 """
@@ -10,6 +10,9 @@ if __name__ == "__main__":
     if not __package__:  # run as a file, whose own folder Python searches for modules
         sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-    from official_bert.main import run_command
+    from official_bert.utils.signals import interruptible
 
-    run_command("make-records")
+    with interruptible():
+        from data_gen.commands import MAKE_RECORDS
+
+        MAKE_RECORDS.run(program="python -m data_gen.create_pretraining_data")

@@ -21,7 +21,7 @@ _MOST_SHARDS = 99_999
 
 @dataclasses.dataclass(frozen=True)
 class RecordOptions:
-    """The flags of create_pretraining_data: the original's with their defaults, and more."""
+    """The flags of make-records: the original's with their defaults, and more."""
 
     input_file: list[str] = option(
         dataclasses.MISSING,
@@ -87,7 +87,7 @@ class RecordOptions:
     shard_size_mb: int = option(
         0, "Write as many files as make them about this large, instead of --num_shards.", group=RECORDS
     )
-    gzip: bool = option(False, "Whether the record files are compressed; run_pretraining detects that.", group=RECORDS)
+    gzip: bool = option(False, "Whether the record files are compressed; pretrain detects that.", group=RECORDS)
     num_workers: int = option(
         os.cpu_count() or 1, "Processes that make instances, and threads that read text.", group=SPEED
     )
@@ -146,7 +146,7 @@ class RecordOptions:
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyOptions:
-    """The flags of learn_vocabulary."""
+    """The flags of learn-vocabulary."""
 
     input_file: list[str] = option(dataclasses.MISSING, "Text files or glob patterns, separated by commas.", group=TEXT)
     vocab_file: str = option(dataclasses.MISSING, "The vocabulary to write, a piece per line.", group=VOCABULARY)
@@ -202,7 +202,7 @@ class VocabularyOptions:
 
 @dataclasses.dataclass(frozen=True)
 class InspectionOptions:
-    """The flags of inspect_records."""
+    """The flags of inspect-records."""
 
     input_file: list[str] = option(dataclasses.MISSING, "Record files or glob patterns, separated by commas.")
     vocab_file: str = option(dataclasses.MISSING, "The vocabulary that the records were made with.")
@@ -216,7 +216,7 @@ class InspectionOptions:
 
 @dataclasses.dataclass(frozen=True)
 class VerificationOptions:
-    """The flags of verify_records."""
+    """The flags of verify-records."""
 
     input_file: list[str] = option(
         [], "Record files or glob patterns, separated by commas; manifests beside them are read."
@@ -232,7 +232,7 @@ class VerificationOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ProseOptions:
-    """The flags of python_docs."""
+    """The flags of python-docs."""
 
     output_file: str = option(
         dataclasses.MISSING, "Text file to write: a sentence per line, empty lines between documents."

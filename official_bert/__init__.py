@@ -7,8 +7,8 @@ package imports nothing else: each name is imported when it is first used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from official_bert.keras_registry import register_when_keras_is_imported
 from official_bert.utils import extras
-from official_bert.utils.keras_registry import register_when_keras_is_imported
 from official_bert.version import __version__
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The commands of the library: flags become dataclasses, one library call. data_gen.commands has those that make data.
+"""The commands of the library: flags become dataclasses, one library call.
 
 What a command calls is imported when it runs, after its flags were read.
 """
@@ -29,11 +29,11 @@ def _pretrain(options: PretrainingOptions) -> int:
 
 
 PRETRAIN = Command(
-    script="run_pretraining",
+    program="official-bert pretrain",
     summary="Pre-trains BERT on TFRecord files: masked tokens and next sentences.",
     main=_pretrain,
     options=(PretrainingOptions,),
-    refused=REFUSED["run_pretraining"],
+    refused=REFUSED["pretrain"],
     examples=(
         (
             "--do_train --input_file='data/train-*.tfrecord' --output_dir=model "
@@ -60,15 +60,15 @@ def _finetune(options: FineTuningOptions, task_options: TaskOptions) -> None:
 
 
 FINETUNE = Command(
-    script="run_finetuning",
+    program="official-bert finetune",
     summary="Fine-tunes BERT on a task.",
     main=_finetune,
     extra="finetune",
     options=(FineTuningOptions,),
     chooser="task",
     variants={task: Variant((options,), vars(options.defaults)) for task, options in TASK_OPTIONS.items()},
-    aliases=ALIASES["run_finetuning"],
-    refused=REFUSED["run_finetuning"],
+    aliases=ALIASES["finetune"],
+    refused=REFUSED["finetune"],
     examples=(
         "--task=sst-2 --init=uncased_L-2_H-128_A-2 --data_dir=SST-2 --do_train --do_eval --output_dir=sentiment",
         (
@@ -87,7 +87,7 @@ def _convert(options: ConversionOptions) -> None:
 
 
 CONVERT = Command(
-    script="convert_checkpoint",
+    program="official-bert convert",
     summary="Converts checkpoints between formats, and changes their vocabulary or longest sequence.",
     main=_convert,
     extra="convert",
@@ -106,7 +106,7 @@ def _export(options: SavedModelOptions) -> None:
 
 
 EXPORT = Command(
-    script="export_saved_model",
+    program="official-bert export",
     summary="Exports a trained model as a SavedModel that takes text.",
     main=_export,
     extra="serve",
@@ -125,7 +125,7 @@ def _export_portable(options: PortableOptions) -> None:
 
 
 EXPORT_PORTABLE = Command(
-    script="export_portable",
+    program="official-bert export-portable",
     summary="Exports a fine-tuned model for LiteRT or ONNX, and measures what that costs.",
     main=_export_portable,
     extra="portable",
@@ -144,7 +144,7 @@ def _serve(options: ServingOptions) -> None:
 
 
 SERVE = Command(
-    script="serve",
+    program="official-bert serve",
     summary="Serves exported models over HTTP.",
     main=_serve,
     extra="serve",
@@ -178,7 +178,7 @@ def _predict(options: BatchPredictionOptions, beam: BeamOptions, beam_arguments:
 
 
 PREDICT = Command(
-    script="batch_predict",
+    program="official-bert predict",
     summary="Answers a file of texts with an exported model.",
     main=_predict,
     extra="serve",
@@ -203,7 +203,7 @@ def _fill_mask(options: FillMaskOptions, texts: list[str]) -> None:
 
 
 FILL_MASK = Command(
-    script="fill_mask",
+    program="official-bert fill-mask",
     summary="Fills in [MASK] with a pre-trained model.",
     main=_fill_mask,
     options=(FillMaskOptions,),
@@ -228,14 +228,14 @@ def _extract_features(options: FeatureOptions, beam: BeamOptions, beam_arguments
 
 
 FEATURES = Command(
-    script="extract_features",
+    program="official-bert features",
     summary="Writes the encoder's vectors of texts: of each token, of each word, or one for a text.",
     main=_extract_features,
     extra="data",
     options=(FeatureOptions, BeamOptions),
     positional="-- Beam's options",
-    aliases=ALIASES["extract_features"],
-    refused=REFUSED["extract_features"],
+    aliases=ALIASES["features"],
+    refused=REFUSED["features"],
     examples=(
         "--init=bert-base --input_file=texts.txt --output_file=vectors.jsonl",
         "--init=bert-base --input_file=texts.txt --output_file=vectors.npy --layers=-1 --pooling=mean",

@@ -5,8 +5,8 @@ All others of its flags have their name and meaning here.
 
 # By command: the original's name, and ours, where the meaning is equal.
 ALIASES = {
-    "run_finetuning": {"task_name": "task", "init_checkpoint": "init", "predict_batch_size": "eval_batch_size"},
-    "extract_features": {"init_checkpoint": "init"},
+    "finetune": {"task_name": "task", "init_checkpoint": "init", "predict_batch_size": "eval_batch_size"},
+    "features": {"init_checkpoint": "init"},
 }
 
 _CONFIGURATION = "it is read from the folder of --init; leave it out (for random weights give --init=bert_config.json)"
@@ -16,8 +16,8 @@ _TPU = ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cor
 
 # By command: the original's name, and what to give in its place.
 REFUSED = {
-    "run_pretraining": {"master": "give the address as --tpu_name"},
-    "run_finetuning": {
+    "pretrain": {"master": "give the address as --tpu_name"},
+    "finetune": {
         "bert_config_file": _CONFIGURATION,
         "save_checkpoints_steps": "give --eval_steps: each evaluation saves",
         "iterations_per_loop": "there is no such loop; leave it out",
@@ -28,7 +28,7 @@ REFUSED = {
         "master": "give the address as --tpu_name",
         "num_tpu_cores": "all cores of the TPU are used; leave it out",
     },
-    "extract_features": {
+    "features": {
         "bert_config_file": _CONFIGURATION,
         "use_one_hot_embeddings": "it is of no use here; leave it out",
         **dict.fromkeys(_TPU, _FEATURE_DEVICES),

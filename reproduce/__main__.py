@@ -44,4 +44,4 @@ def main(options: Options) -> None:
 
 if __name__ == "__main__":
     summary = "The paper's experiments, table by table, by the ordinary commands; skips what is done."
-    Command(script="reproduce", summary=summary, main=main, options=(Options,), tensorflow=False).run()
+    Command(program="python -m reproduce", summary=summary, main=main, options=(Options,), tensorflow=False).run()

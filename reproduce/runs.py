@@ -383,7 +383,7 @@ def _program(processors: set[int]) -> str:
     """What Python runs: the command line, held to the processors before TensorFlow counts them."""
     held = f"import os; os.sched_setaffinity(0, {sorted(processors)}); " if processors else ""
     named = "import sys; sys.argv[0] = 'official-bert'"  # what the run's model card says it was
-    return f"{held}{named}; from official_bert.main import main; main()"
+    return f"{held}{named}; from official_bert_cli import main; main()"
 
 
 def _call(command: Sequence[str], output: str) -> tuple[int, float]:

@@ -33,11 +33,11 @@ class Mutation(NamedTuple):
 
 M = Mutation
 _FAST, _REFERENCE, _PARITY = (
-    "tests/data_gen/test_fast_pipeline.py",
-    "tests/data_gen/test_golden_records.py tests/data_gen/test_create_pretraining_data.py",
-    "tests/data_gen/test_masking_parity.py",
+    "tests/data_gen/rules tests/data_gen/pipelines/test_fast.py",
+    "tests/data_gen/pipelines/test_reference.py tests/data_gen/rules",
+    "tests/data_gen/rules/test_masking_parity.py",
 )
-_OBJECTIVES = "tests/data_gen/test_objectives.py"
+_OBJECTIVES = "tests/data_gen/rules/test_objectives.py"
 _OPTIMIZERS, _TRAINING = (
     "tests/optimization/test_optimizers.py",
     "tests/pretraining/test_exact_numbers.py tests/pretraining/test_training.py",
@@ -52,24 +52,24 @@ MUTATIONS = [
     M("official_bert/data/masking_rates.py", "mask: int = 80", "mask: int = 81", _REFERENCE),
     M("official_bert/data/masking_rates.py", "return self.same / rest if", "return self.random / (rest + 1) if", _REFERENCE),
     M("official_bert/data/masking_rates.py", "(self.mask + self.same) / 100", "(self.mask + self.same + 1) / 100", _PARITY),
-    M("data_gen/masking.py", "max(1, round(tokens * masked_lm_prob))", "max(1, int(tokens * masked_lm_prob))", _REFERENCE),
-    M("data_gen/masking.py", "if len(chosen) + len(word) > budget:", "if len(chosen) + len(word) > budget + 1:", _REFERENCE),
-    M("data_gen/masking.py", "if whole_words and candidates and token in", "if candidates and token in", _REFERENCE),
-    M("data_gen/masking.py", "rng.randint(0, len(vocabulary.words) - 1)", "rng.randint(1, len(vocabulary.words) - 1)", _REFERENCE),
-    M("data_gen/vectorized_masking.py", "candidate = (position > 0) & ", "candidate = ", _FAST),
-    M("data_gen/vectorized_masking.py", "np.rint(length * config.masked_lm_prob)", "np.floor(length * config.masked_lm_prob)", _FAST),
+    M("data_gen/rules/masking.py", "max(1, round(tokens * masked_lm_prob))", "max(1, int(tokens * masked_lm_prob))", _REFERENCE),
+    M("data_gen/rules/masking.py", "if len(chosen) + len(word) > budget:", "if len(chosen) + len(word) > budget + 1:", _REFERENCE),
+    M("data_gen/rules/masking.py", "if whole_words and candidates and token in", "if candidates and token in", _REFERENCE),
+    M("data_gen/rules/masking.py", "rng.randint(0, len(vocabulary.words) - 1)", "rng.randint(1, len(vocabulary.words) - 1)", _REFERENCE),
+    M("data_gen/rules/vectorized_masking.py", "candidate = (position > 0) & ", "candidate = ", _FAST),
+    M("data_gen/rules/vectorized_masking.py", "np.rint(length * config.masked_lm_prob)", "np.floor(length * config.masked_lm_prob)", _FAST),
     M("official_bert/data/dynamic_masking.py", "tf.maximum(1, wanted)", "tf.maximum(2, wanted)", "tests/data " + _PARITY),
     M("official_bert/data/dynamic_masking.py", "candidate & (~_is_in(ids, continues) | (number == 1))", "candidate", "tests/data " + _PARITY),
     # Pairs and instances.
-    M("data_gen/instances.py", "position -= len(chunk) - cut", "position -= len(chunk) - cut - 1", _REFERENCE),
-    M("data_gen/instances.py", "len(chunk) == 1 or rng.random() < 0.5", "len(chunk) == 1 or rng.random() < 0.4", _REFERENCE),
-    M("data_gen/instances.py", "for _ in range(10):", "for _ in range(1):", _REFERENCE),
-    M("data_gen/instances.py", "rng.randint(2, max_tokens)", "rng.randint(3, max_tokens)", _REFERENCE),
-    M("data_gen/vectorized.py", "is_random = end - position == 1 or next(draws) < 0.5", "is_random = next(draws) < 0.5", _FAST),
-    M("data_gen/vectorized.py", "others += (others >= owner) & (total > 1)", "others += 0 * owner", _FAST),
-    M("data_gen/vectorized.py", "is_swapped = random.uniform(len(starts)) < 0.5", "is_swapped = random.uniform(len(starts)) < 0.4", _OBJECTIVES),
-    M("data_gen/vectorized.py", "begins[position] + next(targets)", "begins[position] + next(targets) + 1", _OBJECTIVES),
-    M("official_bert/tokenization/pairs.py", "longer = 0 if left_a > left_b else 1", "longer = 0 if left_a >= left_b else 1", _REFERENCE),
+    M("data_gen/rules/instances.py", "position -= len(chunk) - cut", "position -= len(chunk) - cut - 1", _REFERENCE),
+    M("data_gen/rules/instances.py", "len(chunk) == 1 or rng.random() < 0.5", "len(chunk) == 1 or rng.random() < 0.4", _REFERENCE),
+    M("data_gen/rules/instances.py", "for _ in range(10):", "for _ in range(1):", _REFERENCE),
+    M("data_gen/rules/instances.py", "rng.randint(2, max_tokens)", "rng.randint(3, max_tokens)", _REFERENCE),
+    M("data_gen/rules/vectorized_instances.py", "is_random = end - position == 1 or next(draws) < 0.5", "is_random = next(draws) < 0.5", _FAST),
+    M("data_gen/rules/vectorized_instances.py", "others += (others >= owner) & (total > 1)", "others += 0 * owner", _FAST),
+    M("data_gen/rules/vectorized_instances.py", "is_swapped = random.uniform(len(starts)) < 0.5", "is_swapped = random.uniform(len(starts)) < 0.4", _OBJECTIVES),
+    M("data_gen/rules/vectorized_instances.py", "begins[position] + next(targets)", "begins[position] + next(targets) + 1", _OBJECTIVES),
+    M("official_bert/tokenization/pairs.py", "longer = 0 if left_a > left_b else 1", "longer = 0 if left_a >= left_b else 1", "tests/tokenization/test_pairs.py"),
     M("official_bert/tokenization/pairs.py", "(a if len(a) > len(b) else b).pop()", "(a if len(a) >= len(b) else b).pop()", "tests/tasks/test_glue.py"),
     M("official_bert/tokenization/pairs.py", "segment_ids += [1] * (len(b) + 1)", "segment_ids += [1] * len(b) + [0]", _REFERENCE),
     # Optimizer and schedule.

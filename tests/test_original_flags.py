@@ -1,56 +1,46 @@
 """Flags of google-research/bert's scripts, given to ours."""
 
-import importlib
 import pathlib
 
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.main import COMMANDS
 from official_bert.original_flags import ALIASES, REFUSED
-from official_bert.utils.command_line import Command
+from official_bert_cli import load
 
 # What else a command needs.
 NEEDED = {
-    "run_pretraining": ["--do_train", "--input_file=x", "--bert_config_file=c", "--output_dir=o"],
-    "run_finetuning": ["--task=mrpc", "--init=i", "--output_dir=o"],
-    "extract_features": ["--init=i", "--input_file=x", "--output_file=y.npy"],
-    "data_gen.create_pretraining_data": ["--input_file=x", "--output_file=y", "--vocab_file=v"],
+    "pretrain": ["--do_train", "--input_file=x", "--bert_config_file=c", "--output_dir=o"],
+    "finetune": ["--task=mrpc", "--init=i", "--output_dir=o"],
+    "features": ["--init=i", "--input_file=x", "--output_file=y.npy"],
+    "make-records": ["--input_file=x", "--output_file=y", "--vocab_file=v"],
 }
 COMMON = "max_seq_length=64 learning_rate=1e-5 train_batch_size=16 eval_batch_size=4"
 # The flags that the original's scripts share with ours, each with a value other than the default.
 SAME = {
-    "run_pretraining": f"{COMMON} init_checkpoint=i max_predictions_per_seq=10 do_eval=True num_train_steps=5 "
+    "pretrain": f"{COMMON} init_checkpoint=i max_predictions_per_seq=10 do_eval=True num_train_steps=5 "
     "num_warmup_steps=2 save_checkpoints_steps=7 iterations_per_loop=3 max_eval_steps=9 use_tpu=True tpu_name=t "
     "tpu_zone=z gcp_project=p num_tpu_cores=8",
-    "run_finetuning": f"{COMMON} data_dir=d vocab_file=v do_lower_case=False do_train=True do_eval=True "
+    "finetune": f"{COMMON} data_dir=d vocab_file=v do_lower_case=False do_train=True do_eval=True "
     "do_predict=True num_train_epochs=4 warmup_proportion=0.2 use_tpu=True tpu_name=t tpu_zone=z gcp_project=p",
-    "extract_features": "layers=-1,-2 max_seq_length=64 batch_size=8 vocab_file=v do_lower_case=False",
-    "data_gen.create_pretraining_data": "do_lower_case=False do_whole_word_mask=True max_seq_length=64 "
+    "features": "layers=-1,-2 max_seq_length=64 batch_size=8 vocab_file=v do_lower_case=False",
+    "make-records": "do_lower_case=False do_whole_word_mask=True max_seq_length=64 "
     "max_predictions_per_seq=10 random_seed=1 dupe_factor=3 masked_lm_prob=0.2 short_seq_prob=0.2",
 }
 
 
-def command_of(script: str) -> Command:
-    for module, attribute in COMMANDS.values():
-        command: Command = getattr(importlib.import_module(module), attribute)
-        if command.script == script:
-            return command
-    raise AssertionError(script)
-
-
-@pytest.mark.parametrize(("script", "flag"), [(script, flag) for script in SAME for flag in SAME[script].split()])
-def test_the_originals_flags_are_ours(script: str, flag: str):
-    command = command_of(script)
-    assert command.parse([*NEEDED[script], f"--{flag}"]) != command.parse(NEEDED[script])
+@pytest.mark.parametrize(("name", "flag"), [(name, flag) for name in SAME for flag in SAME[name].split()])
+def test_the_originals_flags_are_ours(name: str, flag: str):
+    command = load(name)
+    assert command.parse([*NEEDED[name], f"--{flag}"]) != command.parse(NEEDED[name])
 
 
 @pytest.mark.parametrize(
-    ("script", "alias", "flag"), [(script, *row) for script, rows in ALIASES.items() for row in rows.items()]
+    ("name", "alias", "flag"), [(name, *row) for name, rows in ALIASES.items() for row in rows.items()]
 )
-def test_a_flag_of_another_name_means_the_same(script: str, alias: str, flag: str, tmp_path: pathlib.Path):
-    command = command_of(script)
-    needed = [each for each in NEEDED[script] if not each.startswith(f"--{flag}=")]
+def test_a_flag_of_another_name_means_the_same(name: str, alias: str, flag: str, tmp_path: pathlib.Path):
+    command = load(name)
+    needed = [each for each in NEEDED[name] if not each.startswith(f"--{flag}=")]
     value = {"task": "MRPC", "eval_batch_size": "7"}.get(flag, "a/bert_model.ckpt")
     expected = command.parse([*needed, f"--{flag}={value}"])[0]
     assert getattr(expected, flag) != next(each.default for each in command.flags() if each.name == flag)
@@ -60,18 +50,18 @@ def test_a_flag_of_another_name_means_the_same(script: str, alias: str, flag: st
 
 
 @pytest.mark.parametrize(
-    ("script", "flag", "message"), [(script, *row) for script, rows in REFUSED.items() for row in rows.items()]
+    ("name", "flag", "message"), [(name, *row) for name, rows in REFUSED.items() for row in rows.items()]
 )
-def test_a_flag_that_is_not_taken_names_what_is(script: str, flag: str, message: str):
+def test_a_flag_that_is_not_taken_names_what_is(name: str, flag: str, message: str):
     with pytest.raises(UserError) as caught:
-        command_of(script).parse([*NEEDED[script], f"--{flag}=1"])
+        load(name).parse([*NEEDED[name], f"--{flag}=1"])
     assert str(caught.value).startswith(f"--{flag} is not a flag of this command")
     assert str(caught.value).endswith(message)
 
 
 def test_what_a_refusal_recommends_is_a_flag():
-    for script, rows in REFUSED.items():
-        command = command_of(script)
+    for name, rows in REFUSED.items():
+        command = load(name)
         known = {flag.name for variant in [None, *command.variants] for flag in command.flags(variant)}
         for message in rows.values():
             named = {word.removeprefix("--").split("=")[0] for word in message.replace("(", "").split() if "--" in word}

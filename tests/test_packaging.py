@@ -10,11 +10,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from official_bert import main
 from official_bert.commands import PRETRAIN
 from official_bert.utils.command_line import Command
 from official_bert.utils.configs import find_config
 from official_bert.utils.extras import EXTRAS
+from official_bert_cli import COMMANDS, main
 from tests.conftest import ROOT
 from tests.test_structure import imports_of
 from tests.utils.test_command_line import Options
@@ -93,7 +93,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(capsys: pytest.Captur
         def run(_: object) -> None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
-        return Command(script="s", summary="", main=run, options=(Options,), extra=extra, tensorflow=False)
+        return Command(program="s", summary="", main=run, options=(Options,), extra=extra, tensorflow=False)
 
     for package, extra, wanted in (
         ("sklearn.metrics", "finetune", "[finetune]"),
@@ -120,7 +120,7 @@ def test_files_of_configs_are_found_from_other_folders(tmp_path: pathlib.Path, m
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "cpu.flagfile").write_text("--needed=mine\n", encoding="utf-8")
     assert find_config("configs/cpu.flagfile") == "configs/cpu.flagfile"
-    command = Command(script="s", summary="", main=print, options=(Options,))
+    command = Command(program="s", summary="", main=print, options=(Options,))
     assert command.parse(["--flagfile", "configs/cpu.flagfile"])[0].needed == ["mine"]
     flags = ["--input_file=x", "--output_dir=configs/models", "--flagfile=configs/one_gpu.flagfile"]
     flags += ["--eval_steps=0", "--phase2_num_train_steps=0", f"--bert_config_file={path}"]
@@ -134,12 +134,12 @@ def test_official_bert_runs_the_command_that_it_is_given(
     def run(*arguments: str) -> tuple[object, str, str]:
         monkeypatch.setattr(sys, "argv", ["official-bert", *arguments])
         with pytest.raises(SystemExit) as ended:
-            main.main()
+            main()
         return (ended.value.code, *capsys.readouterr())
 
     code, out, _ = run("--help")
     assert code == 0
-    assert all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in main.COMMANDS)
+    assert all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in COMMANDS)
     code, out, _ = run("serve", "--help")
     assert code == 0
     assert "usage: official-bert serve --flag=value" in out

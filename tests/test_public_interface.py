@@ -8,6 +8,7 @@ import pytest
 import official_bert
 from tests.conftest import ROOT
 
+
 @pytest.mark.parametrize("name", [name for name in official_bert.__all__ if name != "__version__"])
 def test_every_public_name_is_there_and_documented(name: str):
     value = getattr(official_bert, name)

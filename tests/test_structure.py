@@ -1,7 +1,6 @@
 """What holds of the tree as a whole."""
 
 import ast
-import importlib
 import pathlib
 import re
 import shlex
@@ -9,30 +8,50 @@ import sys
 
 import pytest
 
-from official_bert import main, original_flags
+from official_bert import original_flags
+from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
 
 # From the foundations up: a package imports from itself and from those of the rows before its own.
-LAYERS = (
-    ("errors", "original_flags", "version"),
-    ("utils",),
-    ("tokenization", "modeling"),
-    ("optimization",),
-    ("data",),
-    ("checkpoints",),
-    ("tasks", "inference"),
-    ("learning",),
-    ("pretraining", "finetuning"),
-    ("export",),
-    ("serving", "keras_models"),
-    ("commands", "main"),
-)
+LAYERS = {
+    "official_bert": (
+        ("errors", "original_flags", "version"),
+        ("utils",),
+        ("tokenization", "modeling"),
+        ("optimization",),
+        ("data",),
+        ("checkpoints",),
+        ("tasks", "inference"),
+        ("learning",),
+        ("pretraining", "finetuning", "export"),
+        ("serving", "keras_models"),
+        ("commands", "keras_registry"),
+    ),
+    "data_gen": (
+        ("options",),
+        ("text", "inspection"),
+        ("rules", "vocabulary"),
+        ("pipelines",),
+        ("commands",),
+        ("create_pretraining_data",),
+    ),
+}
+# What data_gen uses of the library, which itself imports nothing of ours but official_bert.
+USED_BY_DATA_GEN = {"data", "errors", "modeling", "tokenization", "utils"}
 # matplotlib only where it is installed, fsspec only for paths that TensorFlow does not know.
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy", "matplotlib", "fsspec"}
 
 
+def is_ours(name: str) -> bool:
+    """Whether this is the full name of a module or package of LAYERS, or of something in one."""
+    if not re.fullmatch(rf"({'|'.join(LAYERS)})(\.\w+)+", name):
+        return False
+    path = ROOT.joinpath(*name.split(".")[:2])
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
 def imports_of(path: pathlib.Path) -> set[str]:
-    """Full names of all that a file imports, within functions too."""
+    """Full names of all that a file imports, within functions too, and modules of ours that its strings name."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -40,26 +59,33 @@ def imports_of(path: pathlib.Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names |= {node.value} if is_ours(node.value) else set()
     return names
 
 
 def name_of(path: pathlib.Path) -> str:
-    """A module's name within official_bert: files, checkpoints.formats.tf1."""
-    return ".".join(path.relative_to(ROOT / "official_bert").with_suffix("").parts)
+    """A module's full name: official_bert.errors, official_bert.checkpoints.formats.tf1."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-NAMES = {name_of(path): path for path in sorted((ROOT / "official_bert").rglob("*.py")) if path.name != "__init__.py"}
+# All modules but official_bert/__init__.py, the one exception: it is outermost, as its public names are imported late.
+NAMES = {
+    name_of(path): path
+    for tree in LAYERS
+    for path in sorted((ROOT / tree).rglob("*.py"))
+    if path != ROOT / "official_bert" / "__init__.py"
+}
 MODULES = list(NAMES.values())
 
 
 def ours_among(names: set[str]) -> set[str]:
-    """The modules of official_bert that are imported, as a whole or something of them."""
-    inner = {name.removeprefix("official_bert.") for name in names if name.startswith("official_bert.")}
-    return {module for module in NAMES for name in inner if name == module or name.startswith(f"{module}.")}
+    """The modules of ours that are imported, as a whole or something of them."""
+    return {module for module in NAMES for name in names if name == module or name.startswith(f"{module}.")}
 
 
 def reachable_from(module: str) -> set[str]:
-    """The modules of official_bert that one imports, and those that these import."""
+    """The modules of ours that one imports, and those that these import."""
     reached: set[str] = set()
     waiting = [module]
     while waiting:
@@ -70,27 +96,33 @@ def reachable_from(module: str) -> set[str]:
     return reached
 
 
-def package_of(name: str) -> str:
-    """The package of a module: checkpoints, of checkpoints.formats.tf1."""
-    return name.split(".")[0]
+def package_of(name: str) -> tuple[str, str]:
+    """The tree and the package of a module: official_bert and checkpoints, of official_bert.checkpoints.loading."""
+    tree, package, *_ = name.split(".")
+    return tree, package
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_dependencies_point_down_only(path: pathlib.Path):
-    package = package_of(name_of(path))
-    level = next(number for number, packages in enumerate(LAYERS) if package in packages)
-    allowed = {package, *(each for packages in LAYERS[:level] for each in packages)}
-    imported = imports_of(path)
-    for name in imported:
-        above = ("data_gen", "run_pretraining", "run_finetuning", "tests", "robustness", "tpu_check")
-        assert name.split(".")[0] not in above, f"{path} imports {name}"
-        assert not name.startswith("official_bert.") or ours_among({name}), f"{path} imports {name}"
-    for module in ours_among(imported):
-        assert package_of(module) in allowed, f"{path} imports official_bert.{module}"
+    tree, package = package_of(name_of(path))
+    level = next((number for number, packages in enumerate(LAYERS[tree]) if package in packages), 0)
+    assert package in {"__init__", *LAYERS[tree][level]}, f"{path} is of no level"
+    allowed = {(tree, package), *((tree, each) for packages in LAYERS[tree][:level] for each in packages)}
+    if tree == "data_gen":
+        allowed |= {("official_bert", each) for each in USED_BY_DATA_GEN}
+    for name in imports_of(path):
+        first = name.split(".")[0]
+        assert first not in {each.stem for each in ROOT.iterdir()} - {tree, "official_bert"}, f"{path} imports {name}"
+        assert first not in LAYERS or (is_ours(name) and package_of(name) in allowed), f"{path} imports {name}"
+
+
+def test_a_module_that_a_string_names_counts_as_imported(tmp_path: pathlib.Path):
+    (tmp_path / "a.py").write_text('"""Of data_gen.text."""\nTABLE = {"x": ("data_gen.commands", "data_gen")}\n')
+    assert imports_of(tmp_path / "a.py") == {"data_gen.commands"}
 
 
 def test_pretraining_needs_tensorflow_keras_and_absl_alone():
-    needed = [NAMES[name] for name in reachable_from("pretraining.training")]
+    needed = [NAMES[name] for name in reachable_from("official_bert.pretraining.training")]
     assert len(needed) > 20
     for path in [*needed, ROOT / "run_pretraining.py"]:
         for name in imports_of(path):
@@ -108,7 +140,8 @@ def test_flags_are_read_in_scripts_alone():
 def test_the_levels_of_the_architecture_page_are_those_that_are_tested():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \d+ \| (.+) \|$", page, re.MULTILINE)
-    assert [sorted(re.findall(r"`(\w+)`", row)) for row in rows] == [sorted(packages) for packages in LAYERS]
+    tested = [sorted(packages) for layers in LAYERS.values() for packages in layers]
+    assert [sorted(re.findall(r"`(\w+)`", row)) for row in rows] == tested
 
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
@@ -150,16 +183,19 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8")) <= 12_000
 
 
-COMMANDS_BY_SCRIPT = {
-    command.script: command
-    for command in (getattr(importlib.import_module(module), name) for module, name in main.COMMANDS.values())
+# The command that each script of the original's names runs.
+SCRIPTS = {
+    "run_pretraining": "pretrain",
+    "run_finetuning": "finetune",
+    "extract_features": "features",
+    "data_gen.create_pretraining_data": "make-records",
 }
 # What the documents run beside our commands.
 OTHERS = {"zipfile", "pip", "venv", "pytest"}
 
 
 def shell_commands(page: pathlib.Path) -> list[list[str]]:
-    """The script and arguments of each `python -m ...` or `official-bert ...` in a page's blocks of shell commands."""
+    """The command or module, and its arguments, of each `official-bert` or `python -m` in a page's shell blocks."""
     found = []
     for block in re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         plain = re.sub(
@@ -175,9 +211,8 @@ def shell_commands(page: pathlib.Path) -> list[list[str]]:
             if "-m" in words[:2] and words[0].endswith("python"):
                 found.append(words[2:])
             elif words[:1] == ["official-bert"] and words[1:] != ["--help"]:
-                assert words[1] in main.COMMANDS, f"{page.name}: official-bert has no command {words[1]}"
-                module, name = main.COMMANDS[words[1]]
-                found.append([getattr(importlib.import_module(module), name).script, *words[2:]])
+                assert words[1] in COMMANDS, f"{page.name}: official-bert has no command {words[1]}"
+                found.append(words[1:])
             words = []
     return found
 
@@ -186,9 +221,9 @@ def flags_in(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w-])--(\w+)", text))
 
 
-def flags_taken_by(script: str, task: str | None = None) -> set[str]:
+def flags_taken_by(name: str, task: str | None = None) -> set[str]:
     """The flags of a command, of all tasks unless one is named; a switch also with "no" before it."""
-    command = COMMANDS_BY_SCRIPT[script]
+    command = load(name)
     variants = [task] if task and command.variants else [None, *command.variants]
     flags = [flag for variant in variants for flag in command.flags(variant)]
     return {flag.name for flag in flags} | {f"no{flag.name}" for flag in flags if flag.kind is bool}
@@ -197,18 +232,18 @@ def flags_taken_by(script: str, task: str | None = None) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_in_the_documents_are_accepted(page: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)  # as their paths say
-    for script, *arguments in shell_commands(page):
-        if script in COMMANDS_BY_SCRIPT:
-            COMMANDS_BY_SCRIPT[script].parse(arguments)
-        elif script not in OTHERS:
-            folder = ROOT / script.split(".")[0]
+    for name, *arguments in shell_commands(page):
+        if name in COMMANDS or name in SCRIPTS:
+            load(SCRIPTS.get(name, name)).parse(arguments)
+        elif name not in OTHERS:
+            folder = ROOT / name.split(".")[0]
             source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
             for flag in flags_in(" ".join(arguments)):
-                assert f"    {flag}: " in source, f"{page.name}: {script} has no --{flag}"
+                assert f"    {flag}: " in source, f"{page.name}: {name} has no --{flag}"
 
 
 def test_flags_that_the_documents_name_exist():
-    known = {name for script in COMMANDS_BY_SCRIPT for name in flags_taken_by(script)} | {"flagfile", "help"}
+    known = {flag for name in COMMANDS for flag in flags_taken_by(name)} | {"flagfile", "help"}
     for folder in ("tpu_check", "benchmarks", "reproduce"):
         for path in (ROOT / folder).glob("*.py"):
             names = re.findall(r"^    (\w+): .* = option\(", path.read_text(encoding="utf-8"), re.MULTILINE)
@@ -230,7 +265,7 @@ def test_every_old_flag_of_the_migration_page_has_a_new_one_that_exists():
         if old.endswith("(taken)"):
             assert flags_in(old) <= {name for flags in original_flags.ALIASES.values() for name in flags}, old
     sections = re.findall(
-        r"^### [^\n]*`python -m ([\w.]+)(?: --task=(\w+))?`$(.*?)(?=^##|\Z)", page, re.DOTALL | re.MULTILINE
+        r"^### [^\n]*`official-bert ([\w-]+)(?: --task=(\w+))?`$(.*?)(?=^##|\Z)", page, re.DOTALL | re.MULTILINE
     )
     assert len(sections) > 8
     for script, task, text in sections:

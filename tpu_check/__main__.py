@@ -19,7 +19,7 @@ def _check(*options: Any) -> int:
 
 if __name__ == "__main__":
     Command(
-        script="tpu_check",
+        program="python -m tpu_check",
         summary="Compiles the steps of pre-training or fine-tuning for a TPU that is not there.",
         main=_check,
         options=(Options,),

@@ -10,7 +10,7 @@ from tpu_check import recipes
 
 if __name__ == "__main__":
     Command(
-        script="tpu_check.check_recipes",
+        program="python -m tpu_check.check_recipes",
         summary="Compiles the steps of the TPU recipes in configs/.",
         main=recipes.run,
         options=(recipes.Options,),

@@ -169,7 +169,7 @@ def _compiled(
 
 if __name__ == "__main__":
     Command(
-        script="tpu_check.scaling",
+        program="python -m tpu_check.scaling",
         summary="Counts what pre-training as in the paper would take on v5e chips, from compiled programs.",
         main=run,
         options=(Options,),

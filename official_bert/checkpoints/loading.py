@@ -64,8 +64,8 @@ def load_pretraining_model(folder: str) -> tuple[keras.Model, BertConfig, FullTo
     checkpoint_format, checkpoint = reading.read(folder)
     if checkpoint.vocab is None:
         raise UserError(
-            f"{folder} has no vocabulary; pass --vocab_file to run_pretraining, or copy the {VOCAB_FILE} there and "
-            f'beside it a {TOKENIZER_FILE} that says {{"do_lower_case": true}} or false'
+            f"{folder} has no vocabulary; pass --vocab_file to official-bert pretrain, or copy the {VOCAB_FILE} there "
+            f'and beside it a {TOKENIZER_FILE} that says {{"do_lower_case": true}} or false'
         )
     missing = sorted(PRETRAINING - set(checkpoint.parts))
     if missing:

@@ -1,4 +1,4 @@
-"""The flags of convert_checkpoint."""
+"""The flags of convert."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ POSITION_INITS = ("tiled", "interpolated")
 
 @dataclasses.dataclass(frozen=True)
 class ConversionOptions:
-    """The flags of convert_checkpoint."""
+    """The flags of convert."""
 
     from_: str = option(
         dataclasses.MISSING,

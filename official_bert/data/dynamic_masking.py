@@ -1,8 +1,8 @@
 """Masking while training: records that were written without masks are masked here, differently in each epoch.
 
-The distribution is that of masked records (paper, section 3.1, task 1); tests/data_gen/test_masking_parity.py compares
-them. Random numbers are a hash of seed, epoch, record and position, so they do not depend on the order in which records
-are read, nor on the number of devices.
+The distribution is that of masked records (paper, section 3.1, task 1), with which
+tests/data_gen/rules/test_masking_parity.py compares it. Random numbers are a hash of seed, epoch, record and position,
+so they do not depend on the order in which records are read, nor on the number of devices.
 
 B batch, S sequence, P predictions
 """

@@ -1,8 +1,8 @@
 """What stands in the place of tokens that are to be predicted: [MASK], the token itself, or a random one.
 
-The one home of these rates. Three implementations draw by them, each in an order of its own:
-data_gen/masking.py (the original's), data_gen/vectorized_masking.py (many instances at once) and
-official_bert/data/dynamic_masking.py (while training). tests/data_gen/test_masking_parity.py compares the three.
+The one home of these rates. Three implementations draw by them, each in an order of its own: the original's algorithm
+and the one for many instances at once, which mask records, and dynamic_masking.py, which masks while training.
+tests/data_gen/rules/test_masking_parity.py compares the three.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What records ask about their two segments: --sentence_objective of create_pretraining_data.
+"""What records ask about their two segments: --sentence_objective of make-records.
 
 - next_sentence: b follows a in the text (0), or comes from elsewhere (1): the original's (paper, section 3.1).
 - sentence_order: b follows a in the text (0), or the two are swapped (1): ALBERT's (arXiv:1909.11942, section 3.1).

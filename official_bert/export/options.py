@@ -1,4 +1,4 @@
-"""The flags of export_saved_model and export_portable."""
+"""The flags of export and export-portable."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ FLOAT32, DYNAMIC_INT8 = "float32", "dynamic_int8"
 
 @dataclasses.dataclass(frozen=True)
 class SavedModelOptions:
-    """The options of export_saved_model."""
+    """The options of export."""
 
     model_dir: str = option(dataclasses.MISSING, "A fine-tuned model's folder, or a checkpoint of any format.")
     export_dir: str = option(dataclasses.MISSING, "Where the versions of the export stand; a new one is added.")
@@ -24,7 +24,7 @@ class SavedModelOptions:
 
 @dataclasses.dataclass(frozen=True)
 class PortableOptions:
-    """The options of export_portable."""
+    """The options of export-portable."""
 
     model_dir: str = option(dataclasses.MISSING, "The folder of a fine-tuned model.")
     output_dir: str = option(dataclasses.MISSING, "The folder to write; it must be new or empty.")

@@ -57,7 +57,7 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
     """Returns the model of a folder: a fine-tuned one, a masked-LM one, or an encoder.
 
     Args:
-        folder: a fine-tuned model's folder, or a checkpoint of any format that convert_checkpoint reads.
+        folder: a fine-tuned model's folder, or a checkpoint of any format that convert reads.
         encoder: whether the encoder is wanted, whatever its head.
         max_seq_length: the longest sequence; None for that of fine-tuning or of the model.
 

@@ -61,7 +61,7 @@ def check_export(folder: str) -> tuple[list[str], dict[str, Any]]:
     metadata = exports.read_metadata(folder)
     inputs, table = metadata.get("inputs"), metadata.get("table") or {}
     if not isinstance(inputs, list):
-        raise UserError(f"{folder} does not name its inputs; make the export with export_saved_model")
+        raise UserError(f"{folder} does not name its inputs; make the export with official-bert export")
     checksums.check_files(folder)
     return inputs, table
 

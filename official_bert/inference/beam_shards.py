@@ -1,4 +1,4 @@
-"""Texts to numbered files of results on Apache Beam: what batch_predict and extract_features do on many machines.
+"""Texts to numbered files of results on Apache Beam: what predict and features do on many machines.
 
 1. Each input file is read by one worker, which counts and digests its rows. So every row is read, and a wrong one
    named, before the first result.

@@ -59,7 +59,7 @@ def newest_version(export_dir: str) -> str:
         return export_dir
     versions = version_folders(export_dir)
     if not versions:
-        raise UserError(f"{export_dir} holds no export; make one with export_saved_model")
+        raise UserError(f"{export_dir} holds no export; make one with official-bert export")
     return versions[max(versions)]
 
 

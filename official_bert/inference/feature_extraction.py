@@ -1,4 +1,4 @@
-"""The vectors of a file of texts, written to a file: the whole of extract_features, without its flags."""
+"""The vectors of a file of texts, written to a file: the whole of features, without its flags."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""batch_predict and extract_features on Apache Beam: the same results as on one machine, in numbered files.
+"""predict and features on Apache Beam: the same results as on one machine, in numbered files.
 
 The pipeline is beam_shards.py.
 """

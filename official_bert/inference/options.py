@@ -1,4 +1,4 @@
-"""The flags of batch_predict, extract_features and fill_mask."""
+"""The flags of predict, features and fill-mask."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ PIECES, WORDS = ALIGNMENTS = ("pieces", "words")
 
 @dataclasses.dataclass(frozen=True)
 class BatchPredictionOptions:
-    """The flags of batch_predict."""
+    """The flags of predict."""
 
     export_dir: str = option(dataclasses.MISSING, "An export: the folder of one version, or of all (the newest one).")
     input_file: str = option(
@@ -24,7 +24,7 @@ class BatchPredictionOptions:
 
 @dataclasses.dataclass(frozen=True)
 class FeatureOptions:
-    """The flags of extract_features; the defaults are the original's."""
+    """The flags of features; the defaults are the original's."""
 
     init: str = option(dataclasses.MISSING, "The checkpoint of an encoder: a folder or file in any format.")
     input_file: str = option(dataclasses.MISSING, 'A text on each line; of a pair with " ||| " between.')
@@ -43,7 +43,7 @@ class FeatureOptions:
 
 @dataclasses.dataclass(frozen=True)
 class BeamOptions:
-    """The flags with which batch_predict and extract_features run on many machines."""
+    """The flags with which predict and features run on many machines."""
 
     beam: bool = option(
         False,
@@ -64,7 +64,7 @@ class BeamOptions:
 
 @dataclasses.dataclass(frozen=True)
 class FillMaskOptions:
-    """The flags of fill_mask."""
+    """The flags of fill-mask."""
 
-    model_dir: str = option(dataclasses.MISSING, "The --output_dir of run_pretraining.")
+    model_dir: str = option(dataclasses.MISSING, "The --output_dir of pretrain.")
     top_k: int = option(5, "How many candidates to print.")

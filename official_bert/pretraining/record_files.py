@@ -219,7 +219,7 @@ def _without_empty_files(paths: list[str]) -> list[str]:
     if len(empty) > _MOST_FILES_NAMED:
         named += f" and {len(empty) - _MOST_FILES_NAMED:,} more"
     if len(empty) == len(set(paths)):
-        raise UserError(f"there is no record in {named}; make some with data_gen.create_pretraining_data")
+        raise UserError(f"there is no record in {named}; make some with official-bert make-records")
     if empty:
         print(f"warning: left out, since they are empty: {named}")
     return [path for path in paths if path not in empty]
@@ -297,7 +297,7 @@ def _check_first_records(paths: list[str], schema: record_schema.Schema, damaged
                 continue
             raise UserError(f"{error}; --on_corrupt_record=skip leaves damaged records out") from error
         if not sample:
-            raise UserError(f"{path} holds no record; make it again with data_gen.create_pretraining_data")
+            raise UserError(f"{path} holds no record; make it again with official-bert make-records")
         problems = {number: record_damage.describe_mismatch(record, schema) for number, record in enumerate(sample)}
         wrong = {number: problem for number, problem in problems.items() if problem}
         if not wrong or (damaged_are_left_out and len(wrong) < len(sample)):

@@ -287,5 +287,5 @@ def _check_folder(name: str, folder: str) -> None:
         )
     raise UserError(
         f"--model={name}={folder} has no versions (folders named by a number, with a {exports.GRAPH_FILE}); make one "
-        "with export_saved_model"
+        "with official-bert export"
     )

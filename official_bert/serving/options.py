@@ -25,7 +25,7 @@ class Options:
 
     model: list[str] = option(
         dataclasses.MISSING,
-        "NAME=FOLDER: serves the versions in FOLDER (the --export_dir of export_saved_model) as NAME. Give the flag "
+        "NAME=FOLDER: serves the versions in FOLDER (the --export_dir of export) as NAME. Give the flag "
         "again for each further model.",
         repeated=True,
         group=_MODELS,

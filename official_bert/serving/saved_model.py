@@ -74,7 +74,7 @@ class SavedModel:
         definitions = proto.meta_graphs[0].signature_def
         self.signatures = {name: Signature(definitions[name]) for name in sorted(self._functions)}
         if not self.signatures:
-            raise UserError(f"{folder} has no signatures; make the SavedModel with export_saved_model")
+            raise UserError(f"{folder} has no signatures; make the SavedModel with official-bert export")
         self.export_metadata = exports.read_metadata(folder)
 
     @property

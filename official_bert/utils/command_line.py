@@ -6,7 +6,7 @@
         training.run(options)
 
     PRETRAIN = Command(
-        script="run_pretraining", summary="Pre-trains BERT on TFRecord files.", main=_train, options=(Options,),
+        program="official-bert pretrain", summary="Pre-trains BERT on TFRecord files.", main=_train, options=(Options,),
         examples=("--input_file=a.tfrecord --output_dir=model", "--do_eval --input_file=b.tfrecord --output_dir=model"),
     )
 
@@ -65,7 +65,7 @@ class Command:
     """A program with flags.
 
     Attributes:
-        script: the module that runs it: `python -m script`.
+        program: how a user calls it: official-bert pretrain.
         summary: a sentence on what it does.
         main: called with an instance of each of the options' classes and, if there are positional arguments, with
             their list; returns the exit code (None for 0). Imports what is heavy when it is called.
@@ -80,7 +80,7 @@ class Command:
         tensorflow: whether `main` imports TensorFlow, which is then done without its remarks.
     """
 
-    script: str
+    program: str
     summary: str
     main: Callable[..., int | None]
     options: tuple[type, ...]
@@ -98,15 +98,14 @@ class Command:
 
         Args:
             arguments: what follows the program's name; None for those of this process.
-            program: what --help calls it; None for `python -m script`.
+            program: another name that it was called by, for --help.
         """
         with exit_codes(self.extra):
             arguments = list(sys.argv[1:] if arguments is None else arguments)
-            program = program or f"python -m {self.script}"
             if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
                 sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that lack a character
             if set(_HELP) & set(_before_double_dash(arguments)):
-                print(self.help(program, arguments), flush=True)
+                print(self.help(arguments, program), flush=True)
                 sys.exit(0)
             values = self.parse(arguments)
             tensorflow_import.quiet_logging()
@@ -150,13 +149,14 @@ class Command:
             flag for options in chosen.options for flag in flags_of(options, group=f"--{self.chooser}={variant}")
         ]
 
-    def help(self, program: str, arguments: Sequence[str] = ()) -> str:
+    def help(self, arguments: Sequence[str] = (), program: str | None = None) -> str:
         """Returns the text of --help.
 
         Args:
-            program: how the command is called.
             arguments: those given beside --help: if the chooser is among them, its variant's flags are shown too.
+            program: another name of the command.
         """
+        program = program or self.program
         variant = self._variant([each for each in arguments if each not in _HELP], must_be_given=False)
         positional = f" [{self.positional}]" if self.positional else ""
         parts = [self.summary, f"usage: {program} --flag=value ...{positional}", describe(self.flags(variant))]

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import NoReturn
 
 INTERRUPTED = 130  # the exit code of shells for a program that Ctrl-C ended
@@ -31,6 +32,15 @@ class StopRequest:
         self.signal = number
         signal.signal(signal.SIGINT, signal.default_int_handler)
         print(f"received {signal.Signals(number).name}: saving after the steps under way", flush=True)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Within its context Ctrl-C ends the process by one line, and not by a traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        end_interrupted()
 
 
 def end_interrupted() -> NoReturn:

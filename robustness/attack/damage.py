@@ -187,7 +187,7 @@ def _records(folder: pathlib.Path) -> Digest:
 
 
 def _verified(folder: pathlib.Path) -> Digest:
-    from data_gen import verification
+    from data_gen.inspection import verification
     from data_gen.options import VerificationOptions
 
     manifest = folder / "train.manifest.json"
@@ -229,10 +229,11 @@ def _table(folder: pathlib.Path) -> Digest:
 
 def _features(folder: pathlib.Path) -> Digest:
     """Features from the cache in the folder, or made anew."""
+    from official_bert.tasks.sequences import TextExample
+
     from official_bert.finetuning.feature_cache import features_of
     from official_bert.tasks.all_tasks import make_task
     from official_bert.tasks.options import GlueOptions
-    from official_bert.tasks.sequences import TextExample
 
     examples = [TextExample(str(number), "the cat sat " * (number % 3 + 1), None, number % 2) for number in range(9)]
     features = features_of(make_task("sst-2", GlueOptions()), examples, _tokenizer(), 16, str(folder))

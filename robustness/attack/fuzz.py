@@ -305,11 +305,11 @@ def _read_squad(path: pathlib.Path) -> None:
 
 
 def _read_text(path: pathlib.Path) -> None:
-    from data_gen import text_formats
+    from data_gen.text import formats
 
     for drop in (False, True):
         with contextlib.suppress(UserError):
-            for document in text_formats.read_documents(str(path), drop_invalid_utf8=drop):
+            for document in formats.read_documents(str(path), drop_invalid_utf8=drop):
                 assert document
                 assert all(document)
 

@@ -136,7 +136,7 @@ def start(
     limits: Mapping[int, int] | None = None,
     before: Callable[[], None] | None = None,
 ) -> Running:
-    """Starts a command of official_bert.main.
+    """Starts a command of official-bert.
 
     Args:
         command: its name.
@@ -146,13 +146,14 @@ def start(
     """
 
     def function() -> None:
-        from official_bert.main import run_command
+        from official_bert_cli import main
 
         for number, value in (limits or {}).items():
             resource.setrlimit(number, (value, value))
         if before:
             before()
-        run_command(command, list(arguments))
+        sys.argv = ["official-bert", command, *arguments]
+        main()
 
     return start_function(function)
 

@@ -29,7 +29,7 @@ class Command:
     """A command that goes on after a stop.
 
     Attributes:
-        name: as official_bert.main has it.
+        name: as official_bert_cli has it.
         needs: the samples that it reads.
         arguments: its flags, from the folder of the samples and the folder to write into.
         result: what must be the same after whatever happened, from the folder that was written into.

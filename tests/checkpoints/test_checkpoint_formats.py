@@ -741,7 +741,14 @@ def test_positions_are_tiled_or_interpolated(tiny_config: BertConfig):
 def test_the_command_says_what_it_read_and_proves_what_it_wrote(tiny_config: BertConfig, tmp_path: pathlib.Path):
     tf1.write(sample(tiny_config), str(tmp_path / "google"))
     (tmp_path / "new.txt").write_text("dogs\n\ncats\n")
-    command = [sys.executable, "-m", "convert_checkpoint", f"--from={tmp_path}/google", f"--to={tmp_path}/out"]
+    command = [
+        sys.executable,
+        "-m",
+        "official_bert_cli",
+        "convert",
+        f"--from={tmp_path}/google",
+        f"--to={tmp_path}/out",
+    ]
     command += [f"--new_tokens_file={tmp_path}/new.txt", "--max_position_embeddings=48"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

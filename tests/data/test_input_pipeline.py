@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_gen import writer
+from data_gen.pipelines import writer
 from official_bert.data import input_pipeline, manifest, record_codec, record_reader, record_schema
 from official_bert.data.dynamic_masking import DynamicMasking, record_keys
 from official_bert.errors import UserError

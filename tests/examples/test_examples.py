@@ -19,7 +19,7 @@ def installed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathli
     """A folder whose processes find the package and the command official-bert, as an installation makes them."""
     command = tmp_path / "bin" / "official-bert"
     command.parent.mkdir()
-    command.write_text(f"#!{sys.executable}\nfrom official_bert.main import main\n\nmain()\n")
+    command.write_text(f"#!{sys.executable}\nfrom official_bert_cli import main\n\nmain()\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", str(command.parent), prepend=os.pathsep)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

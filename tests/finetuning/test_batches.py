@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from official_bert.tasks.sequences import TextExample
 
 from official_bert.finetuning import batches, feature_cache
 from official_bert.modeling import task_models
 from official_bert.tasks import glue, task
 from official_bert.tasks.options import GlueOptions
-from official_bert.tasks.sequences import TextExample
 from official_bert.tokenization.fast import FastTokenizer
 
 

@@ -8,11 +8,11 @@ import sys
 import keras
 import numpy as np
 import pytest
+from official_bert.finetuning.initial_model import read_initial_model
 
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning import batches, evaluation, replicas, runner, trainer
-from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.finetuning.options import Options
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig

@@ -63,14 +63,14 @@ def test_a_flag_of_another_task_is_an_error(task: str, flag: str):
 
 
 def test_help_shows_the_task_s_defaults_and_lists_the_tasks():
-    text = FINETUNE.help("run_finetuning", ["--task=squad"])
+    text = FINETUNE.help(["--task=squad"])
     for line in ("--max_seq_length=N  (default: 384)", "--train_batch_size=N  (default: 32)", "--n_best_size=N"):
         assert line in text
     assert "--text_column" not in text
     headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == ["data:", "model:", "training:", "evaluation:", "hardware:", "--task=squad:", "examples:"]
     for task in TASK_OPTIONS:
-        assert task in FINETUNE.help("run_finetuning")
+        assert task in FINETUNE.help()
 
 
 @pytest.mark.parametrize(("changes", "message"), [

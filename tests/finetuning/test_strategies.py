@@ -11,11 +11,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from official_bert.finetuning.initial_model import InitialModel
 
 from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.run_checkpoints import RunCheckpoints
 from official_bert.finetuning import batches
-from official_bert.finetuning.initial_model import InitialModel
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.modeling import task_models
@@ -149,8 +149,8 @@ WITHOUT_HEAD_DROPOUT = """
 import sys
 from official_bert.modeling import task_models
 task_models.build_classifier.__defaults__ = (0.0, None)
-from official_bert.main import run_command
-run_command("finetune", sys.argv[1:])
+from official_bert.commands import FINETUNE
+FINETUNE.run()
 """
 
 

@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from official_bert.finetuning.initial_model import InitialModel
 
 from official_bert.errors import UserError
 from official_bert.finetuning import batches, class_weights, trainer, training
-from official_bert.finetuning.initial_model import InitialModel
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig, training_config

@@ -2,7 +2,7 @@
 
 The algorithm is written down here a second time, from the description of the published release and apart from
 data_gen: it works on lists of token strings, keeps every instance in memory, and follows the release's order of random
-draws. data_gen must give the same records (tests/data_gen/test_create_pretraining_data.py).
+draws. data_gen must give the same records (tests/data_gen/pipelines/test_reference.py).
 
 The cases of real text need OFFICIAL_BERT_TEST_DATA.
 """

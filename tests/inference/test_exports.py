@@ -23,7 +23,7 @@ def test_newest_version_is_the_greatest_number(tmp_path: pathlib.Path):
     assert exports.newest_version(str(tmp_path)) == f"{tmp_path}/10"
     (tmp_path / "2" / exports.GRAPH_FILE).touch()
     assert exports.newest_version(str(tmp_path / "2")) == str(tmp_path / "2")
-    with pytest.raises(UserError, match="holds no export; make one with export_saved_model"):
+    with pytest.raises(UserError, match="holds no export; make one with official-bert export"):
         exports.newest_version(str(tmp_path / "none"))
 
 

@@ -72,7 +72,15 @@ def test_questions_without_an_answer_are_refused(
 
 
 def test_script_prints_candidates(model_dir: str):
-    command = [sys.executable, "-m", "fill_mask", f"--model_dir={model_dir}", "--top_k=2", "the [MASK] ran ."]
+    command = [
+        sys.executable,
+        "-m",
+        "official_bert_cli",
+        "fill-mask",
+        f"--model_dir={model_dir}",
+        "--top_k=2",
+        "the [MASK] ran .",
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -96,7 +104,7 @@ def test_folders_that_lack_something_say_what(model_dir: str, tmp_path: pathlib.
     (folder / "vocab.txt").write_text(vocab)
     (folder / "checksums.json").unlink()
     (folder / "vocab.txt").rename(folder / "kept.txt")
-    with pytest.raises(UserError, match="has no vocabulary; pass --vocab_file to run_pretraining"):
+    with pytest.raises(UserError, match="has no vocabulary; pass --vocab_file to official-bert pretrain"):
         loading.load_pretraining_model(model_dir)
     (folder / "kept.txt").rename(folder / "vocab.txt")
     (folder / "tokenizer_config.json").write_text("{")

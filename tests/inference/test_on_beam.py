@@ -249,7 +249,7 @@ def test_two_processes_give_the_answers_of_one(export_dir: str, tmp_path: pathli
     monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 16)  # as in the process that is started
     write_texts(tmp_path, TEXTS * 4)
     arguments = [
-        sys.executable, "-m", "batch_predict", f"--export_dir={export_dir}", "--batch_size=2",
+        sys.executable, "-m", "official_bert_cli", "predict", f"--export_dir={export_dir}", "--batch_size=2",
         f"--input_file={tmp_path}/part*.jsonl", f"--output_file={tmp_path}/out.jsonl", "--beam", "--num_shards=3",
         "--", "--direct_running_mode=multi_processing", "--direct_num_workers=2",
     ]  # fmt: skip

@@ -35,8 +35,9 @@ LOAD = """
 import importlib.util, official_bert
 loaded = official_bert.load("model")
 assert loaded.tokenizer.tokenize("the cat") == ["the", "cat"]
-assert importlib.util.find_spec("run_pretraining") and importlib.util.find_spec("run_finetuning")
-for name in ("serve", "fill_mask", "extract_features", "convert_checkpoint", "export_saved_model", "configs", "tests"):
+for name in ("run_pretraining", "run_finetuning", "extract_features", "data_gen.create_pretraining_data"):
+    assert importlib.util.find_spec(name), f"{name} is not installed"
+for name in ("configs", "tests", "benchmarks", "reproduce", "tpu_check"):
     assert importlib.util.find_spec(name) is None, f"{name} is installed as a module"
 """
 

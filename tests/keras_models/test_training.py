@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from official_bert.tasks.sequences import TextExample
 
 import official_bert
 from official_bert.errors import UserError
@@ -18,7 +19,6 @@ from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.tasks import sequences
-from official_bert.tasks.sequences import TextExample
 from tests.conftest import ROOT, WORDS
 from tests.processes import run_marked_tests
 
@@ -223,7 +223,7 @@ def test_the_command_and_fit_give_the_same_weights_for_a_seed(config, vocab_file
     (tmp_path / "train.csv").write_text("text,label\n" + rows)
     done = subprocess.run(
         [
-            sys.executable, "-m", "run_finetuning", "--task=table", f"--train_file={tmp_path}/train.csv",
+            sys.executable, "-m", "official_bert_cli", "finetune", "--task=table", f"--train_file={tmp_path}/train.csv",
             f"--init={tmp_path}/bert_config.json", f"--vocab_file={vocab_file}", f"--output_dir={tmp_path}/run",
             "--do_train", "--num_train_epochs=2", "--train_batch_size=8", "--random_seed=5", "--max_seq_length=32",
         ],

@@ -493,13 +493,13 @@ def test_records_without_masks_are_recognised_by_their_manifest(
     config_file: str,  # noqa: F811
     tmp_path: pathlib.Path,
 ):
-    from data_gen import pipeline
+    from data_gen.pipelines import one_machine
 
     text = tmp_path / "text.txt"
     rng = random.Random(3)
     words = [word for word in WORDS[57:] if word.isalpha()]
     text.write_text("\n".join(" ".join(rng.choices(words, k=6)) for _ in range(400)))
-    pipeline.create_pretraining_data(
+    one_machine.create_pretraining_data(
         RecordOptions(
             input_file=[str(text)], output_file=[str(tmp_path / "plain.tfrecord")], vocab_file=vocab_file,
             max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS, masking="dynamic", dupe_factor=1,
@@ -543,7 +543,8 @@ def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(
 
     def command(folder: str) -> list[str]:
         return [
-            sys.executable, "-m", "run_pretraining", "--do_train", f"--input_file={','.join(record_files)}",
+            sys.executable, "-m", "official_bert_cli", "pretrain", "--do_train",
+            f"--input_file={','.join(record_files)}",
             f"--bert_config_file={tmp_path}/config.json", f"--output_dir={tmp_path / folder}",
             f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8",
             "--num_train_steps=600", "--num_warmup_steps=20", "--save_checkpoints_steps=20", "--log_steps=10",

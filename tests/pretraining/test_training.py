@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from official_bert.finetuning.initial_model import read_initial_model
 
 from official_bert.checkpoints import initial_weights
 from official_bert.checkpoints.loading import load_pretraining_model
 from official_bert.data import manifest, record_codec, record_schema
 from official_bert.data.input_pipeline import training_batches
 from official_bert.errors import UserError
-from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.modeling.compiled_blocks import FactoredLogits
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
@@ -262,7 +262,7 @@ def test_two_workers_equal_one(
     """A real launch of two processes, by the command, stopped by a signal to one, by its loss, and taken up again."""
     (tmp_path / "config.json").write_text(without_dropout(tiny_config).to_json())
     command = [
-        sys.executable, "-m", "run_pretraining", f"--input_file={','.join(record_files)}", "--do_train",
+        sys.executable, "-m", "official_bert_cli", "pretrain", f"--input_file={','.join(record_files)}", "--do_train",
         f"--bert_config_file={tmp_path}/config.json", f"--max_seq_length={LENGTH}", f"--vocab_file={vocab_file}",
         f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8", "--log_steps=2", "--learning_rate=1e-3",
         "--num_warmup_steps=2",
@@ -447,7 +447,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(
 
 def test_sigterm_saves_and_the_same_command_goes_on(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
     command = [
-        sys.executable, "-m", "run_pretraining", f"--input_file={','.join(record_files)}", "--do_train",
+        sys.executable, "-m", "official_bert_cli", "pretrain", f"--input_file={','.join(record_files)}", "--do_train",
         f"--bert_config_file={config_file}", f"--output_dir={tmp_path}/run", f"--max_seq_length={LENGTH}",
         f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8", "--num_train_steps=100000", "--log_steps=5",
     ]  # fmt: skip

@@ -14,16 +14,11 @@ import pytest
 from official_bert.errors import UserError
 from official_bert.pretraining.curves import read_curves
 from official_bert.utils.training_log import line_of
+from official_bert_cli import load
 from reproduce import __main__, runs
 from reproduce.page import difference, orders, page
 from reproduce.runs import Experiment, Options, Run, perform
 from reproduce.tables import COLUMNS, PERPLEXITY, SCALES, TABLES
-from tests.test_structure import COMMANDS_BY_SCRIPT
-
-SCRIPTS = {
-    "learn-vocabulary": "data_gen.learn_vocabulary", "make-records": "data_gen.create_pretraining_data",
-    "pretrain": "run_pretraining", "finetune": "run_finetuning",
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -49,7 +44,7 @@ def test_every_run_is_a_command_and_has_a_folder_of_its_own(table: str, scale: s
     assert len({run.folder for run in all_runs}) == len({run.line() for run in all_runs}) == len(all_runs)
     made: set[str] = set()
     for run in all_runs:
-        COMMANDS_BY_SCRIPT[SCRIPTS[run.command]].parse(shlex.split(run.line())[2:])
+        load(run.command).parse(shlex.split(run.line())[2:])
         needs = {
             "pretrain": [
                 str(pathlib.Path(str(run.flags.get(name, ""))).parent) for name in ("input_file", "vocab_file")

@@ -540,6 +540,7 @@ def test_a_taken_port_is_refused(exports: pathlib.Path):
         command = [
             sys.executable,
             "-m",
+            "official_bert_cli",
             "serve",
             f"--model=size={exports / 'size'}",
             f"--port={taken.getsockname()[1]}",
@@ -551,7 +552,7 @@ def test_a_taken_port_is_refused(exports: pathlib.Path):
 
 
 def test_sigterm_answers_what_is_under_way_and_ends(exports: pathlib.Path):
-    command = [sys.executable, "-m", "serve", f"--model=size={exports / 'size'}", "--port=0"]
+    command = [sys.executable, "-m", "official_bert_cli", "serve", f"--model=size={exports / 'size'}", "--port=0"]
     # Without TensorFlow's own remarks, which a user does not get either.
     quiet = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     with (

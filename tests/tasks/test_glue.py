@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from official_bert.tasks.sequences import TextExample
 
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
 from official_bert.tasks import glue, scores, sequences
 from official_bert.tasks.options import GLUE, GlueOptions
-from official_bert.tasks.sequences import TextExample
 from official_bert.tokenization import pairs
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from official_bert.tasks.sequences import TextExample
 
 from official_bert.errors import UserError
 from official_bert.tasks import tabular
 from official_bert.tasks.options import TableOptions
-from official_bert.tasks.sequences import TextExample
 from official_bert.utils import tables
 from official_bert.utils.bad_rows import BadRows
 from tests.tasks.bad_rows import KeptRows

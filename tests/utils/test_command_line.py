@@ -1,6 +1,5 @@
 import dataclasses
 import errno
-import importlib
 import os
 import pathlib
 import shlex
@@ -10,9 +9,9 @@ import sys
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.main import COMMANDS
 from official_bert.utils.command_line import Command, Variant, exit_codes
 from official_bert.utils.flags import DATA, option
+from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
 
 # Flags are read, and --help and mistakes answered, before any of these is imported.
@@ -50,7 +49,7 @@ class TagOptions:
 
 
 def command(**changes: object) -> Command:
-    settings: dict[str, object] = {"script": "script", "summary": "Does it.", "main": print, "options": (Options,)}
+    settings: dict[str, object] = {"program": "program", "summary": "Does it.", "main": print, "options": (Options,)}
     return Command(**{**settings, **changes})  # type: ignore[arg-type]
 
 
@@ -124,7 +123,7 @@ def test_a_name_that_is_not_utf8_is_refused():
 def test_what_the_terminal_cannot_show_is_escaped():
     code = """
 from official_bert.utils.command_line import Command
-Command(script="script", summary="It.", main=lambda: print("\u4e2d"), options=(), tensorflow=False).run([])
+Command(program="program", summary="It.", main=lambda: print("\u4e2d"), options=(), tensorflow=False).run([])
 """
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
@@ -182,7 +181,7 @@ def test_the_choosers_value_may_be_in_capitals():
 
 
 def test_help_shows_groups_defaults_choices_and_examples():
-    text = command(examples=("--needed=x", "--needed=y")).help("program")
+    text = command(examples=("--needed=x", "--needed=y")).help()
     assert text.index("Does it.") < text.index("\ndata:\n  --needed=TEXT,...  (required)") < text.index("\nflags:\n")
     for part in ("--sizes=TEXT,...  (default: tiny,base)", "--from=x|y  (default: x)", "--rate=X  (default: 5e-05)",
                  "--[no]is_cased  (default: false)", "--number=N\n      A number."):  # fmt: skip
@@ -191,19 +190,13 @@ def test_help_shows_groups_defaults_choices_and_examples():
 
 
 def test_help_shows_the_flags_of_the_variant_that_is_chosen():
-    text = TASKS.help("program")
+    text = TASKS.help()
     assert "squad, glue, tagging, swag" in text
     assert "--stride" not in text
     assert "--length=N\n" in text
-    text = TASKS.help("program", ["--task=squad", "--help"])
+    text = TASKS.help(["--task=squad", "--help"])
     assert "--task=squad:\n  --stride=N  (default: 128)" in text
     assert "--length=N  (default: 384)" in text
-
-
-def load(name: str) -> Command:
-    module, attribute = COMMANDS[name]
-    found: Command = getattr(importlib.import_module(module), attribute)
-    return found
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -215,32 +208,30 @@ def test_the_examples_of_each_command_are_right(name: str):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_lists_its_flags_and_has_a_script(name: str):
+def test_each_command_knows_its_name_and_lists_its_flags(name: str):
     found = load(name)
-    text = found.help("program")
+    text = found.help()
     for options in found.options:
         for field in (each for each in dataclasses.fields(options) if "help" in each.metadata):
             flag = field.name.removesuffix("_")  # from_, since from is a word of Python's
             assert f"  --{flag}=" in text or f"  --[no]{flag}" in text, flag
-    script = ROOT / (found.script.replace(".", "/") + ".py")
-    assert f'run_command("{name}")' in script.read_text(encoding="utf-8")
+    assert f"usage: official-bert {name} --flag=value" in text
 
 
 def test_flags_are_read_before_anything_heavy_is_imported():
     code = f"""
-import importlib, sys
-from official_bert.main import COMMANDS
+import sys
+from official_bert_cli import COMMANDS, load
 from official_bert.errors import UserError
-for module, attribute in COMMANDS.values():
-    command = getattr(importlib.import_module(module), attribute)
-    command.help("program")
+for command in map(load, COMMANDS):
+    command.help()
     for arguments in ([], ["--no_such_flag"]):
         try:
             command.parse(arguments)
         except UserError:
             pass
         else:
-            raise AssertionError(command.script)
+            raise AssertionError(command.program)
 print([name for name in {HEAVY} if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -255,13 +246,22 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_help_and_mistakes_have_their_exit_codes():
-    done = run("run_pretraining", "--help")
+    done = run("official_bert_cli", "pretrain", "--help")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Pre-trains BERT")
     assert done.stderr == ""
-    done = run("run_pretraining", "--lerning_rate=1")
+    done = run("official_bert_cli", "pretrain", "--lerning_rate=1")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "error: unknown flag --lerning_rate; did you mean --learning_rate?\n"
+
+
+@pytest.mark.parametrize(
+    "script", ["run_pretraining", "run_finetuning", "extract_features", "data_gen.create_pretraining_data"]
+)
+def test_scripts_of_the_originals_names_show_the_name_that_was_typed(script: str):
+    done = run(script, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"usage: python -m {script} --flag=value" in done.stdout
 
 
 def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path: pathlib.Path):
@@ -278,7 +278,7 @@ sys.meta_path.insert(0, Interrupt())
 """,
         encoding="utf-8",
     )
-    done = run("serve", "--model=a=b", PYTHONPATH=str(tmp_path))
+    done = run("official_bert_cli", "serve", "--model=a=b", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 

@@ -1,7 +1,9 @@
 import pathlib
 
+import fsspec
 import pytest
 
+from data_gen.text.formats import read_documents
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -45,3 +47,15 @@ def test_a_file_whose_name_is_not_utf8_is_named_and_refused(tmp_path: pathlib.Pa
     (tmp_path / "byte\udcff").touch()
     with pytest.raises(UserError, match=r"--input_file: the name '.*byte\\udcff' holds the byte 0xff, which is not"):
         files.expand([f"{tmp_path}/*"], "input_file")
+
+
+def test_patterns_of_remote_files_are_expanded_through_fsspec():
+    for name in ("b.txt", "a.txt"):
+        with fsspec.open(f"memory://patterns/{name}", "wb") as writer:
+            writer.write(b"One.\n")
+    found = files.expand(["memory://patterns/*.txt"], "input_file")
+    assert [path.rsplit("/")[-1] for path in found] == ["a.txt", "b.txt"]
+    assert [files.size(path) for path in found] == [5, 5]
+    assert list(read_documents(found[0])) == [["One."]]
+    with pytest.raises(UserError, match=r"no file matches 'memory://patterns/\*.json'"):
+        files.expand(["memory://patterns/*.json"], "input_file")

@@ -19,3 +19,12 @@ def test_short_waiting_prints_nothing(capsys):
     with progress.waiting("compiling"):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_progress_tells_small_amounts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("official_bert.utils.progress._SECONDS_BETWEEN_LINES", -1.0)
+    progress.Progress("tokenizing", 0.84, "MB").update(0.0521)
+    progress.Progress("making instances", 12_345, "blocks").update(7)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("tokenizing: 0.052 of 0.84 MB (6 %), ")
+    assert lines[1].startswith("making instances: 7 of 12,345 blocks (0 %), ")

@@ -1,0 +1,80 @@
+"""Shows TFRecord files readably, with statistics."""
+
+import textwrap
+
+from data_gen.inspection import batches, report
+from data_gen.inspection.samples import Sample, read_sample
+from data_gen.inspection.statistics import Statistics
+from data_gen.options import InspectionOptions
+from official_bert.data import manifest
+from official_bert.data.sentence_objectives import objective_of
+from official_bert.errors import UserError
+from official_bert.tokenization import exact
+from official_bert.utils import files
+
+_COLUMNS = 100
+_MOST_PREDICTED = 20
+
+
+def inspect(options: InspectionOptions) -> None:
+    """Prints the first records and statistics of all, and writes the report.
+
+    Raises:
+        UserError: the vocabulary is not that of the records, or a record is bad; it is named.
+    """
+    paths = files.expand(options.input_file, "input_file")
+    vocab = exact.load_vocab(options.vocab_file)
+    exact.check_special_tokens(vocab, options.vocab_file)
+    if options.report:
+        files.refuse_overwriting(options.report, "report", [*paths, options.vocab_file])
+        report.check_matplotlib()
+        files.check_writable(options.report)
+    schema = batches.schema_of(paths, max(vocab.values()) + 1)
+    statistics = Statistics(schema, vocab)
+    progress = batches.ReadingProgress("reading", sum(map(files.size, paths)))
+    samples: list[Sample] = []
+    for path in paths:
+        number = 0
+        objective = _objective(path)
+        for batch in batches.read_batches(path, schema, progress.advance):
+            for row in range(min(len(batch["input_ids"]), options.num_records - len(samples))):
+                name = f"{path}, record {number + row} (from 0)"
+                samples.append(read_sample(batch, row, vocab, name, objective))
+                print(_readable(samples[-1]), end="\n\n")
+            number += len(batch["input_ids"])
+            statistics.add(batch)
+    if options.report:
+        page = report.page(", ".join(options.input_file), samples, statistics, _MOST_PREDICTED)
+        files.write_text(options.report, page)
+    print("\n".join(f"{name:<17} {value}" for name, value in statistics.summary()))
+    for histogram in statistics.histograms():
+        print(f"\n{histogram}")
+    if statistics.predictions:
+        print("\nMost predicted tokens")
+        for token, count in statistics.most_predicted(_MOST_PREDICTED):
+            print(f"  {count:>13,} {100 * count / statistics.predictions:5.1f} %  {token}")
+    if options.report:
+        print(f"\nwritten to {options.report}")
+
+
+def _objective(path: str) -> str:
+    try:
+        described = manifest.of_files([path])
+    except UserError:  # the file is not the manifest's: it is shown as it is
+        described = {}
+    return objective_of(described[path][0].source["flags"] if path in described else {})
+
+
+def _readable(sample: Sample) -> str:
+    lines = [sample.name, *(f"  {line}" for line in sample.properties)]
+    for name, tokens in sample.segments:
+        words = [f"{token}{{{original}}}" if original is not None else token for token, original in tokens]
+        lines += textwrap.wrap(
+            " ".join(words),
+            _COLUMNS,
+            initial_indent=f"  {name}: ",
+            subsequent_indent=" " * 5,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)

@@ -1,0 +1,136 @@
+"""Records and their statistics as an HTML page that needs nothing else, readable on a phone."""
+
+import html
+import io
+from typing import Any
+
+import numpy as np
+
+from data_gen.inspection.samples import Sample, Token
+from data_gen.inspection.statistics import Histogram, Statistics
+from official_bert.errors import UserError
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 46rem; margin: auto;
+  padding: 1rem; overflow-wrap: break-word; }
+h1 { font-size: 1.5rem; }
+h2 { font-size: 1.2rem; margin-top: 2rem; }
+table { border-collapse: collapse; }
+th, td { text-align: left; vertical-align: top; padding: 0.1rem 1rem 0.1rem 0; font-weight: normal;
+  white-space: pre-wrap; }
+th { white-space: pre; }
+th, .properties { color: #555; }
+td.count { text-align: right; font-variant-numeric: tabular-nums; }
+svg { max-width: 100%; height: auto; }
+.segment { border-left: 3px solid #1f77b4; padding-left: 0.6rem; line-height: 2; }
+.segment + .segment { border-color: #ff7f0e; }
+.special { color: #999; }
+ruby { ruby-position: over; white-space: nowrap; background: #ffe9a8; padding: 0 0.2rem; border-radius: 0.2rem; }
+rt { font-size: 0.7em; }
+ruby.kept { background: #cdebc5; }
+ruby.random { background: #f8cfc9; }
+.bar { background: #1f77b4; height: 0.8rem; min-width: 1px; }
+"""
+
+_SPECIAL = ("[CLS]", "[SEP]")
+_BOTTOM = 0.5  # of a logarithmic axis, so that a single record shows
+
+
+def check_matplotlib() -> None:
+    """Raises a UserError where there is no matplotlib, which draws the plots."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UserError("--report needs matplotlib, which is not installed; pip install matplotlib") from error
+
+
+def page(title: str, samples: list[Sample], statistics: Statistics, most_predicted: int) -> str:
+    """Returns the page's text.
+
+    Args:
+        title: what was inspected.
+        samples: records to show.
+        statistics: of all records.
+        most_predicted: how many of the tokens that are most often predicted to show.
+    """
+    summary = "".join(
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>\n" for name, value in statistics.summary()
+    )
+    parts = [f"<h1>Records of {html.escape(title)}</h1>", f"<table>\n{summary}</table>"]
+    if samples:
+        parts.append("<h2>The first records</h2>")
+        if statistics.masked:
+            parts.append(
+                "<p>To be predicted, with the original above: <ruby>[MASK]<rt>hidden</rt></ruby> "
+                '<ruby class="kept">kept<rt>kept</rt></ruby> <ruby class="random">random<rt>replaced</rt></ruby></p>'
+            )
+    parts += map(_sample, samples)
+    parts += [f"<h2>{html.escape(each.title)}</h2>\n{_plot(each)}" for each in statistics.histograms()]
+    if statistics.predictions:
+        parts.append(_most_predicted(statistics, most_predicted))
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>Records of {html.escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _sample(sample: Sample) -> str:
+    properties = "<br>\n".join(map(html.escape, [sample.name, *sample.properties]))
+    segments = "\n".join(
+        f'<p class="segment" dir="auto">{" ".join(map(_token, tokens))}</p>' for _, tokens in sample.segments
+    )
+    return f'<p class="properties">{properties}</p>\n{segments}'
+
+
+def _token(token: Token) -> str:
+    shown, original = token
+    text = html.escape(shown)
+    if original is None:
+        return f'<span class="special">{text}</span>' if shown in _SPECIAL else text
+    kind = "kept" if shown == original else "hidden" if shown == "[MASK]" else "random"
+    return f'<ruby class="{kind}">{text}<rt>{html.escape(original)}</rt></ruby>'
+
+
+def _most_predicted(statistics: Statistics, count: int) -> str:
+    tokens = statistics.most_predicted(count)
+    rows = "".join(
+        f'<tr><th>{html.escape(token)}</th><td class="count">{number:,}</td>'
+        f'<td class="count">{100 * number / statistics.predictions:.1f} %</td>'
+        f'<td><div class="bar" style="width: {8 * number / max(1, tokens[0][1]):.2f}rem"></div></td></tr>\n'
+        for token, number in tokens
+    )
+    return f"<h2>Most predicted tokens</h2>\n<table>\n{rows}</table>"
+
+
+def _plot(histogram: Histogram) -> str:
+    """The histogram as an SVG element."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    numbers = histogram.range()
+    heights = histogram.counts[numbers.start : numbers.stop]
+    # As wide as a phone, in points: the labels then keep their size there.
+    figure = Figure(figsize=(5, 2.6), layout="constrained")
+    axes: Any = figure.add_subplot()
+    axes.set_xlabel(histogram.numbers)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(axis="y", alpha=0.3)
+    if histogram.out_of is not None:
+        heights = 100 * heights / np.maximum(1, histogram.out_of[numbers.start : numbers.stop])
+        axes.yaxis.set_major_formatter(PercentFormatter())
+    else:
+        axes.set_ylabel("records (logarithmic)")
+        axes.set_yscale("log")
+        axes.set_ylim(_BOTTOM, 2 * max(1, heights.max(initial=0)))
+    edges = np.arange(numbers.start, numbers.stop + 1) - 0.5
+    axes.stairs(heights, edges, fill=True, baseline=0 if histogram.out_of is not None else _BOTTOM)
+    picture = io.StringIO()
+    # Text stays text; the same records give the same page.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": histogram.title}):
+        figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None})
+    svg = picture.getvalue()
+    return svg[svg.index("<svg") :]

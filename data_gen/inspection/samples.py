@@ -1,0 +1,70 @@
+"""A pre-training record as a person reads it."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from data_gen.inspection import batches
+from data_gen.inspection.batches import Batch, token_name
+from official_bert.data.sentence_objectives import LABELS, NEXT_SENTENCE, NONE, SENTENCE_ORDER
+from official_bert.tokenization import exact
+
+# The token in the record, and the original token if it is to be predicted.
+Token = tuple[str, str | None]
+
+_LABEL_NAMES = {NEXT_SENTENCE: "next sentence", SENTENCE_ORDER: "sentence order", NONE: "label of the segments"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A record in words.
+
+    Attributes:
+        name: which record it is.
+        properties: the label, the length and the predictions, a line each.
+        segments: the tokens of "a" and of "b", [CLS] and [SEP] included.
+    """
+
+    name: str
+    properties: list[str]
+    segments: list[tuple[str, list[Token]]]
+
+
+def read_sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str, objective: str = NEXT_SENTENCE) -> Sample:
+    """Returns a record of a batch in words.
+
+    Args:
+        batch: features by name, [B, *shape], with values within the schema's limits.
+        row: of the record.
+        vocab: token to id.
+        name: which record it is.
+        objective: what the label is about, one of SENTENCE_OBJECTIVES.
+    """
+    one = {feature: values[row : row + 1] for feature, values in batch.items()}
+    tokens = {number: token for token, number in vocab.items()}
+    length, first = int(batches.text_lengths(one)[0]), int(batches.first_lengths(one)[0])
+    originals: dict[int, int] = {}
+    if "masked_lm_positions" in one:
+        used = one["masked_lm_weights"] > 0
+        positions, labels = one["masked_lm_positions"][used], one["masked_lm_ids"][used]
+        originals = dict(zip(positions.tolist(), labels.tolist(), strict=True))
+    ids = one["input_ids"][0]
+    text: list[Token] = [
+        (token_name(tokens, ids[position]), token_name(tokens, originals[position]) if position in originals else None)
+        for position in range(length)
+    ]
+    label = int(one["next_sentence_labels"][0, 0])
+    properties = [
+        f"{_LABEL_NAMES[objective]}: {LABELS[objective][label]} ({label})",
+        f"{length} tokens, {len(ids) - length} positions of padding",
+        _predictions(ids, originals, vocab) if "masked_lm_positions" in one else "not masked: that happens in training",
+    ]
+    segments = [("a", text[:first]), ("b", text[first:])]
+    return Sample(name, properties, segments[:1] if objective == NONE else segments)
+
+
+def _predictions(ids: np.ndarray, originals: dict[int, int], vocab: Mapping[str, int]) -> str:
+    hidden = sum(ids[position] == vocab[exact.MASK] for position in originals)
+    kept = sum(ids[position] == original for position, original in originals.items())
+    return f"{len(originals)} to be predicted: {hidden} [MASK], {kept} kept, {len(originals) - hidden - kept} random"

@@ -1,0 +1,96 @@
+"""The rules that every pre-training record obeys, checked on batches of records.
+
+B batch, L sequence length, P predictions
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from data_gen.inspection import batches
+from data_gen.inspection.batches import Batch
+from official_bert.tokenization import exact
+
+# Where a rule is violated, [B, n] bool; the values, [B, n]; a message with {at} for the column, {value} for the value.
+_Check = tuple[np.ndarray, np.ndarray, str]
+
+
+def first_violation(batch: Batch, vocab: Mapping[str, int] | None, one_segment: bool = False) -> tuple[int, str] | None:
+    """Returns the row of the first record that violates a rule, and a message that says how; or None.
+
+    Args:
+        batch: features by name, [B, *shape], with values within the schema's limits.
+        vocab: token to id, or None: then [CLS] and [SEP] are not checked.
+        one_segment: whether the records have one segment, with a [SEP] between documents, instead of two.
+    """
+    first: tuple[int, str] | None = None
+    for wrong, values, message in _checks(batch, vocab, one_segment):
+        rows = np.asarray(wrong.any(axis=1))
+        row = int(rows.argmax())
+        # Later checks assume the earlier ones, so a record is reported with the first rule that it violates.
+        if rows[row] and (first is None or row < first[0]):
+            at = int(wrong[row].argmax())
+            first = row, message.format(at=at, value=values[row, at])
+    return first
+
+
+def _checks(batch: Batch, vocab: Mapping[str, int] | None, one_segment: bool) -> Iterator[_Check]:
+    mask, segments = batch["input_mask"], batch["segment_ids"]
+    position = np.arange(mask.shape[1])
+    length = batches.text_lengths(batch)[:, None]  # [B, 1]
+    first = batches.first_lengths(batch)[:, None]
+    second = length - first
+    text = position < length  # [B, L]
+    yield mask != text, mask, "input_mask is {value} at position {at}; expected 1 for each token, then 0 for padding"
+    for name in ("input_ids", "segment_ids"):
+        wrong = ~text & (batch[name] != 0)
+        yield wrong, batch[name], name + " holds {value} at position {at}, which is padding; expected 0"
+    wrong = text & (segments != (position >= first))
+    yield wrong, segments, "segment_ids is {value} at position {at}; expected 0 for [CLS] a [SEP], then 1 for b [SEP]"
+    yield first < 3, first, "segment 0 has {value} tokens; expected 3 or more, [CLS] a [SEP]"
+    if one_segment:
+        yield second > 0, second, "segment 1 has {value} tokens; expected one segment, --sentence_objective=none"
+    else:
+        yield second < 2, second, "segment 1 has {value} tokens; expected 2 or more, b [SEP]"
+    if "masked_lm_positions" in batch:
+        yield from _checks_of_predictions(batch)
+    if vocab is not None:
+        yield from _checks_of_special_tokens(batch, vocab, one_segment)
+
+
+def _checks_of_predictions(batch: Batch) -> Iterator[_Check]:
+    positions, weights = batch["masked_lm_positions"], batch["masked_lm_weights"]
+    used = np.arange(weights.shape[1]) < (weights == 1).sum(axis=1)[:, None]  # [B, P]
+    message = "masked_lm_weights is {value} in slot {at}; expected 1 for each prediction, then 0"
+    yield weights != used, weights, message
+    for name in ("masked_lm_positions", "masked_lm_ids"):
+        wrong = ~used & (batch[name] != 0)
+        yield wrong, batch[name], name + " holds {value} in slot {at}, where the weight is 0; expected 0"
+    text = np.take_along_axis(batches.is_text(batch), positions, axis=1)
+    yield (
+        used & ~text,
+        positions,
+        "masked_lm_positions holds {value} in slot {at}: [CLS], [SEP] or padding; expected a token of text",
+    )
+    wrong = np.zeros_like(used)
+    wrong[:, 1:] = used[:, 1:] & (positions[:, 1:] <= positions[:, :-1])
+    yield (
+        wrong,
+        positions,
+        "masked_lm_positions holds {value} in slot {at}, not more than before; expected ascending positions",
+    )
+
+
+def _checks_of_special_tokens(batch: Batch, vocab: Mapping[str, int], one_segment: bool) -> Iterator[_Check]:
+    ids = batches.unmasked_ids(batch)
+    cls, sep = vocab[exact.CLS], vocab[exact.SEP]
+    text = batches.is_text(batch)
+    ends = ~text & (batch["input_mask"] == 1)
+    ends[:, 0] = False
+    yield ids[:, :1] != cls, ids, f"it begins with id {{value}}; expected [CLS], {cls}"
+    wrong = ends & (ids != sep)
+    yield wrong, ids, f"position {{at}}, the end of a segment, holds id {{value}}; expected [SEP], {sep}"
+    # Text may give [UNK]. Before masking it gives no other special token; masking may put any token anywhere.
+    for token in (exact.PAD, exact.CLS, exact.MASK) if one_segment else (exact.PAD, exact.CLS, exact.SEP, exact.MASK):
+        wrong = text & (ids == vocab[token])
+        yield wrong, ids, f"position {{at}}, of the text, holds {token} (before masking), which no text gives"

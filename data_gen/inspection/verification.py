@@ -1,0 +1,288 @@
+"""Checks record files against their manifest, vocabulary and model, and each record against the rules of records."""
+
+import dataclasses
+import glob
+import os
+from collections.abc import Callable, Mapping
+
+from data_gen.inspection import batches, validation
+from data_gen.options import VerificationOptions
+from official_bert.data import manifest, record_reader, record_schema
+from official_bert.data.manifest import Manifest, Shard
+from official_bert.data.sentence_objectives import NONE, objective_of
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.tokenization import exact
+from official_bert.utils import files
+
+
+@dataclasses.dataclass
+class Findings:
+    """The result of a verification.
+
+    Attributes:
+        files: record files read.
+        records: records in them, as far as they could be read.
+        problems: what is wrong, each with the file it is in.
+        checked: what was compared with what; all of it is right, except for the problems.
+        notes: what was not checked, and what would be needed for it.
+    """
+
+    files: int = 0
+    records: int = 0
+    problems: list[str] = dataclasses.field(default_factory=list)
+    checked: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class _FileSet:
+    """Files of one run: with their entries in the manifest at `manifest_file`, or files without a manifest."""
+
+    manifest_file: str | None
+    source: Manifest | None
+    entries: Mapping[str, Shard | None]
+
+
+def verify(options: VerificationOptions) -> Findings:
+    """Reads all the files and describes the first bad record of each.
+
+    Raises:
+        UserError: there is nothing to be checked, or a manifest, the vocabulary or the configuration cannot be read.
+    """
+    findings = Findings()
+    vocab, config = None, None
+    if options.vocab_file:
+        vocab = exact.load_vocab(options.vocab_file)
+        exact.check_special_tokens(vocab, options.vocab_file)
+    if options.bert_config_file:
+        config = BertConfig.from_json_file(options.bert_config_file)
+    if options.manifest:
+        sets = [_set_of_manifest(options.manifest, findings)]
+    else:
+        sets = _sets_of_files(files.expand(options.input_file, "input_file"), findings)
+    _check_model(options, vocab, config, findings)
+    size = sum(files.size(path) * (2 if shard else 1) for each in sets for path, shard in each.entries.items())
+    progress = batches.ReadingProgress("verifying", size)
+    for each in sets:
+        _check_set(each, options, vocab, config, progress.advance, findings)
+    return findings
+
+
+def _set_of_manifest(path: str, findings: Findings) -> _FileSet:
+    contents = Manifest.read(path)
+    listed = {os.path.join(os.path.dirname(path), shard.file): shard for shard in contents.shards}
+    for missing in (each for each in listed if not files.exists(each)):
+        findings.problems.append(f"{missing} is missing; {path} names it")
+    stem = glob.escape(path.removesuffix(manifest.manifest_path("")))
+    number = "[0-9]" * 5
+    for ending in dict.fromkeys(os.path.splitext(each)[1] for each in listed):
+        for left_over in [*files.glob(stem + ending), *files.glob(f"{stem}-{number}-of-{number}{ending}")]:
+            if left_over not in listed:
+                findings.problems.append(
+                    f"{left_over} is not named in {path}: left over from another run? Remove it, or a pattern may "
+                    "match it too"
+                )
+    return _FileSet(path, contents, {each: shard for each, shard in listed.items() if files.exists(each)})
+
+
+def _sets_of_files(paths: list[str], findings: Findings) -> list[_FileSet]:
+    # As os.path.join makes them of a folder and a manifest's names.
+    paths = list(map(files.normal, paths))
+    by_folder: dict[str, dict[str, None]] = {}
+    for path in paths:
+        by_folder.setdefault(os.path.dirname(path), {})[path] = None
+    sets = []
+    for folder, unlisted in by_folder.items():
+        described = _described_sets(folder, unlisted, findings)
+        sets += described
+        if not described:
+            findings.notes.append(f"no manifest in {folder or '.'} names the files, to compare them with")
+            sets.append(_FileSet(None, None, unlisted))
+            continue
+        findings.problems.extend(
+            f"{path} is not named in any manifest beside it, as other files are: left over from another run? Remove "
+            "it, or do not give it"
+            for path in unlisted
+        )
+    return sets
+
+
+def _described_sets(folder: str, unlisted: dict[str, None], findings: Findings) -> list[_FileSet]:
+    """The sets that the folder's manifests name, as far as they are in `unlisted`; they are removed from it."""
+    sets = []
+    for manifest_file in manifest.beside(folder):
+        contents = Manifest.read(manifest_file)
+        listed = {os.path.join(folder, shard.file): shard for shard in contents.shards}
+        requested = {path: shard for path, shard in listed.items() if path in unlisted}
+        if not requested:
+            continue
+        sets.append(_FileSet(manifest_file, contents, requested))
+        for path in requested:
+            del unlisted[path]
+        others = [path for path in listed if path not in requested]
+        findings.problems.extend(
+            f"{path} is missing; {manifest_file} names it" for path in others if not files.exists(path)
+        )
+        there = [path for path in others if files.exists(path)]
+        if there:
+            findings.notes.append(
+                f"not checked, since --input_file does not name them: {len(there)} more files of {manifest_file}, the "
+                f"first {there[0]}"
+            )
+    return sets
+
+
+def _check_model(
+    options: VerificationOptions, vocab: Mapping[str, int] | None, config: BertConfig | None, findings: Findings
+) -> None:
+    if vocab is None:
+        findings.notes.append("[CLS], [SEP] and which ids there are were not checked; give --vocab_file")
+    if config is None:
+        findings.notes.append("whether a model can read the records was not checked; give --bert_config_file")
+        return
+    if config.type_vocab_size < 2:
+        findings.problems.append(f"{options.bert_config_file} has type_vocab_size 1, but records have two segments")
+    if vocab is not None and _ids(vocab) > config.vocab_size:
+        findings.problems.append(
+            f"{options.vocab_file} has {_ids(vocab)} tokens, but {options.bert_config_file} has vocab_size "
+            f"{config.vocab_size}; they must belong together"
+        )
+    findings.checked.append(
+        f"vocab_size, max_position_embeddings and type_vocab_size of {options.bert_config_file} suffice"
+    )
+
+
+def _ids(vocab: Mapping[str, int]) -> int:
+    return max(vocab.values()) + 1
+
+
+def _check_set(
+    file_set: _FileSet,
+    options: VerificationOptions,
+    vocab: Mapping[str, int] | None,
+    config: BertConfig | None,
+    advance: Callable[[int], None],
+    findings: Findings,
+) -> None:
+    max_seq_length, max_predictions_per_seq = _lengths(file_set)
+    if file_set.source and options.vocab_file:
+        expected, actual = file_set.source.source.get("vocabulary"), manifest.sha256(options.vocab_file)
+        if actual != expected:
+            findings.problems.append(
+                f"{options.vocab_file} is not the vocabulary that the records were made with: its sha256 is {actual}, "
+                f"{file_set.manifest_file} says {expected}; the records were checked without it"
+            )
+            vocab = None
+    limits = [*([_ids(vocab)] if vocab else []), *([config.vocab_size] if config else [])]
+    if not file_set.entries:
+        return
+    try:
+        schema = batches.schema_of(
+            list(file_set.entries), min(limits, default=None), max_seq_length, max_predictions_per_seq
+        )
+    except UserError as error:
+        findings.problems.append(str(error))
+        return
+    (length,) = schema["input_ids"].shape
+    if config and length > config.max_position_embeddings:
+        findings.problems.append(
+            f"the records have {length} positions, but {options.bert_config_file} has max_position_embeddings "
+            f"{config.max_position_embeddings}"
+        )
+    read = 0
+    flags = file_set.source.source["flags"] if file_set.source else {}
+    one_segment = objective_of(flags) == NONE
+    for path, shard in file_set.entries.items():
+        count, problem = _check_file(path, shard, schema, vocab, one_segment, advance)
+        read += count
+        if problem:
+            findings.problems.append(problem)
+    findings.files += len(file_set.entries)
+    findings.records += read
+    findings.checked += _describe_checks(file_set, schema, read, vocab, limits)
+
+
+def _lengths(file_set: _FileSet) -> tuple[int | None, int | None]:
+    """The manifest's max_seq_length and max_predictions_per_seq, or None where there is no manifest."""
+    if file_set.source is None:
+        return None, None
+    try:
+        flags = file_set.source.source["flags"]
+        return int(flags["max_seq_length"]), int(flags["max_predictions_per_seq"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{file_set.manifest_file} does not tell the flags max_seq_length and max_predictions_per_seq; restore it "
+            "from a copy, or remove it to check the files without"
+        ) from error
+
+
+def _check_file(
+    path: str,
+    shard: Shard | None,
+    schema: record_schema.Schema,
+    vocab: Mapping[str, int] | None,
+    one_segment: bool,
+    advance: Callable[[int], None],
+) -> tuple[int, str | None]:
+    """Returns how many records could be read, and what is wrong with the file, if anything."""
+    count, problem = _check_records(path, schema, vocab, one_segment, advance)
+    if shard is None:
+        return count, problem
+    size = files.size(path)
+    if size != shard.bytes:
+        length = f"{path} has {size:,} bytes; the manifest says {shard.bytes:,}"
+        return count, f"{length}; {problem}" if problem else length
+    if problem:
+        return count, problem
+    if count != shard.records:
+        return count, f"{path} has {count:,} records; the manifest says {shard.records:,}"
+    digest = manifest.sha256(path, advance)
+    if digest != shard.sha256:
+        return count, (
+            f"{path}: all records are good, but they are not those of the manifest: sha256 {digest}, expected "
+            f"{shard.sha256}; {record_reader.REPAIR_HINT}"
+        )
+    return count, None
+
+
+def _check_records(
+    path: str,
+    schema: record_schema.Schema,
+    vocab: Mapping[str, int] | None,
+    one_segment: bool,
+    advance: Callable[[int], None],
+) -> tuple[int, str | None]:
+    count = 0
+    try:
+        for batch in batches.read_batches(path, schema, advance):
+            violation = validation.first_violation(batch, vocab, one_segment)
+            if violation:
+                row, words = violation
+                return count + row, f"{path}: record {count + row} (from 0): {words}"
+            count += len(batch["input_ids"])
+    except UserError as error:
+        return count, str(error)
+    return count, None
+
+
+def _describe_checks(
+    file_set: _FileSet, schema: record_schema.Schema, count: int, vocab: Mapping[str, int] | None, limits: list[int]
+) -> list[str]:
+    (length,) = schema["input_ids"].shape
+    masked = batches.has_predictions(schema)
+    about = "not masked: masking happens during training"
+    if masked:
+        about = f"up to {schema['masked_lm_positions'].shape[0]} predictions each"
+    rules = ["checksum, features and their sizes", "padding", "segments"]
+    if masked:
+        rules.append("predictions")
+    if vocab:
+        rules.append("[CLS] and [SEP]")
+    if limits:
+        rules.append(f"ids below {min(limits):,}")
+    checked = [f"{count:,} records of {length} positions, {about}: {', '.join(rules)}"]
+    if file_set.manifest_file:
+        hashes = "lengths, numbers of records and sha256" + (" and the vocabulary's" if vocab else "")
+        checked.append(f"{len(file_set.entries)} files: {hashes} as in {file_set.manifest_file}")
+    return checked

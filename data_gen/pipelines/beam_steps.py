@@ -1,0 +1,190 @@
+"""The steps of the Beam pipeline: what happens to an input file, a block and a shard."""
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+
+from data_gen.pipelines import preparation
+from data_gen.pipelines.beam_job import Job, copy_corpus, open_corpus, written_folder
+from data_gen.pipelines.run_plan import RunPlan, plan_run
+from data_gen.pipelines.shuffle import Layout
+from data_gen.pipelines.worker import ShardMaker
+from data_gen.text import formats, token_store
+from official_bert.data import manifest
+from official_bert.errors import UserError
+from official_bert.tokenization.caching import CachingTokenizer
+from official_bert.tokenization.exact import UNK, FullTokenizer, load_vocab
+from official_bert.utils import files
+
+# A bucket's rows of a block: number of the bucket, number of the block among those of all passes, the rows' bytes.
+Slice = tuple[int, int, bytes]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A tokenized input file.
+
+    Attributes:
+        number: of the file among all.
+        folder: of the part.
+        format: the text's.
+        sha256: of the file.
+    """
+
+    number: int
+    folder: str
+    format: str
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusPlan:
+    """What the tasks of all blocks and shards share.
+
+    Attributes:
+        run: the plan of blocks, shards and buckets.
+        corpus: the folder of the corpus.
+        source: for the manifest.
+        text: counts of the text.
+    """
+
+    run: RunPlan
+    corpus: str
+    source: dict[str, Any]
+    text: dict[str, int]
+
+
+class Tokenize(beam.DoFn):
+    """A number and an input file to a part."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def setup(self) -> None:
+        options = self._job.options
+        self._tokenizer = CachingTokenizer(FullTokenizer(options.vocab_file, options.do_lower_case))
+
+    def process(self, element: tuple[int, str]) -> Iterator[Part]:
+        number, path = element
+        options = self._job.options
+        with self._job.reporting_errors():
+            format = options.input_format
+            if format == "auto":
+                format = formats.detect_format(path, options.language)
+            folder = self._job.new(f"part-{number:05}")
+            vocab = self._tokenizer.exact.vocab
+            with written_folder(folder) as local:
+                documents = formats.read_documents(
+                    path, format, options.language, options.json_field, options.drop_invalid_utf8
+                )
+                token_store.write_part(local, documents, self._tokenizer.encode, _id_dtype(vocab), vocab[UNK])
+            yield Part(number, folder, format, manifest.sha256(path))
+
+
+def _id_dtype(vocab: dict[str, int]) -> np.dtype:
+    return token_store.id_dtype(max(vocab.values()) + 1)
+
+
+def join_parts(_: None, job: Job, parts: Iterable[Part]) -> CorpusPlan:
+    """Joins the parts into the corpus and plans the rest."""
+    parts = sorted(parts, key=lambda part: part.number)
+    options = job.options
+    vocab = load_vocab(options.vocab_file)
+    with job.reporting_errors(), contextlib.ExitStack() as stack:
+        files.write_text(job.formats, "\n".join(part.format for part in parts))
+        folders = [part.folder for part in parts]
+        if files.is_remote(job.folder):
+            scratch = stack.enter_context(tempfile.TemporaryDirectory())
+            folders = [os.path.join(scratch, part.folder.rpartition("/")[2]) for part in parts]
+            for part, folder in zip(parts, folders, strict=True):
+                copy_corpus(part.folder, folder)
+        corpus = job.new("corpus")
+        source = manifest.source_of(
+            preparation.recorded_flags(options),
+            files.sha256(options.vocab_file),
+            job.inputs,
+            [part.sha256 for part in parts],
+        )
+        with written_folder(corpus) as local:
+            text = token_store.join_parts(local, folders)
+            if not text["tokens"]:
+                raise UserError("the input holds no text")
+            config = preparation.instance_config(options, vocab)
+            run = plan_run(options, config, options.vocab_file, local, _id_dtype(vocab))
+        return CorpusPlan(run, corpus, source, text)
+
+
+def block_tasks(plan: CorpusPlan) -> Iterator[tuple[int, int]]:
+    """Yields the pass and the block of each task."""
+    for number in range(plan.run.dupe_factor):
+        for block in range(len(plan.run.blocks)):
+            yield number, block
+
+
+def empty_slices(plan: CorpusPlan) -> Iterator[tuple[int, Slice]]:
+    for shard in range(len(plan.run.outputs)):
+        yield shard, (shard * plan.run.buckets_per_shard, 0, b"")
+
+
+class MakeInstances(beam.DoFn):
+    """A pass and a block to the block's instances, as slices by shard, and their statistics."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._corpus = ""
+
+    def process(self, element: tuple[int, int], plan: CorpusPlan) -> Iterator[Any]:
+        with self._job.reporting_errors():
+            if self._corpus != plan.corpus:
+                self._corpus, self._maker = plan.corpus, ShardMaker(plan.run)
+                self._store = open_corpus(plan.corpus, self._maker.layout.ids)
+            number, block = element
+            rows, statistics = self._maker.block(self._store, number, block)
+        yield beam.pvalue.TaggedOutput("statistics", statistics)
+        starts = self._maker.layout.bucket_starts(rows["key"])
+        block_number = number * len(plan.run.blocks) + block
+        for bucket in np.flatnonzero(np.diff(starts)).tolist():
+            content = rows[starts[bucket] : starts[bucket + 1]].tobytes()
+            yield bucket // plan.run.buckets_per_shard, (bucket, block_number, content)
+
+
+def write_shard(element: tuple[int, Iterable[Slice]], job: Job, plan: CorpusPlan) -> dict[str, Any]:
+    """Sorts a shard's instances and writes them; returns the shard's entry for the manifest."""
+    number, slices = element
+    maker = ShardMaker(plan.run)
+    with job.reporting_errors(), tempfile.TemporaryDirectory() as scratch:
+        for bucket, block_number, content in slices:
+            with open(os.path.join(scratch, f"rows-{bucket}"), "ab") as rows:
+                rows.write(content)
+            with open(os.path.join(scratch, f"blocks-{bucket}"), "ab") as blocks:
+                blocks.write(np.full(len(content) // maker.layout.row.itemsize, block_number, "<i8").data)
+        entry = maker.shard(number, (_sorted(scratch, bucket, maker.layout) for bucket in maker.buckets(number)))
+    return {"number": number, **entry}
+
+
+def _sorted(scratch: str, bucket: int, layout: Layout) -> np.ndarray:
+    """Returns a bucket's rows in the order of their keys; of equal ones, of the blocks."""
+    path = os.path.join(scratch, f"rows-{bucket}")
+    if not os.path.exists(path):
+        return np.empty(0, layout.row)
+    rows = np.fromfile(path, layout.row)
+    blocks = np.fromfile(os.path.join(scratch, f"blocks-{bucket}"), "<i8")
+    return rows[np.lexsort((blocks, rows["key"]))]
+
+
+def write_manifest(
+    _: None, job: Job, plan: CorpusPlan, shards: Iterable[dict[str, Any]], counts: dict[str, int]
+) -> None:
+    """Writes the manifest."""
+    shards = sorted(shards, key=lambda shard: shard["number"])
+    entries = [manifest.Shard(**{name: shard[name] for name in shard if name != "number"}) for shard in shards]
+    statistics = {f"text_{name}": value for name, value in plan.text.items()} | counts
+    with job.reporting_errors():
+        description = manifest.Manifest(plan.source, entries, statistics)
+        manifest.write(plan.run.outputs, job.options.stem, description)

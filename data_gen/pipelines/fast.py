@@ -1,0 +1,163 @@
+"""The fast algorithm from text to records: in little memory, on all cores, and resumable at any moment.
+
+1. Each part of an input file is tokenized into a part of a corpus on disk; the parts are joined.
+2. Each block of documents is made into instances, once for each pass, sorted by a random key.
+3. Each shard collects the instances of its range of keys from all blocks. The workers write it together, unless it is
+   compressed.
+
+Worker processes do the tasks of each step. The results are files in a working folder beside the records. Each file
+appears whole, and a task is done if its file exists. So a stopped run continues when the same command is run again, and
+ends with the same bytes.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from data_gen.options import RecordOptions
+from data_gen.pipelines import run_plan, shard_writing, worker
+from data_gen.pipelines.run_plan import TextPlan
+from data_gen.pipelines.summary import NO_INSTANCE
+from data_gen.pipelines.worker import TextError
+from data_gen.pipelines.worker_pool import WorkerPool
+from data_gen.rules.instances import InstanceConfig
+from data_gen.text import formats, token_store
+from data_gen.text.lines import FileState, check_unchanged
+from official_bert.data import manifest
+from official_bert.errors import UserError
+from official_bert.utils import files
+
+
+def create(
+    options: RecordOptions,
+    source: dict[str, Any],
+    text: TextPlan,
+    states: dict[str, FileState],
+    config: InstanceConfig,
+    vocab: str,
+) -> manifest.Manifest:
+    """Makes the records and their manifest.
+
+    Args:
+        options: the flags.
+        source: everything that decides the records' bytes, for the manifest.
+        text: what is to be tokenized.
+        states: the text files, and the states of theirs that the source describes.
+        config: of the instances.
+        vocab: the text of the vocabulary; its file may change meanwhile.
+
+    Raises:
+        UserError: the text is empty, cannot be read or changes meanwhile; the disk is full; or the working folder is
+            another run's.
+    """
+    with _write_errors_explained(options.work_folder):
+        if files.is_remote(options.stem):
+            raise UserError(f"{options.stem} is not on this machine; write the records to a local disk, then copy them")
+        folder = options.work_folder
+        _claim(folder, source)
+        vocab_file = os.path.join(folder, worker.VOCAB)
+        files.write_text(vocab_file, vocab)
+        files.write_text(os.path.join(folder, worker.TEXT), json.dumps(dataclasses.asdict(text)))
+        with WorkerPool(folder) as workers:
+            try:
+                corpus = _tokenize(options, text, states, workers)
+                if not corpus["tokens"]:
+                    raise TextError("the input holds no text")
+            except TextError:
+                # The text or the flags must change, and then the unfinished work would belong to another run.
+                shutil.rmtree(folder)
+                raise
+            corpus_folder = os.path.join(folder, worker.CORPUS)
+            plan = run_plan.plan_run(options, config, vocab_file, corpus_folder, np.dtype(text.ids))
+            files.write_text(os.path.join(folder, worker.PLAN), json.dumps(dataclasses.asdict(plan)))
+            for path in plan.outputs:
+                files.remove_unfinished(path)
+            blocks = [
+                {"block": [number, block]} for number in range(plan.dupe_factor) for block in range(len(plan.blocks))
+            ]
+            workers.grow(min(options.num_workers, len(blocks)))
+            counts = workers.do_all("making instances", blocks, "blocks")
+            if not any(each["instances"] for each in counts):
+                shutil.rmtree(folder)
+                raise UserError(NO_INSTANCE)
+            if plan.gzip or any(map(files.is_remote, plan.outputs)):  # files that are written from their beginning
+                shards = workers.do_all(
+                    "writing records", [{"shard": [number]} for number in range(len(plan.outputs))], "shards"
+                )
+            else:
+                shards = shard_writing.write_shards(plan, folder, workers, options.num_workers)
+        empty = sum(not shard["records"] for shard in shards)
+        if empty:
+            print(f"warning: {empty:,} of {len(shards):,} files are empty; give fewer", file=sys.stderr)
+        statistics = {f"text_{name}": value for name, value in corpus.items()}
+        statistics |= manifest.total(counts)
+        description = manifest.Manifest(source, [manifest.Shard(**shard) for shard in shards], statistics)
+        manifest.write(plan.outputs, options.stem, description)
+        shutil.rmtree(folder)
+        return description
+
+
+@contextlib.contextmanager
+def _write_errors_explained(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        failed, repair = ("write", "make room") if full else ("work", "correct that")
+        raise UserError(
+            f"cannot {failed} in {folder}: {error}; what is done is kept: {repair} and run the same command again to "
+            "go on"
+        ) from error
+
+
+def _claim(folder: str, source: dict[str, Any]) -> None:
+    """Makes the working folder, or takes up that of the same plan."""
+    path = os.path.join(folder, "source.json")
+    content = json.dumps(source, indent=1)
+    if os.path.exists(path):
+        if files.read_text(path) != content:
+            raise UserError(
+                f"{folder} holds the unfinished work of another run (other text, vocabulary or flags); run that "
+                "command again to finish it, or remove the folder"
+            )
+        print(f"going on with the unfinished work in {folder}")
+    else:
+        files.write_text(path, content)
+
+
+def _tokenize(
+    options: RecordOptions, text: TextPlan, states: dict[str, FileState], workers: WorkerPool
+) -> dict[str, int]:
+    """Tokenizes the text into a corpus in the working folder, and returns its numbers of tokens, documents, ..."""
+    folder = options.work_folder
+    whole = os.path.join(folder, worker.CORPUS)
+    parts: list[tuple[int, int]] = []
+    if not os.path.exists(os.path.join(whole, token_store.COMPLETE)):
+        sizes = [files.size(path) / 1e6 for path in text.inputs]
+        workers.grow(min(options.num_workers, len(text.inputs)))
+        descriptions = workers.do_all(
+            "looking at the text", [{"file": [number]} for number in range(len(text.inputs))], "files"
+        )
+        if text.input_format == "auto":
+            print(formats.describe_formats([each["format"] for each in descriptions]))
+        parts = [(number, part) for number, each in enumerate(descriptions) for part in range(len(each["ranges"]))]
+        workers.grow(min(options.num_workers, len(parts)))
+        amounts = [sizes[number] / len(descriptions[number]["ranges"]) for number, _ in parts]
+        workers.do_all("tokenizing", [{"part": list(each)} for each in parts], "MB", amounts)
+        try:
+            check_unchanged(states)
+        except UserError as error:
+            raise TextError(str(error)) from error
+    folders = [worker.part_folder(folder, *each) for each in parts]
+    totals = token_store.join_parts(whole, folders)
+    for each in folders:
+        shutil.rmtree(each, ignore_errors=True)
+    return totals

@@ -1,0 +1,37 @@
+"""From text files to TFRecord files on one machine: the whole of make-records, without its flags."""
+
+import hashlib
+
+from data_gen.options import RecordOptions
+from data_gen.pipelines import fast, outputs, preparation, reference
+from data_gen.pipelines.run_plan import TextPlan
+from data_gen.pipelines.summary import RecordSummary
+from data_gen.text import lines
+from official_bert.data import manifest
+
+
+def create_pretraining_data(options: RecordOptions) -> RecordSummary:
+    """Reads the text, makes the instances, writes the records and beside them a manifest.
+
+    The fast algorithm's records depend on text, vocabulary, flags and seed alone: not on the number of workers, and not
+    on whether a run was stopped and resumed. The reference algorithm holds everything in memory, as the original does;
+    for the same text, flags and seed its records equal those of the original script.
+
+    Raises:
+        UserError: something about the input, the vocabulary or the output is wrong.
+    """
+    paths, vocab, tokenizer = preparation.check_options(options)
+    with outputs.lock_outputs(options):
+        states = {path: lines.file_state(path) for path in paths}
+        vocab_hash = hashlib.sha256(vocab.encode()).hexdigest()
+        source = manifest.describe_source(preparation.recorded_flags(options), vocab_hash, paths)
+        completed = manifest.completed(source, outputs.manifest_files(options))
+        if completed:
+            print("these records are complete already")
+            return RecordSummary.of(completed.statistics)
+        config = preparation.instance_config(options, tokenizer.vocab)
+        if options.algorithm == "reference":
+            return reference.create(options, states, tokenizer, config, source)
+        text = TextPlan.of(options, paths, tokenizer.vocab)
+        description = fast.create(options, source, text, states, config, vocab)
+        return RecordSummary.of(description.statistics)

@@ -1,0 +1,134 @@
+"""A shuffle of all instances of a corpus in little memory.
+
+Each instance gets a random key of 64 bits. Each block of instances is sorted by key and spooled to disk. The range of
+keys is divided into buckets that fit into memory; each bucket is collected from all blocks, sorted and written out. So
+the instances end up in the order of their keys, whichever process makes which block: a uniform shuffle.
+"""
+
+import dataclasses
+import os
+
+import numpy as np
+
+from data_gen.rules.instances import InstanceConfig
+from data_gen.rules.random_numbers import Random
+from data_gen.rules.vectorized_instances import Instances
+from official_bert.data import record_schema
+from official_bert.utils import files
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How instances are laid out on disk.
+
+    Attributes:
+        max_seq_length: L.
+        max_predictions_per_seq: P.
+        ids: type of the ids.
+        buckets: into how many the range of keys is cut.
+    """
+
+    max_seq_length: int
+    max_predictions_per_seq: int
+    ids: np.dtype
+    buckets: int
+
+    @property
+    def row(self) -> np.dtype:
+        """An instance and its key."""
+        width, limit = self.max_seq_length, self.max_predictions_per_seq
+        return np.dtype(
+            [
+                ("key", "<u8"),
+                ("ids", self.ids, (width,)),
+                ("labels", self.ids, (limit,)),
+                ("positions", "<u2", (limit,)),
+                ("length", "<u2"),
+                ("first_length", "<u2"),
+                ("predictions", "<u2"),
+                ("is_random_next", "u1"),
+            ]
+        )
+
+    def bucket_starts(self, keys: np.ndarray) -> np.ndarray:
+        """Where each bucket begins among sorted keys, and the end: [buckets + 1]."""
+        firsts = [(2**64 * bucket) // self.buckets for bucket in range(self.buckets)]
+        return np.append(np.searchsorted(keys, np.array(firsts, np.uint64)), len(keys)).astype("<i8")
+
+
+def keyed(instances: Instances, random: Random) -> np.ndarray:
+    """Returns a block's instances in the layout of the disk, sorted by random keys."""
+    keys = random.raw(len(instances.length))
+    order = np.argsort(keys, kind="stable")
+    rows = rows_of(instances, order)
+    rows["key"] = keys[order]
+    return rows
+
+
+def spool(path: str, rows: np.ndarray, layout: Layout) -> None:
+    """Writes a block's rows, which are sorted by their keys; the file appears whole."""
+    starts = layout.bucket_starts(rows["key"])
+    with files.written_whole(path) as beside, open(beside, "wb") as writer:
+        writer.write(starts.data)
+        writer.write(rows.data)
+
+
+def rows_of(instances: Instances, which: np.ndarray | slice) -> np.ndarray:
+    """Returns some of the instances in the layout of the disk, with keys of 0."""
+    layout = Layout(instances.ids.shape[1], instances.labels.shape[1], instances.ids.dtype, 1)
+    rows = np.zeros(len(instances.length[which]), layout.row)
+    for name in layout.row.names or ():
+        if name != "key":
+            rows[name] = getattr(instances, name)[which]
+    return rows
+
+
+def collect(paths: list[str], bucket: int, layout: Layout) -> np.ndarray:
+    """Returns a bucket's rows from all spooled blocks, in the order of their keys (of equal ones, of the blocks)."""
+    parts = []
+    header = 8 * (layout.buckets + 1)
+    for path in paths:
+        number = os.open(path, os.O_RDONLY)
+        try:
+            first, last = np.frombuffer(os.pread(number, 16, 8 * bucket), "<i8").tolist()
+            size = layout.row.itemsize
+            parts.append(np.frombuffer(os.pread(number, (last - first) * size, header + first * size), layout.row))
+        finally:
+            os.close(number)
+    rows = np.concatenate(parts)
+    return rows[np.argsort(rows["key"], kind="stable")]
+
+
+def schema(config: InstanceConfig) -> dict[str, record_schema.Feature]:
+    """Returns what the records hold."""
+    if not config.max_predictions_per_seq:
+        return record_schema.unmasked_schema(config.max_seq_length)
+    return record_schema.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq)
+
+
+def features(rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the records' features (see record_schema.pretraining_schema); those of predictions may be empty."""
+    position = np.arange(rows["ids"].shape[1])[None, :]
+    mask = position < rows["length"][:, None]
+    slots = np.arange(rows["labels"].shape[1])[None, :]
+    return {
+        "input_ids": rows["ids"],
+        "input_mask": mask.astype(np.uint8),
+        "segment_ids": (mask & (position >= rows["first_length"][:, None])).astype(np.uint8),
+        "masked_lm_positions": rows["positions"],
+        "masked_lm_ids": rows["labels"],
+        "masked_lm_weights": (slots < rows["predictions"][:, None]).astype(np.float32),
+        "next_sentence_labels": rows["is_random_next"][:, None],
+    }
+
+
+def statistics(instances: Instances, config: InstanceConfig) -> dict[str, int]:
+    """Returns what Summary counts of instances."""
+    return {
+        "instances": len(instances.length),
+        "positions": len(instances.length) * config.max_seq_length,
+        "tokens": int(instances.length.sum()),
+        "maskable": int((instances.length - instances.special).sum()),
+        "predictions": int(instances.predictions.sum()),
+        "random_next": int(instances.is_random_next.sum()),
+    }

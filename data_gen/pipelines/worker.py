@@ -1,0 +1,249 @@
+"""A process that tokenizes text, makes blocks of instances and writes shards, without TensorFlow, in little memory.
+
+It reads a task per line from standard input and answers each with a line. The tasks are `{"file": [number]}`, which
+looks at an input file, `{"part": [number of the file, number of the part]}`, `{"block": [pass, block]}` and
+`{"shard": [number]}`. The result is a file that appears whole; a task whose result exists is not done again.
+
+Several workers write a shard together (see shard_writing.py) by `{"bucket": [number]}`, which encodes the records of a
+bucket and keeps them, and `{"write": [path, position]}`, which writes them into a file.
+"""
+
+import collections
+import contextlib
+import functools
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from data_gen.pipelines import shuffle, writer
+from data_gen.pipelines.run_plan import RunPlan, TextPlan
+from data_gen.rules import vectorized_instances
+from data_gen.rules.instances import InstanceConfig
+from data_gen.rules.masking import MaskingVocabulary
+from data_gen.rules.random_numbers import Random
+from data_gen.text import formats, token_store
+from data_gen.text.token_store import TokenStore
+from official_bert.data import record_codec
+from official_bert.data.manifest import sha256
+from official_bert.errors import UserError
+from official_bert.tokenization.caching import CachingTokenizer
+from official_bert.tokenization.exact import UNK, FullTokenizer, load_vocab
+from official_bert.utils import files
+
+_RECORDS_AT_ONCE = 2000
+
+# Text is tokenized in parts of about so many bytes, so that several processes share a large file.
+_PART_BYTES = 2 << 20
+
+_MOST_PLAN_BYTES = 4 << 30  # a plan names each text file, block and shard
+
+CORPUS, VOCAB, TEXT, PLAN = "corpus", "vocab.txt", "text.json", "run.json"
+
+
+_Steps = dict[str, Callable[..., dict[str, Any]]]
+
+
+class ShardMaker:
+    """Makes a run's blocks and shards; where the instances are kept in between is the caller's concern.
+
+    Args:
+        plan: of the run.
+
+    Attributes:
+        layout: of the instances.
+    """
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+        self._config = InstanceConfig(vocabulary=MaskingVocabulary.of(load_vocab(plan.vocab_file)), **plan.config)
+        buckets = plan.buckets_per_shard * len(plan.outputs)
+        self.layout = shuffle.Layout(
+            self._config.max_seq_length, self._config.max_predictions_per_seq, np.dtype(plan.ids), buckets
+        )
+
+    def block(self, store: TokenStore, number_of_pass: int, block: int) -> tuple[np.ndarray, dict[str, int]]:
+        """Returns the rows of a block's instances, sorted by their keys, and their statistics."""
+        random = Random(self._plan.seed, number_of_pass, block)
+        first, last = self._plan.blocks[block]
+        instances = vectorized_instances.make_instances(store, first, last, self._config, random)
+        store.release()
+        return shuffle.keyed(instances, random), shuffle.statistics(instances, self._config)
+
+    def buckets(self, shard: int) -> range:
+        """Returns the numbers of the buckets that a shard is made of."""
+        return range(shard * self._plan.buckets_per_shard, (shard + 1) * self._plan.buckets_per_shard)
+
+    def frames(self, rows: np.ndarray) -> Iterator[bytes]:
+        """Yields the records of rows as they stand in a TFRecord file, some thousand at a time."""
+        schema = shuffle.schema(self._config)
+        for start in range(0, len(rows), _RECORDS_AT_ONCE):
+            batch = shuffle.features(rows[start : start + _RECORDS_AT_ONCE])
+            yield writer.joined_frames(record_codec.encode(batch, schema))
+
+    def shard(self, number: int, buckets: Iterable[np.ndarray]) -> dict[str, Any]:
+        """Writes a shard and returns its entry for the manifest.
+
+        Args:
+            number: of the shard.
+            buckets: the rows of each of its buckets, in the order of their keys.
+        """
+        path = self._plan.outputs[number]
+        count = 0
+        with writer.open_shard(path, self._plan.gzip) as shard:
+            for rows in buckets:
+                count += len(rows)
+                for content in self.frames(rows):
+                    shard.write(content)
+        return {"file": os.path.basename(path), "records": count, "bytes": files.size(path), "sha256": sha256(path)}
+
+
+class TextError(UserError):
+    """The text cannot be read as the flags say."""
+
+
+class Worker:
+    """Does the tasks of a run, with files in its working folder.
+
+    Args:
+        folder: the run's working folder, with the plans of the run.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._frames: list[bytes] = []  # of a bucket that is encoded and not written yet
+
+    def do(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Does a task and returns its result; of a task done before, the stored result."""
+        stored: _Steps = {"file": self._file, "part": self._part, "block": self._block, "shard": self._shard}
+        repeated: _Steps = {"bucket": self._bucket, "write": self._write}  # worth nothing without each other
+        name, arguments = next(iter(task.items()))
+        if name in repeated:
+            return repeated[name](*arguments)
+        done = os.path.join(self._folder, f"{name}-{'-'.join(map(str, arguments))}.json")
+        if os.path.exists(done):
+            return files.read_json_object(done)
+        result = stored[name](*arguments)
+        files.write_text(done, json.dumps(result))
+        return result
+
+    @functools.cached_property
+    def _text(self) -> TextPlan:
+        return TextPlan(**files.read_json_object(os.path.join(self._folder, TEXT), _MOST_PLAN_BYTES))
+
+    @functools.cached_property
+    def _tokenizer(self) -> CachingTokenizer:
+        return CachingTokenizer(FullTokenizer(os.path.join(self._folder, VOCAB), self._text.do_lower_case))
+
+    @functools.cached_property
+    def _plan(self) -> RunPlan:
+        return RunPlan(**files.read_json_object(os.path.join(self._folder, PLAN), _MOST_PLAN_BYTES))
+
+    @functools.cached_property
+    def _maker(self) -> ShardMaker:
+        return ShardMaker(self._plan)
+
+    @functools.cached_property
+    def _store(self) -> TokenStore:
+        return TokenStore(os.path.join(self._folder, CORPUS), np.dtype(self._plan.ids))
+
+    def _file(self, number: int) -> dict[str, Any]:
+        """Returns the format of an input file, and the ranges of bytes that it is read in."""
+        path = self._text.inputs[number]
+        with _text_errors():
+            format = self._text.input_format
+            if format == "auto":
+                format = formats.detect_format(path, self._text.language)
+            return {"format": format, "ranges": formats.find_ranges(path, format, _PART_BYTES)}
+
+    def _part(self, number: int, part: int) -> dict[str, Any]:
+        """Tokenizes a range of an input file."""
+        file = self.do({"file": [number]})
+        start, end = file["ranges"][part]
+        path, plan = self._text.inputs[number], self._text
+
+        def read(start: int) -> Iterator[list[str]]:
+            return formats.read_documents(
+                path, file["format"], plan.language, plan.json_field, plan.drop_invalid_utf8, start, end
+            )
+
+        folder = part_folder(self._folder, number, part)
+        with _text_errors():
+            try:
+                unk_id = self._tokenizer.exact.vocab[UNK]
+                token_store.write_part(folder, read(start), self._tokenizer.encode, np.dtype(plan.ids), unk_id)
+            except UserError:
+                # Read from the file's start, the same error has the number of the line in the file.
+                if start:
+                    collections.deque(read(0), maxlen=0)
+                raise
+        return {}
+
+    def _spooled(self, number_of_pass: int, block: int) -> str:
+        return os.path.join(self._folder, f"spooled-{number_of_pass}-{block}")
+
+    def _block(self, number_of_pass: int, block: int) -> dict[str, int]:
+        rows, statistics = self._maker.block(self._store, number_of_pass, block)
+        shuffle.spool(self._spooled(number_of_pass, block), rows, self._maker.layout)
+        return statistics
+
+    def _shard(self, number: int) -> dict[str, Any]:
+        return self._maker.shard(number, map(self._collected, self._maker.buckets(number)))
+
+    def _bucket(self, bucket: int) -> dict[str, int]:
+        rows = self._collected(bucket)
+        self._frames = list(self._maker.frames(rows))
+        return {"records": len(rows), "bytes": sum(map(len, self._frames))}
+
+    def _write(self, path: str, position: int) -> dict[str, Any]:
+        try:
+            with open(path, "r+b") as shard:
+                shard.seek(position)
+                shard.writelines(self._frames)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        self._frames = []
+        return {}
+
+    def _collected(self, bucket: int) -> np.ndarray:
+        """Returns a bucket's rows from all blocks."""
+        spooled = [self._spooled(p, b) for p in range(self._plan.dupe_factor) for b in range(len(self._plan.blocks))]
+        return shuffle.collect(spooled, bucket, self._maker.layout)
+
+
+@contextlib.contextmanager
+def _text_errors() -> Iterator[None]:
+    """Makes errors of the text TextErrors."""
+    try:
+        yield
+    except UserError as error:
+        raise TextError(str(error)) from error
+
+
+def part_folder(folder: str, number: int, part: int) -> str:
+    """Returns the folder of a tokenized part of an input file, in the working folder."""
+    return os.path.join(folder, f"part-{number:05}-{part:05}")
+
+
+def main() -> None:
+    worker = Worker(sys.argv[1])
+    for line in sys.stdin:
+        try:
+            answer: dict[str, Any] = {"result": worker.do(json.loads(line))}
+        except TextError as error:
+            answer = {"text_error": str(error)}
+        except UserError as error:
+            answer = {"user_error": str(error)}
+        except OSError as error:
+            answer = {"os_error": [error.errno, error.strerror, error.filename]}
+        except Exception:
+            answer = {"defect": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Records to TFRecord files."""
+
+import contextlib
+import functools
+import itertools
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from gzip import GzipFile
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from data_gen.rules.instances import Instance
+from official_bert.data import record_codec, record_schema
+from official_bert.utils import files
+from official_bert.utils.progress import Progress
+
+_RECORDS_AT_ONCE = 1000
+
+
+def joined_frames(records: Sequence[bytes]) -> bytes:
+    """Returns records as they stand in a TFRecord file: of each its length, that one's checksum, itself, its checksum.
+
+    Checksums are CRC-32C, rotated by 15 bits and shifted, as the format has them.
+    """
+    crc = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
+    checksums = ((crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(0xA282EAD8)).astype("<u4").tobytes()
+    lengths = map(_framed_length, map(len, records))
+    ends = [checksums[start : start + 4] for start in range(0, len(checksums), 4)]
+    return b"".join(itertools.chain.from_iterable(zip(lengths, records, ends, strict=True)))
+
+
+@functools.lru_cache(10_000)
+def _framed_length(length: int) -> bytes:
+    packed = struct.pack("<Q", length)
+    crc = google_crc32c.value(packed)
+    return packed + struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+@contextlib.contextmanager
+def open_shard(path: str, gzip: bool) -> Iterator[Any]:
+    """Yields a writer of bytes; the file appears under its name whole, when the context is left without an error."""
+    with files.written_whole(path) as beside, files.open_bytes(beside, "wb") as raw:
+        if gzip:
+            # No name and no time in the header: equal records give equal bytes.
+            with GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as writer:
+                yield writer
+        else:
+            yield raw
+
+
+def features(instances: Sequence[Instance], max_seq_length: int, max_predictions_per_seq: int) -> dict[str, np.ndarray]:
+    """Returns the records' features, padded with zeros, [B, ...] (see record_schema.pretraining_schema)."""
+
+    def padded(rows: Iterable[Sequence[int]], length: int) -> np.ndarray:
+        array = np.zeros((len(instances), length), np.int64)
+        for number, row in enumerate(rows):
+            array[number, : len(row)] = row
+        return array
+
+    return {
+        "input_ids": padded((each.input_ids for each in instances), max_seq_length),
+        "input_mask": padded(([1] * len(each.input_ids) for each in instances), max_seq_length),
+        "segment_ids": padded((each.segment_ids for each in instances), max_seq_length),
+        "masked_lm_positions": padded((each.masked_lm_positions for each in instances), max_predictions_per_seq),
+        "masked_lm_ids": padded((each.masked_lm_ids for each in instances), max_predictions_per_seq),
+        "masked_lm_weights": padded(([1] * len(each.masked_lm_ids) for each in instances), max_predictions_per_seq),
+        "next_sentence_labels": np.array([[each.is_random_next] for each in instances], np.int64),
+    }
+
+
+def write(instances: Sequence[Instance], paths: list[str], max_seq_length: int, max_predictions_per_seq: int) -> None:
+    """Writes the instances to the files in turn, one record each; the files appear together at the end, whole.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    schema = record_schema.pretraining_schema(max_seq_length, max_predictions_per_seq)
+    progress = Progress("writing", len(instances), "instances")
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(open_shard(path, gzip=False)) for path in paths]
+        for start in range(0, len(instances), _RECORDS_AT_ONCE):
+            batch = features(instances[start : start + _RECORDS_AT_ONCE], max_seq_length, max_predictions_per_seq)
+            records = record_codec.encode(batch, schema)
+            for number, writer in enumerate(writers):
+                writer.write(joined_frames(records[(number - start) % len(writers) :: len(writers)]))
+            progress.update(start + _RECORDS_AT_ONCE)

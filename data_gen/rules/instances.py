@@ -1,0 +1,183 @@
+"""Instances from documents (paper, section 3.1, task 2, and appendix A.2): pairs of segments, or one segment.
+
+Those of next sentences draw in the original's order. vectorized_instances.py makes instances of the same distributions.
+"""
+
+import dataclasses
+import functools
+import random
+from collections.abc import Iterator, Sequence
+
+from data_gen.rules import masking
+from data_gen.text.documents import Document
+from official_bert.data.masking_rates import BERT_RATES, MaskingRates
+from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, SENTENCE_ORDER
+from official_bert.tokenization import pairs
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """One training example, not yet padded.
+
+    Attributes:
+        input_ids: [CLS] a [SEP] b [SEP], or [CLS] text [SEP], after masking.
+        segment_ids: 0 for the first segment, 1 for the second.
+        special: how many tokens are [CLS] or [SEP].
+        masked_lm_positions: positions to predict, ascending.
+        masked_lm_ids: the ids to predict.
+        is_random_next: whether b comes from elsewhere; of sentence order, whether a and b are swapped.
+    """
+
+    input_ids: list[int]
+    segment_ids: list[int]
+    special: int
+    masked_lm_positions: list[int]
+    masked_lm_ids: list[int]
+    is_random_next: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InstanceConfig:
+    """The settings that instances are made by: the flags of the same names, and the vocabulary.
+
+    With a max_predictions_per_seq of 0 nothing is masked.
+    """
+
+    max_seq_length: int
+    max_predictions_per_seq: int
+    masked_lm_prob: float
+    short_seq_prob: float
+    do_whole_word_mask: bool
+    cls: int
+    sep: int
+    vocabulary: masking.MaskingVocabulary
+    masking_rates: str = str(BERT_RATES)
+    sentence_objective: str = NEXT_SENTENCE
+
+    @functools.cached_property
+    def rates(self) -> MaskingRates:
+        """What replaces the tokens to predict."""
+        return MaskingRates.parse(self.masking_rates)
+
+
+def make_instances(documents: list[Document], config: InstanceConfig, rng: random.Random) -> Iterator[list[Instance]]:
+    """Yields the instances of each document; with one segment across documents, of all of them at once."""
+    if config.sentence_objective == NONE:
+        yield list(full_sentences(documents, config, rng))
+        return
+    for index in range(len(documents)):
+        if config.sentence_objective == SENTENCE_ORDER:
+            yield list(ordered_pairs(documents[index], config, rng))
+        else:
+            yield list(instances_of_document(documents, index, config, rng))
+
+
+def instances_of_document(
+    documents: list[Document], index: int, config: InstanceConfig, rng: random.Random
+) -> Iterator[Instance]:
+    """Yields the instances of one document.
+
+    Sentences are gathered into a chunk until it has the target length, which is drawn once for the document: the full
+    length, or with probability `short_seq_prob` a random shorter one. The chunk's first sentences, up to a random cut,
+    are segment a. Half the time the rest of the chunk is segment b (label 0). Otherwise b begins at a random sentence
+    of another document (label 1), and the rest of the chunk is put back: the next chunk begins with it.
+
+    A chunk of one sentence has no rest, so its b is always random. Therefore more than half of the labels are 1 where
+    documents are short or sentences long. The "other" document is the same one if it was drawn ten times in a row, and
+    always if there is only one document.
+    """
+    document = documents[index]
+    max_tokens = config.max_seq_length - 3  # [CLS], [SEP], [SEP]
+    target = _target(max_tokens, config, rng)
+    chunk: list[list[int]] = []
+    chunk_tokens = 0
+    position = 0
+    while position < len(document):
+        chunk.append(document[position])
+        chunk_tokens += len(document[position])
+        if position == len(document) - 1 or chunk_tokens >= target:
+            cut = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
+            a = [token for sentence in chunk[:cut] for token in sentence]
+            is_random_next = len(chunk) == 1 or rng.random() < 0.5
+            if is_random_next:
+                b = _random_segment(documents, index, target - len(a), rng)
+                position -= len(chunk) - cut
+            else:
+                b = [token for sentence in chunk[cut:] for token in sentence]
+            yield _finish(a, b, is_random_next, max_tokens, config, rng)
+            chunk = []
+            chunk_tokens = 0
+        position += 1
+
+
+def ordered_pairs(document: Document, config: InstanceConfig, rng: random.Random) -> Iterator[Instance]:
+    """Yields pairs of segments that follow each other in the document, half of them swapped (label 1).
+
+    A chunk is gathered and cut as for next sentences, but has two sentences or more. A last sentence that is left over
+    alone is left out. (ALBERT's script pairs it with a random segment.)
+    """
+    max_tokens = config.max_seq_length - 3
+    target = _target(max_tokens, config, rng)
+    chunk: list[list[int]] = []
+    for position, sentence in enumerate(document):
+        chunk.append(sentence)
+        is_last = position == len(document) - 1
+        if len(chunk) >= 2 and (is_last or sum(map(len, chunk)) >= target):
+            cut = rng.randint(1, len(chunk) - 1)
+            a, b = ([token for sentence in part for token in sentence] for part in (chunk[:cut], chunk[cut:]))
+            is_swapped = rng.random() < 0.5
+            yield _finish(b if is_swapped else a, a if is_swapped else b, is_swapped, max_tokens, config, rng)
+            chunk = []
+
+
+def full_sentences(documents: Sequence[Document], config: InstanceConfig, rng: random.Random) -> Iterator[Instance]:
+    """Yields instances of one segment: as many whole sentences as fit, one after the other, across documents.
+
+    A [SEP] stands between the documents of an instance. A sentence that is too long by itself loses tokens at both
+    ends. How many tokens fit is drawn for each instance: with probability `short_seq_prob` fewer.
+    """
+    max_tokens = config.max_seq_length - 2  # [CLS], [SEP]
+    target = _target(max_tokens, config, rng)
+    chunk: list[int] = []
+    for document in documents:
+        for number, sentence in enumerate(document):
+            separator = [config.sep] if chunk and number == 0 else []
+            if chunk and len(chunk) + len(separator) + len(sentence) > target:
+                yield _finish(chunk, None, False, max_tokens, config, rng)
+                target = _target(max_tokens, config, rng)
+                chunk, separator = [], []
+            chunk = [*chunk, *separator, *sentence]
+    if chunk:
+        yield _finish(chunk, None, False, max_tokens, config, rng)
+
+
+def _target(max_tokens: int, config: InstanceConfig, rng: random.Random) -> int:
+    """Draws how many tokens are gathered."""
+    return rng.randint(2, max_tokens) if rng.random() < config.short_seq_prob else max_tokens
+
+
+def _random_segment(documents: list[Document], index: int, tokens: int, rng: random.Random) -> list[int]:
+    for _ in range(10):
+        other = rng.randint(0, len(documents) - 1)
+        if other != index:
+            break
+    document = documents[other]
+    segment: list[int] = []
+    for sentence in document[rng.randint(0, len(document) - 1) :]:
+        segment.extend(sentence)
+        if len(segment) >= tokens:
+            break
+    return segment
+
+
+def _finish(
+    a: list[int], b: list[int] | None, is_random_next: bool, max_tokens: int, config: InstanceConfig, rng: random.Random
+) -> Instance:
+    pairs.truncate_at_random_ends(a, b if b is not None else [], max_tokens, rng)
+    ids, segment_ids = pairs.join(config.cls, config.sep, a, b)
+    budget = masking.number_to_predict(len(ids), config.masked_lm_prob, config.max_predictions_per_seq)
+    masked, positions, labels = masking.mask(
+        ids, budget, config.vocabulary, config.do_whole_word_mask, rng, config.rates
+    )
+    special = ids.count(config.cls) + ids.count(config.sep)
+    return Instance(masked, segment_ids, special, positions, labels, is_random_next)

@@ -1,0 +1,112 @@
+"""Masked-LM predictions: which tokens are masked, and what replaces them (paper, section 3.1, task 1).
+
+vectorized_masking.py and official_bert/data/dynamic_masking.py do the same with random numbers of their own;
+tests/data_gen/rules/test_masking_parity.py compares them.
+"""
+
+import dataclasses
+import functools
+import random
+
+import numpy as np
+
+from official_bert.data.masking_rates import BERT_RATES, MaskingRates
+from official_bert.tokenization import exact
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingVocabulary:
+    """The parts of a vocabulary that masking needs.
+
+    Attributes:
+        words: the ids that a random replacement is drawn from, in the vocabulary's order: all, the special ones too.
+        continuations: the ids of pieces within a word ("##").
+        unmaskable: the ids that are never masked, [CLS] and [SEP].
+        mask: the id of [MASK].
+    """
+
+    words: list[int]
+    continuations: frozenset[int]
+    unmaskable: frozenset[int]
+    mask: int
+
+    @functools.cached_property
+    def words_array(self) -> np.ndarray:
+        """The same ids as `words`."""
+        return np.array(self.words)
+
+    @classmethod
+    def of(cls, vocab: dict[str, int]) -> "MaskingVocabulary":
+        """Builds it from token -> id."""
+        return cls(
+            words=list(vocab.values()),
+            continuations=frozenset(i for token, i in vocab.items() if token.startswith(exact.CONTINUATION)),
+            unmaskable=frozenset((vocab[exact.CLS], vocab[exact.SEP])),
+            mask=vocab[exact.MASK],
+        )
+
+
+def number_to_predict(tokens: int, masked_lm_prob: float, max_predictions_per_seq: int) -> int:
+    """Returns how many of an instance's tokens are to be predicted.
+
+    Args:
+        tokens: the instance's length, [CLS] and [SEP] included, padding not. The product is rounded half to even.
+        masked_lm_prob: the share to predict.
+        max_predictions_per_seq: the limit.
+    """
+    return min(max_predictions_per_seq, max(1, round(tokens * masked_lm_prob)))
+
+
+def mask(
+    ids: list[int],
+    budget: int,
+    vocabulary: MaskingVocabulary,
+    whole_words: bool,
+    rng: random.Random,
+    rates: MaskingRates = BERT_RATES,
+) -> tuple[list[int], list[int], list[int]]:
+    """Masks tokens of an instance.
+
+    Of the chosen tokens 80 % become [MASK], 10 % stay, 10 % become a random token, unless `rates` says otherwise. This
+    is decided for each token, also within a whole word. With `whole_words` the pieces of a word are chosen together or
+    not at all, and a word that would exceed the budget is skipped.
+
+    A quirk of the original is kept. A piece that begins with "##" joins the word before it, even across [SEP]. That
+    happens where truncation has cut the second segment within a word.
+
+    Args:
+        ids: the instance, [CLS] and [SEP] included, without padding.
+        budget: the most tokens to choose.
+        vocabulary: what the ids mean.
+        whole_words: whether words are masked as a whole.
+        rng: the random numbers; the order of draws is the original's.
+        rates: what replaces the chosen tokens.
+
+    Returns:
+        The ids after masking, the chosen positions in ascending order, and their original ids.
+    """
+    candidates: list[list[int]] = []
+    for position, token in enumerate(ids):
+        if token in vocabulary.unmaskable:
+            continue
+        if whole_words and candidates and token in vocabulary.continuations:
+            candidates[-1].append(position)
+        else:
+            candidates.append([position])
+    rng.shuffle(candidates)
+
+    masked = list(ids)
+    chosen: list[int] = []
+    for word in candidates:
+        if len(chosen) >= budget:
+            break
+        if len(chosen) + len(word) > budget:
+            continue
+        for position in word:
+            if rng.random() < rates.mask_probability:
+                masked[position] = vocabulary.mask
+            elif rng.random() >= rates.same_probability_of_rest:
+                masked[position] = vocabulary.words[rng.randint(0, len(vocabulary.words) - 1)]
+            chosen.append(position)
+    chosen.sort()
+    return masked, chosen, [ids[position] for position in chosen]

@@ -1,0 +1,266 @@
+"""Instances of many documents at once: the algorithm of instances.py on arrays; vectorized_masking.py masks them.
+
+The distributions are the same, the random numbers are not: they come from a counter-based generator that is keyed by
+seed, pass and block of documents. So a block's instances do not depend on other blocks, nor on the process or the time.
+tests/data_gen/pipelines/test_fast.py compares the distributions with the reference's.
+
+N instances, L sequence length, P predictions
+"""
+
+import dataclasses
+from bisect import bisect_left, bisect_right
+
+import numpy as np
+
+from data_gen.rules.instances import InstanceConfig
+from data_gen.rules.random_numbers import Random
+from data_gen.rules.vectorized_masking import Masked, mask
+from data_gen.text.token_store import TokenStore
+from official_bert.data.sentence_objectives import NONE, SENTENCE_ORDER
+
+
+@dataclasses.dataclass
+class Pairs:
+    """Pairs of segments as ranges of the corpus' tokens, [N] each."""
+
+    a_start: np.ndarray
+    a_length: np.ndarray
+    b_start: np.ndarray
+    b_length: np.ndarray
+    is_random_next: np.ndarray
+
+
+@dataclasses.dataclass
+class Instances:
+    """Masked instances.
+
+    Attributes:
+        ids: [N, L] after masking, padded with 0.
+        length: [N] tokens that are not padding.
+        first_length: [N] tokens of the first segment, with [CLS] and [SEP].
+        special: [N] tokens that are [CLS] or [SEP].
+        positions: [N, P] to predict, ascending, padded with 0.
+        labels: [N, P] the original ids at these positions, padded with 0.
+        predictions: [N] how many there are.
+        is_random_next: [N].
+    """
+
+    ids: np.ndarray
+    length: np.ndarray
+    first_length: np.ndarray
+    special: np.ndarray
+    positions: np.ndarray
+    labels: np.ndarray
+    predictions: np.ndarray
+    is_random_next: np.ndarray
+
+
+def make_instances(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Instances:
+    """Returns the instances of the documents from `first` up to, not including, `last`."""
+    if config.sentence_objective == NONE:
+        ids, length, special = _full_sentences(store, first, last, config, random)
+        first_length, label = length, np.zeros(len(length), bool)
+    else:
+        make_pairs = _ordered_pairs if config.sentence_objective == SENTENCE_ORDER else _pairs
+        pairs = _truncated(make_pairs(store, first, last, config, random), config.max_seq_length - 3, random)
+        ids, length = _joined(store, pairs, config)
+        first_length, label, special = pairs.a_length + 2, pairs.is_random_next, np.full(len(length), 3)
+    if config.max_predictions_per_seq:
+        masked = mask(ids, length, config, random)
+    else:
+        none = np.zeros((len(ids), 0), ids.dtype)
+        masked = Masked(ids, none, none, np.zeros(len(ids), np.int64))
+    return Instances(
+        ids=masked.ids,
+        length=length,
+        first_length=first_length,
+        special=special,
+        positions=masked.positions,
+        labels=masked.labels,
+        predictions=masked.predictions,
+        is_random_next=label,
+    )
+
+
+def _pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Pairs:
+    """Cuts documents into chunks and chunks into pairs, as instances.instances_of_document does."""
+    documents = store.documents[first : last + 1]
+    sentences = store.sentences[documents[0] : documents[-1] + 1]
+    max_tokens = config.max_seq_length - 3
+    count = len(documents) - 1
+    targets = _targets(count, max_tokens, config, random)
+    # Each chunk uses up at least one sentence, so there are no more chunks than sentences.
+    draws = iter(random.uniform(2 * len(sentences)).tolist())
+    offsets = sentences.tolist()
+    bounds = (documents - documents[0]).tolist()
+    rows: list[tuple[int, int, int, int, int]] = []
+    for number in range(count):
+        target = targets[number]
+        position, end_of_document = bounds[number], bounds[number + 1]
+        while position < end_of_document:
+            # As many sentences as fill the target, or all that are left.
+            full = bisect_left(offsets, offsets[position] + target, position + 1, end_of_document)
+            end = min(full, end_of_document)
+            cut = position + 1
+            if end - position >= 2:
+                cut += int(next(draws) * (end - position - 1))
+            is_random = end - position == 1 or next(draws) < 0.5
+            rows.append((offsets[position], offsets[cut], offsets[end], target if is_random else 0, first + number))
+            position = cut if is_random else end
+    a_start, cuts, ends, target_of, owner = np.array(rows, np.int64).reshape(-1, 5).T
+    is_random_next = target_of > 0
+    pairs = Pairs(a_start, cuts - a_start, cuts.copy(), ends - cuts, is_random_next)
+    which = np.flatnonzero(is_random_next)
+    _draw_random_segments(store, pairs, which, owner[which], target_of[which], random)
+    return pairs
+
+
+def _targets(count: int, max_tokens: int, config: InstanceConfig, random: Random) -> list[int]:
+    """Draws how many tokens are gathered, for so many documents or instances."""
+    shortened = random.uniform(count) < config.short_seq_prob
+    return list(np.where(shortened, 2 + random.below(np.full(count, max_tokens - 1)), max_tokens).tolist())
+
+
+def _ordered_pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Pairs:
+    """Cuts documents into pairs that follow each other, half of them swapped, as instances.ordered_pairs does."""
+    documents = store.documents[first : last + 1]
+    sentences = store.sentences[documents[0] : documents[-1] + 1]
+    targets = _targets(len(documents) - 1, config.max_seq_length - 3, config, random)
+    draws = iter(random.uniform(len(sentences)).tolist())
+    offsets = sentences.tolist()
+    bounds = (documents - documents[0]).tolist()
+    rows: list[tuple[int, int, int]] = []
+    for target, position, end_of_document in zip(targets, bounds[:-1], bounds[1:], strict=True):
+        while end_of_document - position >= 2:
+            full = bisect_left(offsets, offsets[position] + target, position + 2, end_of_document)
+            end = min(full, end_of_document)
+            cut = position + 1 + int(next(draws) * (end - position - 1))
+            rows.append((offsets[position], offsets[cut], offsets[end]))
+            position = end
+    starts, cuts, ends = np.array(rows, np.int64).reshape(-1, 3).T
+    is_swapped = random.uniform(len(starts)) < 0.5
+    return Pairs(
+        np.where(is_swapped, cuts, starts),
+        np.where(is_swapped, ends, cuts) - np.where(is_swapped, cuts, starts),
+        np.where(is_swapped, starts, cuts),
+        np.where(is_swapped, cuts, ends) - np.where(is_swapped, starts, cuts),
+        is_swapped,
+    )
+
+
+def _full_sentences(
+    store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cuts documents into [CLS] text [SEP], as instances.full_sentences does.
+
+    Returns:
+        The ids, padded with 0, [N, L], their lengths, [N], and how many tokens of each are [CLS] or [SEP], [N].
+    """
+    documents = store.documents[first : last + 1]
+    sentences = store.sentences[documents[0] : documents[-1] + 1]
+    max_tokens = config.max_seq_length - 2
+    count = len(sentences) - 1
+    targets = iter(_targets(count, max_tokens, config, random))
+    # Where sentences begin and end if there is a [SEP] before each document: a chunk's length is a difference.
+    number_of_document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
+    begins = (sentences[:-1] + number_of_document).tolist()
+    ends = (sentences[1:] + number_of_document).tolist()
+    chunks: list[tuple[int, int]] = []
+    position = 0
+    while position < count:
+        end = bisect_right(ends, begins[position] + next(targets), position + 1)
+        chunks.append((position, end))
+        position = end
+    bounds = np.array(chunks, np.int64)  # [N, 2], of sentences
+    start, tokens = sentences[bounds[:, 0]], np.diff(sentences[bounds], axis=1)[:, 0]
+    separators = np.diff(number_of_document[bounds - [0, 1]], axis=1)[:, 0]
+    excess = np.maximum(tokens + separators - max_tokens, 0)  # of one sentence, so there is no separator
+    start = start + random.fair_binomial(excess)
+    length = tokens + separators - excess + 2
+
+    # Where the separators stand: before the first sentence of each document, unless that begins a chunk.
+    position_in_row = np.arange(config.max_seq_length)[None, :]
+    is_separator = np.zeros((len(bounds), config.max_seq_length), bool)
+    begin_of_document = documents[1:-1] - documents[0]  # among the sentences
+    row = np.searchsorted(bounds[:, 0], begin_of_document, side="right") - 1
+    within = begin_of_document > bounds[row, 0]
+    begin_of_document, row = begin_of_document[within], row[within]
+    before = number_of_document[begin_of_document] - 1 - number_of_document[bounds[row, 0]]
+    is_separator[row, 1 + sentences[begin_of_document] - start[row] + before] = True
+    index = start[:, None] - 1 + position_in_row - np.cumsum(is_separator, axis=1)
+    padding = position_in_row >= length[:, None]
+    index[padding] = index[:, 0] = index[np.arange(len(length)), length - 1] = 0
+    ids = store.ids[index]
+    ids[padding] = 0
+    ids[:, 0] = config.cls
+    ids[is_separator] = ids[np.arange(len(length)), length - 1] = config.sep
+    return ids, length, separators + 2
+
+
+def _draw_random_segments(
+    store: TokenStore, pairs: Pairs, which: np.ndarray, owner: np.ndarray, target: np.ndarray, random: Random
+) -> None:
+    """Fills in b for the instances `which`: from a random sentence of another document up to the target or its end."""
+    total = store.num_documents
+    others = random.below(np.full(len(which), max(total - 1, 1)))
+    others += (others >= owner) & (total > 1)  # any document but the owner, unless there is but one
+    begin, end = store.documents[others], store.documents[others + 1]
+    sentence = begin + (random.uniform(len(which)) * (end - begin)).astype(np.int64)
+    start = store.sentences[sentence]
+    missing = np.maximum(target - pairs.a_length[which], 1)
+    # The first sentence that begins at or after the end that is wanted, but none of the next document.
+    stop = np.minimum(np.searchsorted(store.sentences, start + missing), end)
+    pairs.b_start[which] = start
+    pairs.b_length[which] = store.sentences[stop] - start
+
+
+def _truncated(pairs: Pairs, max_tokens: int, random: Random) -> Pairs:
+    """Shortens pairs as tokenization.pairs.truncate_at_random_ends does, without its loop over single tokens.
+
+    That loop removes a token of the longer segment, or of b if both are equally long. So the longer segment first
+    shrinks to the other's length, and then b and a lose a token in turn: the final lengths follow directly. Each token
+    is removed from the front or from the back with probability 1/2, so the number removed from the front is binomial.
+    """
+    a, b = pairs.a_length, pairs.b_length
+    excess = np.maximum(a + b - max_tokens, 0)
+    levelling = np.minimum(excess, np.abs(a - b))
+    rest = excess - levelling
+    from_a = np.where(a > b, levelling, 0) + rest // 2
+    from_b = np.where(b > a, levelling, 0) + rest - rest // 2
+    return Pairs(
+        pairs.a_start + random.fair_binomial(from_a),
+        a - from_a,
+        pairs.b_start + random.fair_binomial(from_b),
+        b - from_b,
+        pairs.is_random_next,
+    )
+
+
+def _joined(store: TokenStore, pairs: Pairs, config: InstanceConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Returns [CLS] a [SEP] b [SEP], padded with 0, [N, L], and the lengths, [N]."""
+    length = pairs.a_length + pairs.b_length + 3
+    width = config.max_seq_length
+    position = np.arange(width, dtype=np.int32)[None, :]
+    # Ranges of the corpus that have a and b where the row has them. What else they hold is replaced afterwards.
+    a = _ranges(store, pairs.a_start - 1, width)
+    b = _ranges(store, pairs.b_start - pairs.a_length - 2, width)
+    ids = np.where(position <= pairs.a_length.astype(np.int32)[:, None], a, b)
+    ids *= position < length.astype(np.int32)[:, None]
+    rows = np.arange(len(length))
+    ids[:, 0] = config.cls
+    ids[rows, pairs.a_length + 1] = ids[rows, length - 1] = config.sep
+    return ids, length
+
+
+def _ranges(store: TokenStore, starts: np.ndarray, width: int) -> np.ndarray:
+    """Returns the `width` tokens of the corpus from each start on, [N, width]; outside of the corpus, any tokens."""
+    last = len(store.ids) - width
+    inside = (starts >= 0) & (starts <= last)
+    if inside.all() and len(starts):
+        return np.asarray(np.lib.stride_tricks.sliding_window_view(store.ids, width)[starts])
+    ranges = np.empty((len(starts), width), store.ids.dtype)
+    if inside.any():
+        ranges[inside] = np.lib.stride_tricks.sliding_window_view(store.ids, width)[starts[inside]]
+    outside = starts[~inside, None] + np.arange(width)
+    ranges[~inside] = store.ids.take(outside, mode="clip")
+    return ranges

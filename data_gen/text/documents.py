@@ -1,0 +1,90 @@
+"""Reading text: files of sentences, a line each, with empty lines between documents."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from data_gen.text.lines import is_compressed
+from official_bert.errors import UserError
+from official_bert.utils import files
+from official_bert.utils.progress import Progress
+
+Sentence = list[int]
+Document = list[Sentence]
+
+
+def read_lines(paths: list[str], drop_invalid_utf8: bool = False) -> Iterator[str]:
+    """Yields the lines of UTF-8 files, stripped of white space at both ends.
+
+    Args:
+        paths: files, read in this order as if they were one: as in the original, the end of a file does not end a
+            document.
+        drop_invalid_utf8: whether bytes that are not UTF-8 are dropped (as in the original) instead of an error.
+
+    Raises:
+        UserError: with file and line, for bytes that are not UTF-8; for compressed files.
+    """
+    progress = Progress("reading", sum(map(files.size, paths)) / 1e6, "MB")
+    read = 0
+    for path in paths:
+        with files.read_errors_explained(path), files.open_bytes(path) as reader:
+            for number, line in enumerate(reader, start=1):
+                if number == 1 and is_compressed(line):
+                    raise UserError(
+                        f"{path} is compressed, which --algorithm=reference does not read; decompress it, or take "
+                        "--algorithm=fast"
+                    )
+                read += len(line)
+                try:
+                    text = line.decode("utf-8", "ignore" if drop_invalid_utf8 else "strict")
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"{path}, line {number}: byte 0x{line[error.start]:02x} at column {error.start + 1} is not "
+                        "UTF-8; convert the file to UTF-8, or pass --drop_invalid_utf8 to drop such bytes"
+                    ) from error
+                yield text.strip()
+                progress.update(read / 1e6)
+
+
+@dataclasses.dataclass
+class Corpus:
+    """Tokenized text.
+
+    Attributes:
+        documents: each a list of sentences, each a list of ids; none is empty.
+        unknown: how many of the ids are [UNK]'s.
+    """
+
+    documents: list[Document]
+    unknown: int
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of all documents."""
+        return sum(len(sentence) for document in self.documents for sentence in document)
+
+
+def read_corpus(lines: Iterator[str], encode: Callable[[str], list[int]], unk_id: int) -> Corpus:
+    """Tokenizes lines into documents; an empty line ends a document.
+
+    Args:
+        lines: as `read_lines` yields them.
+        encode: a sentence to its ids.
+        unk_id: the id to count as unknown.
+
+    Raises:
+        UserError: there is no text.
+    """
+    documents: list[Document] = [[]]
+    unknown = 0
+    for line in lines:
+        if not line:
+            documents.append([])
+            continue
+        ids = encode(line)
+        if ids:
+            documents[-1].append(ids)
+            unknown += ids.count(unk_id)
+    documents = [document for document in documents if document]
+    if not documents:
+        raise UserError("the input holds no text; expected a sentence per line and an empty line between documents")
+    return Corpus(documents, unknown)

@@ -1,0 +1,282 @@
+"""Text files of several formats to documents, one at a time.
+
+sentences      a sentence per line, empty lines between documents: the original's format.
+paragraphs     a paragraph per line, empty lines between documents.
+wikiextractor  WikiExtractor's output: <doc ...>, the title, a paragraph per line, </doc>. The title is left out, as
+               BERT's authors kept "only the text passages" of Wikipedia (section 3.1 of the paper).
+jsonl          a JSON object per line, each a document; the lines of its text field are paragraphs.
+
+sentences.py splits paragraphs into sentences; lines.py reads the lines of compressed and remote files.
+"""
+
+import collections
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from data_gen.options import TEXT_FORMATS
+from data_gen.text.lines import decode_lines, is_compressed, read_lines
+from data_gen.text.sentences import check_language, split_sentences
+from official_bert.errors import UserError
+from official_bert.utils import files
+
+Document = list[str]
+
+_HEAD = 1 << 20  # bytes (and, of a single line, characters) that the format is found out from
+
+# The line breaks of str.splitlines besides "\n", as BERT's tokenizer treats them: as white space, or by dropping them.
+_INNER_BREAKS = str.maketrans(dict.fromkeys("\r\u2028\u2029", " ") | dict.fromkeys("\v\f\x1c\x1d\x1e\x85", ""))
+
+_DOC_TITLE = re.compile(r'\btitle="(.*)"')  # greedy: titles may hold quotation marks
+_OBJECT_START = re.compile(r'\{\s*("|\}|$)')
+
+
+def read_documents(
+    path: str,
+    format: str = "auto",
+    language: str = "en",
+    json_field: str = "text",
+    drop_invalid_utf8: bool = False,
+    start: int = 0,
+    end: int | None = None,
+) -> Iterator[Document]:
+    """Yields the documents of a file, each a list of sentences; neither is ever empty, no sentence holds a line break.
+
+    One document is in memory at a time.
+
+    Args:
+        path: a local file, or one with "://" on a file system that TensorFlow or, failing that, fsspec knows.
+        format: one of `TEXT_FORMATS`; "auto" is as `detect_format` says.
+        language: the code (ISO 639) of the language whose rules cut paragraphs into sentences; general rules serve
+            for languages without their own.
+        json_field: the field that holds the text, for "jsonl".
+        drop_invalid_utf8: whether what is not UTF-8 is dropped instead of being an error.
+        start: the byte at which to start, as `find_ranges` gives it.
+        end: the byte at which to end, as `find_ranges` gives it; None to read to the file's end.
+
+    Raises:
+        UserError: at once, for an unknown format or something that is no language code; while reading, with file and
+            line (of the decompressed text), for text that is not UTF-8 or not of the format; for a file that is
+            missing, unreadable, truncated or corrupt.
+    """
+    if format not in TEXT_FORMATS:
+        raise UserError(f"there is no text format {format!r}; expected one of {', '.join(TEXT_FORMATS)}")
+    check_language(language)
+    return _documents(path, format, language, json_field, drop_invalid_utf8, start, end)
+
+
+def detect_format(path: str, language: str = "en") -> str:
+    """Returns the format of a file, from the first megabyte of its (decompressed) text.
+
+    By the first line that is not empty, "wikiextractor" if it starts with "<doc ", "jsonl" if it starts like a JSON
+    object. Else by all lines: "paragraphs" if more than half of the text (in characters) stands on lines that the
+    cutter finds several sentences in, otherwise "sentences". (Characters, as headings and other short lines can
+    outnumber the paragraphs. Half, as text cut into sentences by other rules than ours stays below a quarter, prose in
+    paragraphs is above two thirds.)
+
+    Args:
+        path: as for `read_documents`.
+        language: as for `read_documents`.
+
+    Raises:
+        UserError: the file is missing, unreadable, truncated or corrupt, or the language is no language code.
+    """
+    check_language(language)
+    return _format_of(_head(read_lines(path)), language)
+
+
+def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None]]:
+    """Returns ranges of bytes of a file, of about `size` bytes each, that hold whole documents.
+
+    The documents of all ranges, one after the other, are those of the file. A compressed or remote file is one range.
+
+    Args:
+        path: the file.
+        format: of its text, not "auto".
+        size: how many bytes a range should hold; if a document is longer, the range is.
+    """
+    if files.is_remote(path) or files.size(path) <= size:
+        return [(0, None)]
+    starts = [0]
+    with files.read_errors_explained(path), open(path, "rb") as reader:
+        if is_compressed(reader.read(10)):
+            return [(0, None)]
+        length = files.size(path)
+        while (start := starts[-1] + size) < length:
+            reader.seek(start)
+            reader.readline()  # the rest of a line
+            while (line := reader.readline()) and not _ends_document(line, format):
+                pass
+            if not line or reader.tell() >= length:
+                break
+            starts.append(reader.tell())
+    return list(zip(starts, [*starts[1:], None], strict=True))
+
+
+def _ends_document(line: bytes, format: str) -> bool:
+    if format == "jsonl":
+        return True
+    text = line.decode("utf-8", "ignore").strip()
+    return text == ("</doc>" if format == "wikiextractor" else "")
+
+
+def describe_formats(formats: list[str]) -> str:
+    """Returns a line that says which formats text files have, and how many files each."""
+    counts = collections.Counter(formats)
+    return "format of the text: " + ", ".join(f"{name} ({count} files)" for name, count in counts.items())
+
+
+def _documents(
+    path: str, format: str, language: str, json_field: str, drop_invalid_utf8: bool, start: int, end: int | None
+) -> Iterator[Document]:
+    lines = read_lines(path, start, end)
+    if format == "auto":
+        # The head is kept, not read again, because the file may be a pipe.
+        head = list(_head(lines))
+        format = _format_of(head, language)
+        lines = itertools.chain(head, lines)
+    texts = decode_lines(path, lines, drop_invalid_utf8, at_start=not start)
+    cut = partial(split_sentences, language=language)
+    if format == "sentences":
+        yield from _from_sentences(texts)
+    elif format == "paragraphs":
+        yield from _from_paragraphs(texts, cut)
+    elif format == "wikiextractor":
+        yield from _from_wikiextractor(path, texts, cut)
+    else:
+        yield from _from_jsonl(path, texts, cut, json_field, drop_invalid_utf8)
+
+
+def _head(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Yields the first lines, up to a megabyte or the end of the line that passes it."""
+    size = 0
+    for line in lines:
+        yield line
+        size += len(line)
+        if size >= _HEAD:
+            break
+
+
+def _format_of(head: Iterable[bytes], language: str) -> str:
+    stripped = (line[:_HEAD].decode("utf-8", "ignore").removeprefix("\ufeff").strip() for line in head)
+    not_empty = filter(None, stripped)
+    first = next(not_empty, None)
+    if first is None:
+        return "sentences"
+    if first.startswith("<doc "):
+        return "wikiextractor"
+    if _OBJECT_START.match(first):
+        return "jsonl"
+    texts = [first, *not_empty]
+    several = sum(len(text) for text in texts if len(split_sentences(text, language)) > 1)
+    return "paragraphs" if 2 * several > sum(map(len, texts)) else "sentences"
+
+
+# The formats. Each function takes the stripped lines of a file.
+
+
+def _from_sentences(lines: Iterable[str]) -> Iterator[Document]:
+    document = []
+    for line in lines:
+        if line:
+            document.append(line if len(line.splitlines()) == 1 else line.translate(_INNER_BREAKS))
+        elif document:
+            yield document
+            document = []
+    if document:
+        yield document
+
+
+def _from_paragraphs(lines: Iterable[str], cut: Callable[[str], list[str]]) -> Iterator[Document]:
+    document: Document = []
+    for line in lines:
+        if line:
+            document.extend(cut(line))
+        elif document:
+            yield document
+            document = []
+    if document:
+        yield document
+
+
+def _from_wikiextractor(path: str, lines: Iterable[str], cut: Callable[[str], list[str]]) -> Iterator[Document]:
+    document: Document = []
+    opened = 0  # the line of the open <doc>
+    title: str | None = None  # while the line with the title may still come
+    for number, line in enumerate(lines, start=1):
+        if line.startswith("<doc "):
+            if opened:
+                raise UserError(f"{path}, line {opened}: the <doc ...> has no </doc> before the next, on line {number}")
+            opened = number
+            match = _DOC_TITLE.search(line)
+            title = _unescaped(match[1]).strip() if match else None
+        elif line == "</doc>":
+            if not opened:
+                raise UserError(f"{path}, line {number}: </doc> without a <doc ...> before it")
+            if document:
+                yield document
+            document, opened = [], 0
+        elif line:
+            if not opened:
+                raise UserError(
+                    f"{path}, line {number}: text outside of <doc ...> and </doc>: {_shortened(line)}; expected "
+                    "WikiExtractor's output, or another format"
+                )
+            line = _unescaped(line)
+            if line != title:
+                document.extend(cut(line))
+            title = None
+    if opened:
+        raise UserError(f"{path}, line {opened}: the <doc ...> has no </doc>; the file is not whole")
+
+
+def _from_jsonl(
+    path: str, lines: Iterable[str], cut: Callable[[str], list[str]], field: str, drop_invalid_utf8: bool
+) -> Iterator[Document]:
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"{path}, line {number}: invalid JSON ({error}): {_shortened(line)}; expected an object per line"
+            ) from error
+        if not isinstance(value, dict):
+            raise UserError(f"{path}, line {number}: expected a JSON object, received {_shortened(line)}")
+        if field not in value:
+            raise UserError(
+                f"{path}, line {number}: the JSON object has no field {field!r}; its fields are "
+                f"{', '.join(map(repr, value)) or 'none'}"
+            )
+        text = value[field]
+        if not isinstance(text, str):
+            raise UserError(
+                f"{path}, line {number}: the field {field!r} is not text, but {_shortened(json.dumps(text))}"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            # Possible by escapes alone: JSON allows "\ud83d" without its second half.
+            if not drop_invalid_utf8:
+                raise UserError(
+                    f"{path}, line {number}: \\u{ord(text[error.start]):04x} in the field {field!r} is half a "
+                    "character; repair the file, or pass --drop_invalid_utf8 to drop it"
+                ) from error
+            text = text.encode("utf-8", "ignore").decode()
+        document = cut(text)
+        if document:
+            yield document
+
+
+def _unescaped(text: str) -> str:
+    """Undoes the escapes that newer versions of WikiExtractor write, and no others."""
+    if "&" not in text:
+        return text
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]} ..."

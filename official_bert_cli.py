@@ -1,0 +1,70 @@
+"""The command `official-bert`, which is also `python -m official_bert_cli`: all commands by name.
+
+It stands above official_bert and data_gen, and nothing imports it. Importing it imports next to nothing, so that Ctrl-C
+is answered by one line from here on, and not by a traceback of the imports that it ends.
+"""
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from official_bert.utils.signals import interruptible
+
+if TYPE_CHECKING:
+    from official_bert.utils.command_line import Command
+
+_LIBRARY, _DATA_GENERATION = "official_bert.commands", "data_gen.commands"
+
+# The module of each command, and its name there.
+COMMANDS = {
+    "make-records": (_DATA_GENERATION, "MAKE_RECORDS"),
+    "make-records-beam": (_DATA_GENERATION, "MAKE_RECORDS_BEAM"),
+    "learn-vocabulary": (_DATA_GENERATION, "LEARN_VOCABULARY"),
+    "inspect-records": (_DATA_GENERATION, "INSPECT_RECORDS"),
+    "verify-records": (_DATA_GENERATION, "VERIFY_RECORDS"),
+    "python-docs": (_DATA_GENERATION, "PYTHON_DOCS"),
+    "pretrain": (_LIBRARY, "PRETRAIN"),
+    "finetune": (_LIBRARY, "FINETUNE"),
+    "convert": (_LIBRARY, "CONVERT"),
+    "export": (_LIBRARY, "EXPORT"),
+    "export-portable": (_LIBRARY, "EXPORT_PORTABLE"),
+    "serve": (_LIBRARY, "SERVE"),
+    "predict": (_LIBRARY, "PREDICT"),
+    "fill-mask": (_LIBRARY, "FILL_MASK"),
+    "features": (_LIBRARY, "FEATURES"),
+}
+
+
+def load(name: str) -> "Command":
+    """Returns the command of this name, one of COMMANDS."""
+    module, attribute = COMMANDS[name]
+    command: Command = getattr(importlib.import_module(module), attribute)
+    return command
+
+
+def main() -> NoReturn:
+    """`official-bert NAME --flag=value ...`: runs the command that the first argument names, and ends the process."""
+    with interruptible():
+        name, *arguments = sys.argv[1:] or ["--help"]
+        if name in ("--help", "-h", "help"):
+            print(_help())
+            sys.exit(0)
+        if name not in COMMANDS:
+            import difflib
+
+            close = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"did you mean {close[0]}?" if close else "official-bert --help lists them"
+            print(f"error: there is no command {name}; {hint}", file=sys.stderr)
+            sys.exit(1)
+        load(name).run(arguments)
+    raise AssertionError("a command ends the process")
+
+
+def _help() -> str:
+    lines = ["BERT on TensorFlow 2 and Keras 3.", "", "usage: official-bert COMMAND --flag=value ...", "", "commands:"]
+    lines += [f"  {name:<17} {load(name).summary}" for name in COMMANDS]
+    return "\n".join([*lines, "", "official-bert COMMAND --help shows a command's flags."])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Small records, good ones and such as are to be damaged."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from data_gen.pipelines import writer
+from official_bert.data import record_codec, record_schema
+from tests.conftest import WORDS
+
+LENGTH, PREDICTIONS = 10, 3
+
+
+SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS)
+
+
+UNMASKED = [name for name in SCHEMA if not name.startswith("masked_lm_")]
+
+
+THE, CAT, DOG, SAT, CLS, SEP, MASK, UNK = (WORDS.index(w) for w in "the cat dog sat [CLS] [SEP] [MASK] [UNK]".split())
+
+
+Values = dict[str, list[float]]
+
+
+def good() -> Values:
+    """[CLS] the [MASK]{cat} [SEP] dog{sat} sat [SEP], and padding."""
+    return {
+        "input_ids": [CLS, THE, MASK, SEP, DOG, SAT, SEP, 0, 0, 0],
+        "input_mask": [1, 1, 1, 1, 1, 1, 1, 0, 0, 0],
+        "segment_ids": [0, 0, 0, 0, 1, 1, 1, 0, 0, 0],
+        "masked_lm_positions": [2, 4, 0],
+        "masked_lm_ids": [CAT, SAT, 0],
+        "masked_lm_weights": [1.0, 1.0, 0.0],
+        "next_sentence_labels": [1],
+    }
+
+
+def write(path: pathlib.Path, instances: list[Values], names: list[str] | None = None) -> str:
+    schema = {name: SCHEMA[name] for name in names or SCHEMA}
+    with writer.open_shard(str(path), gzip=path.suffix == ".gz") as shard:
+        for instance in instances:
+            wide = {name: dataclasses.replace(f, shape=(len(instance[name]),)) for name, f in schema.items()}
+            values = {name: np.array([instance[name]]) for name in schema}
+            shard.write(writer.joined_frames(record_codec.encode(values, wide)))
+    return str(path)

@@ -1,0 +1,86 @@
+"""Counts of records."""
+
+import json
+import pathlib
+import random
+
+import numpy as np
+
+from data_gen.inspection import batches
+from data_gen.inspection.statistics import Histogram, Statistics
+from data_gen.options import RecordOptions
+from data_gen.pipelines import one_machine
+from official_bert.data import record_schema
+from official_bert.tokenization import exact
+from tests.conftest import WORDS
+from tests.data_gen.inspection.record_samples import MASK
+
+Batch = batches.Batch
+
+
+def plain_counts(batch: Batch, unk: int) -> dict[str, int]:
+    """The statistics, record by record and token by token."""
+    found = dict.fromkeys(("text", "unknown", "hidden", "kept", "replaced", "random_next"), 0)
+    for row in range(len(batch["input_ids"])):
+        ids, segments = list(batch["input_ids"][row]), list(batch["segment_ids"][row])
+        found["random_next"] += batch["next_sentence_labels"][row, 0]
+        for slot, weight in enumerate(batch["masked_lm_weights"][row]):
+            if weight:
+                position, original = batch["masked_lm_positions"][row, slot], batch["masked_lm_ids"][row, slot]
+                shown = ids[position]
+                found["hidden" if shown == MASK else "kept" if shown == original else "replaced"] += 1
+                ids[position] = original
+        tokens = ids[: batch["input_mask"][row].sum()]
+        specials = {0, segments.index(1) - 1, len(tokens) - 1}
+        text = [token for position, token in enumerate(tokens) if position not in specials]
+        found["text"] += len(text)
+        found["unknown"] += text.count(unk)
+    return found
+
+
+def test_counts_are_those_of_a_plain_loop_and_of_the_manifest(vocab_file: str, tmp_path: pathlib.Path):
+    rng = random.Random(0)
+    words = [word for word in WORDS if word.isalpha()]
+    sentences = [" ".join(rng.choices([*words, "€"], k=rng.randrange(1, 12))) for _ in range(500)]
+    text = "\n".join("\n" * (rng.random() < 0.2) + sentence for sentence in sentences)
+    (tmp_path / "text").write_text(text, encoding="utf-8")
+    options = RecordOptions(
+        [str(tmp_path / "text")], [str(tmp_path / "x.tfrecord")], vocab_file, max_seq_length=32,
+        max_predictions_per_seq=5, dupe_factor=1, short_seq_prob=0.5, algorithm="reference",
+    )  # fmt: skip
+    one_machine.create_pretraining_data(options)
+    path, vocab = str(tmp_path / "x.tfrecord"), exact.load_vocab(vocab_file)
+    schema = batches.schema_of([path], len(vocab))
+    assert {name: feature.shape for name, feature in schema.items()} == {
+        name: feature.shape for name, feature in record_schema.pretraining_schema(32, 5).items()
+    }
+    read: list[int] = []
+    read_batches = list(batches.read_batches(path, schema, read.append))
+    assert sum(read) == pathlib.Path(path).stat().st_size
+    statistics = Statistics(schema, vocab)
+    for batch in read_batches:
+        statistics.add(batch)
+    whole = {name: np.concatenate([batch[name] for batch in read_batches]) for name in schema}
+    expected = plain_counts(whole, vocab["[UNK]"])
+    assert {name: getattr(statistics, name) for name in expected} == expected
+    assert expected["replaced"] > 0
+    assert expected["unknown"] > 0
+    made = json.loads((tmp_path / "x.manifest.json").read_text())["statistics"]
+    assert (statistics.records, statistics.random_next) == (made["instances"], made["random_next"])
+    assert (statistics.predictions, statistics.text) == (made["predictions"], made["maskable"])
+    lengths, a, b, predictions, positions = statistics.histograms()
+    numbers = np.arange(33)
+    assert (numbers * lengths.counts).sum() == made["tokens"]
+    assert (numbers * (a.counts + b.counts)).sum() == made["maskable"]
+    assert (np.arange(6) * predictions.counts).sum() == positions.counts.sum() == made["predictions"]
+    assert positions.out_of is not None
+    assert positions.out_of.sum() == made["maskable"]
+
+
+def test_many_numbers_share_a_line():
+    counts = np.zeros(100, int)
+    counts[10:90] = 1
+    lines = str(Histogram("Title", "numbers", counts)).splitlines()
+    assert lines[0] == "Title, by numbers"
+    assert lines[1].split() == ["10-14", "5", "6.2", "%", "#" * 40]
+    assert len(lines) == 17

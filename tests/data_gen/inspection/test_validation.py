@@ -1,0 +1,119 @@
+"""The rules that every record obeys."""
+
+import pathlib
+
+import pytest
+
+from data_gen.inspection.verification import verify
+from data_gen.options import RecordOptions, VerificationOptions
+from data_gen.pipelines import one_machine
+from tests.conftest import WORDS
+from tests.data_gen.inspection.record_samples import (
+    CAT,
+    CLS,
+    MASK,
+    PREDICTIONS,
+    SAT,
+    SEP,
+    THE,
+    UNK,
+    UNMASKED,
+    good,
+    write,
+)
+
+
+def problems(**options: object) -> list[str]:
+    return verify(VerificationOptions(**options)).problems  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "place", "value", "words"), [
+    ("input_mask", 1, 0, "input_mask is 0 at position 1; expected 1 for each token"),
+    ("input_mask", 8, 1, "input_mask is 0 at position 7"),
+    ("input_ids", 8, 5, "input_ids holds 5 at position 8, which is padding"),
+    ("segment_ids", 9, 1, "segment_ids holds 1 at position 9, which is padding"),
+    ("segment_ids", 1, 1, "segment_ids is 1 at position 1; expected 0 for [CLS] a [SEP]"),
+    ("segment_ids", 5, 0, "segment_ids is 1 at position 4"),
+    ("masked_lm_weights", 0, 0.0, "masked_lm_weights is 0.0 in slot 0"),
+    ("masked_lm_weights", 1, 0.5, "masked_lm_weights is 0.5 in slot 1"),
+    ("masked_lm_weights", 1, float("nan"), "masked_lm_weights is nan in slot 1"),
+    ("masked_lm_positions", 2, 5, "masked_lm_positions holds 5 in slot 2, where the weight is 0"),
+    ("masked_lm_ids", 2, 5, "masked_lm_ids holds 5 in slot 2, where the weight is 0"),
+    ("masked_lm_positions", 0, 0, "masked_lm_positions holds 0 in slot 0: [CLS], [SEP] or padding"),
+    ("masked_lm_positions", 0, 3, "masked_lm_positions holds 3 in slot 0: [CLS], [SEP] or padding"),
+    ("masked_lm_positions", 1, 6, "masked_lm_positions holds 6 in slot 1: [CLS], [SEP] or padding"),
+    ("masked_lm_positions", 1, 8, "masked_lm_positions holds 8 in slot 1: [CLS], [SEP] or padding"),
+    ("masked_lm_positions", 0, 5, "masked_lm_positions holds 4 in slot 1, not more than before"),
+    ("masked_lm_positions", 0, 4, "masked_lm_positions holds 4 in slot 1, not more than before"),
+    ("masked_lm_positions", 0, 10, "masked_lm_positions holds 10; expected 0 to 9"),
+    ("masked_lm_ids", 0, MASK, "position 2, of the text, holds [MASK] (before masking)"),
+    ("masked_lm_ids", 0, len(WORDS), f"masked_lm_ids holds {len(WORDS)}; expected 0 to {len(WORDS) - 1}"),
+    ("input_ids", 1, -1, f"input_ids holds -1; expected 0 to {len(WORDS) - 1}"),
+    ("input_ids", 1, 2**32 + 1, f"input_ids holds {2**32 + 1}; expected"),
+    ("input_ids", 0, THE, f"it begins with id {THE}; expected [CLS], {CLS}"),
+    ("input_ids", 3, THE, f"position 3, the end of a segment, holds id {THE}; expected [SEP], {SEP}"),
+    ("input_ids", 6, CLS, f"position 6, the end of a segment, holds id {CLS}; expected [SEP], {SEP}"),
+    ("input_ids", 5, SEP, "position 5, of the text, holds [SEP]"),
+    ("input_ids", 5, 0, "position 5, of the text, holds [PAD]"),
+    ("next_sentence_labels", 0, 2, "next_sentence_labels holds 2; expected 0 to 1"),
+])  # fmt: skip
+def test_a_broken_law_is_named_with_its_record(
+    name: str, place: int, value: float, words: str, vocab_file: str, tmp_path: pathlib.Path
+):
+    bad = good()
+    bad[name][place] = value
+    write(tmp_path / "0.tfrecord", [good()] * 3)
+    write(tmp_path / "1.tfrecord", [good(), good(), bad, good(), bad])
+    (told,) = problems(input_file=[str(tmp_path / "*.tfrecord")], vocab_file=vocab_file)
+    assert told.startswith(f"{tmp_path}/1.tfrecord: record 2 (from 0): {words}")
+
+
+@pytest.mark.parametrize(("segments", "words"), [
+    ([0, 0, 1, 1, 1, 1, 1, 0, 0, 0], "segment 0 has 2 tokens"),
+    ([0, 0, 0, 0, 0, 0, 1, 0, 0, 0], "segment 1 has 1 tokens"),
+    ([0] * 10, "segment 1 has 0 tokens"),
+])  # fmt: skip
+def test_a_segment_without_text_is_named(segments: list[float], words: str, tmp_path: pathlib.Path):
+    (told,) = problems(input_file=[write(tmp_path / "x", [{**good(), "segment_ids": segments}])])
+    assert f"record 0 (from 0): {words}" in told
+
+
+def test_what_masking_can_give_is_right(vocab_file: str, tmp_path: pathlib.Path):
+    kept, special, nothing, unknown = good(), good(), good(), good()
+    kept["input_ids"][2] = CAT
+    special["input_ids"][2], special["input_ids"][4] = SEP, 0  # random tokens may be any
+    # No prediction: a word of more pieces than may be predicted is not masked with --do_whole_word_mask.
+    nothing["input_ids"][2] = CAT
+    for name in ("positions", "ids", "weights"):
+        nothing[f"masked_lm_{name}"] = [0.0] * PREDICTIONS
+    unknown["input_ids"][1] = UNK
+    path = write(tmp_path / "x", [kept, special, nothing, unknown])
+    assert problems(input_file=[path], vocab_file=vocab_file) == []
+
+
+def test_unmasked_records_are_checked_and_said_to_be(vocab_file: str, tmp_path: pathlib.Path):
+    unmasked = {**good(), "input_ids": [CLS, THE, CAT, SEP, SAT, SAT, SEP, 0, 0, 0]}
+    path = write(tmp_path / "x", [unmasked] * 3, UNMASKED)
+    found = verify(VerificationOptions(input_file=[path], vocab_file=vocab_file))
+    assert found.problems == []
+    assert "not masked: masking happens during training" in found.checked[0]
+    write(tmp_path / "x", [unmasked, {**unmasked, "input_ids": good()["input_ids"]}], UNMASKED)
+    assert (
+        "record 1 (from 0): position 2, of the text, holds [MASK]"
+        in problems(input_file=[path], vocab_file=vocab_file)[0]
+    )
+
+
+def test_records_of_real_text_keep_the_laws(test_data: pathlib.Path, tmp_path: pathlib.Path):
+    text = (test_data / "text" / "de_xquad.txt").read_text(encoding="utf-8")[:60_000]
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    vocab_file = str(test_data / "vocab" / "bert-base-multilingual-cased-vocab.txt")
+    options = RecordOptions(
+        [str(tmp_path / "text.txt")], [str(tmp_path / "a.tfrecord"), str(tmp_path / "b.tfrecord")], vocab_file,
+        do_lower_case=False, do_whole_word_mask=True, max_seq_length=64, max_predictions_per_seq=10, dupe_factor=2,
+        short_seq_prob=0.5, algorithm="reference",
+    )  # fmt: skip
+    made = one_machine.create_pretraining_data(options)
+    found = verify(VerificationOptions(manifest=str(tmp_path / "a.manifest.json"), vocab_file=vocab_file))
+    assert (found.problems, found.records) == ([], made.instances)
+    assert made.instances > 200

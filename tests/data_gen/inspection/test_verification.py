@@ -1,0 +1,311 @@
+"""What verify-records finds, and in which record."""
+
+import gzip
+import hashlib
+import itertools
+import json
+import pathlib
+import random
+import re
+import struct
+import subprocess
+import sys
+import zlib
+
+import pytest
+
+from data_gen.inspection.verification import verify
+from data_gen.options import VerificationOptions
+from data_gen.pipelines import writer
+from official_bert.data import manifest, record_reader
+from official_bert.errors import UserError
+from official_bert.utils import files
+from tests.conftest import ROOT, WORDS
+from tests.data_gen.inspection.record_samples import CAT, LENGTH, MASK, PREDICTIONS, THE, UNK, good, write
+
+
+def described(folder: pathlib.Path, names: list[str], vocab_file: str, records_in_each: int) -> str:
+    """Writes the files' manifest."""
+    shards = [
+        manifest.Shard(name, records_in_each, files.size(str(folder / name)), manifest.sha256(str(folder / name)))
+        for name in names
+    ]
+    source = {
+        "flags": {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS},
+        "vocabulary": manifest.sha256(vocab_file),
+    }
+    path = manifest.manifest_path(str(folder / "out"))
+    files.write_text(path, manifest.Manifest(source, shards, {}).to_json())
+    return path
+
+
+@pytest.fixture
+def shards(tmp_path: pathlib.Path, vocab_file: str) -> list[str]:
+    """Three files of five good records, and their manifest."""
+    names = [f"out-{number:05}-of-00003.tfrecord" for number in range(3)]
+    paths = [write(tmp_path / name, [good()] * 5) for name in names]
+    described(tmp_path, names, vocab_file, 5)
+    return paths
+
+
+def config_file(folder: pathlib.Path, **changes: int) -> str:
+    path = folder / "config.json"
+    path.write_text(json.dumps({"vocab_size": len(WORDS), "max_position_embeddings": LENGTH, **changes}))
+    return str(path)
+
+
+def problems(**options: object) -> list[str]:
+    return verify(VerificationOptions(**options)).problems  # type: ignore[arg-type]
+
+
+def test_good_files_are_checked_against_everything(shards: list[str], vocab_file: str, tmp_path: pathlib.Path):
+    options = {"vocab_file": vocab_file, "bert_config_file": config_file(tmp_path)}
+    for chosen in ({"input_file": [str(tmp_path / "*.tfrecord")]}, {"manifest": str(tmp_path / "out.manifest.json")}):
+        found = verify(VerificationOptions(**chosen, **options))
+        assert (found.files, found.records, found.problems, found.notes) == (3, 15, [], [])
+        told = " ".join(found.checked)
+        for words in ("[CLS] and [SEP]", f"ids below {len(WORDS)}", "sha256", "the vocabulary's", "max_position_emb"):
+            assert words in told
+
+
+def frame_of(content: bytes, offset: int) -> int:
+    """The number of the record whose frame holds the byte at the offset."""
+    number = start = 0
+    while True:
+        start += 16 + struct.unpack("<Q", content[start : start + 8])[0]
+        if offset < start:
+            return number
+        number += 1
+
+
+def test_a_flipped_byte_is_named(shards: list[str], tmp_path: pathlib.Path):
+    rng = random.Random(0)
+    path = pathlib.Path(shards[1])
+    content = path.read_bytes()
+    for offset in [0, len(content) - 1, *(rng.randrange(len(content)) for _ in range(12))]:
+        changed = bytearray(content)
+        changed[offset] ^= 1 << rng.randrange(8)
+        path.write_bytes(changed)
+        (told,) = problems(manifest=str(tmp_path / "out.manifest.json"))
+        assert f"{path}: record {frame_of(content, offset)} (from 0)" in told
+        assert "is damaged" in told
+
+
+def test_a_flipped_byte_of_a_compressed_file_is_found(vocab_file: str, tmp_path: pathlib.Path):
+    varied = [good() for _ in range(300)]
+    rng = random.Random(0)
+    for instance in varied:
+        instance["input_ids"][1] = rng.randrange(UNK + 10, len(WORDS))
+    path = pathlib.Path(write(tmp_path / "0.gz", varied))
+    described(tmp_path, ["0.gz"], vocab_file, 300)
+    content = path.read_bytes()
+    assert problems(input_file=[str(path)]) == []
+    for offset in [len(content) // 2, *(rng.randrange(10, len(content)) for _ in range(10))]:
+        changed = bytearray(content)
+        changed[offset] ^= 1 << rng.randrange(8)
+        path.write_bytes(changed)
+        (told,) = problems(input_file=[str(path)])
+        assert str(path) in told
+    whole = gzip.decompress(content)
+    for offset in (len(content) // 3, len(content) // 2, 9 * len(content) // 10):
+        changed = bytearray(content)
+        changed[offset] ^= 1
+        path.write_bytes(changed)
+        before, after = (len(zlib.decompressobj(31).decompress(content[:end])) for end in (offset, offset + 1))
+        (told,) = problems(input_file=[str(path)])
+        number = int(re.search(r"record (\d+) \(from 0\) is damaged", told)[1])
+        assert frame_of(whole, before) <= number <= frame_of(whole, after) + 1
+        read = [
+            writer.joined_frames([record]) for record in itertools.islice(record_reader.read_file(str(path)), number)
+        ]
+        assert whole.startswith(b"".join(read))
+    path.write_bytes(gzip.compress(gzip.decompress(content)[:-1]))
+    assert "record 299 (from 0)" in problems(input_file=[str(path)])[0]
+
+
+@pytest.mark.parametrize(("damaged", "lawless", "words"), [
+    (2, 4, "record 2 (from 0), near byte"),
+    (4, 2, "record 2 (from 0): it begins with"),
+])  # fmt: skip
+def test_of_two_bad_records_the_first_is_named(
+    damaged: int, lawless: int, words: str, vocab_file: str, tmp_path: pathlib.Path
+):
+    instances = [good() for _ in range(6)]
+    instances[lawless]["input_ids"][0] = THE
+    path = tmp_path / "x"
+    write(path, instances)
+    content = bytearray(path.read_bytes())
+    content[next(at for at in range(len(content)) if frame_of(content, at) == damaged) + 40] ^= 1
+    path.write_bytes(content)
+    (told,) = problems(input_file=[str(path)], vocab_file=vocab_file)
+    assert words in told
+
+
+def test_a_damaged_file_is_made_again_once_it_is_removed(shards: list[str], tmp_path: pathlib.Path):
+    content = bytearray(pathlib.Path(shards[1]).read_bytes())
+    content[-20] ^= 1
+    pathlib.Path(shards[1]).write_bytes(content)
+    path = str(tmp_path / "out.manifest.json")
+    source = manifest.Manifest.read(path).source
+    (told,) = problems(manifest=path)
+    assert told.endswith("remove it and run the command that made it again, or restore it from a copy")
+    assert manifest.completed(source, [path]) is not None
+    pathlib.Path(shards[1]).unlink()
+    assert manifest.completed(source, [path]) is None
+
+
+@pytest.mark.parametrize("name", ["plain", "[ab]*?"])
+def test_manifests_are_found_however_the_files_are_spelled(
+    name: str, vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / name
+    folder.mkdir()
+    write(folder / "a.tfrecord", [good()])
+    described(folder, ["a.tfrecord"], vocab_file, 1)
+    monkeypatch.chdir(tmp_path)
+    spelled = [f"{name}//a.tfrecord", f"./{name}/a.tfrecord", f"{folder}/../{name}/a.tfrecord"]
+    assert list(manifest.of_files(spelled)) == spelled
+    for path in spelled:
+        assert any("sha256 as in" in told for told in verify(VerificationOptions(input_file=[path])).checked)
+
+
+def test_each_bad_file_is_reported(shards: list[str], tmp_path: pathlib.Path):
+    paths = list(map(pathlib.Path, shards))
+    content = [path.read_bytes() for path in paths]
+    frame = len(content[0]) // 5
+    paths[0].write_bytes(content[0][:-frame])  # a whole record less: only the manifest tells
+    paths[1].write_bytes(content[1][:-10])
+    other = {**good(), "next_sentence_labels": [0]}
+    write(paths[2], [good(), other, *[good()] * 3])
+    told = problems(manifest=str(tmp_path / "out.manifest.json"))
+    assert len(told) == 3
+    assert f"{paths[0]} has {4 * frame:,} bytes; the manifest says {5 * frame:,}" in told[0]
+    assert f"{paths[1]}: record 4 (from 0), near byte" in told[1]
+    assert f"{paths[2]}: all records are good, but they are not those of the manifest" in told[2]
+    assert hashlib.sha256(paths[2].read_bytes()).hexdigest() in told[2]
+
+
+def test_missing_and_left_over_files_are_reported(shards: list[str], tmp_path: pathlib.Path):
+    left_over = write(tmp_path / "out-00000-of-00009.tfrecord", [good()])
+    pathlib.Path(shards[2]).unlink()
+    for options in ({"manifest": str(tmp_path / "out.manifest.json")}, {"input_file": [f"{tmp_path}//*.tfrecord"]}):
+        told = problems(**options)
+        assert len(told) == 2
+        assert told[0].startswith(f"{shards[2]} is missing")
+        assert told[1].startswith(f"{left_over} is not named in")
+
+
+def test_files_that_are_not_given_are_noted(shards: list[str]):
+    found = verify(VerificationOptions(input_file=[shards[1]]))
+    assert found.problems == []
+    assert any(f"2 more files of {shards[1][:-24]}" in note and note.endswith(shards[0]) for note in found.notes)
+
+
+def test_records_of_two_runs_are_each_checked_by_their_own_manifest(
+    shards: list[str], vocab_file: str, tmp_path: pathlib.Path
+):
+    (tmp_path / "other").mkdir()
+    write(tmp_path / "other" / "out.tfrecord", [good()] * 2)
+    described(tmp_path / "other", ["out.tfrecord"], vocab_file, 3)
+    (told,) = problems(input_file=[*shards, str(tmp_path / "other" / "*.tfrecord")])
+    assert told == f"{tmp_path}/other/out.tfrecord has 2 records; the manifest says 3"
+
+
+def test_another_vocabulary_is_told_and_the_records_are_checked_without(
+    shards: list[str], vocab_file: str, tmp_path: pathlib.Path
+):
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(WORDS[:5]), encoding="utf-8")
+    (told,) = problems(input_file=shards, vocab_file=str(other))
+    assert f"{other} is not the vocabulary that the records were made with" in told
+    assert manifest.sha256(vocab_file) in told
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"vocab_size": CAT}, f"has {len(WORDS)} tokens, but"),
+    ({"max_position_embeddings": LENGTH - 1}, "the records have 10 positions, but"),
+    ({"type_vocab_size": 1}, "has type_vocab_size 1"),
+])  # fmt: skip
+def test_a_model_that_cannot_read_the_records_is_reported(
+    changes: dict[str, int], words: str, shards: list[str], vocab_file: str, tmp_path: pathlib.Path
+):
+    told = problems(input_file=shards, vocab_file=vocab_file, bert_config_file=config_file(tmp_path, **changes))
+    assert words in told[0]
+
+
+def test_ids_are_held_against_the_model_where_there_is_no_vocabulary(shards: list[str], tmp_path: pathlib.Path):
+    told = problems(input_file=shards, bert_config_file=config_file(tmp_path, vocab_size=MASK))
+    assert [f"record 0 (from 0): input_ids holds {THE}; expected 0 to {MASK - 1}" in each for each in told] == [
+        True
+    ] * 3
+
+
+def test_lengths_that_are_not_the_manifests_are_reported(shards: list[str], tmp_path: pathlib.Path):
+    path = tmp_path / "out.manifest.json"
+    values = json.loads(path.read_text())
+    values["source"]["flags"]["max_seq_length"] = 12
+    path.write_text(json.dumps(values))
+    assert "record 0 (from 0): input_ids has 10 values; expected 12" in problems(manifest=str(path))[0]
+    del values["source"]["flags"]
+    path.write_text(json.dumps(values))
+    with pytest.raises(UserError, match="it has no flags in its source"):
+        problems(manifest=str(path))
+    values["source"]["flags"] = {}
+    path.write_text(json.dumps(values))
+    with pytest.raises(UserError, match="does not tell the flags max_seq_length"):
+        problems(manifest=str(path))
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"source": []}, "it has no flags in its source"),
+    ({"source": {"flags": {}}}, "it has no hash of a vocabulary"),
+    ({"statistics": 3}, "its statistics are not counts"),
+    ({"shards": [{"file": "a", "records": "5", "bytes": 1, "sha256": ""}]}, "it describes a file as"),
+    ({"shards": 5}, "not iterable"),
+])  # fmt: skip
+def test_a_manifest_of_another_form_is_refused(
+    change: dict[str, object], words: str, shards: list[str], tmp_path: pathlib.Path
+):
+    path = tmp_path / "out.manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    for read in (lambda: manifest.of_files(shards), lambda: problems(manifest=str(path))):
+        with pytest.raises(
+            UserError, match=f"out.manifest.json is not a manifest of records, or is damaged: .*{words}"
+        ):
+            read()
+
+
+def test_records_of_other_lengths_than_the_first_are_named(tmp_path: pathlib.Path):
+    longer = {name: [*values, 0] if len(values) == LENGTH else values for name, values in good().items()}
+    (told,) = problems(input_file=[write(tmp_path / "x", [good(), longer])])
+    assert "record 1 (from 0): input_ids has 11 values; expected 10" in told
+
+
+def test_other_files_are_told_apart(tmp_path: pathlib.Path):
+    (tmp_path / "text").write_text("This is text, not records.\n")
+    assert "record 0 (from 0), near byte 0, is damaged" in problems(input_file=[str(tmp_path / "text")])[0]
+    (tmp_path / "empty").write_text("")
+    assert "there is no record in" in problems(input_file=[str(tmp_path / "empty")])[0]
+    with writer.open_shard(str(tmp_path / "other"), gzip=False) as shard:
+        shard.write(writer.joined_frames([b"not a message"]))
+    assert "record 0 (from 0): it is not a tf.train.Example" in problems(input_file=[str(tmp_path / "other")])[0]
+    path = write(tmp_path / "task", [good()], ["input_ids", "input_mask"])
+    assert "it has no feature segment_ids; it holds input_ids, input_mask" in problems(input_file=[path])[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"input_file": ["x"], "manifest": "y"}])
+def test_either_files_or_a_manifest_are_to_be_given(options: dict[str, object]):
+    with pytest.raises(UserError, match="give either --input_file"):
+        VerificationOptions(**options)  # type: ignore[arg-type]
+
+
+def test_command_names_the_record_and_ends_with_1(shards: list[str]):
+    path = pathlib.Path(shards[2])
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(content)
+    command = [sys.executable, "-m", "official_bert_cli", "verify-records", f"--input_file={','.join(shards)}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"\nerror: {path}: record 4 (from 0), near byte" in f"\n{done.stderr}"
+    assert done.stdout.splitlines()[-1] == "files 3, records read 14, errors 1"

@@ -1,0 +1,312 @@
+"""The fast algorithm: the distributions of the reference algorithm, and the same bytes however a run is interrupted."""
+
+import errno
+import json
+import math
+import os
+import pathlib
+import random
+import resource
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from data_gen.pipelines import fast, one_machine, run_plan, worker_pool
+from official_bert.data import record_damage, record_schema
+from official_bert.errors import UserError
+from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab
+from tests.conftest import ROOT
+from tests.data_gen.distributions import assert_alike, histogram
+from tests.data_gen.samples import LENGTH, PREDICTIONS, command_for, contents, options_for, parsed, unmasked
+
+
+def test_bytes_are_the_same_for_any_number_of_workers(
+    corpus: tuple[list[str], str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    made = []
+    for workers in (1, 2, 4):
+        # Several workers write each file: it consists of many buckets then.
+        monkeypatch.setattr(run_plan, "_BUCKET_BYTES", 6e6 if workers == 1 else 10_000)
+        one_machine.create_pretraining_data(options_for(corpus, tmp_path / str(workers), num_workers=workers))
+        made.append(contents(tmp_path / str(workers)))
+    assert made[0] == made[1] == made[2]
+    shards = [f"out-{number:05}-of-00003.tfrecord" for number in range(3)]
+    assert list(made[0]) == [*shards, "out.manifest.json"]
+    other = options_for(corpus, tmp_path / "other", random_seed=1)
+    one_machine.create_pretraining_data(other)
+    assert contents(tmp_path / "other").keys() == made[0].keys()
+    assert contents(tmp_path / "other") != made[0]
+
+
+def test_bytes_are_the_same_after_kills_at_random_moments(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    small = {"dupe_factor": 20, "block_tokens": 1500}
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "straight", **small))
+    options = options_for(corpus, tmp_path / "killed", **small)
+    work = tmp_path / "killed" / "out.work"
+    rng = random.Random(time.time_ns())
+    found = []
+    for _ in range(5):
+        process = subprocess.Popen(
+            command_for(options), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        before = len(list(work.glob("*"))) if work.exists() else 0
+        # Not before it has begun to do something new, and then at any moment.
+        while process.poll() is None and (not work.exists() or len(list(work.glob("*"))) <= before):
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0, 0.6))
+        os.killpg(process.pid, signal.SIGKILL)  # the workers too
+        process.wait()
+        found.append(len(list(work.glob("*.json"))) if work.exists() else None)
+        if found[-1] is None:
+            break
+    assert found[0] is not None, "the first try ended before it could be killed"
+    done = subprocess.run(command_for(options), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "killed") == contents(tmp_path / "straight"), found
+
+
+def test_after_a_full_disk_the_same_command_continues(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "straight"))
+    options = options_for(corpus, tmp_path / "full")
+    # A file may not grow over 100 kB: the system's answer is an error of the write, as on a full disk.
+    done = subprocess.run(
+        command_for(options), cwd=ROOT, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "error: cannot write" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "full").glob("*.tfrecord*"))
+    done = subprocess.run(command_for(options), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "going on with the unfinished work" in done.stdout
+    assert contents(tmp_path / "full") == contents(tmp_path / "straight")
+
+
+def test_what_a_kill_left_beside_the_records_is_removed(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    left = [tmp_path / "out-00001-of-00003.tfrecord.writing-0123456789ab", tmp_path / "mine.tfrecord.writing-0"]
+    for path in left:
+        path.write_text("half")
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path))
+    assert [path.exists() for path in left] == [False, True]
+
+
+def test_other_errors_of_the_system_are_not_called_a_full_disk():
+    full = pytest.raises(UserError, match="cannot write in out.work: .* make room and run the same command")
+    with full, fast._write_errors_explained("out.work"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    other = pytest.raises(UserError, match="cannot work in out.work: .*Permission denied.* correct that and run")
+    with other, fast._write_errors_explained("out.work"):
+        raise OSError(errno.EACCES, "Permission denied")
+
+
+def test_the_flag_that_an_error_of_the_text_advises_helps(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    path = tmp_path / "latin1.txt"
+    path.write_bytes(b"return the value\nthe \xe9 object\n")
+    inputs = ([*corpus[0], str(path)], corpus[1])
+    with pytest.raises(UserError, match="latin1.txt, line 2: .* pass --drop_invalid_utf8"):
+        one_machine.create_pretraining_data(options_for(inputs, tmp_path / "out", input_format="sentences"))
+    assert not list((tmp_path / "out").iterdir())
+    options = options_for(inputs, tmp_path / "out", input_format="sentences", drop_invalid_utf8=True)
+    assert one_machine.create_pretraining_data(options).instances
+
+
+def test_gzip_and_shard_size_change_the_files_and_not_the_records(
+    corpus: tuple[list[str], str], tmp_path: pathlib.Path
+):
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "plain", num_shards=1))
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "zipped", num_shards=1, gzip=True))
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "sized", num_shards=1, shard_size_mb=1))
+    plain = parsed(list((tmp_path / "plain").glob("*.tfrecord")))
+    zipped = parsed(list((tmp_path / "zipped").glob("*.tfrecord")))
+    shards = sorted((tmp_path / "sized").glob("*.tfrecord"))
+    for name, values in plain.items():
+        np.testing.assert_array_equal(zipped[name], values)
+    assert len(shards) > 1
+    assert all(0.5e6 < path.stat().st_size < 2e6 for path in shards)
+
+
+def test_every_record_fits_the_schema(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    for whole_words in (False, True):
+        folder = tmp_path / str(whole_words)
+        one_machine.create_pretraining_data(options_for(corpus, folder, do_whole_word_mask=whole_words))
+        vocab = load_vocab(corpus[1])
+        schema = record_schema.pretraining_schema(LENGTH, PREDICTIONS, len(vocab), 2)
+        assert record_damage.describe_first_damage([str(path) for path in folder.glob("*.tfrecord")], schema) is None
+        batch = parsed(sorted(folder.glob("*.tfrecord")))
+        length = batch["input_mask"].sum(axis=1)
+        count = batch["masked_lm_weights"].sum(axis=1)
+        expected = np.minimum(PREDICTIONS, np.maximum(1, np.rint(length * 0.15)))
+        assert (count <= expected).all() if whole_words else (count == expected).all()
+        for row in range(0, len(length), 7):
+            ids, positions = batch["input_ids"][row], batch["masked_lm_positions"][row]
+            some = int(count[row])
+            assert (np.diff(positions[:some]) > 0).all()
+            assert not positions[some:].any()
+            original = ids.copy()
+            original[positions[:some]] = batch["masked_lm_ids"][row][:some]
+            seps = np.flatnonzero(original == vocab["[SEP]"])
+            assert original[0] == vocab["[CLS]"]
+            assert len(seps) == 2
+            assert seps[1] == length[row] - 1
+            assert not set(positions[:some]) & {0, *seps}
+            np.testing.assert_array_equal(
+                batch["segment_ids"][row],
+                [0] * (seps[0] + 1) + [1] * (seps[1] - seps[0]) + [0] * (LENGTH - length[row]),
+            )
+
+
+def test_records_stand_in_a_random_order_and_random_segments_come_from_all_of_the_corpus(tmp_path: pathlib.Path):
+    count, special = 200, len(SPECIAL_TOKENS)
+    # Each document repeats a word of its own, which tells where a segment comes from.
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *(f"w{number}" for number in range(count))]) + "\n")
+    sentences = [" ".join([f"w{number}"] * 6) + "\n" for number in range(count)]
+    (tmp_path / "text.txt").write_text("\n".join(sentence * 20 for sentence in sentences))
+    options = options_for(
+        ([str(tmp_path / "text.txt")], str(tmp_path / "vocab.txt")), tmp_path / "out", block_tokens=2000, dupe_factor=3,
+        input_format="sentences",
+    )  # fmt: skip
+    one_machine.create_pretraining_data(options)
+    batch = parsed(sorted((tmp_path / "out").glob("*.tfrecord")))
+    ids = unmasked(batch)
+    first = ids[:, 1] - special
+    second = ids[np.arange(len(ids)), batch["input_mask"].sum(axis=1) - 2] - special
+    blocks = count * 6 * 20 / 2000
+    assert blocks == 12
+
+    def correlation(one: np.ndarray, two: np.ndarray) -> float:
+        return abs(np.corrcoef(one, two)[0, 1]) * math.sqrt(len(one))
+
+    # Documents stand in order in the text: ranks are the numbers themselves. Five deviations.
+    assert correlation(np.arange(len(first)), first) < 5
+    assert correlation(first[1:], first[:-1]) < 5
+    is_random = batch["next_sentence_labels"][:, 0] == 1
+    assert (first[~is_random] == second[~is_random]).all()
+    first, second = first[is_random], second[is_random]
+    assert len(first) > 500
+    assert (first != second).all()
+    # Any but the own document is as likely, so that there is a slight tendency away from it.
+    assert correlation(first, second) < 5
+    assert_alike(histogram(second // 20, 9), histogram(np.arange(count) // 20, 9), "documents of random segments")
+
+
+def test_each_pass_cuts_and_masks_anew(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path, short_seq_prob=0.0))
+    batch = parsed(sorted(tmp_path.glob("*.tfrecord")))
+    # Were the two passes alike, each record would be there twice.
+    cuts = len(np.unique(unmasked(batch), axis=0)) / len(batch["input_ids"])
+    masks = len(np.unique(np.hstack([batch["masked_lm_positions"], unmasked(batch)]), axis=0)) / len(batch["input_ids"])
+    assert cuts > 0.7
+    assert masks > 0.9
+
+
+# The target length is drawn once for a document and shared by its instances: where it is random, documents are short.
+@pytest.mark.parametrize(
+    ("sentences", "short_seq_prob", "whole_words", "clusters"),
+    [(0, 0.0, False, 1), (0, 0.0, True, 1), (3, 0.5, False, 3)],
+)
+def test_fast_records_are_distributed_as_the_reference_ones_are(
+    sentences: int,
+    short_seq_prob: float,
+    whole_words: bool,
+    clusters: int,
+    corpus: tuple[list[str], str],
+    tmp_path: pathlib.Path,
+):
+    # A file's end ends a document in one algorithm alone, so that one file is read.
+    lines = pathlib.Path(corpus[0][0]).read_text(encoding="utf-8").splitlines()
+    if sentences:
+        lines = [line for line in lines if line]
+        parts = [lines[start : start + sentences] for start in range(0, len(lines), sentences)]
+        lines = [line for part in parts for line in [*part, ""]]
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    batches = []
+    for algorithm in ("reference", "fast"):
+        changes = {"num_shards": 1, "dupe_factor": 12, "algorithm": algorithm, "input_format": "sentences"}
+        changes |= {"do_whole_word_mask": whole_words, "short_seq_prob": short_seq_prob}
+        one_machine.create_pretraining_data(options_for(([str(text)], corpus[1]), tmp_path / algorithm, **changes))
+        batches.append(parsed(list((tmp_path / algorithm).glob("*.tfrecord"))))
+    mask_id = load_vocab(corpus[1])["[MASK]"]
+    histograms = []
+    for batch in batches:
+        weights = batch["masked_lm_weights"] > 0
+        new = np.take_along_axis(batch["input_ids"], batch["masked_lm_positions"], axis=1)[weights]
+        old = batch["masked_lm_ids"][weights]
+        kinds = np.where(new == mask_id, 0, np.where(new == old, 1, 2))
+        length = batch["input_mask"].sum(axis=1)
+        second = batch["segment_ids"].sum(axis=1)
+        histograms.append({
+            "lengths": histogram(length, LENGTH),
+            "lengths of the second segment": histogram(second, LENGTH),
+            "random next": histogram(batch["next_sentence_labels"][:, 0], 1),
+            "random next of short ones": histogram(batch["next_sentence_labels"][length < 20, 0], 1),
+            "predictions": histogram(weights.sum(axis=1), PREDICTIONS),
+            "positions": histogram(batch["masked_lm_positions"][weights], LENGTH),
+            "kinds": histogram(kinds, 2),
+            "predicted tokens": histogram(old, 2000),
+            "replacements": histogram(new[kinds == 2], 2000),
+            "first tokens": histogram(batch["input_ids"][:, 1], 2000),
+            "last tokens": histogram(batch["input_ids"][np.arange(len(length)), length - 2], 2000),
+        })  # fmt: skip
+    for what, one in histograms[0].items():
+        assert_alike(one, histograms[1][what], what, clusters)
+
+
+def test_a_difference_in_distribution_would_be_seen():
+    rng = np.random.default_rng(0)
+    one, two, other = (rng.binomial(20, share, 20_000) for share in (0.5, 0.5, 0.51))
+    assert_alike(histogram(one, 20), histogram(two, 20), "equal")
+    with pytest.raises(AssertionError, match="different"):
+        assert_alike(histogram(one, 20), histogram(other, 20), "different")
+
+
+def test_text_that_tokenizes_to_nothing_is_refused(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    path = tmp_path / "empty.txt"
+    path.write_text("\n\u200b\n\n")
+    with pytest.raises(UserError, match="the input holds no text"):
+        one_machine.create_pretraining_data(options_for(([str(path)], corpus[1]), tmp_path / "out"))
+
+
+@pytest.mark.parametrize("which", ["vocabulary", "text"])
+def test_what_changes_while_text_is_tokenized_is_not_mixed(
+    which: str, corpus: tuple[list[str], str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    text, vocab = tmp_path / "text.txt", tmp_path / "vocab.txt"
+    text.write_text(pathlib.Path(corpus[0][0]).read_text())
+    vocab.write_text(pathlib.Path(corpus[1]).read_text())
+    inputs = ([str(text)], str(vocab))
+    one_machine.create_pretraining_data(options_for(inputs, tmp_path / "straight"))
+    do_all = worker_pool.WorkerPool.do_all
+
+    def changing(self: worker_pool.WorkerPool, what: str, *arguments: object) -> list[dict[str, object]]:
+        if what == "tokenizing":
+            changed = vocab if which == "vocabulary" else text
+            changed.write_text("\n".join([*SPECIAL_TOKENS, *map(chr, range(97, 123))]) + "\n")
+        return do_all(self, what, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(worker_pool.WorkerPool, "do_all", changing)
+    options = options_for(inputs, tmp_path / "out")
+    if which == "text":
+        with pytest.raises(UserError, match="text.txt changed while it was read; run the same command again"):
+            one_machine.create_pretraining_data(options)
+        assert not list((tmp_path / "out").iterdir())
+    else:
+        one_machine.create_pretraining_data(options)
+        assert contents(tmp_path / "out") == contents(tmp_path / "straight")
+
+
+def test_more_shards_than_instances_are_written_too(
+    corpus: tuple[list[str], str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    text = tmp_path / "text.txt"
+    text.write_text("return the value of the object.\n" * 5)
+    options = options_for(([str(text)], corpus[1]), tmp_path / "out", num_shards=100, num_workers=1)
+    summary = one_machine.create_pretraining_data(options)
+    described = json.loads((tmp_path / "out" / "out.manifest.json").read_text())
+    assert [shard["records"] for shard in described["shards"]].count(0) > 80
+    assert sum(shard["records"] for shard in described["shards"]) == summary.instances
+    assert "of 100 files are empty" in capsys.readouterr().err

@@ -1,0 +1,163 @@
+"""Record files that several workers write at once; here a worker is a function of this process."""
+
+import dataclasses
+import hashlib
+import pathlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from data_gen.pipelines import shard_writing, worker_pool
+from data_gen.pipelines.run_plan import RunPlan
+from official_bert.errors import UserError
+
+BUCKETS = 4
+
+
+def content_of(bucket: int) -> bytes:
+    return bytes([bucket]) * (1000 * (bucket % 3))  # some are empty
+
+
+class Process:
+    """A worker: the last bucket that it encoded."""
+
+    bucket = -1
+
+
+def plan_of(folder: pathlib.Path, shards: int) -> RunPlan:
+    return RunPlan(
+        seed=0,
+        config={},
+        vocab_file="",
+        ids="<u2",
+        blocks=[],
+        dupe_factor=1,
+        outputs=[str(folder / f"{number}.tfrecord") for number in range(shards)],
+        buckets_per_shard=BUCKETS,
+        gzip=False,
+    )
+
+
+@pytest.fixture
+def workers(tmp_path: pathlib.Path) -> worker_pool.WorkerPool:
+    (tmp_path / "work").mkdir()
+    pool = worker_pool.WorkerPool(str(tmp_path / "work"))
+    pool._processes = [Process(), Process()]  # type: ignore[list-item]
+    return pool
+
+
+def test_buckets_stand_in_their_order_whichever_is_encoded_first(
+    workers: worker_pool.WorkerPool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    encoded = [threading.Event() for _ in range(3 * BUCKETS)]
+
+    def ask(process: Process, task: dict[str, Any], folder: str) -> dict[str, Any]:
+        if "bucket" in task:
+            (process.bucket,) = task["bucket"]
+            if process.bucket % 2 == 0:
+                assert encoded[process.bucket + 1].wait(10)  # so that the second of two is always first
+            encoded[process.bucket].set()
+            return {"records": 1, "bytes": len(content_of(process.bucket))}
+        path, position = task["write"]
+        with open(path, "r+b") as shard:
+            shard.seek(position)
+            shard.write(content_of(process.bucket))
+        return {}
+
+    monkeypatch.setattr(worker_pool, "ask", ask)
+    plan = plan_of(tmp_path, 3)
+    entries = shard_writing.write_shards(plan, str(tmp_path / "work"), workers, 2)
+    for number, entry in enumerate(entries):
+        content = b"".join(map(content_of, range(number * BUCKETS, (number + 1) * BUCKETS)))
+        assert (tmp_path / f"{number}.tfrecord").read_bytes() == content
+        assert entry == {
+            "file": f"{number}.tfrecord",
+            "records": BUCKETS,
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+
+    def refuse(*_: object) -> dict[str, Any]:
+        raise AssertionError("what is complete is not made again")
+
+    monkeypatch.setattr(worker_pool, "ask", refuse)
+    assert shard_writing.write_shards(plan, str(tmp_path / "work"), workers, 2) == entries
+
+
+def test_an_error_of_one_worker_ends_the_wait_of_the_others(
+    workers: worker_pool.WorkerPool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    second = threading.Event()
+
+    def ask(process: Process, task: dict[str, Any], folder: str) -> dict[str, Any]:
+        if task == {"bucket": [0]}:
+            assert second.wait(10)
+            raise UserError("a worker process was killed")
+        assert task == {"bucket": [1]}, "it is not written before it is known where"
+        second.set()
+        return {"records": 1, "bytes": 1}
+
+    monkeypatch.setattr(worker_pool, "ask", ask)
+    with pytest.raises(UserError, match="a worker process was killed"):
+        shard_writing.write_shards(plan_of(tmp_path, 2), str(tmp_path / "work"), workers, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+    assert not list((tmp_path / "work").iterdir())
+
+
+def test_the_first_error_is_raised_and_not_one_that_follows_from_it(
+    workers: worker_pool.WorkerPool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def ask(process: Process, task: dict[str, Any], folder: str) -> dict[str, Any]:
+        if "bucket" in task:
+            (process.bucket,) = task["bucket"]
+            return {"records": 1, "bytes": 1}
+        path = pathlib.Path(task["write"][0])
+        if process.bucket == 0:
+            return {}  # and nothing is in the file
+        while path.exists():
+            time.sleep(0.001)
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(worker_pool, "ask", ask)
+    plan = dataclasses.replace(plan_of(tmp_path, 1), buckets_per_shard=2)
+    with pytest.raises(UserError, match="became shorter while it was written"):
+        shard_writing.write_shards(plan, str(tmp_path / "work"), workers, 1)
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also in a background job of a shell, which ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_threads_that_wait_end_silently_when_the_command_is_interrupted(
+    workers: worker_pool.WorkerPool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    uncaught: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", uncaught.append)
+    waits, ended = threading.Event(), threading.Event()
+
+    def ask(process: Process, task: dict[str, Any], folder: str) -> dict[str, Any]:
+        if task == {"bucket": [0]}:
+            assert waits.wait(10)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            assert ended.wait(10)
+            raise UserError("a worker process was killed")
+        waits.set()
+        return {"records": 1, "bytes": 1}
+
+    monkeypatch.setattr(worker_pool, "ask", ask)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        shard_writing.write_shards(plan_of(tmp_path, 1), str(tmp_path / "work"), workers, 1)
+    ended.set()
+    while threading.active_count() > before:
+        time.sleep(0.001)
+    assert not uncaught

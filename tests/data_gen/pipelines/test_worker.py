@@ -1,0 +1,63 @@
+"""What a worker does."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from data_gen.pipelines import run_plan, worker
+from data_gen.text import formats, token_store
+from official_bert.tokenization.caching import CachingTokenizer
+from official_bert.tokenization.exact import FullTokenizer, load_vocab
+from tests.conftest import ROOT
+from tests.data_gen.samples import options_for
+
+
+def test_workers_need_no_tensorflow(corpus: tuple[list[str], str]):
+    code = (
+        "import sys; from data_gen.pipelines import one_machine, worker;"
+        "from official_bert.tokenization import caching, exact;"
+        f"caching.CachingTokenizer(exact.FullTokenizer({corpus[1]!r})).encode(['the value']);"
+        "print(sorted({'tensorflow', 'tensorflow_text', 'keras'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_large_file_is_shared_and_a_line_in_it_is_named(
+    corpus: tuple[list[str], str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(worker, "_PART_BYTES", 2000)
+    vocab = pathlib.Path(corpus[1]).read_text()
+    text = tmp_path / "text.txt"
+    lines = [line for path in corpus[0] for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines()]
+    text.write_text("\n".join(lines) + "\n")
+    options = options_for(([str(text)], corpus[1]), tmp_path / "out", input_format="sentences")
+    folder = tmp_path / "work"
+    plan = run_plan.TextPlan.of(options, [str(text)], load_vocab(corpus[1]))
+    (folder / "x").mkdir(parents=True)
+    (folder / worker.VOCAB).write_text(vocab)
+    (folder / worker.TEXT).write_text(json.dumps(dataclasses.asdict(plan)))
+    ranges = worker.Worker(str(folder)).do({"file": [0]})["ranges"]
+    assert len(ranges) > 10
+    for part in range(len(ranges)):
+        worker.Worker(str(folder)).do({"part": [0, part]})
+    parts = [worker.part_folder(str(folder), 0, part) for part in range(len(ranges))]
+    token_store.join_parts(str(folder / "joined"), parts)
+    (tmp_path / "whole").mkdir()
+    documents = list(formats.read_documents(str(text), "sentences"))
+    tokenizer = CachingTokenizer(FullTokenizer(corpus[1]))
+    token_store.write_part(str(folder / "whole"), documents, tokenizer.encode, np.dtype(plan.ids), 1)
+    for name in (token_store.IDS, token_store.SENTENCES, token_store.DOCUMENTS):
+        assert (folder / "joined" / name).read_bytes() == (folder / "whole" / name).read_bytes()
+    content = text.read_bytes()
+    text.write_bytes(content + b"the \xe9\n")  # where only the last part reads
+    shutil.rmtree(parts[-1])
+    (folder / f"part-0-{len(ranges) - 1}.json").unlink()
+    with pytest.raises(worker.TextError, match=rf"text.txt, line {len(lines) + 1}: byte 0xe9 at column 5"):
+        worker.Worker(str(folder)).do({"part": [0, len(ranges) - 1]})

@@ -1,0 +1,47 @@
+"""How worker processes are driven, and how they end."""
+
+import contextlib
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from data_gen.pipelines import one_machine, worker_pool
+from official_bert.errors import UserError
+from tests.data_gen.samples import options_for
+
+
+def test_ctrl_c_is_answered_by_the_command_alone(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
+    workers = worker_pool.WorkerPool(str(tmp_path))
+    workers.grow(1)
+    (process,) = workers._processes
+    process.send_signal(signal.SIGINT)  # while it imports: a terminal sends it to all processes
+    process.communicate()
+    assert process.returncode == 0
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("code", "words"), [
+    ("import os; os.kill(os.getpid(), 9)", "was killed at .* fewer --num_workers goes on .* remove out.work and"),
+    ("raise SystemExit(3)", "ended with code 3 at .* run the same command again"),
+    ("input(); print('{\"result\": {', end=''); raise SystemExit(3)", "ended with code 3 at"),  # within its answer
+])  # fmt: skip
+def test_the_end_of_a_worker_is_explained(code: str, words: str):
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with pytest.raises(UserError, match=words):
+        worker_pool.ask(process, {"block": [0, 0]}, "out.work")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.close()
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+
+
+def test_workers_find_what_this_process_finds(
+    corpus: tuple[list[str], str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert one_machine.create_pretraining_data(options_for(corpus, tmp_path)).instances

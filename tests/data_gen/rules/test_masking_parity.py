@@ -1,0 +1,150 @@
+"""The three implementations of masking draw from one distribution: reference, fast, and while training."""
+
+import math
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_gen.rules import masking, vectorized_masking
+from data_gen.rules.instances import InstanceConfig
+from data_gen.rules.random_numbers import Random
+from official_bert.data.dynamic_masking import DynamicMasking, record_keys
+from official_bert.data.masking_rates import BERT_RATES, MaskingRates
+from official_bert.tokenization.exact import SPECIAL_TOKENS
+from tests.data_gen.distributions import assert_alike, histogram
+
+WORDS, CONTINUATIONS = 700, 300
+VOCAB = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
+VOCAB |= {f"w{number}": len(VOCAB) + number for number in range(WORDS)}
+VOCAB |= {f"##{number}": len(VOCAB) + number for number in range(CONTINUATIONS)}
+CLS, SEP, MASK = (VOCAB[token] for token in ("[CLS]", "[SEP]", "[MASK]"))
+ROWS, LENGTH, LIMIT, PROBABILITY = 6000, 64, 24, 0.3
+
+# Each returns masked ids [N, L], and the chosen positions [N, L] bool.
+Masked = tuple[np.ndarray, np.ndarray]
+
+
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    """Instances without masks, [N, L], and their numbers of tokens, [N]; a segment [SEP] stands in the middle."""
+    rng = np.random.default_rng(0)
+    length = rng.integers(LENGTH // 2, LENGTH + 1, ROWS)
+    ids = rng.integers(len(SPECIAL_TOKENS), len(VOCAB), (ROWS, LENGTH))
+    position = np.arange(LENGTH)[None, :]
+    ids[position >= length[:, None]] = 0
+    ids[:, 0] = CLS
+    ids[np.arange(ROWS), length // 2] = ids[np.arange(ROWS), length - 1] = SEP
+    return ids, length
+
+
+def by_reference(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
+    rng = random.Random(1)
+    vocabulary = masking.MaskingVocabulary.of(VOCAB)
+    masked, chosen = ids.copy(), np.zeros(ids.shape, bool)
+    for row, count in enumerate(length.tolist()):
+        budget = masking.number_to_predict(count, PROBABILITY, LIMIT)
+        new, positions, _ = masking.mask(ids[row, :count].tolist(), budget, vocabulary, whole_words, rng, rates)
+        masked[row, :count] = new
+        chosen[row, positions] = True
+    return masked, chosen
+
+
+def fast(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
+    config = InstanceConfig(
+        max_seq_length=LENGTH, max_predictions_per_seq=LIMIT, masked_lm_prob=PROBABILITY, short_seq_prob=0.0,
+        do_whole_word_mask=whole_words, cls=CLS, sep=SEP, vocabulary=masking.MaskingVocabulary.of(VOCAB),
+        masking_rates=str(rates),
+    )  # fmt: skip
+    masked = vectorized_masking.mask(ids, length, config, Random("parity"))
+    chosen = np.zeros(ids.shape, bool)
+    row, slot = np.nonzero(np.arange(LIMIT)[None, :] < masked.predictions[:, None])
+    chosen[row, masked.positions[row, slot]] = True
+    return masked.ids, chosen
+
+
+def while_training(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
+    mask = (np.arange(LENGTH)[None, :] < length[:, None]).astype(np.int32)
+    numbers = tf.range(len(ids), dtype=tf.int64)
+    keys = record_keys(3, tf.zeros_like(numbers), numbers)
+    features = {"input_ids": tf.constant(ids, tf.int32), "input_mask": tf.constant(mask)}
+    batch = DynamicMasking(VOCAB, LIMIT, PROBABILITY, whole_words, rates).mask(features, keys)
+    chosen = np.zeros(ids.shape, bool)
+    row, slot = np.nonzero(batch["masked_lm_weights"].numpy())
+    chosen[row, batch["masked_lm_positions"].numpy()[row, slot]] = True
+    return batch["input_ids"].numpy(), chosen
+
+
+IMPLEMENTATIONS: dict[str, Callable[..., Masked]] = {
+    "reference": by_reference,
+    "fast": fast,
+    "dynamic": while_training,
+}
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_eighty_in_a_hundred_become_mask_ten_stay_and_ten_are_random(name: str):
+    ids, length = rows()
+    masked, chosen = IMPLEMENTATIONS[name](ids, length, False)
+    total = int(chosen.sum())
+    assert total > 80_000
+    assert (masked[~chosen] == ids[~chosen]).all()
+    by_chance = BERT_RATES.random / 100 / len(VOCAB)  # a random token is [MASK], or the same token again
+    for what, count, percent in (
+        ("[MASK]", int((masked[chosen] == MASK).sum()), 80),
+        ("same", int((masked[chosen] == ids[chosen]).sum()), 10),
+    ):
+        expected = percent / 100 + by_chance
+        # Five deviations, which tell 80 % from 81 %.
+        assert abs(count / total - expected) < 5 * math.sqrt(expected * (1 - expected) / total), what
+    assert 5 * math.sqrt(0.8 * 0.2 / total) < 0.0075
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_the_three_implementations_choose_alike(whole_words: bool):
+    ids, length = rows()
+    histograms = []
+    for implementation in IMPLEMENTATIONS.values():
+        masked, chosen = implementation(ids, length, whole_words)
+        is_random = chosen & (masked != ids) & (masked != MASK)
+        continues = chosen & (ids >= len(VOCAB) - CONTINUATIONS)
+        histograms.append({
+            "predictions": histogram(chosen.sum(axis=1), LIMIT),
+            "positions": histogram(np.nonzero(chosen)[1], LENGTH),
+            "pieces within words": histogram(continues.sum(axis=1), LIMIT),
+            "random tokens": histogram(masked[is_random], len(VOCAB)),
+        })  # fmt: skip
+    for other in histograms[1:]:
+        for what, counts in histograms[0].items():
+            assert_alike(counts, other[what], what)
+
+
+# The rates of appendix C.2: [MASK], same, random.
+@pytest.mark.parametrize("rates", ["100/0/0", "80/0/20", "80/20/0", "0/20/80", "0/0/100"])
+def test_the_rates_of_appendix_c2_are_kept_by_all_three(rates: str):
+    ids, length = rows()
+    ids, length = ids[:1500], length[:1500]
+    wanted = MaskingRates.parse(rates)
+    for name, implementation in IMPLEMENTATIONS.items():
+        masked, chosen = implementation(ids, length, False, wanted)
+        became = np.array([
+            np.sum(masked[chosen] == MASK),
+            np.sum(masked[chosen] == ids[chosen]),
+            np.sum((masked[chosen] != MASK) & (masked[chosen] != ids[chosen])),
+        ])  # fmt: skip
+        # A random token is now and then [MASK], or the same one.
+        by_chance = wanted.random / len(VOCAB)
+        expected = [wanted.mask + by_chance, wanted.same + by_chance, wanted.random - 2 * by_chance]
+        for part, percent in zip(became, expected, strict=True):
+            assert percent > 0 or part == 0, name
+        assert_alike(became, np.array(expected) * 10_000, name)
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_the_shortest_record_has_one_prediction_while_training(whole_words: bool):
+    ids = tf.constant([[CLS, VOCAB["w1"], SEP, VOCAB["w2"], SEP, 0, 0, 0]])
+    features = {"input_ids": ids, "input_mask": tf.cast(ids > 0, tf.int32)}
+    keys = record_keys(3, tf.zeros([1], tf.int64), tf.zeros([1], tf.int64))
+    batch = DynamicMasking(VOCAB, 4, 0.05, whole_words).mask(features, keys)
+    assert batch["masked_lm_weights"].numpy().sum() == masking.number_to_predict(5, 0.05, 4) == 1

@@ -1,0 +1,222 @@
+"""Objectives other than next sentences: ordered pairs (ALBERT), full sentences (RoBERTa), other masking rates."""
+
+import itertools
+import pathlib
+import random
+
+import numpy as np
+import pytest
+
+from data_gen.inspection import validation
+from data_gen.inspection.overview import inspect
+from data_gen.inspection.verification import verify
+from data_gen.options import InspectionOptions, RecordOptions, VerificationOptions
+from data_gen.pipelines import one_machine
+from data_gen.rules import vectorized_instances
+from data_gen.rules.instances import InstanceConfig, full_sentences, ordered_pairs
+from data_gen.rules.masking import MaskingVocabulary
+from data_gen.rules.random_numbers import Random
+from data_gen.text import token_store
+from official_bert.data.manifest import Manifest
+from official_bert.errors import UserError
+from official_bert.tokenization.exact import SPECIAL_TOKENS
+from tests.data_gen.distributions import assert_alike, histogram
+
+CLS, SEP, LENGTH = 2, 3, 24
+Documents = list[list[list[int]]]
+
+
+def config(**changes: object) -> InstanceConfig:
+    values = {
+        "max_seq_length": LENGTH, "max_predictions_per_seq": 0, "masked_lm_prob": 0.15, "short_seq_prob": 0.0,
+        "do_whole_word_mask": False, "cls": CLS, "sep": SEP, **changes,
+        "vocabulary": MaskingVocabulary(list(range(4000)), frozenset(), frozenset((CLS, SEP)), 4),
+    }  # fmt: skip
+    return InstanceConfig(**values)  # type: ignore[arg-type]
+
+
+def documents_of(count: int, longest_sentence: int, most_sentences: int = 9) -> Documents:
+    """Documents whose tokens count upwards through all of them, so that a token tells where it comes from."""
+    rng = random.Random(count)
+    documents, token = [], 10
+    for _ in range(count):
+        document = []
+        for _ in range(rng.randint(1, most_sentences)):
+            size = rng.randint(1, longest_sentence)
+            document.append(list(range(token, token + size)))
+            token += size
+        documents.append(document)
+    return documents
+
+
+def store_of(documents: Documents, folder: pathlib.Path) -> token_store.TokenStore:
+    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        ids = [list(map(int, sentence.split())) for sentence in sentences]
+        return np.concatenate(ids), np.cumsum([0, *map(len, ids)])
+
+    words = [[" ".join(map(str, sentence)) for sentence in document] for document in documents]
+    dtype = token_store.id_dtype(2**20)
+    token_store.write_part(str(folder / "part"), words, encode, dtype, 1)
+    token_store.join_parts(str(folder / "corpus"), [str(folder / "part")])
+    return token_store.TokenStore(str(folder / "corpus"), dtype)
+
+
+def test_fast_full_sentences_equal_those_of_the_reference(tmp_path: pathlib.Path):
+    # Without short targets, long sentences and masks nothing is drawn.
+    documents = documents_of(400, 8)
+    fast = vectorized_instances.make_instances(
+        store_of(documents, tmp_path), 0, len(documents), config(sentence_objective="none"), Random("full")
+    )
+    reference = list(full_sentences(documents, config(sentence_objective="none"), random.Random(0)))
+    assert len(reference) == len(fast.length) > 200
+    for row, instance in enumerate(reference):
+        assert fast.ids[row, : fast.length[row]].tolist() == instance.input_ids
+        assert not fast.ids[row, fast.length[row] :].any()
+        assert (fast.first_length[row], fast.special[row]) == (len(instance.input_ids), instance.special)
+        assert instance.segment_ids == [0] * len(instance.input_ids)
+    assert not fast.is_random_next.any()
+    # All of the text in order, whole sentences, as many as fit, and a [SEP] where another document begins.
+    text = [token for each in reference for token in each.input_ids if token not in (CLS, SEP)]
+    assert text == [token for document in documents for sentence in document for token in sentence]
+    ends = {sentence[-1] for document in documents for sentence in document}
+    begins = {document[0][0] for document in documents}
+    sizes = {sentence[0]: len(sentence) for document in documents for sentence in document}
+    for this, following in itertools.pairwise(reference):
+        assert this.input_ids[-2] in ends
+        first = following.input_ids[1]
+        assert len(this.input_ids) + sizes[first] + (first in begins) > LENGTH
+        for before, after in zip(this.input_ids[1:-1], this.input_ids[2:-1], strict=False):
+            assert (before == SEP) == (after in begins and after != this.input_ids[1]) or after == SEP
+
+
+def test_full_sentences_are_shortened_alike(tmp_path: pathlib.Path):
+    documents = documents_of(3000, 40, most_sentences=4)  # many sentences are longer than a record
+    settings = config(sentence_objective="none", short_seq_prob=0.5)
+    fast = vectorized_instances.make_instances(
+        store_of(documents, tmp_path), 0, len(documents), settings, Random("short")
+    )
+    reference = list(full_sentences(documents, settings, random.Random(0)))
+    starts = {sentence[0]: sentence for document in documents for sentence in document}
+    firsts = np.array(sorted(starts))
+
+    def cut_in_front(first_token: int) -> int:
+        return first_token - int(firsts[np.searchsorted(firsts, first_token, side="right") - 1])
+
+    assert max(map(len, (each.input_ids for each in reference))) == fast.length.max() == LENGTH
+    assert_alike(
+        histogram(np.array([len(each.input_ids) for each in reference]), LENGTH),
+        histogram(fast.length, LENGTH),
+        "length",
+    )
+    assert_alike(
+        histogram(np.array([cut_in_front(each.input_ids[1]) for each in reference]), 30),
+        histogram(np.array([cut_in_front(int(ids[1])) for ids in fast.ids]), 30),
+        "tokens cut in front",
+    )
+
+
+def test_ordered_pairs_follow_each_other_and_half_of_them_are_swapped(tmp_path: pathlib.Path):
+    documents = documents_of(4000, 6)
+    settings = config(sentence_objective="sentence_order")
+    rng = random.Random(0)
+    made = [
+        (each.input_ids, each.segment_ids.index(1), each.is_random_next)
+        for document in documents
+        for each in ordered_pairs(document, settings, rng)
+    ]
+    fast = vectorized_instances.make_instances(
+        store_of(documents, tmp_path), 0, len(documents), settings, Random("order")
+    )
+    made_fast = [
+        (ids[:length], int(first), bool(swapped))
+        for ids, length, first, swapped in zip(
+            fast.ids.tolist(), fast.length.tolist(), fast.first_length, fast.is_random_next, strict=True
+        )
+    ]
+    owner = {token: number for number, document in enumerate(documents) for s in document for token in s}
+    histograms = []
+    for instances in (made, made_fast):
+        for ids, first, swapped in instances:
+            a, b = ids[1 : first - 1], ids[first:-1]
+            assert ids[0] == CLS
+            assert ids[first - 1] == ids[-1] == SEP
+            assert a
+            assert b
+            assert owner[a[0]] == owner[a[-1]] == owner[b[0]] == owner[b[-1]]
+            earlier, later = (b, a) if swapped else (a, b)
+            assert earlier[-1] < later[0]
+            assert earlier + later == sorted(earlier + later)
+        histograms.append({
+            "lengths": histogram(np.array([len(ids) for ids, _, _ in instances]), LENGTH),
+            "cuts": histogram(np.array([first for _, first, _ in instances]), LENGTH),
+            "swapped": histogram(np.array([int(swapped) for _, _, swapped in instances]), 1),
+        })  # fmt: skip
+    for what, one in histograms[0].items():
+        assert_alike(one, histograms[1][what], what)
+    for each in histograms:
+        assert_alike(each["swapped"], np.full(2, 100_000), "half")
+    # Chunks are cut at the same sentences, whatever is drawn: where nothing is truncated, the same text is together.
+    same = [{tuple(sorted(ids)) for ids, _, _ in instances if len(ids) < LENGTH} for instances in (made, made_fast)]
+    assert same[0] == same[1]
+    assert len(same[0]) > 1000
+
+
+def options_for(text: str, folder: pathlib.Path, **changes: object) -> RecordOptions:
+    folder.mkdir(exist_ok=True)
+    path, vocab = folder / "text.txt", folder / "vocab.txt"
+    path.write_text(text)
+    vocab.write_text("\n".join([*SPECIAL_TOKENS, *"abcdefghij"]) + "\n")
+    values = {
+        "input_file": [str(path)], "output_file": [str(folder / "out.tfrecord")], "vocab_file": str(vocab),
+        "max_seq_length": 16, "max_predictions_per_seq": 3, "dupe_factor": 2, "num_workers": 1, **changes,
+    }  # fmt: skip
+    return RecordOptions(**values)  # type: ignore[arg-type]
+
+
+TEXT = "a b c d\ne f\ng h i\nj a\n\nb c\nd e f\n\ng h\n" * 5
+
+
+@pytest.mark.parametrize("algorithm", ["fast", "reference"])
+@pytest.mark.parametrize("objective", ["sentence_order", "none"])
+def test_records_of_every_objective_are_recorded_verified_and_shown(
+    objective: str, algorithm: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    options = options_for(TEXT, tmp_path, sentence_objective=objective, masking_rates="0/100/0", algorithm=algorithm)
+    summary = one_machine.create_pretraining_data(options)
+    flags = Manifest.read(str(tmp_path / "out.manifest.json")).source["flags"]
+    assert (flags["sentence_objective"], flags["masking_rates"]) == (objective, "0/100/0")
+    found = verify(VerificationOptions(input_file=options.output_file, vocab_file=options.vocab_file))
+    assert not found.problems
+    inspect(InspectionOptions(input_file=options.output_file, vocab_file=options.vocab_file))
+    shown = capsys.readouterr().out
+    assert ("a follows b in the text (1)" in shown) == (objective == "sentence_order")
+    assert f"{summary.predictions:,}," in shown
+    assert "  kept            100.0 % of these" in shown
+
+
+def test_records_of_one_segment_are_told_from_damaged_pairs():
+    ids = np.array([[CLS, 7, SEP, 8, SEP]])
+    batch = {"input_ids": ids, "input_mask": np.ones((1, 5), int), "segment_ids": np.zeros((1, 5), int)}
+    vocab = {"[PAD]": 0, "[UNK]": 1, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": 4}
+    assert validation.first_violation(batch, vocab, one_segment=True) is None
+    violation = validation.first_violation(batch, vocab)
+    assert violation is not None
+    assert "segment 1 has 0 tokens" in violation[1]
+    pair = {**batch, "segment_ids": np.array([[0, 0, 0, 1, 1]])}
+    violation = validation.first_violation(pair, vocab, one_segment=True)
+    assert violation is not None
+    assert "segment 1 has 2 tokens; expected one segment" in violation[1]
+
+
+@pytest.mark.parametrize("algorithm", ["fast", "reference"])
+def test_text_without_two_sentences_in_a_document_has_no_order(algorithm: str, tmp_path: pathlib.Path):
+    options = options_for("a b\n\nc d\n", tmp_path, sentence_objective="sentence_order", algorithm=algorithm)
+    with pytest.raises(UserError, match="documents of two sentences"):
+        one_machine.create_pretraining_data(options)
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize("rates", ["80/10", "80/10/20", "eighty", "-10/10/100", "80.0/10/10"])
+def test_rates_that_are_none_are_refused(rates: str, tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"expected the percentages of \[MASK\]"):
+        options_for(TEXT, tmp_path, masking_rates=rates)

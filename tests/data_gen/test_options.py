@@ -1,0 +1,40 @@
+"""Flags whose values are out of range."""
+
+import pathlib
+
+import pytest
+
+from data_gen.options import RecordOptions
+from data_gen.pipelines import one_machine
+from official_bert.errors import UserError
+from tests.data_gen.samples import short_options
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"input_file": []}, "--input_file is empty"),
+    ({"output_file": []}, "--output_file is empty"),
+    ({"output_file": ["x", "x"]}, "--output_file names one file twice, as x and as x"),
+    ({"num_shards": 100_000}, "--num_shards is 100,000; expected at most 99,999"),
+    ({"vocab_file": "none.txt"}, "there is no file none.txt"),
+    ({"max_seq_length": 4}, "--max_seq_length is 4"),
+    ({"dupe_factor": 0}, "--dupe_factor is 0"),
+    ({"max_seq_length": 100_000}, "--max_seq_length is 100,000; expected at most 65,535"),
+    ({"max_predictions_per_seq": 100_000}, "--max_predictions_per_seq is 100,000"),
+    ({"shard_size_mb": -1}, "--shard_size_mb is -1"),
+    ({"input_file": ["/proc"]}, r"--input_file: /proc is a folder; for all files in it give /proc/\*"),
+    ({"masked_lm_prob": 1.5}, "--masked_lm_prob is 1.5"),
+    ({"short_seq_prob": -1.0}, "--short_seq_prob is -1.0"),
+    ({"output_file": ["/proc/none/x"]}, "cannot make the folder /proc/none"),
+])  # fmt: skip
+def test_bad_options_are_refused(
+    changes: dict[str, object], message: str, short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path
+):
+    with pytest.raises(UserError, match=message):
+        one_machine.create_pretraining_data(short_options(short_texts, vocab_file, tmp_path, **changes))
+
+
+def test_text_is_used_ten_times_but_once_where_masks_are_made_while_training():
+    def used(**flags: object) -> int:
+        return RecordOptions(["text"], ["records"], "vocab", **flags).dupe_factor  # type: ignore[arg-type]
+
+    assert [used(), used(masking="dynamic"), used(masking="dynamic", dupe_factor=3)] == [10, 1, 3]

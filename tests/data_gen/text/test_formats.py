@@ -1,0 +1,257 @@
+"""Documents of text files in every format."""
+
+import bz2
+import gzip
+import json
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+import zstandard
+
+from data_gen.options import TEXT_FORMATS
+from data_gen.text.formats import detect_format, find_ranges, read_documents
+from official_bert.errors import UserError
+from tests.conftest import ROOT
+from tests.data_gen.text.conftest import Written
+
+
+def test_a_very_long_line_takes_little_memory(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    words = "return the value of the object "
+    text = tmp_path / "long.txt"
+    text.write_text(words * (8_000_000 // len(words)) + "\n" + words + "\n", encoding="utf-8")
+    code = (
+        "import numpy as np; from data_gen.text import formats, token_store;"
+        "from official_bert.tokenization import caching, exact;"
+        f"tokenizer = caching.CachingTokenizer(exact.FullTokenizer({corpus[1]!r}));"
+        f"documents = formats.read_documents({str(text)!r}, formats.detect_format({str(text)!r}));"
+        f"token_store.write_part({str(tmp_path / 'part')!r}, documents, tokenizer.encode, np.dtype('<u2'), 1);"
+        "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) / 1024 < 150  # MB, of which 40 are Python, NumPy and the table of characters
+
+
+DOCUMENTS = [
+    ["Dr. Smith went home.", "It rained, as it had all day.", "Nobody cared."],
+    ["Ça va?", "“Oui,” dit-elle.", "Then they both went to the mat in the sun & sat down."],
+]
+
+
+TEXTS = {
+    "sentences": "\n\n".join("\n".join(document) for document in DOCUMENTS) + "\n",
+    "paragraphs": "".join(f"{d[0]} {d[1]}\n{d[2]}\n\n\n" for d in DOCUMENTS),
+    "wikiextractor": "".join(
+        f'<doc id="{n}" url="http://x/{n}" title="A "b" & {n}">\nA "b" & {n}\n\n{d[0]} {d[1]}\n\n{d[2]}\n</doc>\n'
+        for n, d in enumerate(DOCUMENTS)
+    ),
+    "jsonl": "".join(json.dumps({"id": 1, "text": f"{d[0]} {d[1]}\n\n{d[2]}\n"}) + "\n" for d in DOCUMENTS),
+}
+
+
+SKIPPED_FRAME = b"\x50\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc"
+
+
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
+    "plain": bytes,
+    "gzip": gzip.compress,
+    "gzip, two members": lambda text: gzip.compress(text[:50]) + gzip.compress(text[50:]),
+    "bzip2": bz2.compress,
+    "bzip2, two streams": lambda text: bz2.compress(text[:50]) + bz2.compress(text[50:]),
+    "zstandard": zstandard.compress,
+    "zstandard, two frames": lambda text: zstandard.compress(text[:50]) + zstandard.compress(text[50:]),
+    "zstandard, frame to skip": lambda text: SKIPPED_FRAME + zstandard.compress(text) + SKIPPED_FRAME,
+}
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("format", TEXTS)
+def test_every_format_and_compression_gives_the_same_documents(format: str, compression: str, written: Written):
+    path = written(COMPRESSIONS[compression](TEXTS[format].encode()))
+    assert list(read_documents(path, format)) == DOCUMENTS
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("format", TEXTS)
+def test_the_format_is_found_out(format: str, compression: str, written: Written):
+    path = written(COMPRESSIONS[compression](b"\xef\xbb\xbf\n  \r\n" + TEXTS[format].encode()))
+    assert detect_format(path) == format
+    assert list(read_documents(path)) == DOCUMENTS
+
+
+@pytest.mark.parametrize("format", TEXTS)
+def test_windows_line_ends_and_a_byte_order_mark_change_nothing(format: str, written: Written):
+    path = written(b"\xef\xbb\xbf" + TEXTS[format].replace("\n", "\r\n").encode())
+    assert detect_format(path) == format
+    assert list(read_documents(path, format)) == DOCUMENTS
+
+
+@pytest.mark.parametrize("format", TEXTS)
+def test_a_missing_last_line_end_changes_nothing(format: str, written: Written):
+    assert list(read_documents(written(TEXTS[format].rstrip()), format)) == DOCUMENTS
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("format", TEXT_FORMATS)
+def test_empty_files_hold_no_documents(format: str, compression: str, written: Written):
+    for text in b"", b"\n \n\t\r\n":
+        path = written(COMPRESSIONS[compression](text))
+        assert list(read_documents(path, format)) == []
+        assert detect_format(path) == "sentences"
+
+
+def test_documents_without_text_are_left_out(written: Written):
+    doc = '<doc id="1" url="" title="{0}">\n{0}\n\n{1}\n</doc>\n'
+    path = written(doc.format("Title", "") + doc.format("B", "B") + doc.format("", ""))
+    assert list(read_documents(path)) == [["B"]]  # a second line that equals the title is text
+    assert list(read_documents(written('{"text": ""}\n\n{"text": " \\n "}\n{"text": "a"}'))) == [["a"]]
+
+
+def test_another_field_of_json_objects_can_hold_the_text(written: Written):
+    path = written('{"text": 1, "body": "It is. It was."}')
+    assert list(read_documents(path, json_field="body")) == [["It is.", "It was."]]
+
+
+def test_wikiextractor_escapes_are_undone_once(written: Written):
+    text = "AT&amp;T is &lt;b&gt; but &amp;lt; and &copy stay."
+    path = written(f'<doc id="1" url="" title="A&B">\nA&amp;B\n{text}\n</doc>\n')
+    assert list(read_documents(path)) == [["AT&T is <b> but &lt; and &copy stay."]]
+
+
+@pytest.mark.parametrize("format", TEXTS)
+def test_no_sentence_holds_a_line_break(format: str, written: Written):
+    line = "a\rb\vc\fd\x1ce\x1df\x1eg\x85h\u2028i\u2029j"
+    text = {
+        "sentences": line,
+        "paragraphs": line,
+        "wikiextractor": f'<doc id="1" url="" title="t">\n{line}\n</doc>',
+        "jsonl": json.dumps({"text": f"{line}\r\n\n"}),
+    }[format]
+    (document,) = read_documents(written(text), format)
+    assert all(len(sentence.splitlines()) == 1 for sentence in document)
+    # In the original's format, what its tokenizer makes of such characters.
+    assert document == (["a bcdefgh i j"] if format == "sentences" else list("abcdefghij"))
+
+
+def test_documents_come_before_the_file_is_read_whole(tmp_path: pathlib.Path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    more = threading.Event()
+
+    def write() -> None:
+        with open(path, "wb", buffering=0) as pipe:
+            pipe.write(b"One.\nTwo.\n\n" * 100_000)
+            more.wait(10)
+            pipe.write(b"Three.\n")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    documents = read_documents(str(path))
+    assert next(documents) == ["One.", "Two."]
+    more.set()
+    assert list(documents)[-1] == ["Three."]
+    writer.join()
+
+
+DOC = '<doc id="1" url="" title="t">\nt\n\nText.\n'
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "message"),
+    [
+        ("auto", b"a\nb\ncd\xffe\n", r"text, line 3: byte 0xff at column 3 is not UTF-8; convert the file"),
+        ("sentences", b"a\n\xe4\n", r"text, line 2: byte 0xe4 at column 1 is not UTF-8.* --drop_invalid_utf8"),
+        ("paragraphs", b"a\n\xe4\n", r"text, line 2: byte 0xe4 at column 1 is not UTF-8"),
+        ("wikiextractor", DOC.encode() + b"\xe4\n", r"text, line 5: byte 0xe4 at column 1 is not UTF-8"),
+        ("jsonl", b'{"text": "a"}\n{"text": "\xe4"}', r"text, line 2: byte 0xe4 at column 11 is not UTF-8"),
+        ("auto", '{"text": "a"}\n\n{"text": "a}', r'text, line 3: invalid JSON \(.*column 10.*\): \{"text": "a\};'),
+        ("auto", '{"text": "a"', r"text, line 1: invalid JSON"),
+        ("auto", '{\n"text": "a"\n}', r"text, line 1: invalid JSON .*; expected an object per line"),
+        ("jsonl", "[" * 100_000, r"text, line 1: invalid JSON"),
+        ("jsonl", '{"text": ' + "1" * 5000 + "}", r"text, line 1: invalid JSON .*1 \.\.\.; expected"),
+        ("jsonl", '["a"]', r'text, line 1: expected a JSON object, received \["a"\]'),
+        ("auto", '{"a": 1, "b": 2}', r"text, line 1: the JSON object has no field 'text'; its fields are 'a', 'b'"),
+        ("auto", "{}", r"text, line 1: the JSON object has no field 'text'; its fields are none"),
+        ("auto", '{"text": "a"}\n{"text": null}', r"text, line 2: the field 'text' is not text, but null"),
+        ("auto", '{"text": "a\\ud83d"}', r"text, line 1: \\ud83d in the field 'text' is half a character"),
+        ("auto", f"{DOC}</doc>\n{DOC}", r"text, line 6: the <doc \.\.\.> has no </doc>; the file is not whole"),
+        ("auto", f"{DOC}{DOC}</doc>", r"text, line 1: the <doc \.\.\.> has no </doc> before the next, on line 5"),
+        ("auto", f"{DOC}</doc>\n</doc>", r"text, line 6: </doc> without a <doc"),
+        ("auto", f"{DOC}</doc>\n\nMore.\n", r"text, line 7: text outside of <doc \.\.\.> and </doc>: More\.;"),
+        ("wikiextractor", "Plain text.", r"text, line 1: text outside of <doc"),
+    ],
+)
+@pytest.mark.parametrize("compression", ["plain", "zstandard"])
+def test_errors_name_file_and_line(format: str, text: str | bytes, message: str, compression: str, written: Written):
+    content = text if isinstance(text, bytes) else text.encode()
+    with pytest.raises(UserError, match=message):
+        list(read_documents(written(COMPRESSIONS[compression](content)), format))
+
+
+def test_an_unknown_format_or_language_is_an_error_at_once():
+    with pytest.raises(UserError, match="no text format 'xml'; expected one of auto, sentences, paragraphs, wiki"):
+        read_documents("x", "xml")
+    for language in "German", "", "EN":
+        with pytest.raises(UserError, match=f"'{language}' is not a language code"):
+            read_documents("x", language=language)
+        with pytest.raises(UserError, match=f"'{language}' is not a language code"):
+            detect_format("x", language)
+
+
+@pytest.mark.parametrize("name", ["ar", "de", "hi", "ja", "tr", "vi", "zh"])
+@pytest.mark.parametrize("language", ["own", "en"])
+def test_the_format_of_real_text_is_found_out(name: str, language: str, test_data: pathlib.Path):
+    (path,) = (test_data / "text").glob(f"{name}_*.txt")
+    expected = "sentences" if name == "ja" else "paragraphs"
+    assert detect_format(str(path), name if language == "own" else language) == expected
+
+
+def test_real_text_cut_into_sentences_by_any_rule_is_found_out(test_data: pathlib.Path, written: Written):
+    articles = list(read_documents(str(test_data / "corpus" / "enwiki" / "wiki_00")))
+    assert detect_format(written("\n\n".join("\n".join(article) for article in articles))) == "sentences"
+    # A coarse rule that leaves several sentences on some lines.
+    paragraphs = (test_data / "corpus" / "enwiki" / "wiki_01").read_text(encoding="utf-8")
+    paragraphs = re.sub(r"</?doc.*>", "", paragraphs)
+    assert detect_format(written(paragraphs)) == "paragraphs"
+    assert detect_format(written(re.sub(r"(?<=[a-z]{3}[.!?]) +(?=[A-Z])", "\n", paragraphs))) == "sentences"
+
+
+def test_real_wikiextractor_files_are_read_whole(test_data: pathlib.Path):
+    for path in sorted((test_data / "corpus" / "enwiki").iterdir())[:5]:
+        assert detect_format(str(path)) == "wikiextractor"
+        text = path.read_text(encoding="utf-8")
+        blocks = re.findall(r'<doc [^\n]*title="([^\n]*)">\n(.*?)\n</doc>', text, re.DOTALL)
+        documents = list(read_documents(str(path)))
+        # Without white space, as sentences may follow each other without any.
+        bodies = ["".join(body.removeprefix(title).split()) for title, body in blocks]
+        assert ["".join("".join(document).split()) for document in documents] == [body for body in bodies if body]
+        assert all(s and s == s.strip() and "\n" not in s for document in documents for s in document)
+
+
+@pytest.mark.parametrize(("format", "content"), [
+    ("sentences", b"\xef\xbb\xbfa b\nc\n\nd\n\xe3\x80\x80\n\n\ne f g\r\n\r\nh\n"),
+    ("paragraphs", b"One. Two.\n\n\nThree. Four.\nFive.\n \nSix."),
+    ("wikiextractor", b'<doc title="A">\nA\n\nOne. Two.\n</doc>\n\n<doc i="2">\nB.\n</doc>\n<doc id="3">\nx\n</doc>\n'),
+    ("jsonl", b'{"text": "One. Two."}\n\n{"text": "Three."}\n{"text": "x"}\n'),
+])  # fmt: skip
+def test_ranges_hold_the_documents_of_the_file(format: str, content: bytes, tmp_path: pathlib.Path):
+    path = tmp_path / "text"
+    path.write_bytes(content * 3)
+    whole = list(read_documents(str(path), format))
+    numbers = set()
+    for size in range(1, 3 * len(content) + 1):
+        ranges = find_ranges(str(path), format, size)
+        assert ranges[0][0] == 0
+        assert ranges[-1][1] is None
+        parts = [list(read_documents(str(path), format, start=start, end=end)) for start, end in ranges]
+        assert [document for part in parts for document in part] == whole
+        numbers.add(len(ranges))
+    assert {1, 2, 3} <= numbers
+    path.write_bytes(gzip.compress(content * 3))
+    assert find_ranges(str(path), format, 10) == [(0, None)]

@@ -1,0 +1,60 @@
+"""The prose that every Python installation carries."""
+
+import os
+import pathlib
+
+import pytest
+
+from data_gen.options import ProseOptions, VocabularyOptions
+from data_gen.text import python_prose
+from official_bert.errors import UserError
+
+
+def options(input_file: pathlib.Path, **changes: object) -> VocabularyOptions:
+    values = {"input_file": [str(input_file)], "vocab_file": "vocab.txt", "vocab_size": 60, **changes}
+    return VocabularyOptions(**values)  # type: ignore[arg-type]
+
+
+def test_prose_is_kept_and_code_is_not():
+    text = (
+        "Return the *number* of items in a ``list``. It is never negative; see below for more.\n\n"
+        "   >>> len(x)\n   3\n\n"
+        "name = value\n\n"
+        "+---+---+\n| a | b |\n+---+---+\n\n"
+        "Arguments: x -- y, z1 = [2, 3], 4 * 5.\n"
+    )
+    assert list(python_prose.sentences(text)) == [
+        "Return the number of items in a list.",
+        "It is never negative; see below for more.",
+    ]
+
+
+def test_docstrings_of_nested_definitions_are_found(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "module.py").write_text(
+        "'Module.'\n"
+        "try:\n    def a():\n        'A.'\n        class B:\n            'B.'\n"
+        "except ImportError:\n    async def c():\n        'C.'\n"
+        "match 1:\n    case 1:\n        def d():\n            'D.'\n"
+        "if 0:\n    pass\nelse:\n    for e in [lambda: 'none']:\n        def e(): 'E.'\n"
+    )
+    monkeypatch.setattr(os, "__file__", str(tmp_path / "os.py"))
+    ((name, text),) = python_prose.docstring_documents()
+    assert name == "module.py"
+    assert text.split() == ["Module.", "A.", "B.", "C.", "D.", "E."]
+
+
+def test_the_two_files_of_prose_are_two(tmp_path: pathlib.Path):
+    (tmp_path / "link.txt").symlink_to("text.txt")
+    options = ProseOptions(output_file=str(tmp_path / "text.txt"), heldout_file=str(tmp_path / "link.txt"))
+    with pytest.raises(UserError, match=r"are both .*link.txt; give two names"):
+        python_prose.write(options)
+
+
+def test_every_python_carries_a_megabyte_of_prose():
+    kept, heldout = python_prose.gather()
+    text = [sentence for document in kept for sentence in document]
+    assert sum(map(len, text)) > 1_000_000
+    assert len(kept) > 200
+    assert 5 < len(heldout) < len(kept) / 5
+    assert not set(text) & {sentence for document in heldout for sentence in document}
+    assert len(text) == len(set(text))

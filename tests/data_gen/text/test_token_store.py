@@ -1,0 +1,33 @@
+"""A tokenized corpus on disk."""
+
+import itertools
+import pathlib
+import random
+
+import numpy as np
+
+from data_gen.text import token_store
+
+
+def test_blocks_cover_every_document_once(tmp_path: pathlib.Path):
+    sizes = [random.Random(n).randint(1, 50) for n in range(200)]
+
+    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        counts = [int(sentence) for sentence in sentences]
+        return np.ones(sum(counts), np.int32), np.cumsum([0, *counts])
+
+    for number in range(2):
+        documents = [[str(size), "0", "1"] for size in sizes[100 * number : 100 * number + 100]] + [["0"]]
+        token_store.write_part(str(tmp_path / str(number)), documents, encode, np.dtype("<u2"), 1)
+    totals = token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "0"), str(tmp_path / "1")])
+    tokens = sum(sizes) + 200
+    assert totals == {"tokens": tokens, "sentences": 400, "documents": 200, "unknown": tokens}
+    store = token_store.TokenStore(str(tmp_path / "corpus"), np.dtype("<u2"))
+    np.testing.assert_array_equal(store.documents, range(0, 401, 2))
+    expected = np.cumsum([0] + [part for size in sizes for part in (size, 1)])
+    np.testing.assert_array_equal(store.sentences, expected)
+    for limit in (1, 60, 500, 10**6):
+        blocks = store.blocks(limit)
+        assert blocks[0][0] == 0
+        assert blocks[-1][1] == 200
+        assert all(one[1] == two[0] for one, two in itertools.pairwise(blocks))

@@ -1,0 +1,29 @@
+"""What is measured of a vocabulary."""
+
+import pathlib
+
+import pytest
+
+from data_gen.vocabulary import report
+from data_gen.vocabulary.word_counts import WordCounts
+from official_bert.tokenization.exact import (
+    UNK,
+    FullTokenizer,
+)
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased-vocab.txt", "bert-base-cased-vocab.txt"])
+def test_figures_are_those_of_the_full_tokenizer(name: str, test_data: pathlib.Path):
+    do_lower_case = "uncased" in name
+    tokenizer = FullTokenizer(str(test_data / "vocab" / name), do_lower_case)
+    text = (test_data / "text" / "vi_xquad.txt").read_text(encoding="utf-8") + "y" * 201 + "\u4e86" * 300
+    counts = WordCounts(do_lower_case, max_words=100_000)
+    counts.add(text.splitlines())
+    figures = report.measure(tokenizer.vocab, counts.counts)
+    words = tokenizer.basic_tokenizer.tokenize(text)
+    pieces = tokenizer.tokenize(text)
+    assert figures.size == len(tokenizer.vocab)
+    assert figures.pieces_per_word == len(pieces) / len(words)
+    assert figures.unknown == pieces.count(UNK) / len(words)
+    assert figures.whole == sum(tokenizer.tokenize(word) == [word] for word in words) / len(words)
+    assert 0 < figures.unknown < figures.whole < 1

@@ -1,0 +1,29 @@
+"""Truncation of pairs."""
+
+import random
+
+from official_bert.tokenization import pairs
+
+
+def test_truncation_shortens_the_longer_and_of_equal_ones_the_second():
+    a, b = list(range(6)), list(range(4))
+    pairs.truncate_at_random_ends(a, b, 7, random.Random(0))
+    assert (len(a), len(b)) == (4, 3)
+
+
+def test_truncation_takes_the_original_s_steps_and_linear_time():
+    def original(a: list[int], b: list[int], most: int, rng: random.Random) -> None:
+        while len(a) + len(b) > most:
+            longer = a if len(a) > len(b) else b
+            longer.pop(0 if rng.random() < 0.5 else -1)
+
+    for seed in range(30):
+        sizes = random.Random(seed).choices(range(40), k=2)
+        expected, found = [[list(range(size)) for size in sizes] for _ in range(2)]
+        original(*expected, 20, random.Random(seed))
+        pairs.truncate_at_random_ends(*found, 20, random.Random(seed))
+        assert found == expected
+    # A line of some megabytes: if all behind the front moved at each removal, this would take an hour.
+    long = list(range(3_000_000))
+    pairs.truncate_at_random_ends(long, [], 125, random.Random(0))
+    assert len(long) == 125
