@@ -11,11 +11,11 @@ import time
 from typing import Any
 
 import numpy as np
-from official_bert.finetuning.initial_model import InitialModel, read_initial_model
 
 from official_bert.finetuning import batches
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.learning.initial_model import InitialModel, read_initial_model
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 from official_bert.tasks.task import Features

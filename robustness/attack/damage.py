@@ -229,10 +229,9 @@ def _table(folder: pathlib.Path) -> Digest:
 
 def _features(folder: pathlib.Path) -> Digest:
     """Features from the cache in the folder, or made anew."""
-    from official_bert.tasks.sequences import TextExample
-
     from official_bert.finetuning.feature_cache import features_of
     from official_bert.tasks.all_tasks import make_task
+    from official_bert.tasks.heads.texts import TextExample
     from official_bert.tasks.options import GlueOptions
 
     examples = [TextExample(str(number), "the cat sat " * (number % 3 + 1), None, number % 2) for number in range(9)]

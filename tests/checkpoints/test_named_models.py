@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from huggingface_hub import constants
-from official_bert.finetuning.initial_model import read_initial_model
 
 from official_bert.checkpoints import (
     conversion,
@@ -26,6 +25,7 @@ from official_bert.checkpoints import (
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
+from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from tests.checkpoints.checkpoint_samples import assert_equal, sample

@@ -1,10 +1,10 @@
 import numpy as np
 import tensorflow as tf
-from official_bert.finetuning.batches import padded_inputs
-from official_bert.tasks.sequences import TextExample
 
 from official_bert.export import graph_inputs
+from official_bert.learning.batches import padded_inputs
 from official_bert.tasks import sequences
+from official_bert.tasks.heads.texts import TextExample
 from official_bert.tokenization.exact import CLS, SEP
 from official_bert.tokenization.fast import FastTokenizer
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.finetuning import runner, sweep
+from official_bert.finetuning import runner
 from official_bert.finetuning.distillation import DistillationLoss
+from official_bert.tasks.heads.texts import ClassificationHead, RegressionHead
 from official_bert.tasks.options import GlueOptions
 from tests.finetuning.test_finetuning import options, with_task_options  # noqa: F401
 
@@ -22,10 +23,10 @@ def test_the_loss_of_distillation_is_the_mix_of_both_cross_entropies():
     soft = -(softmax(teacher / t) * np.log(softmax(student / t))).sum(-1) * t * t
     hard = -(labels * np.log(softmax(student))).sum(-1)
     y_true = np.concatenate([labels, teacher], axis=-1)
-    found = float(DistillationLoss("classification", t, share)(y_true, student))
+    found = float(DistillationLoss(ClassificationHead(labels=("a", "b", "c")), t, share)(y_true, student))
     assert found == pytest.approx(np.mean(share * soft + (1 - share) * hard), rel=1e-5)
     values = np.array([[1.0, 2.0], [0.0, -1.0]], np.float32)  # label, teacher
-    found = float(DistillationLoss("regression", 1.0, 0.5)(values, np.array([2.0, 0.0], np.float32)))
+    found = float(DistillationLoss(RegressionHead(), 1.0, 0.5)(values, np.array([2.0, 0.0], np.float32)))
     assert found == pytest.approx((0.5 * 0 + 0.5 * 1 + 0.5 * 1 + 0.5 * 0) / 2)
 
 
@@ -58,26 +59,3 @@ def sst_2(folder):
     for split in ("train", "dev"):
         (folder / f"{split}.tsv").write_text("sentence\tlabel\nthe cat\t1\nthe dog\t0\n")
     return folder
-
-
-def test_a_sweep_makes_one_table_of_means_and_deviations(options, tmp_path, monkeypatch, capsys):  # noqa: F811
-    done = []
-
-    def run(each):
-        done.append(each)
-        value = each.learning_rate * 100 + each.random_seed / 100
-        return {"dev": {"accuracy": value}}
-
-    monkeypatch.setattr(sweep, "run", run)
-    swept = dataclasses.replace(options, grid_learning_rates=["1e-3", "2e-3"], random_seeds=["1", "3"])
-    assert sweep.is_sweep(swept)
-    assert not sweep.is_sweep(options)
-    rows = sweep.run_sweep(swept)
-    assert [row["setting"]["learning_rate"] for row in rows] == [2e-3, 1e-3]
-    assert len({each.output_dir for each in done[:4]}) == 4
-    table = (tmp_path / "run" / "sweep.md").read_text()
-    assert "| rate 0.002 | 2 | 0.2200 ± 0.0141 |" in table
-    assert "with dev/accuracy 0.2300" in capsys.readouterr().out
-    assert (done[4].do_predict, done[4].do_train, done[4].random_seed) == (True, False, 3)
-    with pytest.raises(UserError, match="--grid_learning_rates has 'fast'"):
-        sweep.run_sweep(dataclasses.replace(options, grid_learning_rates=["fast"]))

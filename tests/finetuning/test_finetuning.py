@@ -8,16 +8,18 @@ import sys
 import keras
 import numpy as np
 import pytest
-from official_bert.finetuning.initial_model import read_initial_model
 
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
-from official_bert.finetuning import batches, evaluation, replicas, runner, trainer
+from official_bert.finetuning import evaluation, runner, trainer
 from official_bert.finetuning.options import Options
+from official_bert.learning import batches
+from official_bert.learning.initial_model import read_initial_model
+from official_bert.learning.predictor import predict
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
-from official_bert.tasks import tabular
 from official_bert.tasks.options import GlueOptions, TableOptions
+from official_bert.tasks.table import TableTask
 from official_bert.utils.bad_rows import BadRows
 from tests.conftest import ROOT, WORDS
 
@@ -76,7 +78,7 @@ class KilledError(Exception):
 def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options, tmp_path, monkeypatch, capsys):
     predicted_again = []
 
-    class Predictor(replicas.Predictor):
+    class Predictor(predictor.Predictor):
         def predict(self, *arguments):
             predicted_again.append(arguments)
             return super().predict(*arguments)
@@ -239,13 +241,15 @@ def test_a_notebook_trains_with_keras_alone(options):
     start = read_initial_model(options.init, options.vocab_file)
     encoder, config = start.build_encoder(1, "float32"), start.config
     # From here on as in a notebook, which gets encoder, config and tokenizer from official_bert.load.
-    task = tabular.TableTask(options.task_options)
-    features = task.featurize(task.read("train", BadRows()), start.tokenizer(), 16)
+    task = TableTask(options.task_options)
+    examples = task.read("train", BadRows())
+    features = task.head.featurize(examples, start.tokenizer(), 16)
     model = task_models.build_classifier(encoder, num_labels=2)
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), weighted_metrics=["accuracy"])
-    history = model.fit(batches.for_fit(features, 16, 16), epochs=2, shuffle=False, verbose=0).history
+    ids = batches.padded_inputs(features, np.arange(90), 16)
+    history = model.fit(ids, features.targets["labels"], batch_size=16, epochs=2, verbose=0).history
     assert len(history["accuracy"]) == 2
-    outputs = trainer.predict(model, features, 64, config.max_position_embeddings)
+    outputs = predict(model, features, 64, config.max_position_embeddings)
     assert np.stack(outputs).shape == (90, 2)
 
 

@@ -7,22 +7,22 @@ import subprocess
 import sys
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from official_bert.finetuning.initial_model import InitialModel
 
 from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.run_checkpoints import RunCheckpoints
-from official_bert.finetuning import batches
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.learning import batches
+from official_bert.learning.initial_model import InitialModel
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import Dropout
 from official_bert.optimization import distribution
-from official_bert.tasks.task import NO_LABEL, Features, from_rows
+from official_bert.tasks.features import NO_LABEL, Features, from_rows
+from official_bert.tasks.heads.all_heads import HEADS
 from official_bert.utils.training_log import read_log
 from tests.conftest import ROOT, WORDS
 from tests.finetuning.test_finetuning import write_table
@@ -31,21 +31,7 @@ from tests.processes import run_marked_tests, worker_environments
 # Adam makes of a gradient that is 0 but for rounding, such as that of a bias that all candidates share, a step of up to
 # the learning rate times the rounding error by epsilon: RATE is low enough for that to stay below the tolerance.
 RATE = 1e-4
-CLASSES, CHOICES, STEPS, ROWS, BATCH = 3, 3, 20, 13, 5  # the last batch of an epoch has 3 rows
-
-
-class Kind:
-    """What a Trainer wants to know of a task."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-    def build_model(self, encoder: keras.Model, seed: int) -> keras.Model:
-        model = task_models.build(self.kind, encoder, CLASSES, CHOICES, seed)
-        for layer in model._flatten_layers():
-            if isinstance(layer, Dropout):  # whose masks are of the replica
-                layer.rate = 0.0
-        return model
+CLASSES, CHOICES, STEPS, ROWS, BATCH = 4, 4, 20, 13, 5  # the last batch of an epoch has 3 rows
 
 
 def features_of(kind: str, rows: int = ROWS, longest: int = 24) -> Features:
@@ -75,7 +61,12 @@ def trainer_for(kind: str, strategy: tf.distribute.Strategy, **sizes: int) -> Tr
         warmup_proportion=0.1, eval_steps=STEPS, max_seq_length=24, random_seed=7,
     )  # fmt: skip
     initial_model = InitialModel(config, "\n".join(WORDS), True, {})
-    return Trainer(Kind(kind), initial_model, training, strategy=strategy)  # type: ignore[arg-type]
+    head = HEADS[kind](labels=tuple(map(str, range(CLASSES))))
+    trainer = Trainer(head, initial_model, training, strategy=strategy)
+    for layer in trainer.model._flatten_layers():
+        if isinstance(layer, Dropout):  # whose masks are of the replica
+            layer.rate = 0.0
+    return trainer
 
 
 def trained(kind: str, strategy: tf.distribute.Strategy) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 import keras
 import numpy as np
 import pytest
-from official_bert.finetuning.initial_model import InitialModel
 
 import official_bert
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.learning.initial_model import InitialModel
 from official_bert.modeling.config import BertConfig
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from official_bert.tasks.sequences import TextExample
 
 import official_bert
 from official_bert.errors import UserError
@@ -19,6 +18,7 @@ from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.tasks import sequences
+from official_bert.tasks.heads.texts import TextExample
 from tests.conftest import ROOT, WORDS
 from tests.processes import run_marked_tests
 

@@ -6,13 +6,13 @@ import pathlib
 
 import numpy as np
 import pytest
-from official_bert.finetuning.initial_model import read_initial_model
 
 from official_bert.checkpoints import reading
 from official_bert.checkpoints.conversion import convert
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
 from official_bert.inference.fill_mask import fill_mask
+from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import training
 from official_bert.utils.training_log import read_log

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from official_bert.finetuning.initial_model import read_initial_model
 
 from official_bert.checkpoints import initial_weights
 from official_bert.checkpoints.loading import load_pretraining_model
 from official_bert.data import manifest, record_codec, record_schema
 from official_bert.data.input_pipeline import training_batches
 from official_bert.errors import UserError
+from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.compiled_blocks import FactoredLogits
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model

@@ -8,8 +8,11 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.tasks import multiple_choice
-from official_bert.tasks.multiple_choice import Example
-from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tasks.features import LABELS
+from official_bert.tasks.heads.choices import Example
+from official_bert.tasks.options import MultipleChoiceOptions
+from official_bert.tasks.task import DEV, TRAIN
+from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows
 from tests.tasks.bad_rows import KeptRows
 
@@ -21,7 +24,11 @@ def read(path: str, **more: Any) -> tuple[list[Example], list[str]]:
 
 
 HEADER = ["", "video-id", "sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"]
+
+
 ROW = ["7", "v", 'The "cat",\nsat.', "The dog", "ran", "sat", "walked", "played", "2"]
+
+
 ENDINGS = ("The dog ran", "The dog sat", "The dog walked", "The dog played")
 
 
@@ -102,31 +109,37 @@ def test_files_of_another_layout_are_refused(tmp_path: pathlib.Path):
         read(swag(tmp_path / "a.csv"))
 
 
-def test_each_ending_is_packed_with_the_prompt(vocab_file: str):
-    tokenizer = FullTokenizer(vocab_file)
-    example = Example("the cat sat", ("on the mat", "in sun", "ran", "walked"), 0)
-    packed = multiple_choice.pack(example, tokenizer, 7)
-    tokens = [" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids, _ in packed]
-    assert tokens == [
-        "[CLS] the cat [SEP] on the [SEP]",
-        "[CLS] the cat [SEP] in sun [SEP]",
-        "[CLS] the cat sat [SEP] ran [SEP]",
-        "[CLS] the cat [SEP] walk ##ed [SEP]",
-    ]
-    assert [segments for _, segments in packed] == [[0] * 4 + [1] * 3] * 2 + [[0] * 5 + [1] * 2, [0] * 4 + [1] * 3]
-
-
-def test_the_highest_score_is_the_choice():
-    choices = multiple_choice.choices_from_logits([np.array([0, 3, 1, 2.0]), np.array([9, 3, 1, 2.0])])
-    assert choices == [1, 0]
-    examples = [Example("p", ENDINGS, label) for label in (1, 2)]
-    assert multiple_choice.accuracy(choices, examples) == 0.5
-    with pytest.raises(UserError, match="example 0 has no label"):
-        multiple_choice.accuracy([1], [Example("p", ENDINGS, None)])
-
-
 def test_real_sets_are_read_whole(test_data: pathlib.Path):
     examples, problems = read(str(test_data / "codah" / "full_data.tsv"))
     assert (len(examples), problems) == (2776, [])
     examples, problems = read(str(test_data / "swag" / "hf_sample_10rows.jsonl"))
     assert (len(examples), problems) == (10, [])
+
+
+@pytest.fixture
+def tokenizer(vocab_file: str) -> FastTokenizer:
+    return FastTokenizer(vocab_file)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match="there is no folder"):
+        multiple_choice.MultipleChoiceTask("swag", MultipleChoiceOptions(data_dir=str(tmp_path / "nowhere"))).read(
+            TRAIN, BadRows()
+        )
+
+
+def test_choices_keep_their_four_sequences_together(tokenizer: FastTokenizer, tmp_path: pathlib.Path):
+    task = multiple_choice.MultipleChoiceTask("codah", MultipleChoiceOptions(data_dir=str(tmp_path)))
+    (tmp_path / "dev.tsv").write_text("o\tthe cat\tran\tsat\ton\tin\t2\no\tthe dog\tran\tsat\ton\tin the sun\t0\n")
+    examples = task.read(DEV, BadRows())
+    features = task.head.featurize(examples, tokenizer, 8)
+    assert (len(features), features.choices) == (2, 4)
+    assert features.targets[LABELS].tolist() == [2, 0]
+    assert np.diff(features.splits).tolist() == [6] * 7 + [8]
+    predictions = task.head.decode([np.eye(4)[2], np.eye(4)[1]], features, examples)
+    assert task.metrics(predictions, examples) == {"accuracy": 0.5}
+    (path,) = task.write_predictions(str(tmp_path), DEV, predictions, examples)
+    assert pathlib.Path(path).read_text() == "2\n1\n"
+    assert [each.correct for each in task.head.outcomes(predictions, examples)] == [True, False]
+    with pytest.raises(UserError, match="max_seq_length is 3"):
+        task.head.featurize(examples, tokenizer, 3)

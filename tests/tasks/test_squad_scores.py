@@ -5,7 +5,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.tasks import squad, squad_scores
-from official_bert.tasks.squad import Answer, Question
+from official_bert.tasks.heads.questions import Answer, Question
 from official_bert.utils.bad_rows import BadRows
 
 

@@ -2,6 +2,8 @@
 
 import random
 
+import numpy as np
+
 from official_bert.tokenization import pairs
 
 
@@ -27,3 +29,14 @@ def test_truncation_takes_the_original_s_steps_and_linear_time():
     long = list(range(3_000_000))
     pairs.truncate_at_random_ends(long, [], 125, random.Random(0))
     assert len(long) == 125
+
+
+def test_many_lengths_are_cut_as_one_pair_is():
+    rng = random.Random(0)
+    for _ in range(300):
+        la, lb, room = rng.randrange(12), rng.randrange(12), rng.randrange(14)
+        a, b = list(range(la)), list(range(lb))
+        pairs.truncate_at_the_end(a, b, room)
+        got = pairs.lengths_truncated_at_the_end(np.array([la]), np.array([lb]), room)
+        assert (len(a), len(b)) == (int(got[0][0]), int(got[1][0])), (la, lb, room)
+        assert a == list(range(len(a)))

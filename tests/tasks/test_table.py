@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from official_bert.tasks.sequences import TextExample
 
 from official_bert.errors import UserError
-from official_bert.tasks import tabular
+from official_bert.tasks import table
+from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import TableOptions
 from official_bert.utils import tables
 from official_bert.utils.bad_rows import BadRows
@@ -27,7 +27,7 @@ def written(tmp_path, text, name="train.csv"):
 
 
 def read(path, bad_rows=None, split="train", **more):
-    return tabular.TableTask(options(path, **more)).read(split, bad_rows or BadRows())
+    return table.TableTask(options(path, **more)).read(split, bad_rows or BadRows())
 
 
 def test_quotes_commas_line_ends_and_a_byte_order_mark_in_csv(tmp_path):
@@ -41,15 +41,15 @@ def test_tsv_knows_no_quotes_and_jsonl_has_named_values(tmp_path):
     assert read(path, **columns) == [TextExample("2", '"a', 'b"', 0), TextExample("3", "c", "d", 1)]
     rows = [{"text": "a\nb", "label": 3}, {"text": "ü", "label": 10}, {"text": "c", "label": 3}]
     path = written(tmp_path, "\n".join(map(json.dumps, rows)) + "\n", "train.jsonl")
-    task = tabular.TableTask(options(path))
-    assert task.labels == ("3", "10")  # by value, not by the alphabet
+    task = table.TableTask(options(path))
+    assert task.head.labels == ("3", "10")  # by value, not by the alphabet
     assert [example.label for example in task.read("train", BadRows())] == [0, 1, 0]
 
 
 def test_several_labels_and_none(tmp_path):
     path = written(tmp_path, "text,label\na,x; y\nb,\nc,y\n")
-    task = tabular.TableTask(options(path, label_kind="multi_label"))
-    assert task.labels == ("x", "y")
+    task = table.TableTask(options(path, label_kind="multi_label"))
+    assert task.head.labels == ("x", "y")
     examples = task.read("train", BadRows())
     assert [example.label for example in examples] == [(0, 1), (), (1,)]
     predictions = np.array([[0.9, 0.8], [0.1, 0.2], [0.7, 0.9]])
@@ -58,12 +58,12 @@ def test_several_labels_and_none(tmp_path):
         "f1_macro": pytest.approx((2 / 3 + 1) / 2),
         "exact_match": pytest.approx(2 / 3),
     }
-    assert [each.predicted for each in task.outcomes(predictions, examples)] == ["x, y", "(none)", "x, y"]
+    assert [each.predicted for each in task.head.outcomes(predictions, examples)] == ["x, y", "(none)", "x, y"]
 
 
 def test_numbers_are_labels_too(tmp_path):
     path = written(tmp_path, "text,label\na,1.5\nb,-2\n")
-    task = tabular.TableTask(options(path, label_kind="regression"))
+    task = table.TableTask(options(path, label_kind="regression"))
     assert [example.label for example in task.read("train", BadRows())] == [1.5, -2.0]
     path = written(tmp_path, "text,label\na,1.5\nb,inf\n")
     with pytest.raises(UserError, match="line 3: label 'inf'; expected a number"):
@@ -137,8 +137,8 @@ def test_a_table_from_tensorflow_datasets(tmp_path):
 
     given = options("train", source="tfds", tfds_name="imdb_reviews", data_dir=str(tmp_path))
     with tfds.testing.mock_data(as_dataset_fn=data, data_dir=str(tmp_path)):
-        task = tabular.TableTask(given)
-        assert task.labels == ("neg", "pos")
+        task = table.TableTask(given)
+        assert task.head.labels == ("neg", "pos")
         assert task.read("train", BadRows()) == [
             TextExample("1", "good", None, 1), TextExample("2", "bad", None, 0), TextExample("3", "fair", None, 1)
         ]  # fmt: skip
@@ -148,9 +148,9 @@ def test_a_table_from_tensorflow_datasets(tmp_path):
         with pytest.raises(UserError, match="no column words among"):
             read("train", source="tfds", tfds_name="imdb_reviews", data_dir=str(tmp_path), text_column="words")
     with pytest.raises(UserError, match="cannot get no_such_set from TensorFlow Datasets"):
-        tabular.TableTask(options("train", source="tfds", tfds_name="no_such_set"))
+        table.TableTask(options("train", source="tfds", tfds_name="no_such_set"))
     with pytest.raises(UserError, match="needs --tfds_name"):
-        tabular.TableTask(options("train", source="tfds"))
+        table.TableTask(options("train", source="tfds"))
 
 
 def test_one_bad_quote_loses_one_row_and_long_documents_are_read(tmp_path):
@@ -170,17 +170,17 @@ def test_one_bad_quote_loses_one_row_and_long_documents_are_read(tmp_path):
 
 def test_texts_for_a_teacher_may_have_empty_labels(tmp_path):
     path = written(tmp_path, "text,label\na,\nb,\n")
-    task = tabular.TableTask(options(path), ("x", "y"), needs_labels=False)
+    task = table.TableTask(options(path), ("x", "y"), needs_labels=False)
     assert [example.label for example in task.read("train", BadRows())] == [None, None]
     with pytest.raises(UserError, match="line 2: no label in label"):
-        tabular.TableTask(options(path), ("x", "y")).read("train", BadRows())
+        table.TableTask(options(path), ("x", "y")).read("train", BadRows())
 
 
 def test_missing_labels_make_no_classes(tmp_path):
     rows = [{"text": "a", "label": "x"}, {"text": "b", "label": 1}, {"text": "c", "label": None}, {"text": "d"}]
     path = written(tmp_path, "\n".join(map(json.dumps, rows)) + '\n{"text": "e", "label": NaN}\n', "train.jsonl")
-    task = tabular.TableTask(options(path))
-    assert task.labels == ("1", "x")
+    task = table.TableTask(options(path))
+    assert task.head.labels == ("1", "x")
     bad_rows = KeptRows()
     assert [each.label for each in task.read("train", bad_rows)] == [1, 0]
     assert [re.sub(r"^.*train.jsonl, ", "", each) for each in bad_rows.problems] == [
@@ -190,8 +190,8 @@ def test_missing_labels_make_no_classes(tmp_path):
     ]
     several = [{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": ["x", None]}, {"text": "c", "label": [["y"]]}]
     path = written(tmp_path, "\n".join(map(json.dumps, several)) + "\n", "several.jsonl")
-    task = tabular.TableTask(options(path, label_kind="multi_label"))
-    assert task.labels == ("x", "y")
+    task = table.TableTask(options(path, label_kind="multi_label"))
+    assert task.head.labels == ("x", "y")
     bad_rows = KeptRows()
     assert [each.label for each in task.read("train", bad_rows)] == [(0, 1)]
     assert len(bad_rows.problems) == 2
@@ -200,20 +200,18 @@ def test_missing_labels_make_no_classes(tmp_path):
 def test_a_file_without_a_header_has_its_columns_named(tmp_path):
     path = written(tmp_path, '"3","Wall St.","Stocks fall"\n"1","War","Peace"\n')
     given = {"columns": ["label", "title", "description"], "text_column": "title,description"}
-    task = tabular.TableTask(options(path, label_names=["World", "Business"], **given))
-    assert task.labels == ("World", "Business")
+    task = table.TableTask(options(path, label_names=["World", "Business"], **given))
+    assert task.head.labels == ("World", "Business")
     examples = task.read("train", BadRows())
     assert examples == [TextExample("1", "Wall St. Stocks fall", None, 1), TextExample("2", "War Peace", None, 0)]
-    pair = tabular.TableTask(
-        options(path, columns=given["columns"], text_column="title", text_pair_column="description")
-    )
+    pair = table.TableTask(options(path, columns=given["columns"], text_column="title", text_pair_column="description"))
     assert pair.read("train", BadRows())[0] == TextExample("1", "Wall St.", "Stocks fall", 1)
     with pytest.raises(
         UserError, match="no column label among 3, Wall St., Stocks fall; .* without a header with --columns"
     ):
         read(path)
     with pytest.raises(UserError, match="--label_names has 1 names; the training data have 2 labels: 1, 3"):
-        tabular.TableTask(options(path, label_names=["World"], **given))
+        table.TableTask(options(path, label_names=["World"], **given))
 
 
 def test_a_model_remembers_its_columns_and_what_the_data_call_its_classes(tmp_path):
@@ -222,15 +220,15 @@ def test_a_model_remembers_its_columns_and_what_the_data_call_its_classes(tmp_pa
         "columns": ["label", "title", "body"], "text_column": "title", "text_pair_column": "body",
         "label_names": ["World", "Business"],
     }  # fmt: skip
-    spec = tabular.TableTask(options(path, **given)).task_spec(16)
+    spec = table.TableTask(options(path, **given)).task_spec(16)
     spec = json.loads(json.dumps(spec))
     later = TableOptions(eval_file=str(path)).with_trained(spec)
     assert {name: getattr(later, name) for name in given} == given
-    task = tabular.TableTask(later, spec["labels"])
-    assert (task.labels, task.pair) == (("World", "Business"), True)
+    task = table.TableTask(later, spec["labels"])
+    assert (task.head.labels, task.head.pair) == (("World", "Business"), True)
     assert [each.label for each in task.read("dev", BadRows())] == [0, 1]
     other = written(tmp_path, "World,War,Peace\n", "named.csv")  # a class may stand under its name as well
-    task = tabular.TableTask(dataclasses.replace(later, eval_file=str(other)), spec["labels"])
+    task = table.TableTask(dataclasses.replace(later, eval_file=str(other)), spec["labels"])
     assert [each.label for each in task.read("dev", BadRows())] == [0]
 
 

@@ -1,0 +1,68 @@
+import numpy as np
+
+from official_bert.finetuning import feature_cache
+from official_bert.tasks import glue
+from official_bert.tasks.heads.texts import TextExample
+from official_bert.tasks.options import GlueOptions
+from official_bert.tokenization.fast import FastTokenizer
+
+
+def test_features_are_kept_and_made_anew_when_anything_changes(vocab_file, tmp_path, monkeypatch):
+    tokenizer = FastTokenizer(vocab_file)
+    made = []
+
+    counted = glue.GlueTask("rte", GlueOptions())
+    featurize = type(counted.head).featurize
+
+    def counting(head, *arguments):
+        made.append(arguments[-1])
+        return featurize(head, *arguments)
+
+    monkeypatch.setattr(type(counted.head), "featurize", counting)
+    examples = [TextExample("0", "the cat", "a dog", 1), TextExample("1", "sun", "mat", 0)]
+
+    def get(examples, length=12, tokenizer=tokenizer):
+        return feature_cache.features_of(counted, examples, tokenizer, length, str(tmp_path / "cache"))
+
+    first, second = get(examples), get(examples)
+    assert len(made) == 1
+    for name in ("input_ids", "segment_ids", "splits"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+    np.testing.assert_array_equal(first.targets["labels"], second.targets["labels"])
+    assert second.details["example"].tolist() == [0, 1]
+    get(examples[:1])
+    get(examples, length=11)
+    get(examples, tokenizer=FastTokenizer(vocab_file, do_lower_case=False))
+    assert len(made) == 4
+    for path in (tmp_path / "cache").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    get(examples)
+    assert len(made) == 5
+
+
+def test_damaged_features_are_made_anew(vocab_file, tmp_path):
+    tokenizer = FastTokenizer(vocab_file)
+    examples = [TextExample("0", "the cat", "a dog", 1), TextExample("1", "sun", "mat", 0)]
+
+    def get():
+        made = feature_cache.features_of(
+            glue.GlueTask("rte", GlueOptions()), examples, tokenizer, 12, str(tmp_path / "cache")
+        )
+        return [
+            made.input_ids.tolist(),
+            made.segment_ids.tolist(),
+            made.splits.tolist(),
+            made.targets["labels"].tolist(),
+        ]
+
+    right = get()
+    (path,) = (tmp_path / "cache").iterdir()
+    content = path.read_bytes()
+    damaged = [b"", content[:20], content[:-1]]
+    damaged += [
+        content[:place] + bytes([content[place] ^ 8]) + content[place + 1 :] for place in range(0, len(content), 211)
+    ]
+    for each in damaged:
+        path.write_bytes(each)
+        assert get() == right
+        assert path.read_bytes() == content

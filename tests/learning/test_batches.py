@@ -1,0 +1,63 @@
+import numpy as np
+
+from official_bert.learning import batches
+from official_bert.tasks.features import Features, from_rows
+
+
+def features(lengths, choices=1, tags=False) -> Features:
+    ids = [np.full(length, number + 1) for number, length in enumerate(lengths)]
+    total = sum(lengths)
+    targets = np.arange(total) % 5 if tags else np.arange(len(lengths) // choices)
+    made = {"labels": targets.astype(np.int32)}
+    return from_rows(ids, [np.zeros(length) for length in lengths], made, {}, choices)
+
+
+def test_every_row_is_in_one_batch_of_an_epoch_and_the_order_is_of_seed_and_epoch():
+    lengths = np.random.default_rng(0).integers(2, 100, 1000)
+    plan = batches.training_batch_indices(lengths, 16, seed=1, epoch=0)
+    assert plan.shape == (63, 16)
+    assert sorted(plan[plan >= 0].tolist()) == list(range(1000))
+    np.testing.assert_array_equal(plan, batches.training_batch_indices(lengths, 16, seed=1, epoch=0))
+    for seed, epoch in ((1, 1), (2, 0)):
+        assert not np.array_equal(plan, batches.training_batch_indices(lengths, 16, seed, epoch))
+
+
+def test_shuffling_favours_no_length():
+    lengths = np.repeat([5, 50], 320)
+    firsts = [lengths[batches.training_batch_indices(lengths, 8, seed, 0)[0, 0]] for seed in range(400)]
+    assert 0.4 < np.mean(np.array(firsts) == 50) < 0.6
+
+
+def test_batches_hold_little_padding_and_few_shapes():
+    lengths = np.minimum(2 + np.random.default_rng(0).geometric(0.08, 4000), 128)
+    plan = batches.training_batch_indices(lengths, 32, seed=1, epoch=0)
+    longest = [-(-lengths[rows[rows >= 0]].max() // 8) * 8 for rows in plan]
+    assert len(set(longest)) <= 16
+    assert sum(32 * each for each in longest) < 1.6 * lengths.sum()
+    assert sum(32 * each for each in longest) < 128 * 4000 / 3
+
+
+def test_a_batch_is_padded_and_filled_up():
+    made = features([2, 3, 9])
+    plan = np.array([[2, 0], [1, -1]])
+    first, second = (batches.padded_batch(made, rows, 12, multiple=8)[0] for rows in plan)
+    assert first["input_ids"].shape == (2, 12)  # 16 would be longer than is allowed
+    assert second["input_ids"].tolist() == [[2, 2, 2, 0, 0, 0, 0, 0], [0] * 8]
+    assert second["input_mask"].tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [0] * 8]
+    row_weights = np.array([0.5, 2.0, 3.0], np.float32)
+    _, targets, weights = batches.padded_batch(made, plan[1], 12, row_weights)
+    assert (targets[0], weights[0]) == (1, 2.0)
+
+
+def test_choices_lie_beside_each_other():
+    made = features([2, 3, 1, 2], choices=2)
+    inputs = batches.padded_inputs(made, np.array([1, 0]), 128)
+    assert inputs["input_ids"][:, :, 0].tolist() == [[3, 4], [1, 2]]
+    assert inputs["input_ids"].shape == (2, 2, 4)  # of 3, rounded up
+    assert batches.row_lengths(made).tolist() == [3, 2]
+
+
+def test_tags_are_padded_with_no_label_and_fillers_have_none():
+    made = features([2, 3], tags=True)
+    _, tags = batches.padded_batch(made, np.array([1, -1]), 128, multiple=8)
+    assert tags.tolist() == [[2, 3, 4, -1, -1, -1, -1, -1], [-1] * 8]

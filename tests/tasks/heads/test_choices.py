@@ -1,0 +1,32 @@
+import numpy as np
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.tasks.heads import choices as head
+from official_bert.tasks.heads.choices import Example
+from official_bert.tokenization.exact import FullTokenizer
+
+ENDINGS = ("The dog ran", "The dog sat", "The dog walked", "The dog played")
+
+
+def test_each_ending_is_packed_with_the_prompt(vocab_file: str):
+    tokenizer = FullTokenizer(vocab_file)
+    example = Example("the cat sat", ("on the mat", "in sun", "ran", "walked"), 0)
+    packed = head.pack(example, tokenizer, 7)
+    tokens = [" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids, _ in packed]
+    assert tokens == [
+        "[CLS] the cat [SEP] on the [SEP]",
+        "[CLS] the cat [SEP] in sun [SEP]",
+        "[CLS] the cat sat [SEP] ran [SEP]",
+        "[CLS] the cat [SEP] walk ##ed [SEP]",
+    ]
+    assert [segments for _, segments in packed] == [[0] * 4 + [1] * 3] * 2 + [[0] * 5 + [1] * 2, [0] * 4 + [1] * 3]
+
+
+def test_the_highest_score_is_the_choice():
+    choices = head.chosen(np.array([[0, 3, 1, 2.0], [9, 3, 1, 2.0]]))
+    assert choices == [1, 0]
+    examples = [Example("p", ENDINGS, label) for label in (1, 2)]
+    assert head.accuracy(choices, examples) == 0.5
+    with pytest.raises(UserError, match="example 0 has no label"):
+        head.accuracy([1], [Example("p", ENDINGS, None)])
