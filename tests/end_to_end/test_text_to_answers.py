@@ -3,53 +3,54 @@
 import pathlib
 import re
 import subprocess
-import sys
 
 import pytest
 
+from official_bert.main import run_command
 from official_bert.utils.training_log import EVAL, read_log
 from tests.conftest import ROOT
 
 LENGTHS = ("--max_seq_length=32", "--max_predictions_per_seq=5")
 
 
-def run(module: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def test_text_becomes_a_model_that_answers(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    def run(command: str, *arguments: str) -> str:
+        """Runs a command in this process, which has imported TensorFlow already; the slow test below starts them."""
+        with pytest.raises(SystemExit) as ended:
+            run_command(command, arguments)
+        output = capsys.readouterr()
+        assert ended.value.code == 0, output.err
+        return output.out
 
-
-def test_text_becomes_a_model_that_answers(tmp_path: pathlib.Path):
     text, heldout, vocab, model = (f"{tmp_path}/{name}" for name in ("text.txt", "heldout.txt", "vocab.txt", "model"))
     (tmp_path / "config.json").write_text(
         '{"vocab_size": 2000, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,'
         ' "intermediate_size": 64, "max_position_embeddings": 32}'
     )
-    run("data_gen.python_docs", f"--output_file={text}", f"--heldout_file={heldout}")
+    run("python-docs", f"--output_file={text}", f"--heldout_file={heldout}")
     assert "2,000 pieces" in run(
-        "data_gen.learn_vocabulary", f"--input_file={text}", f"--vocab_file={vocab}", "--vocab_size=2000"
+        "learn-vocabulary", f"--input_file={text}", f"--vocab_file={vocab}", "--vocab_size=2000"
     )
     for source, records in ((text, "train-0.tfrecord,train-1.tfrecord"), (heldout, "heldout.tfrecord")):
         paths = ",".join(f"{tmp_path}/{name}" for name in records.split(","))
         summary = run(
-            "data_gen.create_pretraining_data",
+            "make-records",
             *(f"--input_file={source}", f"--output_file={paths}", f"--vocab_file={vocab}", "--dupe_factor=1", *LENGTHS),
         )
         assert "instances" in summary
     flags = (f"--bert_config_file={tmp_path}/config.json", f"--output_dir={model}", f"--vocab_file={vocab}", *LENGTHS)
     train = (f"--input_file={tmp_path}/train-*.tfrecord", "--do_train", "--learning_rate=1e-2", "--num_warmup_steps=10")
-    first = run("run_pretraining", *flags, *train, "--num_train_steps=60", "--log_steps=20")
+    first = run("pretrain", *flags, *train, "--num_train_steps=60", "--log_steps=20")
     assert "step 60 of 60" in first
     longer = ("--num_train_steps=120", "--allow_changes=num_train_steps")
-    again = run("run_pretraining", *flags, *train, *longer, "--log_steps=20")
+    again = run("pretrain", *flags, *train, *longer, "--log_steps=20")
     assert "going on from" in again
     losses = [float(loss) for loss in re.findall(r"masked LM ([\d.]+)", first + again)]
     assert len(losses) == 6
     assert losses[-1] < losses[0] - 0.5
-    evaluated = run("run_pretraining", *flags, f"--input_file={tmp_path}/heldout.tfrecord", "--do_eval")
+    evaluated = run("pretrain", *flags, f"--input_file={tmp_path}/heldout.tfrecord", "--do_eval")
     assert "unigram baseline" in evaluated
-    answers = run("fill_mask", f"--model_dir={model}", "return the [MASK] of the list .").splitlines()
+    answers = run("fill-mask", f"--model_dir={model}", "return the [MASK] of the list .").splitlines()
     assert len([line for line in answers if re.match(r"\s+\d+\.\d %  \S+$", line)]) == 5
 
 
