@@ -1,18 +1,14 @@
 import dataclasses
 import json
 import pathlib
-import random
 
-import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from hypothesis import given
-from hypothesis import strategies as st
 
 from official_bert.errors import UserError
-from official_bert.tasks import squad, squad_answers, windows
-from official_bert.tasks.squad import Answer, Limits, Question, Window
+from official_bert.tasks import squad
+from official_bert.tasks.squad import Answer, Limits, Question
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils.bad_rows import BadRows
 from tests.tasks.bad_rows import KeptRows
@@ -40,9 +36,6 @@ def read(path: str, version_2: bool, for_training: bool) -> tuple[list[Question]
     """The good questions, and the bad ones' problems."""
     bad_rows = KeptRows()
     return squad.read(path, version_2, for_training, bad_rows), bad_rows.problems
-
-
-# Reading
 
 
 def test_a_question_is_read_with_all_its_answers(tmp_path: pathlib.Path):
@@ -97,38 +90,6 @@ def test_files_of_another_layout_are_refused(content: str, message: str, tmp_pat
         read(str(path), version_2=True, for_training=True)
 
 
-# Windows
-
-
-def test_windows_follow_the_stride_and_end_with_the_text():
-    assert windows.starts(10, 6, 2) == [0, 2, 4]
-    assert windows.starts(10, 6, 100) == [0, 6]
-    assert windows.starts(6, 6, 2) == [0]
-    assert windows.starts(0, 6, 2) == [0]
-
-
-def test_a_token_belongs_to_the_window_that_sees_most_around_it():
-    # The paper's repository explains it by windows such as these.
-    assert windows.with_most_context([(0, 5), (3, 8), (6, 9)], 9).tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2]
-
-
-def test_a_longer_window_outweighs_less_context_only_by_a_hundredth_for_each_token():
-    # Token 27 has 2 tokens to its right in the first window, of 30 tokens, and 3 to its left in the second, of 10.
-    assert windows.with_most_context([(0, 30), (24, 34)], 34)[27] == 1
-    # Of equal contexts the longer window's counts: 2 tokens on one side in both.
-    assert windows.with_most_context([(0, 30), (25, 35)], 35)[27] == 0
-
-
-@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
-def test_every_token_belongs_to_a_window_that_holds_it(count: int, room: int, stride: int):
-    spans = [(start, min(start + room, count)) for start in windows.starts(count, room, stride)]
-    for token, owner in enumerate(windows.with_most_context(spans, count)):
-        start, end = spans[owner]
-        assert start <= token < end
-        best = max(min(token - s, e - 1 - token) for s, e in spans if s <= token < e)
-        assert min(token - start, end - 1 - token) == best
-
-
 def test_a_window_is_question_and_context(tokenizer: FullTokenizer):
     question = Question("q", "cat dog mat sun", "The cat sat on the mat, un affable.", (Answer("mat", 19),))
     first, second, third, *_ = squad.cut_into_windows([question], tokenizer, SMALL)
@@ -181,108 +142,6 @@ def test_limits_without_room_for_context_are_refused():
         Limits(doc_stride=0)
 
 
-# Answers
-
-
-def scores_for(window: Window, start: int, end: int, value: float = 9.0) -> tuple[np.ndarray, np.ndarray]:
-    """Scores that are highest at two of the window's positions."""
-    starts, ends = np.zeros(len(window.input_ids), np.float32), np.zeros(len(window.input_ids), np.float32)
-    starts[start], ends[end] = value, value
-    return starts, ends
-
-
-def predicted(
-    questions: list[Question], cut: list[Window], scores: list[tuple[np.ndarray, np.ndarray]], **more: object
-):
-    starts, ends = zip(*scores, strict=True)
-    return squad_answers.predict(questions, cut, starts, ends, **{"version_2": False, **more})
-
-
-def test_an_answer_is_the_very_text_of_the_context(tokenizer: FullTokenizer):
-    context = "the  Càt—sat\t on (the mat)"
-    question = Question("q", "cat", context, None)
-    (window,) = squad.cut_into_windows([question], tokenizer, Limits(30, 2, 3))
-    (prediction,) = predicted([question], [window], [scores_for(window, window.offset + 1, window.offset + 4)])
-    assert prediction.best.text == "Càt—sat\t on"
-    assert context[prediction.best.start : prediction.best.end] == prediction.best.text
-
-
-def test_the_answer_comes_from_the_window_that_is_surest(tokenizer: FullTokenizer):
-    question = Question("q", "cat dog mat", "the cat sat on the mat . the dog ran", None)
-    cut = squad.cut_into_windows([question], tokenizer, SMALL)
-    scores = [scores_for(cut[0], 6, 6, 3.0), scores_for(cut[1], 7, 7, 5.0), *[scores_for(w, 0, 0) for w in cut[2:]]]
-    (prediction,) = predicted([question], cut, scores)
-    assert prediction.best.text == "the"
-    assert prediction.best.start == 15
-    assert prediction.candidates[0] == prediction.best
-
-
-def test_an_answer_begins_where_its_window_has_most_context(tokenizer: FullTokenizer):
-    question = Question("q", "cat dog mat", "the cat sat on the mat . the dog ran", None)
-    cut = squad.cut_into_windows([question], tokenizer, SMALL)
-    elsewhere = cut[0].offset + int(np.flatnonzero(~np.asarray(cut[0].has_most_context))[0])
-    scores = [scores_for(cut[0], elsewhere, elsewhere), *[scores_for(window, 0, 0) for window in cut[1:]]]
-    (prediction,) = predicted([question], cut, scores)
-    assert max(candidate.start_logit for candidate in prediction.candidates) == 0.0
-
-
-def test_no_answer_ends_before_it_begins_is_too_long_or_lies_in_the_question(tokenizer: FullTokenizer):
-    question = Question("q", "cat", "the cat sat on the mat", None)
-    (window,) = squad.cut_into_windows([question], tokenizer, Limits(30, 2, 3))
-    rng = np.random.default_rng(0)
-    starts, ends = rng.normal(size=(2, len(window.input_ids))).astype(np.float32)
-    starts[:3] = ends[:3] = 50.0
-    (prediction,) = predicted([question], [window], [(starts, ends)], n_best_size=100, max_answer_length=2)
-    here, words = slice(3, 9), "the cat sat on the mat".split()
-    expected = {}
-    for first in range(6):
-        for last in range(first, min(first + 2, 6)):
-            text = " ".join(words[first : last + 1])
-            expected[text] = max(expected.get(text, -99.0), float(starts[here][first]) + float(ends[here][last]))
-    found = {candidate.text: candidate.start_logit + candidate.end_logit for candidate in prediction.candidates}
-    assert found == pytest.approx(expected)
-    totals = list(found.values())
-    assert totals == sorted(totals, reverse=True)
-    assert sum(candidate.probability for candidate in prediction.candidates) == pytest.approx(1.0)
-    assert len(predicted([question], [window], [(starts, ends)], n_best_size=4)[0].candidates) == 4
-
-
-def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenizer: FullTokenizer):
-    question = Question("q", "cat dog mat", "the cat sat on the mat .", ())
-    cut = squad.cut_into_windows([question], tokenizer, SMALL)
-    assert len(cut) == 2
-    scores = [scores_for(cut[0], 6, 6, 2.0), scores_for(cut[1], 0, 0, 4.0)]
-    scores[0][0][0], scores[0][1][0] = 3.0, 2.5
-    (prediction,) = predicted([question], cut, scores, version_2=True)
-    assert prediction.null_score_difference == pytest.approx(5.5 - 4.0)
-    assert prediction.answer(True, 1.0).text == ""
-    assert prediction.answer(True, 2.0).text == prediction.answer(False).text == "cat"
-    assert [candidate.text for candidate in prediction.candidates][:2] == ["", "cat"]
-
-
-@pytest.mark.parametrize("version_2", [True, False])
-@pytest.mark.parametrize("context", ["", " \u200b "])
-def test_a_context_without_a_word_is_answered_by_nothing(version_2: bool, context: str, tokenizer: FullTokenizer):
-    question = Question("q", "cat", context, None)
-    (window,) = squad.cut_into_windows([question], tokenizer, SMALL)
-    (prediction,) = predicted([question], [window], [scores_for(window, 1, 1)], version_2=version_2)
-    assert prediction.answer(version_2).text == ""
-    assert [candidate.text for candidate in prediction.candidates] == [""]
-    assert prediction.null_score_difference == 0.0
-
-
-def test_pairs_that_all_end_before_they_begin_give_no_answer(tokenizer: FullTokenizer):
-    question = Question("q", "cat", "the cat sat", None)
-    (window,) = squad.cut_into_windows([question], tokenizer, SMALL)
-    (prediction,) = predicted(
-        [question], [window], [scores_for(window, 5, 3)], n_best_size=1
-    )  # the original crashes on these
-    assert prediction.best.text == ""
-
-
-# Real data
-
-
 @pytest.mark.parametrize(("name", "version_2", "count"), [
     ("train-v1.1-part.json", False, 11_877), ("dev-v2.0-part.json", True, 1_407),
 ])  # fmt: skip
@@ -292,26 +151,6 @@ def test_every_real_question_can_be_learnt(name: str, version_2: bool, count: in
     assert problems == []
     impossible = sum(question.answers == () for question in questions)
     assert impossible == (702 if version_2 else 0)
-
-
-@pytest.mark.parametrize("limits", [Limits(), Limits(128, 32, 24)])
-def test_what_is_learnt_of_real_questions_is_answered_to_the_character(limits: Limits, test_data: pathlib.Path):
-    tokenizer = FullTokenizer(str(test_data / "vocab" / "bert-base-uncased-vocab.txt"))
-    questions, _ = read(str(test_data / "squad" / "dev-v1.1.json"), version_2=False, for_training=True)
-    questions = random.Random(0).sample(questions, 200)
-    cut = squad.cut_into_windows(questions, tokenizer, limits)
-    scores = [scores_for(window, window.start_position, window.end_position) for window in cut]
-    predictions = predicted(questions, cut, scores, max_answer_length=60)
-    exact = 0
-    for question, prediction in zip(questions, predictions, strict=True):
-        answer, said = question.answers[0], prediction.best
-        assert question.context[said.start : said.end] == said.text
-        assert answer.text.strip() in said.text  # an answer that ends within a piece is widened to the piece
-        exact += answer.text.strip() == said.text
-    assert exact >= 196
-
-
-# TensorFlow Datasets
 
 
 @pytest.mark.parametrize("version_2", [False, True])

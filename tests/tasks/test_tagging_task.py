@@ -1,0 +1,97 @@
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from official_bert.errors import UserError
+from official_bert.tasks import all_tasks, tagging, tagging_task
+from official_bert.tasks.options import TableOptions, TaggingOptions
+from official_bert.tasks.tagging import Sentence
+from official_bert.tasks.task import Task
+from official_bert.utils import tables
+from official_bert.utils.bad_rows import BadRows
+from tests.tasks.bad_rows import KeptRows
+
+
+def written(path: pathlib.Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_how_tags_are_scored_is_said(tmp_path: pathlib.Path):
+    written(tmp_path / "train.txt", "a B\ncat L\nran O\n")
+    task = tagging_task.FolderTaggingTask(TaggingOptions(data_dir=str(tmp_path)))
+    assert task.best_metric == "f1"
+    assert task.notes() == ["the tags are entities in BILOU without types, which are scored as conlleval counts them"]
+    written(tmp_path / "train.txt", "a DET\ncat NOUN\n")
+    task = tagging_task.FolderTaggingTask(TaggingOptions(data_dir=str(tmp_path)))
+    assert task.best_metric == "accuracy"
+    (note,) = task.notes()
+    assert note.startswith("the tags (DET, NOUN) are of no scheme of entities")
+
+
+def table_task(**more: Any) -> Task:
+    return all_tasks.make_task("table", TableOptions(label_kind="tagging", **more))
+
+
+def test_tags_come_from_a_table(tmp_path: pathlib.Path):
+    csv, jsonl = tmp_path / "a.csv", tmp_path / "b.jsonl"
+    csv.write_text('text,label\n"a cat, sat",DET NOUN VERB\na dog,DET NOUN\n')
+    jsonl.write_text(json.dumps({"words": ["a", "hot dog"], "tags": ["DET", "NOUN"]}) + "\n")
+    task = table_task(train_file=str(csv), eval_file=str(csv), predict_file=str(csv))
+    assert task.labels == ("DET", "NOUN", "VERB")
+    assert (task.eval_splits, task.test_splits) == (("dev",), ("test",))
+    sentences = task.read("dev", BadRows())
+    assert sentences[1] == Sentence(("a", "dog"), ("DET", "NOUN"), 3)
+    assert [each.tags for each in task.read("test", BadRows())] == [None, None]
+    task = table_task(train_file=str(jsonl), text_column="words", label_column="tags")
+    assert task.read("train", BadRows()) == [Sentence(("a", "hot dog"), ("DET", "NOUN"), 1)]
+    csv.write_text("text,label\na cat,DET NOUN\na dog,DET\nthe dog,DET X\n")
+    task = table_task(train_file=str(jsonl), text_column="words", label_column="tags", eval_file=str(csv))
+    with pytest.raises(UserError, match=r"a\.csv, line 2: no column words, tags among text, label"):
+        task.read("dev", BadRows())
+    task = table_task(train_file=str(csv))
+    bad_rows = KeptRows()
+    tagging.from_rows(tables.read_rows(str(csv), bad_rows), "a.csv", bad_rows, "text", "label", ["DET", "NOUN"])
+    assert bad_rows.problems == [
+        "a.csv, line 3: 2 words and 1 tags; expected a tag for each word",
+        "a.csv, line 4: unknown tag X; expected one of DET, NOUN",
+    ]
+
+
+def test_tags_come_from_tensorflow_datasets(tmp_path: pathlib.Path):
+    def data(builder: tfds.core.DatasetBuilder, **_: object) -> tf.data.Dataset:
+        row = {
+            "tokens": [["EU", "rejects"]],
+            "ner": np.array([[3, 0]], np.int64),
+            "pos": np.array([[21, 41]], np.int64),
+        }
+        return tf.data.Dataset.from_tensor_slices(row)
+
+    with tfds.testing.mock_data(as_dataset_fn=data, data_dir=str(tmp_path)):
+        task = table_task(
+            source="tfds", tfds_name="conll2003", train_file="train", text_column="tokens", label_column="ner"
+        )
+        assert task.labels == ("B-ORG", "O")
+        assert task.read("train", BadRows()) == [Sentence(("EU", "rejects"), ("B-ORG", "O"), 1)]
+
+
+def test_a_tag_that_training_lacks_counts_as_wrong(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "x-ud-train.conllu").write_text("1\ta\ta\tDET\n2\tcat\tcat\tNOUN\n")
+    (tmp_path / "x-ud-train.txt").write_text("a cat")
+    (tmp_path / "x-ud-dev.conllu").write_text("1\ta\ta\tDET\n2\tran\tran\tVERB\n")
+    task = tagging_task.FolderTaggingTask(TaggingOptions(data_dir=str(tmp_path)))
+    sentences = task.read("dev", BadRows())
+    assert "1 words of the dev part have tags that the model does not know (VERB)" in capsys.readouterr().out
+    assert task.metrics([(["DET", "NOUN"], [1.0, 1.0])], sentences) == {"accuracy": 0.5}
+
+
+def test_a_word_or_tag_that_is_not_known_is_told(tmp_path: pathlib.Path):
+    bad_rows = KeptRows()
+    rows = [(1, {"words": ["a", None], "tags": ["X", "Y"]}), (2, {"words": ["a"], "tags": ["X"]})]
+    assert len(tagging.from_rows(rows, "a.jsonl", bad_rows, "words", "tags")) == 1
+    assert bad_rows.problems == ["a.jsonl, line 1: 0 words and 2 tags; expected a tag for each word"]
