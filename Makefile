@@ -71,7 +71,7 @@ attack: .venv/development
 
 test-clean: .venv/development .venv-clean/ready
 	OFFICIAL_BERT_CLEAN_PYTHON=$(CURDIR)/.venv-clean/bin/python $(BIN)/python -m pytest -m "slow or not slow" \
-		tests/checkpoints/test_round_trip.py
+		tests/export/test_round_trip.py
 
 # Pre-training on the TensorFlow of a TPU's host: the tests of what run_pretraining imports.
 TF_2_19_TESTS := tests/modeling/test_config.py tests/modeling/test_model.py tests/modeling/test_rematerialization.py \

@@ -42,9 +42,9 @@ _OPTIMIZERS, _TRAINING = (
     "tests/optimization/test_optimizers.py",
     "tests/pretraining/test_exact_numbers.py tests/pretraining/test_training.py",
 )
-_FORMATS, _EXACT = "tests/checkpoints/test_checkpoint_formats.py", "tests/tokenization/test_exact.py"
-_SQUAD, _GRAPH = "tests/tasks/test_squad.py", "tests/export/test_graph_tokenization.py"
-_SERVING, _JSON = "tests/serving/test_serving.py", "tests/serving/test_json_requests.py"
+_FORMATS, _EXACT = "tests/checkpoints/formats", "tests/tokenization/test_exact.py"
+_SQUAD, _GRAPH = "tests/tasks/test_squad_answers.py", "tests/export/test_graph_tokenization.py"
+_SERVING, _JSON = "tests/serving/test_application.py", "tests/serving/test_json_requests.py"
 _BEAM, _WORKERS = "tests/inference/test_on_beam.py", "tests/optimization/test_distribution.py"
 
 MUTATIONS = [
@@ -70,7 +70,7 @@ MUTATIONS = [
     M("data_gen/rules/vectorized_instances.py", "is_swapped = random.uniform(len(starts)) < 0.5", "is_swapped = random.uniform(len(starts)) < 0.4", _OBJECTIVES),
     M("data_gen/rules/vectorized_instances.py", "begins[position] + next(targets)", "begins[position] + next(targets) + 1", _OBJECTIVES),
     M("official_bert/tokenization/pairs.py", "longer = 0 if left_a > left_b else 1", "longer = 0 if left_a >= left_b else 1", "tests/tokenization/test_pairs.py"),
-    M("official_bert/tokenization/pairs.py", "(a if len(a) > len(b) else b).pop()", "(a if len(a) >= len(b) else b).pop()", "tests/tasks/test_glue.py"),
+    M("official_bert/tokenization/pairs.py", "(a if len(a) > len(b) else b).pop()", "(a if len(a) >= len(b) else b).pop()", "tests/tokenization/test_pairs.py"),
     M("official_bert/tokenization/pairs.py", "segment_ids += [1] * (len(b) + 1)", "segment_ids += [1] * len(b) + [0]", _REFERENCE),
     # Optimizer and schedule.
     M("official_bert/optimization/optimizers.py", "self._squares[index] + (1.0", "self._means[index] + (1.0", _OPTIMIZERS),

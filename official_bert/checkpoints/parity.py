@@ -3,12 +3,13 @@
 B batch, S sequence, H hidden size, V vocabulary
 """
 
+import keras
 import numpy as np
 
 from official_bert.checkpoints.checkpoint import MASKED_LM, NEXT_SENTENCE, PARTS, POOLER, Array, Checkpoint
 from official_bert.checkpoints.formats.format import Framework
+from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
-from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.pretraining_model import build_pretraining_model
 
 _BATCH, _LONGEST = 2, 32
@@ -44,21 +45,21 @@ def our_outputs(checkpoint: Checkpoint) -> dict[str, Array]:
     config, parts = checkpoint.config, checkpoint.parts
     features = fixed_input(config)
     # Parts that the checkpoint lacks are built, and what they compute is left out.
-    encoder = build_encoder(config, return_all_layers=True)
     model = build_pretraining_model(config)
-    for variable in [*encoder.variables, *model.variables]:
+    for variable in model.variables:
         if variable.path in checkpoint.weights:
             variable.assign(checkpoint.weights[variable.path])
-    encoded = encoder(features)
-    outputs = {f"hidden_{number}": np.asarray(layer) for number, layer in enumerate(encoded["encoder_outputs"])}
-    if POOLER in parts:
-        outputs["pooled_output"] = np.asarray(encoded["pooled_output"])
     length = features["input_ids"].shape[1]
     everywhere = np.broadcast_to(np.arange(length, dtype=np.int32), (_BATCH, length))
-    predicted = model({**features, "masked_lm_positions": everywhere})
+    blocks = list(layer_names.block_outputs(model).values())
+    inner = {"pooled_output": model.get_layer(layer_names.POOLER).output, "encoder_outputs": blocks}
+    computed = keras.Model(model.input, {**model.output, **inner})({**features, "masked_lm_positions": everywhere})
+    outputs = {f"hidden_{number}": np.asarray(layer) for number, layer in enumerate(computed["encoder_outputs"])}
+    if POOLER in parts:
+        outputs["pooled_output"] = np.asarray(computed["pooled_output"])
     for part, name in ((MASKED_LM, "masked_lm_logits"), (NEXT_SENTENCE, "next_sentence_logits")):
         if part in parts:
-            outputs[name] = np.asarray(predicted[name])
+            outputs[name] = np.asarray(computed[name])
     for part, on_tokens in (
         ("sequence classifier", False),
         ("multiple-choice head", False),
@@ -67,7 +68,8 @@ def our_outputs(checkpoint: Checkpoint) -> dict[str, Array]:
     ):
         if part in parts:
             kernel, bias = (checkpoint.weights[name] for name in PARTS[part])
-            outputs["logits"] = np.asarray(encoded["sequence_output" if on_tokens else "pooled_output"]) @ kernel + bias
+            encoded = computed["encoder_outputs"][-1] if on_tokens else computed["pooled_output"]
+            outputs["logits"] = np.asarray(encoded) @ kernel + bias
     return outputs
 
 

@@ -77,7 +77,7 @@ class GraphTokenizer(tf.Module):
     def __init__(self, exact: FullTokenizer) -> None:
         super().__init__()
         self.do_lower_case = exact.basic_tokenizer.do_lower_case
-        self.vocab = exact.vocab
+        self._unknown_id = exact.vocab[UNK]  # not the vocabulary itself: a module would track each of its entries
         # Tensors, so that a SavedModel holds each once for all its functions.
         tables = character_tables(self.do_lower_case)
         self._page_numbers, self._pages = tf.constant(tables.page_numbers), tf.constant(tables.pages)
@@ -138,7 +138,7 @@ class GraphTokenizer(tf.Module):
 
         word_of_piece = _rows(piece_splits, tf.range(tf.size(ids)))  # [P]
         widths = tf.where(
-            ids == self.vocab[UNK],
+            ids == self._unknown_id,
             tf.gather(word_splits[1:] - word_splits[:-1], word_of_piece),
             tf.gather(self._piece_lengths, ids),
         )

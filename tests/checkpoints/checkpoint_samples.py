@@ -3,13 +3,16 @@
 import dataclasses
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official_bert.checkpoints import bundle, checksums, reading
+from official_bert.checkpoints import checkpoint as parts_of
 from official_bert.checkpoints.checkpoint import ENCODER, PARTS, PRETRAINING, SLOTS, Checkpoint, shapes_of
 from official_bert.checkpoints.formats.all_formats import FORMATS
+from official_bert.checkpoints.options import ConversionOptions
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.exact import FullTokenizer
 from tests.conftest import ROOT, WORDS
@@ -18,6 +21,13 @@ from tests.conftest import ROOT, WORDS
 MODEL_GARDEN = json.loads((ROOT / "tests" / "golden" / "model_garden.json").read_text())
 # Small, so that a large share of the bytes is structure.
 SAMPLE_CONFIG = BertConfig(78, 4, 1, 2, 8, max_position_embeddings=16)
+
+HEADS = {
+    "sequence": parts_of.SEQUENCE_CLASSIFIER,
+    "token": parts_of.TOKEN_CLASSIFIER,
+    "choice": parts_of.MULTIPLE_CHOICE,
+    "span": parts_of.QUESTION_ANSWERING,
+}
 
 
 def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int = 3, seed: int = 0) -> Checkpoint:
@@ -112,3 +122,7 @@ def write_model_garden(model: str, folder: pathlib.Path) -> tuple[dict[str, np.n
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS[: config.vocab_size]))
     (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
     return values, {name: np.array(output) for name, output in entry["outputs"].items()}
+
+
+def conversion_options(source: pathlib.Path, target: pathlib.Path, **changes: Any) -> ConversionOptions:
+    return ConversionOptions(from_=str(source), to=str(target), **changes)

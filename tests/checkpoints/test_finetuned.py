@@ -1,25 +1,32 @@
 """A fine-tuned model's folder: what is written is what is read, or an error."""
 
+import gzip
 import json
 import os
 import pathlib
+import shutil
 
+import h5py
 import keras
 import numpy as np
 import pytest
 
 from official_bert.checkpoints import checksums, finetuned
+from official_bert.checkpoints.formats import keras_hub
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.utils import files
-from tests.conftest import WORDS
+from tests.checkpoints.checkpoint_samples import sample
+from tests.conftest import ROOT, WORDS
 
 SPEC = {
     "task": "table", "kind": "classification", "pair": False, "labels": ["x", "y"], "num_choices": None,
     "max_seq_length": 16,
 }  # fmt: skip
+CONFIG = BertConfig(len(WORDS), 4, 1, 2, 8, max_position_embeddings=16)
+QUERY = "layers/dense/vars/0"
 FILES = ["bert_config.json", "model.weights.h5", "task.json", "tokenizer_config.json", "vocab.txt"]
 
 
@@ -105,3 +112,85 @@ def test_weights_that_are_no_numbers_are_neither_written_nor_read(tiny_config: B
     (tmp_path / checksums.CHECKSUM_FILE).unlink()
     with pytest.raises(UserError, match="model.weights.h5 has numbers that are not finite"):
         finetuned.load(str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder as `finetuned.save` writes it."""
+    folder = tmp_path_factory.mktemp("finetuned")
+    save(folder, CONFIG, 1)
+    return folder
+
+
+@pytest.fixture
+def folder(written: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    return shutil.copytree(written, tmp_path / "model")
+
+
+def test_a_folder_of_an_earlier_version_gives_the_same_answers(tmp_path: pathlib.Path):
+    """golden/older_finetuned was written by official_bert 0.1.0 before its parts were packages; it has no checksums."""
+    golden = ROOT / "tests" / "golden" / "older_finetuned"
+    model = shutil.copytree(golden, tmp_path / "model")
+    (model / "model.weights.h5").write_bytes(gzip.decompress((golden / "model.weights.h5.gz").read_bytes()))
+    loaded = finetuned.load(str(model))
+    assert loaded.task_spec["labels"] == ["bad", "good"]
+    ids = np.array([[2, 5, 6, 3, 0], [2, 7, 8, 6, 3]], np.int32)
+    logits = loaded.model({"input_ids": ids, "input_mask": np.sign(ids), "segment_ids": ids * 0})
+    np.testing.assert_allclose(logits, json.loads((golden / "logits.json").read_text()), rtol=1e-5, atol=1e-8)
+
+
+def external_link(weights: h5py.File, name: str, foreign: pathlib.Path) -> None:
+    weights[name] = h5py.ExternalLink(str(foreign), "numbers")
+
+
+def soft_link(weights: h5py.File, name: str, foreign: pathlib.Path) -> None:
+    weights[name] = h5py.SoftLink("/somewhere/else")
+
+
+def external_storage(weights: h5py.File, name: str, foreign: pathlib.Path) -> None:
+    weights.create_dataset(name, (4, 4), "float32", external=[(str(foreign), 0, h5py.h5f.UNLIMITED)])
+
+
+def virtual_dataset(weights: h5py.File, name: str, foreign: pathlib.Path) -> None:
+    layout = h5py.VirtualLayout((4, 4), "float32")
+    layout[...] = h5py.VirtualSource(str(foreign), "numbers", (4, 4))
+    weights.create_virtual_dataset(name, layout)
+
+
+@pytest.mark.parametrize("replace", [external_link, soft_link, external_storage, virtual_dataset])
+def test_weights_that_are_in_other_files_are_never_read(replace, folder: pathlib.Path, tmp_path: pathlib.Path):
+    foreign = tmp_path / "secret"
+    with h5py.File(foreign, "w") as other:
+        other["numbers"] = np.ones((4, 4), np.float32)
+    preset = tmp_path / "preset"
+    keras_hub.write(sample(CONFIG), str(preset))
+    for model, name in ((folder, QUERY), (preset, "layers/dense/vars/0")):
+        (model / "checksums.json").unlink()
+        with h5py.File(model / "model.weights.h5", "r+") as weights:
+            del weights[name]
+            replace(weights, name, foreign)
+    with pytest.raises(UserError, match=r"model.weights.h5 holds .*; only a file with all of its weights in itself"):
+        finetuned.load(str(folder))
+    with pytest.raises(UserError, match=r"model.weights.h5 holds .*; only a file with all of its weights in itself"):
+        keras_hub.FORMAT.read(str(preset), keras_hub.LoadOverrides())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": 5}, "has labels 5; expected a list of the classes' names, or null"),
+        ({"labels": []}, r"has labels \[\]; expected a list"),
+        ({"labels": [1, 2]}, r"has labels \[1, 2\]; expected a list"),
+        ({"labels": None}, "has no labels, which a model of kind classification needs"),
+        ({"kind": ["classification"]}, "has kind .*; expected one of classification, multi_label"),
+        ({"pair": "no"}, "has pair 'no'; expected true or false"),
+        ({"kind": "multiple_choice"}, "has no num_choices, which a model of kind multiple_choice needs"),
+        ({"num_choices": 10**9}, "has num_choices 1000000000; expected a number of choices, or null"),
+        ({"max_seq_length": True}, "has max_seq_length True; expected a number of tokens"),
+        ({"max_seq_length": 0}, "has max_seq_length 0; expected a number of tokens"),
+    ],
+)
+def test_a_task_json_with_other_values_is_refused(change, message: str, tmp_path: pathlib.Path):
+    (tmp_path / "task.json").write_text(json.dumps(SPEC | change))
+    with pytest.raises(UserError, match=f"task.json {message}"):
+        finetuned.load_task_spec(str(tmp_path))

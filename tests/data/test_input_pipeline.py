@@ -10,11 +10,13 @@ import tensorflow as tf
 from data_gen.pipelines import writer
 from official_bert.data import input_pipeline, manifest, record_codec, record_reader, record_schema
 from official_bert.data.dynamic_masking import DynamicMasking, record_keys
+from official_bert.data.input_pipeline import evaluation_batches, training_batches
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import record_files
 from official_bert.pretraining.record_files import RecordFiles
 from tests.conftest import WORDS
+from tests.data.record_samples import ALL, SCHEMA, first_ids
 
 VOCAB = {word: number for number, word in enumerate(WORDS)}
 LENGTH, LIMIT = 16, 4
@@ -289,3 +291,32 @@ def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manif
     chosen = batch["masked_lm_weights"] > 0
     assert int(tf.reduce_sum(tf.cast(chosen, tf.int32))) > 10
     assert bool(tf.reduce_all((predicted == batch["masked_lm_ids"]) | ~chosen))  # all of them stay
+
+
+def test_every_epoch_has_every_record_once_in_another_order(shards: list[str]):
+    batches = first_ids(training_batches(shards, 5, SCHEMA, seed=1), 27)  # three epochs of 45
+    ids = [number for batch in batches for number in batch]
+    epochs = [ids[start : start + 45] for start in (0, 45, 90)]
+    assert all(sorted(epoch) == ALL for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert epochs[0] != ALL
+
+
+def test_order_depends_on_the_seed_alone(shards: list[str]):
+    first, again, other = (first_ids(training_batches(shards, 5, SCHEMA, seed), 20) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+@pytest.mark.parametrize("batches", [0, 1, 8, 9, 13, 25])
+def test_skipping_goes_on_where_another_run_stopped(shards: list[str], batches: int):
+    whole = first_ids(training_batches(shards, 5, SCHEMA, seed=3), 30)
+    rest = first_ids(training_batches(shards, 5, SCHEMA, seed=3, skipped_records=5 * batches), 30 - batches)
+    assert rest == whole[batches:]
+
+
+def test_evaluation_reads_each_record_once_and_fills_the_last_batch_with_zeros(shards: list[str]):
+    batches = list(evaluation_batches(shards, 8, SCHEMA))
+    assert all(batch[name].shape == (8, *SCHEMA[name].shape) for batch in batches for name in SCHEMA)
+    real = [batch["input_ids"][row, 0].numpy() for batch in batches for row in range(8) if batch["input_mask"][row, 0]]
+    assert real == ALL
+    assert sum(int(tf.reduce_sum(batch["masked_lm_weights"])) for batch in batches) == len(ALL)

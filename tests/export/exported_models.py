@@ -1,10 +1,12 @@
 """Small models of every kind whose answers differ from text to text, for the tests of what is exported."""
 
+import pathlib
 from typing import Any
 
 import keras
 import numpy as np
 
+from official_bert.checkpoints import finetuned, model_files, run_checkpoints
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -18,6 +20,8 @@ from official_bert.modeling.task_models import (
 )
 from tests.conftest import WORDS
 
+VOCAB = "\n".join(WORDS) + "\n"
+BILSTM = {"head": "sum_all", "lstm_units": 3}
 CHOICES = 4
 LABELS = ["no", "perhaps", "yes"]
 CONFIG = BertConfig(
@@ -65,3 +69,18 @@ def task_spec_of(kind: str, **changes: Any) -> dict[str, Any]:
         task_spec |= {"doc_stride": 5, "max_query_length": 6, "max_answer_length": 4, "n_best_size": 6}
         task_spec |= {"version_2": False, "null_score_diff_threshold": 0.0}
     return task_spec | changes
+
+
+def save_finetuned(folder: pathlib.Path, kind: str, config: BertConfig = CONFIG, **changes: Any) -> str:
+    head = {name: changes[name] for name in BILSTM if name in changes}
+    finetuned.save(str(folder), model_of(kind, config, **head), task_spec_of(kind, **changes), config, VOCAB, True)
+    return str(folder)
+
+
+def save_run(folder: pathlib.Path) -> str:
+    """A pre-training run's folder."""
+    vocab_file = folder.parent / "run_vocab.txt"
+    vocab_file.write_text(VOCAB)
+    model_files.write_contents(str(folder), model_files.contents_of(CONFIG, str(vocab_file), do_lower_case=True))
+    run_checkpoints.RunCheckpoints(str(folder), {"model": pretraining_model().variables}, keep=1).save(0)
+    return str(folder)

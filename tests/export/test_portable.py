@@ -21,8 +21,7 @@ from official_bert.modeling.task_models import (
     REGRESSION,
     TAGGING,
 )
-from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS
-from tests.export.test_export import BILSTM, save_finetuned, save_run
+from tests.export.exported_models import BILSTM, CHOICES, CONFIG, LABELS, TEXTS, save_finetuned, save_run
 
 ROWS = [text for text in TEXTS if text]
 

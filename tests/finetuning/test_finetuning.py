@@ -13,7 +13,7 @@ from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning import evaluation, runner, trainer
 from official_bert.finetuning.options import Options
-from official_bert.learning import batches
+from official_bert.learning import batches, predictor
 from official_bert.learning.initial_model import read_initial_model
 from official_bert.learning.predictor import predict
 from official_bert.modeling import task_models

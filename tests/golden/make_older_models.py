@@ -224,7 +224,8 @@ RUNS = {
     "multi_label": f"{_TABLE} --label_column=classes --label_kind=multi_label",
     "regression": f"{_TABLE} --label_column=number --label_kind=regression",
     "tagging": f"{_TABLE} --label_column=tags --label_kind=tagging",
-    "squad_v2": "--task=squad_v2 --data_dir=squad --train_batch_size=3 --doc_stride=4 --max_query_length=5 --max_answer_length=4",
+    "squad_v2": "--task=squad_v2 --data_dir=squad --train_batch_size=3 --doc_stride=4 --max_query_length=5 "
+    "--max_answer_length=4",
     "swag": "--task=swag --data_dir=swag",
     "codah": "--task=codah --data_dir=codah",
     "bilstm": f"{_TABLE} --label_column=class --head=bilstm --lstm_units=4",

@@ -107,3 +107,8 @@ def eventually(check: Callable[[], bool], seconds: float = 20.0) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def value(client: Client, place: str = "size") -> float | None:
+    answer = client.predict(place, {"instances": ["ab"]})
+    return answer.json["predictions"][0] if answer.status == 200 else None

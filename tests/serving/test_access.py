@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.serving.options import Options
+from official_bert.serving.options import TOKEN_VARIABLE, Options
 from official_bert.serving.server import Server
 from tests.serving.serving_client import Client, running
 
@@ -82,3 +82,26 @@ def test_a_token_that_others_can_read_is_warned_of(
     refusing = Options(model=[f"size={exports / 'size'}"], token_file=str(token), require_private_token=True)
     with pytest.raises(UserError, match="other users can read .*chmod 600") if warned else contextlib.nullcontext():
         Server(refusing)
+
+
+def test_the_token_guards_all_but_health_and_the_page(exports: pathlib.Path, tmp_path: pathlib.Path):
+    (tmp_path / "token").write_text("s3cret\n")
+    with running({"size": exports / "size"}, token_file=str(tmp_path / "token")) as (_, client):
+        for path in ("/healthz", "/readyz", "/", "/page.js"):
+            assert client.get(path).status == 200
+        for path in ("/v1/models", "/v1/models/size", "/metrics", "/openapi.json"):
+            assert client.get(path).status == 401
+            assert client.get(path, Authorization="Bearer s3cret").status == 200
+        body = {"instances": ["ab"]}
+        for header in ("s3cret", "Bearer S3cret", "Basic s3cret", "Bearer s3cret2", "Bearer ", "Bearer \xe9"):
+            answer = client.predict("size", body, Authorization=header)
+            assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert client.predict("size", body, Authorization="Bearer s3cret").status == 200
+
+
+def test_the_token_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, "abc")
+    assert Options(model=["a=b"]).token() == "abc"
+    monkeypatch.setenv(TOKEN_VARIABLE, " ")
+    with pytest.raises(UserError, match="holds no token"):
+        Options(model=["a=b"]).token()

@@ -1,10 +1,14 @@
+import json
+import os
 import pathlib
 
 import fsspec
 import pytest
 
 from data_gen.text.formats import read_documents
+from official_bert.checkpoints import reading
 from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
 
 
@@ -59,3 +63,44 @@ def test_patterns_of_remote_files_are_expanded_through_fsspec():
     assert list(read_documents(found[0])) == [["One."]]
     with pytest.raises(UserError, match=r"no file matches 'memory://patterns/\*.json'"):
         files.expand(["memory://patterns/*.json"], "input_file")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[" * 100_000, "nests its values too deeply to be read"),
+        ('{"a": ' * 100_000, "nests its values too deeply to be read"),
+        ('{"a": ' + "9" * 5000 + "}", "holds a value that cannot be read: Exceeds the limit"),
+        ('{"a": 1', "is not valid JSON"),
+        ("", "is not valid JSON"),
+        ("[1]", "holds list; expected a JSON object"),
+        ('{"a": "' + "b" * 200 + '"}', "has 209 bytes; expected a JSON file of at most 200"),
+    ],
+)
+def test_json_that_cannot_be_read_is_an_error(content: str, message: str, tmp_path: pathlib.Path):
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    limit = 200 if "bytes" in message else files.MAX_JSON_BYTES
+    with pytest.raises(UserError, match=f"config.json {message}"):
+        files.read_json_object(str(path), limit)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_pipe_in_a_model_folder_is_refused_and_not_waited_for(name: str, tmp_path: pathlib.Path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "vocab_size": 9}')
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=rf"{name} is a pipe, device or socket; expected a regular file"):
+        reading.read(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [("num_hidden_layers", 1_000_000, "1,000,000"), ("vocab_size", 10**4000, "a number of more than 18 digits")],
+)
+def test_sizes_that_no_model_has_are_refused_at_once(name: str, value: int, shown: str, tmp_path: pathlib.Path):
+    path = tmp_path / "bert_config.json"
+    path.write_text(json.dumps({"vocab_size": 30522, name: value}))
+    with pytest.raises(UserError, match=f"bert_config.json: {name} is {shown}; expected at most"):
+        BertConfig.from_json_file(str(path))

@@ -1,33 +1,18 @@
-"""The server of `python -m serve`, over HTTP, with small SavedModels in place of BERT."""
+"""The addresses of the server, over HTTP, with small SavedModels in place of BERT."""
 
 import base64
 import concurrent.futures
-import contextlib
 import gzip
 import json
-import os
 import pathlib
-import shutil
-import signal
-import socket
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
-import tensorflow as tf
 
-from official_bert.errors import UserError
-from official_bert.export.warmup import EXAMPLES, warmup_requests
-from official_bert.inference.exports import WARMUP_FILE
 from official_bert.serving.models import PARALLEL_BATCHES
-from official_bert.serving.options import TOKEN_VARIABLE, Options
 from official_bert.serving.saved_model import SavedModel
-from tests.conftest import ROOT
 from tests.serving import served_models
-from tests.serving.serving_client import Client, eventually, head_of, running, sent
+from tests.serving.serving_client import Client, eventually, head_of, running, sent, value
 
 LIMITS = {"max_instances": 8, "max_text_bytes": 1000, "max_body_bytes": 20_000}
 
@@ -39,9 +24,6 @@ def client(exports: pathlib.Path):
         client,
     ):
         yield client
-
-
-# TensorFlow Serving's API.
 
 
 def test_rows_are_answered_in_rows(client: Client):
@@ -210,9 +192,6 @@ def test_a_compressed_request_is_limited_by_what_it_unpacks_to(client: Client):
     assert client.predict("length", b"no gzip", **{"Content-Encoding": "gzip"}).status == 400
 
 
-# Clients that misbehave.
-
-
 @pytest.fixture(scope="module")
 def hasty(exports: pathlib.Path):
     """A client of a server that waits for a second only."""
@@ -264,9 +243,6 @@ def test_a_signature_whose_outputs_are_no_rows_answers_in_columns(tmp_path: path
         assert (answer.status, "which are no rows; ask for columns" in answer.error) == (400, True)
 
 
-# Batches.
-
-
 def test_what_an_encoder_says_of_a_text_does_not_depend_on_its_batch(tmp_path: pathlib.Path):
     served_models.encoder(tmp_path)
     texts = ["x" * (1 + i % 9) for i in range(100)]
@@ -297,9 +273,6 @@ def test_an_instance_that_the_model_refuses_harms_no_other_of_its_batch(exports:
     with serving as (_, client), concurrent.futures.ThreadPoolExecutor(32) as threads:
         answers = list(threads.map(lambda text: client.predict("length", {"instances": [text]}).status, texts))
     assert answers == [400 if text == "!" else 200 for text in texts]
-
-
-# More than the model can do.
 
 
 @pytest.fixture
@@ -352,248 +325,6 @@ def test_an_answer_that_takes_too_long_is_given_up(exports: pathlib.Path, gate: 
         assert value(client) == 1002
 
 
-def test_a_model_that_is_not_loaded_yet_asks_to_come_back(exports: pathlib.Path):
-    with running({"size": exports / "size"}, reload_seconds=1000.0) as (server, client):
-        server.models["size"].versions.clear()
-        for answer in (client.predict("size", {"instances": ["ab"]}), client.get("/readyz")):
-            assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
-
-
-# Versions.
-
-
-def value(client: Client, place: str = "size") -> float | None:
-    answer = client.predict(place, {"instances": ["ab"]})
-    return answer.json["predictions"][0] if answer.status == 200 else None
-
-
-def test_a_new_version_takes_over_without_a_lost_request(tmp_path: pathlib.Path):
-    served_models.versioned(tmp_path, 1)
-    with running({"size": tmp_path}) as (server, client), concurrent.futures.ThreadPoolExecutor(4) as threads:
-        stop = False
-
-        def ask() -> list[float | None]:
-            values = []
-            while not stop:
-                values.append(value(client))
-            return values
-
-        asking = [threads.submit(ask) for _ in range(4)]
-        for version in (2, 3):
-            served_models.versioned(tmp_path, version)
-            assert eventually(lambda version=version: value(client) == 1000 * version + 2)
-        stop = True
-        for each in asking:
-            values = each.result()
-            assert values == sorted(values)  # none is None, and none goes back
-            assert set(values) <= {1002, 2002, 3002}
-        assert eventually(
-            lambda: [each.state for each in server.models["size"].versions.values()] == ["END", "END", "AVAILABLE"]
-        )
-        assert client.get("/v1/models/size/versions/1").status == 404
-        assert server.models["size"].versions[1].model is None
-
-
-def test_a_request_that_arrives_while_versions_change_gets_the_new_one(tmp_path: pathlib.Path):
-    served_models.versioned(tmp_path, 1)
-    body = json.dumps({"instances": ["ab"]}).encode()
-    head = head_of("size", len(body))
-    with running({"size": tmp_path}) as (server, client), sent(client, head + body[:5]) as connection:
-        served_models.versioned(tmp_path, 2)
-        assert eventually(lambda: server.models["size"].versions[1].model is None)
-        connection.sendall(body[5:])
-        with connection.makefile("rb") as answer:
-            assert b" 200 " in answer.readline()
-
-
-def test_a_damaged_version_is_passed_over_until_it_is_whole(tmp_path: pathlib.Path):
-    served_models.versioned(tmp_path, 1)
-    with running({"size": tmp_path}) as (_, client):
-        whole = served_models.versioned(tmp_path / "elsewhere", 2)
-        (tmp_path / "2").mkdir()
-        shutil.copy(whole / "saved_model.pb", tmp_path / "2")
-        assert eventually(lambda: "END" in client.get("/v1/models/size").body.decode())
-        status = client.get("/v1/models/size").json["model_version_status"][0]
-        assert status["version"] == "2"
-        assert "cannot be loaded" in status["status"]["error_message"]
-        assert value(client) == 1002
-        shutil.copytree(whole / "variables", tmp_path / "2" / "variables")
-        assert eventually(lambda: value(client) == 2002)
-
-
-def write_warmup_file(version: pathlib.Path, content: bytes) -> None:
-    (version / WARMUP_FILE).write_bytes(content)
-
-
-def test_a_version_is_warmed_up_by_its_own_requests(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    asked = []
-    run = SavedModel.run
-    monkeypatch.setattr(SavedModel, "run", lambda self, *given: asked.append(given) or run(self, *given))
-    content = warmup_requests({"text": tf.TensorSpec([None], tf.string)})
-    write_warmup_file(served_models.versioned(tmp_path, 1), content)
-    with running({"size": tmp_path}):
-        pass
-    assert [signature for signature, _ in asked] == ["serving_default"] * len(EXAMPLES)
-    assert [inputs["text"].tolist() for _, inputs in asked] == [[text.encode()] for text in EXAMPLES]
-
-
-@pytest.mark.parametrize(("content", "message"), [
-    (lambda whole: whole[:-1], "cannot be read as requests to warm up by"),
-    (lambda whole: warmup_requests({"words": tf.TensorSpec([None], tf.string)}), "cannot answer request 1 of its"),
-])  # fmt: skip
-def test_a_version_that_cannot_be_warmed_up_is_passed_over_until_it_can(
-    content: Callable[[bytes], bytes], message: str, tmp_path: pathlib.Path
-):
-    whole = warmup_requests({"text": tf.TensorSpec([None], tf.string)})
-    served_models.versioned(tmp_path, 1)
-    version = served_models.versioned(tmp_path / "elsewhere", 2)
-    write_warmup_file(version, content(whole))
-    with running({"size": tmp_path}) as (_, client):
-        version = version.rename(tmp_path / "2")
-        assert eventually(lambda: message in client.get("/v1/models/size").body.decode())
-        assert value(client) == 1002
-        write_warmup_file(version, whole)
-        assert eventually(lambda: value(client) == 2002)
-
-
-def test_taking_the_newest_version_away_brings_the_one_before_back(tmp_path: pathlib.Path):
-    served_models.versioned(tmp_path, 1)
-    served_models.versioned(tmp_path, 2)
-    with running({"size": tmp_path}) as (_, client):
-        assert value(client) == 2002
-        (tmp_path / "2").rename(tmp_path / "taken-away")
-        assert eventually(lambda: value(client) == 1002)
-        (tmp_path / "1").rename(tmp_path / "taken-away-too")
-        time.sleep(0.5)
-        assert value(client) == 1002  # the last one goes on
-
-
-def test_several_versions_and_labelled_ones_stay(tmp_path: pathlib.Path):
-    for version in (1, 2, 3, 4):
-        served_models.versioned(tmp_path, version)
-    with running({"size": tmp_path}, versions=2, label=["size:stable=1"]) as (_, client):
-        places = ("size", "size/versions/3", "size/versions/2", "size/labels/stable")
-        assert [value(client, place) for place in places] == [4002, 3002, None, 1002]
-
-
-# The server as a whole.
-
-
-def test_the_token_guards_all_but_health_and_the_page(exports: pathlib.Path, tmp_path: pathlib.Path):
-    (tmp_path / "token").write_text("s3cret\n")
-    with running({"size": exports / "size"}, token_file=str(tmp_path / "token")) as (_, client):
-        for path in ("/healthz", "/readyz", "/", "/page.js"):
-            assert client.get(path).status == 200
-        for path in ("/v1/models", "/v1/models/size", "/metrics", "/openapi.json"):
-            assert client.get(path).status == 401
-            assert client.get(path, Authorization="Bearer s3cret").status == 200
-        body = {"instances": ["ab"]}
-        for header in ("s3cret", "Bearer S3cret", "Basic s3cret", "Bearer s3cret2", "Bearer ", "Bearer \xe9"):
-            answer = client.predict("size", body, Authorization=header)
-            assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
-        assert client.predict("size", body, Authorization="Bearer s3cret").status == 200
-
-
-def test_the_token_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(TOKEN_VARIABLE, "abc")
-    assert Options(model=["a=b"]).token() == "abc"
-    monkeypatch.setenv(TOKEN_VARIABLE, " ")
-    with pytest.raises(UserError, match="holds no token"):
-        Options(model=["a=b"]).token()
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({"model": ["size"]}, "give NAME=FOLDER"),
-    ({"model": ["a/b=c"]}, "give NAME=FOLDER"),
-    ({"model": ["a=b", "a=c"]}, "names a twice"),
-    ({"port": 70000}, "the highest is 65535"),
-    ({"max_wait_ms": -1.0}, "give 0 or more"),
-    ({"timeout_seconds": 0.0}, "give more than 0"),
-    ({"max_queue": 10}, "could never be answered"),
-    ({"label": ["a:x"]}, "give NAME:LABEL=VERSION"),
-    ({"label": ["b:x=1"]}, "there is no model b"),
-])  # fmt: skip
-def test_options_that_cannot_be_are_refused(options: dict, message: str):
-    with pytest.raises(UserError, match=message):
-        Options(**({"model": ["a=b"]} | options))
-
-
-def test_folders_without_a_model_are_refused(tmp_path: pathlib.Path):
-    served_models.versioned(tmp_path / "good", 1)
-    (tmp_path / "damaged" / "1").mkdir(parents=True)
-    (tmp_path / "damaged" / "1" / "saved_model.pb").write_bytes(b"no model")
-    for folder, message in (
-        ("none", "there is no such folder"),
-        (".", "has no versions"),
-        ("good/1", "give the folder above it"),
-        ("damaged", "no version of m can be loaded; version 1: .*damaged/1 cannot be loaded"),
-    ):
-        with pytest.raises(UserError, match=message), running({"m": tmp_path / folder}):
-            pass
-
-
-@pytest.mark.slow
-def test_a_taken_port_is_refused(exports: pathlib.Path):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        command = [
-            sys.executable,
-            "-m",
-            "official_bert_cli",
-            "serve",
-            f"--model=size={exports / 'size'}",
-            f"--port={taken.getsockname()[1]}",
-        ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("error: cannot listen at 127.0.0.1, port")
-    assert "Traceback" not in done.stderr
-
-
-def test_sigterm_answers_what_is_under_way_and_ends(exports: pathlib.Path):
-    command = [sys.executable, "-m", "official_bert_cli", "serve", f"--model=size={exports / 'size'}", "--port=0"]
-    # Without TensorFlow's own remarks, which a user does not get either.
-    quiet = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    with (
-        subprocess.Popen(command, cwd=ROOT, env=quiet, stderr=subprocess.PIPE, text=True) as process,
-        contextlib.ExitStack() as whatever_happens,
-    ):
-        whatever_happens.callback(process.kill)
-        lines = []
-        for line in process.stderr:
-            lines.append(json.loads(line))  # each line of the log is JSON
-            if lines[-1]["event"] == "ready":
-                break
-        client = Client(lines[-1]["url"])
-        body = json.dumps({"instances": ["abcd"]}).encode()
-        head = head_of("size", len(body))
-        with sent(client, head + body[:10]) as connection:
-            assert eventually(lambda: "requests_under_way 2.0" in client.get("/metrics").body.decode())
-            os.kill(process.pid, signal.SIGTERM)
-            time.sleep(0.5)
-            with pytest.raises(OSError, match="refused"):
-                client.get("/healthz")
-            connection.sendall(body[10:])
-            assert connection.makefile("rb").read().endswith(b'{"predictions":[1004.0]}')
-        lines += [json.loads(line) for line in process.stderr]
-        assert process.wait() == 0
-    assert [each["event"] for each in lines[-3:]] == ["draining", "request", "stopped"]
-    assert lines[-2]["status"] == 200
-
-
-def test_metrics_count_by_model_and_status(exports: pathlib.Path):
-    with running({"size": exports / "size"}) as (_, client):
-        client.predict("size", {"instances": ["ab"]})
-        client.predict("size", {"instances": [3]})
-        client.predict("unknown" * 3, {"instances": ["ab"]})
-        text = client.get("/metrics").body.decode()
-    assert 'official_bert_requests_total{action="predict",model="size",status="200"} 1.0' in text
-    assert 'official_bert_requests_total{action="predict",model="size",status="400"} 1.0' in text
-    assert 'official_bert_version{model="size"} 1.0' in text
-    assert "unknownunknown" not in text  # names that anyone may send make no series
-
-
 def test_nothing_of_the_server_lets_a_page_run_foreign_code(client: Client):
     for path in ("/", "/page.js", "/page.css", "/v1/models", "/nowhere"):
         headers = client.get(path).headers
@@ -601,13 +332,6 @@ def test_nothing_of_the_server_lets_a_page_run_foreign_code(client: Client):
         assert "unsafe" not in headers["Content-Security-Policy"]
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert "Access-Control-Allow-Origin" not in headers
-
-
-def test_a_folder_named_009_is_version_9(tmp_path: pathlib.Path):
-    served_models.versioned(tmp_path, 9).rename(tmp_path / "009")
-    with running({"size": tmp_path}) as (_, client):
-        assert value(client) == 9002
-        assert value(client, "size/versions/9") == 9002
 
 
 @pytest.mark.parametrize("place", ["size/versions/" + "9" * 5000, "size/versions/" + "9" * 5000 + "/metadata"])

@@ -15,23 +15,30 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.checkpoints import finetuned, model_files, run_checkpoints
+from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
-from official_bert.export import saved_model, warmup
+from official_bert.export import saved_model
 from official_bert.export.options import SavedModelOptions
 from official_bert.export.saved_model import read_source
 from official_bert.export.text_models import TextModel
 from official_bert.export.warmup import EXAMPLES
-from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import encoder_of
 from official_bert.modeling.task_models import CLASSIFICATION, KINDS, TAGGING
 from official_bert.serving.saved_model import SavedModel
 from official_bert.tokenization.exact import FullTokenizer
-from tests.conftest import ROOT, WORDS
-from tests.export.exported_models import CONFIG, TEXTS, model_of, pretraining_model, task_spec_of
+from tests.conftest import ROOT
+from tests.export.exported_models import (
+    BILSTM,
+    CONFIG,
+    TEXTS,
+    VOCAB,
+    model_of,
+    pretraining_model,
+    save_finetuned,
+    save_run,
+    task_spec_of,
+)
 from tests.serving.serving_client import running
-
-VOCAB = "\n".join(WORDS) + "\n"
 
 # Loads an export where this package cannot be imported, and prints what it answers as JSON.
 LOADER = """
@@ -45,24 +52,6 @@ found = model.signatures["serving_default"](**given)
 values = {name: value.numpy() for name, value in found.items()}
 print(json.dumps({name: value.tolist() for name, value in values.items() if value.dtype != object}))
 """
-
-
-BILSTM = {"head": "sum_all", "lstm_units": 3}
-
-
-def save_finetuned(folder: pathlib.Path, kind: str, config: BertConfig = CONFIG, **changes: Any) -> str:
-    head = {name: changes[name] for name in BILSTM if name in changes}
-    finetuned.save(str(folder), model_of(kind, config, **head), task_spec_of(kind, **changes), config, VOCAB, True)
-    return str(folder)
-
-
-def save_run(folder: pathlib.Path) -> str:
-    """A pre-training run's folder."""
-    vocab_file = folder.parent / "run_vocab.txt"
-    vocab_file.write_text(VOCAB)
-    model_files.write_contents(str(folder), model_files.contents_of(CONFIG, str(vocab_file), do_lower_case=True))
-    run_checkpoints.RunCheckpoints(str(folder), {"model": pretraining_model().variables}, keep=1).save(0)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -206,34 +195,6 @@ def test_the_clients_in_python_in_the_docs_are_answered(
     (answer,) = ast.literal_eval(capsys.readouterr().out)
     assert answer["label"] == found["found"]["label"].numpy()[0].decode()
     np.testing.assert_allclose(answer["probabilities"], found["found"]["probabilities"][0], rtol=1e-5)
-
-
-def test_requests_of_others_to_warm_up_by_are_read(tmp_path: pathlib.Path):
-    from tensorflow_serving.apis import prediction_log_pb2
-
-    log = prediction_log_pb2.PredictionLog()
-    log.log_metadata.sampling_config.sampling_rate = 0.5  # a number of fixed length, and messages that are not wanted
-    request = log.predict_log.request
-    request.model_spec.name, request.model_spec.version.value = "m", 300
-    request.model_spec.signature_name = "serving_ids"
-    request.output_filter.append("logits")
-    inputs = {"input_ids": np.arange(300, dtype=np.int32)[None], "texts": np.array([b"a", b"\xff"], object)}
-    for name, value in inputs.items():
-        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
-    plain = prediction_log_pb2.PredictionLog()
-    plain.predict_log.request.model_spec.name = "m"
-    other = prediction_log_pb2.PredictionLog()
-    other.classify_log.request.model_spec.name = "m"
-    path = str(tmp_path / "requests")
-    with tf.io.TFRecordWriter(path) as writer:
-        for each in (log, other, plain):
-            writer.write(each.SerializeToString())
-    first, second = warmup.read_requests(path)
-    assert first[0] == "serving_ids"
-    assert first[1].keys() == inputs.keys()
-    for name, value in inputs.items():
-        np.testing.assert_array_equal(first[1][name], value)
-    assert second == ("serving_default", {})
 
 
 def test_next_version_is_one_more_and_none_is_overwritten(tmp_path: pathlib.Path):

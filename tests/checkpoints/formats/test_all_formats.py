@@ -1,0 +1,125 @@
+"""Weights in and out of every format, to the bit."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import pytest
+
+from official_bert.checkpoints import (
+    conversion,
+    reading,
+)
+from official_bert.checkpoints.checkpoint import (
+    ENCODER,
+    MASKED_LM,
+    NEXT_SENTENCE,
+    POOLER,
+    PRETRAINING,
+    LoadOverrides,
+)
+from official_bert.checkpoints.formats import hugging_face, tf1
+from official_bert.checkpoints.formats.all_formats import FORMATS
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from tests.checkpoints.checkpoint_samples import (
+    HEADS,
+    assert_equal,
+    conversion_options,
+    sample,
+    with_optimizer,
+)
+
+
+@pytest.mark.parametrize(("format_name", "parts"), [
+    ("official_bert", PRETRAINING),
+    ("official_bert", {ENCODER}),
+    ("official_bert", {ENCODER, POOLER, HEADS["sequence"]}),
+    ("tf1", PRETRAINING),
+    ("tf1", {ENCODER, POOLER, HEADS["sequence"]}),
+    ("tf1", {ENCODER, POOLER, HEADS["span"]}),
+    ("hugging_face", PRETRAINING),
+    ("hugging_face", {ENCODER}),
+    ("hugging_face", {ENCODER, POOLER}),
+    ("hugging_face", {ENCODER, MASKED_LM}),
+    ("hugging_face", {ENCODER, POOLER, NEXT_SENTENCE}),
+    ("hugging_face", {ENCODER, POOLER, HEADS["sequence"]}),
+    ("hugging_face", {ENCODER, HEADS["token"]}),
+    ("hugging_face", {ENCODER, POOLER, HEADS["choice"]}),
+    ("hugging_face", {ENCODER, HEADS["span"]}),
+    ("keras_hub", {ENCODER, POOLER}),
+    ("keras_hub", {ENCODER, POOLER, MASKED_LM}),
+    ("keras_hub", {ENCODER, POOLER, HEADS["sequence"]}),
+])  # fmt: skip
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_what_is_written_reads_back_to_the_bit(
+    format_name: str, parts: set[str], do_lower_case: bool, tiny_config: BertConfig, tmp_path: pathlib.Path
+):
+    checkpoint = dataclasses.replace(sample(tiny_config, frozenset(parts)), do_lower_case=do_lower_case)
+    assert set(checkpoint.parts) == set(parts)
+    FORMATS[format_name].write(checkpoint, str(tmp_path))
+    found, again = reading.read(str(tmp_path))
+    assert found.name == format_name
+    assert_equal(checkpoint, again)
+
+
+@pytest.mark.parametrize("format_name", ["tf1", "official_bert"])
+def test_moments_and_step_come_along_on_request(format_name: str, tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = with_optimizer(sample(tiny_config))
+    FORMATS[format_name].write(checkpoint, str(tmp_path))
+    assert_equal(checkpoint, reading.read(str(tmp_path), LoadOverrides(optimizer=True))[1])
+    assert not reading.read(str(tmp_path))[1].slots
+
+
+@pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face"])
+def test_names_of_classes_come_along(format_name: str, tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=3)
+    checkpoint = dataclasses.replace(checkpoint, labels=("yes", "no", "möglich"))
+    FORMATS[format_name].write(checkpoint, str(tmp_path))
+    assert reading.read(str(tmp_path))[1].labels == checkpoint.labels
+
+
+def test_numbers_of_classes_are_no_names(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=2)
+    tf1.write(dataclasses.replace(checkpoint, labels=("LABEL_0", "LABEL_1")), str(tmp_path / "google"))
+    conversion.convert(conversion_options(tmp_path / "google", tmp_path / "hf", to_format="hugging_face"))
+    assert reading.read(str(tmp_path / "hf"))[1].labels is None
+    (tmp_path / "google" / "checksums.json").unlink()
+    (tmp_path / "google" / "labels.json").write_text('["yes", "no", "perhaps"]')
+    with pytest.raises(UserError, match="names 3 classes, but the classifier beside it has 2"):
+        reading.read(str(tmp_path / "google"))
+    tf1.write(dataclasses.replace(sample(tiny_config), labels=("yes", "no")), str(tmp_path / "headless"))
+    assert "names classes, but there is no classifier" in reading.read(str(tmp_path / "headless"))[1].notes[-1]
+
+
+def test_half_precision_is_widened_exactly(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    import ml_dtypes
+    from safetensors.numpy import load_file, save_file
+
+    for kind in (np.float16, ml_dtypes.bfloat16):
+        checkpoint = sample(tiny_config)
+        folder = tmp_path / np.dtype(kind).name
+        folder.mkdir()
+        hugging_face.write(checkpoint, str(folder))
+        (folder / "checksums.json").unlink()
+        tensors = load_file(folder / "model.safetensors")
+        save_file({name: value.astype(kind) for name, value in tensors.items()}, folder / "model.safetensors")
+        again = hugging_face.read(str(folder), LoadOverrides())
+        for name, value in checkpoint.weights.items():
+            np.testing.assert_array_equal(again.weights[name], value.astype(kind).astype(np.float32))
+
+
+def test_a_file_within_the_folder_will_do(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER}))
+    for format_name, file in (
+        ("tf1", "bert_model.ckpt"),
+        ("tf1", "bert_model.ckpt.index"),
+        ("hugging_face", "model.safetensors"),
+        ("keras_hub", "model.weights.h5"),
+    ):
+        folder = tmp_path / file
+        folder.mkdir()
+        FORMATS[format_name].write(checkpoint, str(folder))
+        found, again = reading.read(str(folder / file))
+        assert found.name == format_name
+        assert_equal(checkpoint, again)

@@ -1,0 +1,236 @@
+"""Hugging Face's checkpoints: read, written, and computed by transformers as here."""
+
+import dataclasses
+import pathlib
+import unicodedata
+
+import numpy as np
+import pytest
+
+from official_bert.checkpoints import (
+    parity,
+)
+from official_bert.checkpoints.checkpoint import (
+    ENCODER,
+    MASKED_LM,
+    NEXT_SENTENCE,
+    POOLER,
+    PRETRAINING,
+    LoadOverrides,
+)
+from official_bert.checkpoints.formats import hugging_face, hugging_face_config
+from official_bert.checkpoints.vocabulary import lines_of
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.exact import FullTokenizer
+from tests.checkpoints.checkpoint_samples import HEADS, assert_equal, sample
+from tests.conftest import WORDS
+
+
+def rename_tensors(folder: pathlib.Path, rename) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    (folder / "checksums.json").unlink()
+    tensors = load_file(folder / "model.safetensors")
+    save_file({rename(name): value for name, value in tensors.items()}, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("prefix", ["bert.", ""])
+def test_hugging_face_names_of_old_are_understood(prefix: str, exact_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = sample(exact_config)
+    hugging_face.write(checkpoint, str(tmp_path))
+    rename_tensors(
+        tmp_path,
+        lambda name: (
+            name.replace("bert.", prefix).replace("LayerNorm.weight", "LayerNorm.gamma").replace("orm.bias", "orm.beta")
+        ),
+    )
+    assert_equal(checkpoint, hugging_face.read(str(tmp_path), LoadOverrides()))
+
+
+def test_an_output_layer_of_its_own_is_refused_and_a_copy_is_not(exact_config: BertConfig, tmp_path: pathlib.Path):
+    from safetensors.numpy import load_file, save_file
+
+    checkpoint = sample(exact_config)
+    hugging_face.write(checkpoint, str(tmp_path))
+    (tmp_path / "checksums.json").unlink()
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["bert.embeddings.position_ids"] = np.arange(32)[None]
+    tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"].copy()
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].copy()
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert_equal(checkpoint, hugging_face.read(str(tmp_path), LoadOverrides()))
+    tensors["cls.predictions.decoder.weight"][3, 2] += 1
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="decoder.weight in .* differs from bert.embeddings.word_embeddings.weight"):
+        hugging_face.read(str(tmp_path), LoadOverrides())
+
+
+def test_the_kind_of_gelu_is_translated(tiny_config: BertConfig):
+    base = {"model_type": "bert", "vocab_size": 9}
+    kinds = {"gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
+    for theirs, ours in kinds.items():
+        assert hugging_face_config.read_config({**base, "hidden_act": theirs}, "x").hidden_act == ours
+    for ours, theirs in hugging_face_config.ACTIVATIONS.items():
+        assert hugging_face_config.read_config({**base, "hidden_act": theirs}, "x").hidden_act == ours
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"model_type": "roberta"}, "model_type 'roberta'; only a BERT with 'bert' can be read"),
+    ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+    ({"is_decoder": True}, "is_decoder True"),
+    ({"hidden_act": "silu"}, "hidden_act 'silu'; expected one of"),
+    ({"vocab_size": "many"}, "config.json: vocab_size is 'many'; expected a whole number"),
+])  # fmt: skip
+def test_models_that_compute_something_else_are_refused(change: dict, message: str):
+    with pytest.raises(UserError, match=message):
+        hugging_face_config.read_config({"model_type": "bert", "vocab_size": 9, **change}, "config.json")
+
+
+def test_vocabulary_comes_from_tokenizer_json_where_it_stands_alone(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = dataclasses.replace(sample(tiny_config), do_lower_case=False)
+    hugging_face.write(checkpoint, str(tmp_path))
+    for name in ("checksums.json", "vocab.txt", "tokenizer_config.json"):
+        (tmp_path / name).unlink()
+    assert_equal(checkpoint, hugging_face.read(str(tmp_path), LoadOverrides()))
+    path = tmp_path / "tokenizer.json"
+    path.write_text(path.read_text().replace('"strip_accents": null', '"strip_accents": true'))
+    with pytest.raises(UserError, match="has strip_accents True, which BERT's own rules have not; give --vocab_file"):
+        hugging_face.read(str(tmp_path), LoadOverrides())
+    path.write_text(path.read_text().replace('"WordPiece"', '"BPE"'))
+    with pytest.raises(UserError, match="a BPE model; expected BertNormalizer and WordPiece"):
+        hugging_face.read(str(tmp_path), LoadOverrides())
+
+
+def transformers_models():
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+@pytest.mark.parametrize("size", [(8, 1, 2, 16), (32, 3, 4, 64), (48, 2, 6, 100)])
+@pytest.mark.parametrize(
+    "name", ["BertForPreTraining", "BertForSequenceClassification", "BertModel", "BertForMaskedLM"]
+)
+def test_models_of_transformers_compute_the_same_here_and_back_there(
+    name: str, size: tuple[int, ...], tmp_path: pathlib.Path
+):
+    transformers = transformers_models()
+    import torch
+
+    torch.manual_seed(0)
+    hidden, layers, heads, intermediate = size
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=intermediate,
+        max_position_embeddings=24,
+        initializer_range=0.3,
+        layer_norm_eps=1e-7,
+        num_labels=3,
+    )
+    getattr(transformers, name)(config).save_pretrained(tmp_path / "theirs")
+    checkpoint = hugging_face.read(str(tmp_path / "theirs"), LoadOverrides())
+    assert checkpoint.config.hidden_act == "gelu_exact"
+    assert checkpoint.config.layer_norm_eps == 1e-7
+    hugging_face.write(checkpoint, str(tmp_path / "ours"))
+    _, info = getattr(transformers, name).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    for folder in ("theirs", "ours"):
+        difference = parity.forward_difference(checkpoint, hugging_face.FORMAT.framework, str(tmp_path / folder))
+        assert difference is not None
+        assert difference <= 1e-4
+
+
+@pytest.mark.parametrize(("parts", "outputs"), [
+    (PRETRAINING, {"masked_lm_logits", "next_sentence_logits"}),
+    ({ENCODER, POOLER}, {"pooled_output"}),
+    ({ENCODER}, set()),
+    ({ENCODER, MASKED_LM}, {"masked_lm_logits"}),
+    ({ENCODER, POOLER, NEXT_SENTENCE}, {"next_sentence_logits"}),
+    ({ENCODER, POOLER, HEADS["sequence"]}, {"logits"}),
+    ({ENCODER, HEADS["token"]}, {"logits"}),
+    ({ENCODER, POOLER, HEADS["choice"]}, set()),
+    ({ENCODER, HEADS["span"]}, {"logits"}),
+])  # fmt: skip
+def test_transformers_loads_ours_wholly_and_computes_the_same(
+    parts: set[str], outputs: set[str], exact_config: BertConfig, tmp_path: pathlib.Path
+):
+    transformers = transformers_models()
+    checkpoint = hugging_face.write(sample(exact_config, frozenset(parts)), str(tmp_path))
+    name = hugging_face.CLASSES[frozenset(parts)]
+    extra = {"add_pooling_layer": False} if parts == {ENCODER} else {}
+    _, info = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True, **extra)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    theirs = hugging_face.transformers_outputs(checkpoint, str(tmp_path), parity.fixed_input(checkpoint.config))
+    assert theirs.keys() >= outputs | {"hidden_0", "hidden_1"}
+    difference = parity.forward_difference(checkpoint, hugging_face.FORMAT.framework, str(tmp_path))
+    assert difference is not None
+    assert difference <= 1e-4
+
+
+def all_tokenizers(vocab_file: pathlib.Path, do_lower_case: bool, folder: pathlib.Path):
+    """Ours, and their fast and slow one from a folder that we wrote: each a function from text to ids."""
+    transformers = transformers_models()
+    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+    vocab = vocab_file.read_text(encoding="utf-8")
+    config = BertConfig(len(lines_of(vocab)), 4, 1, 2, 8, max_position_embeddings=10**6)
+    checkpoint = sample(config, frozenset({ENCODER}))
+    hugging_face.write(dataclasses.replace(checkpoint, vocab=vocab, do_lower_case=do_lower_case), str(folder))
+    ours = FullTokenizer(str(vocab_file), do_lower_case)
+    fast, slow = transformers.AutoTokenizer.from_pretrained(folder), BertTokenizerLegacy.from_pretrained(folder)
+    return (
+        lambda text: ours.convert_tokens_to_ids(ours.tokenize(text)),
+        lambda text: fast.encode(text, add_special_tokens=False),
+        lambda text: slow.encode(text, add_special_tokens=False),
+    )
+
+
+@pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("vocab_name", "do_lower_case"), [
+    ("bert-base-uncased", True),
+    ("bert-base-cased", False),
+    ("bert-base-chinese", True),
+    ("bert-base-multilingual-uncased", True),
+    ("bert-base-multilingual-cased", False),
+])  # fmt: skip
+def test_their_tokenizers_give_our_ids_on_real_text(
+    vocab_name: str, do_lower_case: bool, every: int, test_data: pathlib.Path, tmp_path: pathlib.Path
+):
+    vocab_file = test_data / "vocab" / f"{vocab_name}-vocab.txt"
+    ours, fast, slow = all_tokenizers(vocab_file, do_lower_case, tmp_path)
+    texts = [path.read_text(encoding="utf-8") for path in sorted((test_data / "text").glob("*.txt"))]
+    lines = "\n".join(texts).split("\n")[::every]
+    assert len(lines) > 300
+    for line in lines:
+        ids = ours(line)
+        assert fast(line) == ids
+        # Their slow tokenizer brings text into Unicode's form NFC first, which changes cased text; BERT's rules do not.
+        assert slow(line) == (ids if do_lower_case else ours(unicodedata.normalize("NFC", line)))
+
+
+def test_their_tokenizers_differ_from_ours_where_the_docs_say(vocab_file: str, tmp_path: pathlib.Path):
+    ours, fast, slow = all_tokenizers(pathlib.Path(vocab_file), True, tmp_path / "hf")
+    unknown, mask, a, b = (WORDS.index(word) for word in ("[UNK]", "[MASK]", "a", "b"))
+    assert fast("a [MASK] b") == slow("a [MASK] b") == [a, mask, b]
+    assert ours("a [MASK] b") == [a, unknown, WORDS.index("m"), *(WORDS.index(f"##{c}") for c in "ask"), unknown, b]
+    assert fast("a" * 101) == slow("a" * 101) == [unknown]
+    assert ours("a" * 101) == [a, *[WORDS.index("##a")] * 100]
+    assert ours("a\u061db") == slow("a\u061db") == [a, unknown, b]  # a question mark of Arabic, new in Unicode 14
+    assert fast("a\u061db") == [unknown]
+
+
+def test_their_tokenizer_joins_pairs_as_ours_does(vocab_file: str, tmp_path: pathlib.Path):
+    transformers = transformers_models()
+    hugging_face.write(sample(BertConfig(len(WORDS), 4, 1, 2, 8)), str(tmp_path / "hf"))
+    ours = FullTokenizer(vocab_file)
+    pair = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("the cat", "no play")
+    joined = ["[CLS]", *ours.tokenize("the cat"), "[SEP]", *ours.tokenize("no play"), "[SEP]"]
+    assert pair["input_ids"] == ours.convert_tokens_to_ids(joined)
+    assert pair["token_type_ids"] == [0] * 4 + [1] * (len(joined) - 4)

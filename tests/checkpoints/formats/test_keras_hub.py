@@ -1,0 +1,118 @@
+"""keras-hub's presets: read, written, and computed by keras-hub as here."""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from official_bert.checkpoints import (
+    conversion,
+    finetuned,
+    parity,
+)
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, LoadOverrides
+from official_bert.checkpoints.formats import hugging_face, keras_hub
+from official_bert.checkpoints.vocabulary import lines_of
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.exact import FullTokenizer
+from tests.checkpoints.checkpoint_samples import (
+    HEADS,
+    conversion_options,
+    sample,
+)
+from tests.conftest import WORDS
+
+CONFIG = BertConfig(len(WORDS), 4, 1, 2, 8, max_position_embeddings=16)
+
+
+def test_keras_hub_loads_our_preset_and_computes_the_same(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    import keras_hub as hub
+
+    written = keras_hub.write(sample(tiny_config), str(tmp_path))
+    assert set(written.parts) == {ENCODER, POOLER, MASKED_LM}
+    assert "no place for it: next-sentence head" in written.notes[0]
+    assert "masked-LM head computes with the exact GELU" in written.notes[1]
+    difference = parity.forward_difference(written, keras_hub.FORMAT.framework, str(tmp_path))
+    assert difference is not None
+    assert difference <= 1e-5
+    tokenizer = hub.models.BertTokenizer.from_preset(str(tmp_path))
+    ours = FullTokenizer(str(tmp_path / "assets" / "tokenizer" / "vocabulary.txt"))
+    for text in ("The cat, sat unaffable!", "Thé dög", "walking ran"):
+        assert list(np.asarray(tokenizer(text))) == ours.convert_tokens_to_ids(ours.tokenize(text))
+    task = hub.models.BertMaskedLM.from_preset(str(tmp_path))
+    bias = next(variable for variable in task.weights if variable.shape == (len(WORDS),))
+    np.testing.assert_array_equal(bias, written.weights["masked_lm_output/bias"])
+
+
+def test_presets_that_keras_hub_wrote_are_read(vocab_file: str, tmp_path: pathlib.Path):
+    import keras_hub as hub
+
+    backbone = hub.models.BertBackbone(len(WORDS), 3, 2, 8, 16, max_sequence_length=16)
+    tokenizer = hub.models.BertTokenizer(vocab_file, lowercase=True)
+    preprocessor = hub.models.BertTextClassifierPreprocessor(tokenizer, sequence_length=16)
+    classifier = hub.models.BertTextClassifier(backbone, 3, preprocessor)
+    classifier.save_to_preset(str(tmp_path))
+    checkpoint = keras_hub.read(str(tmp_path), LoadOverrides())
+    assert set(checkpoint.parts) == {ENCODER, POOLER, HEADS["sequence"]}
+    assert lines_of(checkpoint.vocab) == WORDS
+    difference = parity.forward_difference(checkpoint, keras_hub.FORMAT.framework, str(tmp_path))
+    assert difference is not None
+    assert difference <= 1e-5
+    features = parity.fixed_input(checkpoint.config)
+    features["token_ids"], features["padding_mask"] = features.pop("input_ids"), features.pop("input_mask")
+    np.testing.assert_allclose(parity.our_outputs(checkpoint)["logits"], classifier(features), atol=1e-5)
+
+
+def test_what_keras_hub_would_compute_otherwise_is_refused(
+    exact_config: BertConfig, tiny_config: BertConfig, tmp_path: pathlib.Path
+):
+    hugging_face.write(sample(dataclasses.replace(exact_config, layer_norm_eps=1e-12)), str(tmp_path / "hf"))
+    to_preset = conversion_options(tmp_path / "hf", tmp_path / "preset", to_format="keras_hub")
+    with pytest.raises(UserError, match="hidden_act gelu_exact; keras-hub's .* with gelu.*--hidden_act=gelu takes"):
+        conversion.convert(to_preset)
+    with pytest.raises(UserError, match="has one rate: make them equal first"):
+        conversion.convert(dataclasses.replace(to_preset, hidden_act="gelu"))
+    with pytest.raises(UserError, match="layer_norm_eps 1e-05"):
+        keras_hub.write(sample(dataclasses.replace(tiny_config, layer_norm_eps=1e-5)), str(tmp_path / "other"))
+    with pytest.raises(UserError, match="no pooler, which keras-hub's backbone needs"):
+        keras_hub.write(sample(tiny_config, frozenset({ENCODER})), str(tmp_path / "other"))
+    assert not (tmp_path / "preset").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("config.json", [], "config.json holds list; expected a JSON object"),
+        ("config.json", {"class_name": ["BertBackbone"]}, "config.json describes a .*; expected a BertBackbone"),
+        ("config.json", {"config": None}, "config.json has no configuration of the backbone"),
+        ("config.json", {"config": {"num_layers": 1}}, "config.json lacks dropout, hidden_dim, "),
+        ("config.json", {"num_layers": "2"}, "config.json: num_hidden_layers is '2'; expected a whole number"),
+        ("config.json", {"dropout": [0.1]}, "config.json: hidden_dropout_prob is .*; expected a number"),
+        ("tokenizer.json", {"config": "lowercase"}, "tokenizer.json is damaged: it does not say whether to lower-case"),
+        ("task.json", [], "task.json holds list; expected a JSON object"),
+        ("task.json", {"class_name": {}}, None),  # of a task that is not known: the backbone is read
+    ],
+)
+def test_an_odd_preset_of_keras_hub_is_refused(name: str, value: Any, message: str | None, tmp_path: pathlib.Path):
+    keras_hub.write(sample(CONFIG), str(tmp_path))
+    path = tmp_path / name
+    content = json.loads(path.read_text())
+    if isinstance(value, dict):
+        inner = content["config"] if set(value) & set(content["config"]) else content
+        inner |= value
+        value = content
+    path.write_text(json.dumps(value))
+    (tmp_path / "checksums.json").unlink()
+    with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
+        keras_hub.read(str(tmp_path), keras_hub.LoadOverrides())
+
+
+def test_a_preset_of_keras_hub_is_no_fine_tuned_folder_of_ours(tmp_path: pathlib.Path):
+    keras_hub.write(sample(CONFIG), str(tmp_path))
+    assert (tmp_path / "task.json").exists()
+    assert not finetuned.is_finetuned(str(tmp_path))

@@ -1,0 +1,119 @@
+"""Checkpoints of Google's scripts: their names, slots and step, and what lies beside them."""
+
+import dataclasses
+import filecmp
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.checkpoints import (
+    conversion,
+    model_files,
+    parity,
+    reading,
+    run_checkpoints,
+)
+from official_bert.checkpoints.checkpoint import SLOTS, LoadOverrides
+from official_bert.checkpoints.formats import tf1
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.optimization.schedules import WarmupPolynomialDecay
+from official_bert.pretraining.train_step import Pretrainer
+from tests.checkpoints.checkpoint_samples import (
+    assert_equal,
+    conversion_options,
+    sample,
+    with_optimizer,
+)
+from tests.reference import Reference
+
+
+def test_toy_checkpoint_comes_back_to_the_byte_with_slots_and_step(test_data: pathlib.Path, tmp_path: pathlib.Path):
+    folder = test_data / "checkpoints" / "toy_tf1"
+    toy = tf1.read(str(folder), LoadOverrides(optimizer=True))
+    assert toy.step == 20
+    assert len(toy.weights) + len(toy.slots) + 1 == 139
+    tf1.write(toy, str(tmp_path))
+    for name in ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001", "vocab.txt"):
+        assert filecmp.cmp(folder / name, tmp_path / name, shallow=False), name
+    reader = tf.train.load_checkpoint(str(folder / "bert_model.ckpt"))
+    for slot in SLOTS:
+        theirs = reader.get_tensor(f"cls/seq_relationship/output_weights/{slot}")
+        np.testing.assert_array_equal(toy.slots[f"next_sentence/kernel/{slot}"], theirs.T)
+
+
+def test_toy_checkpoint_computes_what_the_float64_transcription_does(test_data: pathlib.Path):
+    _, toy = reading.read(str(test_data / "checkpoints" / "toy_tf1"))
+    outputs = parity.our_outputs(toy)
+    features = parity.fixed_input(toy.config)
+    length = features["input_ids"].shape[1]
+    positions = np.tile(np.arange(length), (2, 1))
+    reference = Reference(toy.weights, toy.config)
+    layers, pooled = reference.encode(**features)
+    masked_lm, next_sentence = reference.predict(**features, masked_lm_positions=positions)
+    expected = {f"hidden_{number}": layer for number, layer in enumerate(layers)}
+    expected |= {"pooled_output": pooled, "masked_lm_logits": masked_lm, "next_sentence_logits": next_sentence}
+    assert outputs.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(outputs[name], value, atol=1e-5)
+
+
+def test_bert_mini_has_the_released_names_shapes_and_order(test_data: pathlib.Path, tmp_path: pathlib.Path):
+    folder = test_data / "checkpoints" / "bert_mini_index"
+    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
+    checkpoint = dataclasses.replace(sample(config), vocab=None)
+    tf1.write(checkpoint, str(tmp_path))
+    released = json.loads((folder / "index_parsed.json").read_text())
+    del released["__header__"]
+    written = tf.train.list_variables(str(tmp_path / "bert_model.ckpt"))
+    assert [(name, list(shape)) for name, shape in written] == [
+        (name, entry["shape"]) for name, entry in released.items()
+    ]
+    content = (tmp_path / "bert_model.ckpt.data-00000-of-00001").read_bytes()
+    reader = tf.train.load_checkpoint(str(tmp_path / "bert_model.ckpt"))
+    for name, entry in released.items():
+        stored = content[entry["offset"] : entry["offset"] + entry["size"]]
+        assert stored == reader.get_tensor(name).tobytes(), name
+    assert len(content) == sum(entry["size"] for entry in released.values())
+
+
+def test_pretraining_goes_on_from_an_old_run(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    old = with_optimizer(sample(tiny_config), step=7)
+    tf1.write(old, str(tmp_path / "old"))
+    conversion.convert(conversion_options(tmp_path / "old", tmp_path / "run", optimizer=True))
+    schedule = WarmupPolynomialDecay(1e-3, 100)
+    pretrainer = Pretrainer(config=tiny_config, strategy=tf.distribute.get_strategy(), schedule=schedule, seed=0)
+    held = {**pretrainer.variables, "place": run_checkpoints.data_position()}
+    saved = run_checkpoints.RunCheckpoints(str(tmp_path / "run"), held, keep=1)
+    assert saved.restore_latest() == str(tmp_path / "run" / "ckpt-7")
+    assert pretrainer.step == 7
+    for variable in pretrainer.model.variables:
+        np.testing.assert_array_equal(variable, old.weights[variable.path])
+    held = {variable.path: np.asarray(variable) for variable in pretrainer.optimizer.variables}
+    for path, value in old.slots.items():
+        name, slot = path.rsplit("/", 1)
+        np.testing.assert_array_equal(held[f"bert_adam_w/{name.replace('/', '_')}_{slot}"], value)
+    description = model_files.contents_of(tiny_config, str(tmp_path / "run" / "vocab.txt"), do_lower_case=True)
+    model_files.check_contents(str(tmp_path / "run"), description)
+
+
+def test_released_checkpoints_without_moments_say_so(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    tf1.write(sample(tiny_config), str(tmp_path))
+    with pytest.raises(UserError, match="lacks 93 tensors of the optimizer's state, .* convert without --optimizer"):
+        tf1.read(str(tmp_path), LoadOverrides(optimizer=True))
+
+
+def test_a_folder_of_google_scripts_takes_what_it_lacks_from_flags(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = sample(tiny_config)
+    tf1.write(checkpoint, str(tmp_path / "run"))
+    for name in ("bert_config.json", "vocab.txt"):
+        (tmp_path / "run" / name).rename(tmp_path / name)
+    for name in ("checksums.json", "tokenizer_config.json"):
+        (tmp_path / "run" / name).unlink()
+    with pytest.raises(UserError, match="there is no .*bert_config.json; give the model's configuration as"):
+        reading.read(str(tmp_path / "run"))
+    given = LoadOverrides(str(tmp_path / "bert_config.json"), str(tmp_path / "vocab.txt"), do_lower_case=False)
+    assert_equal(reading.read(str(tmp_path / "run"), given)[1], dataclasses.replace(checkpoint, do_lower_case=False))

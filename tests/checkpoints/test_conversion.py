@@ -1,0 +1,180 @@
+"""The command convert: what it reads, proves and writes."""
+
+import dataclasses
+import filecmp
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from official_bert.main import run_command
+
+from official_bert.checkpoints import (
+    conversion,
+    loading,
+    reading,
+)
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, LoadOverrides
+from official_bert.checkpoints.formats import hugging_face, keras_hub, tf1
+from official_bert.checkpoints.formats.all_formats import FORMATS
+from official_bert.checkpoints.options import WRITABLE
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from tests.checkpoints.checkpoint_samples import (
+    HEADS,
+    conversion_options,
+    sample,
+    with_optimizer,
+    write_model_garden,
+)
+from tests.conftest import ROOT
+
+
+def test_the_flag_lists_the_formats_that_can_be_written():
+    assert set(WRITABLE) == {name for name, each in FORMATS.items() if each.write}
+
+
+def test_names_of_classes_that_do_not_come_along_are_told(
+    tiny_config: BertConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=2)
+    tf1.write(dataclasses.replace(checkpoint, labels=("yes", "no")), str(tmp_path / "google"))
+    lines = conversion.convert(conversion_options(tmp_path / "google", tmp_path / "preset", to_format="keras_hub"))
+    assert (
+        "note: left out, since a preset has no place for them: the classes' names, in the order of the logits yes, no"
+        in lines
+    )
+    true_write = tf1.write
+
+    def forgetful_write(checkpoint, folder):
+        true_write(dataclasses.replace(checkpoint, labels=None), folder)
+        return checkpoint
+
+    monkeypatch.setitem(FORMATS, "tf1", dataclasses.replace(FORMATS["tf1"], write=forgetful_write))
+    with pytest.raises(UserError, match="cannot hold the model's labels: written .'yes', 'no'., read back None"):
+        conversion.convert(conversion_options(tmp_path / "google", tmp_path / "again", to_format="tf1"))
+
+
+def test_a_step_that_is_not_written_is_seen(
+    tiny_config: BertConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    tf1.write(with_optimizer(sample(tiny_config), step=7), str(tmp_path / "google"))
+    true_write = tf1.write
+
+    def forgetful_write(checkpoint, folder):
+        true_write(dataclasses.replace(checkpoint, step=0), folder)
+        return checkpoint
+
+    monkeypatch.setitem(FORMATS, "tf1", dataclasses.replace(FORMATS["tf1"], write=forgetful_write))
+    with pytest.raises(UserError, match="cannot hold the model's step: written 7, read back 0"):
+        conversion.convert(conversion_options(tmp_path / "google", tmp_path / "again", to_format="tf1", optimizer=True))
+
+
+def inventory_of(folder: pathlib.Path, **given) -> tuple[int, dict[str, int]]:
+    """How many tensors were loaded, and left behind of each kind (by the first words of what they are)."""
+    inventory = reading.read(str(folder), LoadOverrides(**given))[1].inventory
+    kinds = {kind.split(" (")[0]: len(names) for kind, names in inventory.left_behind.items()}
+    return len(inventory.loaded), kinds
+
+
+def test_every_tensor_of_a_file_is_loaded_or_said_to_be_left_behind(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = with_optimizer(sample(tiny_config))  # 46 weights
+    tf1.write(checkpoint, str(tmp_path / "tf1"))
+    assert inventory_of(tmp_path / "tf1") == (46, {"of the optimizer's moments and step": 93})
+    assert inventory_of(tmp_path / "tf1", optimizer=True) == (139, {})
+    FORMATS["official_bert"].write(checkpoint, str(tmp_path / "ours"))
+    others = {"of the place in the data": 3, "of TensorFlow's own": 2}
+    assert inventory_of(tmp_path / "ours") == (46, {"of the optimizer's moments and step": 93, **others})
+    assert inventory_of(tmp_path / "ours", optimizer=True) == (139, others)
+    hugging_face.write(checkpoint, str(tmp_path / "hf"))
+    assert inventory_of(tmp_path / "hf") == (46, {})
+    keras_hub.write(checkpoint, str(tmp_path / "preset"))
+    assert inventory_of(tmp_path / "preset") == (44, {"of the optimizer's state": 2})
+    write_model_garden("trained", tmp_path / "garden")
+    assert inventory_of(tmp_path / "garden") == (
+        30,
+        {
+            "of the optimizer's moments and step": 70,
+            "of TensorFlow's own": 2,
+            "of the encoder's pooler, in whose place the head has its own": 2,
+        },
+    )
+
+
+def test_tensors_are_listed_on_request(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    tf1.write(with_optimizer(sample(tiny_config)), str(tmp_path / "google"))
+    lines = conversion.convert(conversion_options(tmp_path / "google", tmp_path / "short"))
+    assert lines[1] == (
+        "tensors: 46 loaded, none missing, none unexpected; left behind: 93 of the optimizer's moments and step "
+        "(--optimizer takes them)"
+    )
+    assert not [line for line in lines if line.startswith(("loaded:", "left behind:"))]
+    lines = conversion.convert(conversion_options(tmp_path / "google", tmp_path / "long", list_tensors=True))
+    assert "loaded: bert/pooler/dense/kernel as pooler/kernel" in lines
+    assert "left behind: global_step" in lines
+    assert sum(line.startswith("loaded:") for line in lines) == 46
+    assert sum(line.startswith("left behind:") for line in lines) == 93
+
+
+def test_a_chain_through_all_formats_ends_where_it_began(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    first = sample(tiny_config, frozenset({ENCODER, POOLER, MASKED_LM}))
+    FORMATS["tf1"].write(first, str(tmp_path / "0"))
+    for number, name in enumerate(["hugging_face", "keras_hub", "official_bert", "tf1"]):
+        _, checkpoint = reading.read(str(tmp_path / str(number)))
+        FORMATS[name].write(checkpoint, str(tmp_path / str(number + 1)))
+    for name in ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001", "bert_config.json", "vocab.txt"):
+        assert filecmp.cmp(tmp_path / "0" / name, tmp_path / "4" / name, shallow=False), name
+
+
+def test_the_command_says_what_it_read_and_proves_what_it_wrote(
+    tiny_config: BertConfig, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    tf1.write(sample(tiny_config), str(tmp_path / "google"))
+    (tmp_path / "new.txt").write_text("dogs\n\ncats\n")
+    command = [
+        sys.executable,
+        "-m",
+        "official_bert_cli",
+        "convert",
+        f"--from={tmp_path}/google",
+        f"--to={tmp_path}/out",
+    ]
+    command += [f"--new_tokens_file={tmp_path}/new.txt", "--max_position_embeddings=48"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"read Google TF1 checkpoint {tmp_path}/google: encoder, pooler, masked-LM head")
+    assert "46 tensors, 2,368 parameters" in lines[0]
+    assert lines[1:5] == [
+        "tensors: 46 loaded, none missing, none unexpected; left behind: none",
+        "changed: 2 tokens in new rows, each the mean of the pieces that it was cut into so far",
+        "changed: position embeddings tiled, from 32 to 48",
+        "round trip: 46 tensors read back, largest difference 0",
+    ]
+    assert lines[5].startswith(f"written official_bert checkpoint {tmp_path}/out")
+    assert "vocabulary of 80, uncased; up to 48 positions" in lines[5]
+    model, config, _ = loading.load_pretraining_model(str(tmp_path / "out"))
+    assert config.vocab_size == 80
+    assert model.count_params() > 0
+    with pytest.raises(SystemExit, match="1"):
+        run_command("convert", command[3:])
+    expected = f"error: {tmp_path}/out is there already; give the name of a new or empty folder\n"
+    assert capsys.readouterr().err.endswith(expected)
+
+
+def test_nothing_is_left_of_a_conversion_that_fails(
+    tiny_config: BertConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    tf1.write(sample(tiny_config), str(tmp_path / "google"))
+    true_write = tf1.write
+
+    def wrong_write(checkpoint, folder):
+        weights = {name: value * np.float32(1.0001) for name, value in checkpoint.weights.items()}
+        true_write(dataclasses.replace(checkpoint, weights=weights), folder)
+        return checkpoint
+
+    monkeypatch.setitem(FORMATS, "tf1", dataclasses.replace(FORMATS["tf1"], write=wrong_write))
+    with pytest.raises(UserError, match="reads back with a difference of"):
+        conversion.convert(conversion_options(tmp_path / "google", tmp_path / "out", to_format="tf1"))
+    assert [path.name for path in tmp_path.iterdir()] == ["google"]

@@ -1,0 +1,100 @@
+"""New tokens and more positions."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import pytest
+
+from official_bert.checkpoints import (
+    conversion,
+    parity,
+    reading,
+    resize,
+)
+from official_bert.checkpoints.formats import tf1
+from official_bert.checkpoints.vocabulary import lines_of
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from tests.checkpoints.checkpoint_samples import (
+    conversion_options,
+    sample,
+    with_optimizer,
+)
+from tests.conftest import WORDS
+
+
+def test_new_tokens_start_as_the_mean_of_their_pieces(tiny_config: BertConfig):
+    before = sample(tiny_config)
+    after = resize.add_tokens(before, ["running", "##ming", "[ENTITY]"])
+    assert after.config.vocab_size == 81
+    assert lines_of(after.vocab) == [*WORDS, "running", "##ming", "[ENTITY]"]
+    table, grown = (one.weights["word_embeddings/embeddings"] for one in (before, after))
+    np.testing.assert_array_equal(grown[:78], table)
+    np.testing.assert_allclose(grown[78], _mean(table, "running"), rtol=1e-6)
+    np.testing.assert_allclose(grown[79], _mean(table, "ming"), rtol=1e-6)
+    bias = before.weights["masked_lm_output/bias"]
+    np.testing.assert_allclose(after.weights["masked_lm_output/bias"][79], _mean(bias, "ming"), rtol=1e-6)
+    outputs = parity.our_outputs(after)
+    assert outputs["masked_lm_logits"].shape[-1] == 81
+
+
+def _mean(table: np.ndarray, word: str) -> np.ndarray:
+    pieces = {"running": ["r", "##u", "##n", "##n", "##ing"], "ming": ["m", "##ing"]}[word]
+    return table[[WORDS.index(piece) for piece in pieces]].mean(axis=0)
+
+
+def test_new_tokens_that_were_unknown_start_as_the_mean_of_all_rows(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    before = sample(tiny_config)
+    tf1.write(before, str(tmp_path / "google"))
+    (tmp_path / "new.txt").write_text("dogs\n日\n", encoding="utf-8")
+    lines = conversion.convert(
+        conversion_options(tmp_path / "google", tmp_path / "out", new_tokens_file=str(tmp_path / "new.txt"))
+    )
+    assert (
+        "changed: 2 tokens in new rows, each the mean of the pieces that it was cut into so far; "
+        "of all rows where that was [UNK]: 日"
+    ) in lines
+    _, after = reading.read(str(tmp_path / "out"))
+    table, grown = (one.weights["word_embeddings/embeddings"] for one in (before, after))
+    np.testing.assert_allclose(grown[79], table.mean(axis=0), rtol=1e-5)
+
+
+def test_unused_tokens_give_their_rows(tiny_config: BertConfig):
+    words = [*WORDS[:70], "[unused0]", "[unused1]", *WORDS[72:]]
+    before = dataclasses.replace(sample(tiny_config), vocab="".join(f"{word}\n" for word in words))
+    after = resize.add_tokens(before, ["dogs"], "unused")
+    assert lines_of(after.vocab) == [*words[:70], "dogs", *words[71:]]
+    assert after.config == before.config
+    table, changed = (one.weights["word_embeddings/embeddings"] for one in (before, after))
+    expected = table[[WORDS.index("dog"), WORDS.index("##s")]].mean(axis=0)
+    np.testing.assert_allclose(changed[70], expected, rtol=1e-6)
+    np.testing.assert_array_equal(np.delete(changed, 70, 0), np.delete(table, 70, 0))
+    with pytest.raises(UserError, match=r"3 new tokens but 2 \[unused...\] ones"):
+        resize.add_tokens(before, ["dogs", "cats", "mats"], "unused")
+
+
+@pytest.mark.parametrize(("tokens", "message"), [
+    (["cat"], "'cat' is in the vocabulary already"),
+    (["dogs", "dogs"], "'dogs' is in the vocabulary already, or given twice"),
+    (["Dogs"], "could never be found in a text, which is cut into .'dogs'.; give it as the uncased tokenizer"),
+    (["a-b"], "could never be found"),
+])  # fmt: skip
+def test_tokens_that_would_be_of_no_use_are_refused(tokens: list[str], message: str, tiny_config: BertConfig):
+    with pytest.raises(UserError, match=message):
+        resize.add_tokens(sample(tiny_config), tokens)
+
+
+def test_positions_are_tiled_or_interpolated(tiny_config: BertConfig):
+    before = sample(tiny_config)
+    table = before.weights["position_embeddings/embeddings"]  # [32, H]
+    tiled = resize.extend_positions(before, 80)
+    assert tiled.config.max_position_embeddings == 80
+    np.testing.assert_array_equal(tiled.weights["position_embeddings/embeddings"], [*table, *table, *table[:16]])
+    stretched = resize.extend_positions(before, 63, "interpolated").weights["position_embeddings/embeddings"]
+    np.testing.assert_allclose(stretched[::2], table, rtol=1e-6)
+    np.testing.assert_allclose(stretched[1::2], (table[:-1] + table[1:]) / 2, rtol=1e-5, atol=1e-7)
+    with pytest.raises(UserError, match="the model reads 32 positions; 32 are not more"):
+        resize.extend_positions(before, 32)
+    with pytest.raises(UserError, match="convert without --optimizer"):
+        resize.extend_positions(with_optimizer(before), 80)

@@ -1,0 +1,51 @@
+import gzip
+import pathlib
+import random
+
+import pytest
+
+from official_bert.data import record_reader
+from official_bert.data.input_pipeline import evaluation_batches, training_batches
+from official_bert.errors import UserError
+from tests.data.record_samples import ALL, SCHEMA, first_ids
+
+
+def test_records_are_counted_without_reading_them(shards: list[str]):
+    assert [record_reader.count(path) for path in shards] == [7, 8, 9, 10, 11]
+
+
+def test_compressed_files_are_read_alike(shards: list[str], tmp_path: pathlib.Path):
+    zipped = []
+    for path in shards:
+        zipped.append(f"{path}.gz")
+        pathlib.Path(zipped[-1]).write_bytes(gzip.compress(pathlib.Path(path).read_bytes()))
+    assert [record_reader.count(path) for path in zipped] == [record_reader.count(path) for path in shards]
+    for read in (
+        lambda paths: training_batches(paths, 5, SCHEMA, 1),
+        lambda paths: evaluation_batches(paths, 5, SCHEMA),
+    ):
+        ids = [number for batch in first_ids(read(zipped), 9) for number in batch]
+        assert sorted(ids) == ALL
+    with pytest.raises(UserError, match="0.tfrecord.gz is compressed and .*1.tfrecord is not"):
+        record_reader.compression([zipped[0], shards[1]])
+
+
+def test_any_cut_is_found(shards: list[str]):
+    path = pathlib.Path(shards[0])
+    content = path.read_bytes()
+    rng = random.Random(0)
+    ends = {0, *(len(content) * k // 7 for k in range(8))}  # records are of equal length
+    for _ in range(30):
+        cut = rng.randrange(1, len(content))
+        if cut in ends:
+            continue
+        path.write_bytes(content[:cut])
+        with pytest.raises(UserError, match=r"ends within record \d \(from 0\)"):
+            record_reader.count(str(path))
+        with pytest.raises(UserError, match="is damaged"):
+            list(record_reader.read_file(str(path)))
+
+
+def test_missing_file_is_named():
+    with pytest.raises(UserError, match=r"there is no file none.tfrecord"):
+        list(record_reader.read_file("none.tfrecord"))

@@ -1,0 +1,155 @@
+"""Versions of models: loaded, exchanged while requests go on, passed over when damaged."""
+
+import concurrent.futures
+import json
+import pathlib
+import shutil
+import time
+from collections.abc import Callable
+
+import pytest
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.export.warmup import EXAMPLES, warmup_requests
+from official_bert.inference.exports import WARMUP_FILE
+from official_bert.serving.saved_model import SavedModel
+from tests.serving import served_models
+from tests.serving.serving_client import eventually, head_of, running, sent, value
+
+
+def test_a_model_that_is_not_loaded_yet_asks_to_come_back(exports: pathlib.Path):
+    with running({"size": exports / "size"}, reload_seconds=1000.0) as (server, client):
+        server.models["size"].versions.clear()
+        for answer in (client.predict("size", {"instances": ["ab"]}), client.get("/readyz")):
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+
+
+def test_a_new_version_takes_over_without_a_lost_request(tmp_path: pathlib.Path):
+    served_models.versioned(tmp_path, 1)
+    with running({"size": tmp_path}) as (server, client), concurrent.futures.ThreadPoolExecutor(4) as threads:
+        stop = False
+
+        def ask() -> list[float | None]:
+            values = []
+            while not stop:
+                values.append(value(client))
+            return values
+
+        asking = [threads.submit(ask) for _ in range(4)]
+        for version in (2, 3):
+            served_models.versioned(tmp_path, version)
+            assert eventually(lambda version=version: value(client) == 1000 * version + 2)
+        stop = True
+        for each in asking:
+            values = each.result()
+            assert values == sorted(values)  # none is None, and none goes back
+            assert set(values) <= {1002, 2002, 3002}
+        assert eventually(
+            lambda: [each.state for each in server.models["size"].versions.values()] == ["END", "END", "AVAILABLE"]
+        )
+        assert client.get("/v1/models/size/versions/1").status == 404
+        assert server.models["size"].versions[1].model is None
+
+
+def test_a_request_that_arrives_while_versions_change_gets_the_new_one(tmp_path: pathlib.Path):
+    served_models.versioned(tmp_path, 1)
+    body = json.dumps({"instances": ["ab"]}).encode()
+    head = head_of("size", len(body))
+    with running({"size": tmp_path}) as (server, client), sent(client, head + body[:5]) as connection:
+        served_models.versioned(tmp_path, 2)
+        assert eventually(lambda: server.models["size"].versions[1].model is None)
+        connection.sendall(body[5:])
+        with connection.makefile("rb") as answer:
+            assert b" 200 " in answer.readline()
+
+
+def test_a_damaged_version_is_passed_over_until_it_is_whole(tmp_path: pathlib.Path):
+    served_models.versioned(tmp_path, 1)
+    with running({"size": tmp_path}) as (_, client):
+        whole = served_models.versioned(tmp_path / "elsewhere", 2)
+        (tmp_path / "2").mkdir()
+        shutil.copy(whole / "saved_model.pb", tmp_path / "2")
+        assert eventually(lambda: "END" in client.get("/v1/models/size").body.decode())
+        status = client.get("/v1/models/size").json["model_version_status"][0]
+        assert status["version"] == "2"
+        assert "cannot be loaded" in status["status"]["error_message"]
+        assert value(client) == 1002
+        shutil.copytree(whole / "variables", tmp_path / "2" / "variables")
+        assert eventually(lambda: value(client) == 2002)
+
+
+def write_warmup_file(version: pathlib.Path, content: bytes) -> None:
+    (version / WARMUP_FILE).write_bytes(content)
+
+
+def test_a_version_is_warmed_up_by_its_own_requests(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    asked = []
+    run = SavedModel.run
+    monkeypatch.setattr(SavedModel, "run", lambda self, *given: asked.append(given) or run(self, *given))
+    content = warmup_requests({"text": tf.TensorSpec([None], tf.string)})
+    write_warmup_file(served_models.versioned(tmp_path, 1), content)
+    with running({"size": tmp_path}):
+        pass
+    assert [signature for signature, _ in asked] == ["serving_default"] * len(EXAMPLES)
+    assert [inputs["text"].tolist() for _, inputs in asked] == [[text.encode()] for text in EXAMPLES]
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (lambda whole: whole[:-1], "cannot be read as requests to warm up by"),
+    (lambda whole: warmup_requests({"words": tf.TensorSpec([None], tf.string)}), "cannot answer request 1 of its"),
+])  # fmt: skip
+def test_a_version_that_cannot_be_warmed_up_is_passed_over_until_it_can(
+    content: Callable[[bytes], bytes], message: str, tmp_path: pathlib.Path
+):
+    whole = warmup_requests({"text": tf.TensorSpec([None], tf.string)})
+    served_models.versioned(tmp_path, 1)
+    version = served_models.versioned(tmp_path / "elsewhere", 2)
+    write_warmup_file(version, content(whole))
+    with running({"size": tmp_path}) as (_, client):
+        version = version.rename(tmp_path / "2")
+        assert eventually(lambda: message in client.get("/v1/models/size").body.decode())
+        assert value(client) == 1002
+        write_warmup_file(version, whole)
+        assert eventually(lambda: value(client) == 2002)
+
+
+def test_taking_the_newest_version_away_brings_the_one_before_back(tmp_path: pathlib.Path):
+    served_models.versioned(tmp_path, 1)
+    served_models.versioned(tmp_path, 2)
+    with running({"size": tmp_path}) as (_, client):
+        assert value(client) == 2002
+        (tmp_path / "2").rename(tmp_path / "taken-away")
+        assert eventually(lambda: value(client) == 1002)
+        (tmp_path / "1").rename(tmp_path / "taken-away-too")
+        time.sleep(0.5)
+        assert value(client) == 1002  # the last one goes on
+
+
+def test_several_versions_and_labelled_ones_stay(tmp_path: pathlib.Path):
+    for version in (1, 2, 3, 4):
+        served_models.versioned(tmp_path, version)
+    with running({"size": tmp_path}, versions=2, label=["size:stable=1"]) as (_, client):
+        places = ("size", "size/versions/3", "size/versions/2", "size/labels/stable")
+        assert [value(client, place) for place in places] == [4002, 3002, None, 1002]
+
+
+def test_folders_without_a_model_are_refused(tmp_path: pathlib.Path):
+    served_models.versioned(tmp_path / "good", 1)
+    (tmp_path / "damaged" / "1").mkdir(parents=True)
+    (tmp_path / "damaged" / "1" / "saved_model.pb").write_bytes(b"no model")
+    for folder, message in (
+        ("none", "there is no such folder"),
+        (".", "has no versions"),
+        ("good/1", "give the folder above it"),
+        ("damaged", "no version of m can be loaded; version 1: .*damaged/1 cannot be loaded"),
+    ):
+        with pytest.raises(UserError, match=message), running({"m": tmp_path / folder}):
+            pass
+
+
+def test_a_folder_named_009_is_version_9(tmp_path: pathlib.Path):
+    served_models.versioned(tmp_path, 9).rename(tmp_path / "009")
+    with running({"size": tmp_path}) as (_, client):
+        assert value(client) == 9002
+        assert value(client, "size/versions/9") == 9002

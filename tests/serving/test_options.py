@@ -1,0 +1,20 @@
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.serving.options import Options
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"model": ["size"]}, "give NAME=FOLDER"),
+    ({"model": ["a/b=c"]}, "give NAME=FOLDER"),
+    ({"model": ["a=b", "a=c"]}, "names a twice"),
+    ({"port": 70000}, "the highest is 65535"),
+    ({"max_wait_ms": -1.0}, "give 0 or more"),
+    ({"timeout_seconds": 0.0}, "give more than 0"),
+    ({"max_queue": 10}, "could never be answered"),
+    ({"label": ["a:x"]}, "give NAME:LABEL=VERSION"),
+    ({"label": ["b:x=1"]}, "there is no model b"),
+])  # fmt: skip
+def test_options_that_cannot_be_are_refused(options: dict, message: str):
+    with pytest.raises(UserError, match=message):
+        Options(**({"model": ["a=b"]} | options))

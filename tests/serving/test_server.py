@@ -1,0 +1,65 @@
+"""The server as a process: its port, and its end."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.serving.serving_client import Client, eventually, head_of, sent
+
+
+@pytest.mark.slow
+def test_a_taken_port_is_refused(exports: pathlib.Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        command = [
+            sys.executable,
+            "-m",
+            "serve",
+            f"--model=size={exports / 'size'}",
+            f"--port={taken.getsockname()[1]}",
+        ]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: cannot listen at 127.0.0.1, port")
+    assert "Traceback" not in done.stderr
+
+
+def test_sigterm_answers_what_is_under_way_and_ends(exports: pathlib.Path):
+    command = [sys.executable, "-m", "official_bert_cli", "serve", f"--model=size={exports / 'size'}", "--port=0"]
+    # Without TensorFlow's own remarks, which a user does not get either.
+    quiet = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    with (
+        subprocess.Popen(command, cwd=ROOT, env=quiet, stderr=subprocess.PIPE, text=True) as process,
+        contextlib.ExitStack() as whatever_happens,
+    ):
+        whatever_happens.callback(process.kill)
+        lines = []
+        for line in process.stderr:
+            lines.append(json.loads(line))  # each line of the log is JSON
+            if lines[-1]["event"] == "ready":
+                break
+        client = Client(lines[-1]["url"])
+        body = json.dumps({"instances": ["abcd"]}).encode()
+        head = head_of("size", len(body))
+        with sent(client, head + body[:10]) as connection:
+            assert eventually(lambda: "requests_under_way 2.0" in client.get("/metrics").body.decode())
+            os.kill(process.pid, signal.SIGTERM)
+            time.sleep(0.5)
+            with pytest.raises(OSError, match="refused"):
+                client.get("/healthz")
+            connection.sendall(body[10:])
+            assert connection.makefile("rb").read().endswith(b'{"predictions":[1004.0]}')
+        lines += [json.loads(line) for line in process.stderr]
+        assert process.wait() == 0
+    assert [each["event"] for each in lines[-3:]] == ["draining", "request", "stopped"]
+    assert lines[-2]["status"] == 200
