@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from data_gen.text.lines import is_compressed
+from data_gen.text.lines import decode_lines, is_compressed
 from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.progress import Progress
@@ -12,7 +12,7 @@ Sentence = list[int]
 Document = list[Sentence]
 
 
-def read_lines(paths: list[str], drop_invalid_utf8: bool = False) -> Iterator[str]:
+def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
     """Yields the lines of UTF-8 files, stripped of white space at both ends.
 
     Args:
@@ -25,24 +25,23 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool = False) -> Iterator[st
     """
     progress = Progress("reading", sum(map(files.size, paths)) / 1e6, "MB")
     read = 0
-    for path in paths:
+
+    def undecoded(path: str) -> Iterator[bytes]:
+        nonlocal read
         with files.read_errors_explained(path), files.open_bytes(path) as reader:
-            for number, line in enumerate(reader, start=1):
-                if number == 1 and is_compressed(line):
+            for number, line in enumerate(reader):
+                if number == 0 and is_compressed(line):
                     raise UserError(
                         f"{path} is compressed, which --algorithm=reference does not read; decompress it, or take "
                         "--algorithm=fast"
                     )
+                yield line
                 read += len(line)
-                try:
-                    text = line.decode("utf-8", "ignore" if drop_invalid_utf8 else "strict")
-                except UnicodeDecodeError as error:
-                    raise UserError(
-                        f"{path}, line {number}: byte 0x{line[error.start]:02x} at column {error.start + 1} is not "
-                        "UTF-8; convert the file to UTF-8, or pass --drop_invalid_utf8 to drop such bytes"
-                    ) from error
-                yield text.strip()
                 progress.update(read / 1e6)
+
+    for path in paths:
+        # As in the original, a byte order mark stays.
+        yield from decode_lines(path, undecoded(path), drop_invalid_utf8, at_start=False)
 
 
 @dataclasses.dataclass
