@@ -40,7 +40,7 @@ _FAST, _REFERENCE, _PARITY = (
 _OBJECTIVES = "tests/data_gen/test_objectives.py"
 _OPTIMIZERS, _TRAINING = (
     "tests/optimization/test_optimizers.py",
-    "tests/pretraining/test_exact_numbers.py tests/pretraining/test_training.py",
+    "tests/pretraining/test_exact_numbers.py tests/pretraining/test_losses.py tests/pretraining/test_train_step.py",
 )
 _FORMATS, _EXACT = "tests/checkpoints/test_checkpoint_formats.py", "tests/tokenization/test_exact.py"
 _SQUAD, _GRAPH = "tests/tasks/test_squad.py", "tests/export/test_graph_tokenization.py"
