@@ -73,11 +73,11 @@ def test_order_depends_on_the_seed_alone(shards: list[str]):
     assert first == again != other
 
 
-@pytest.mark.parametrize("batches", [0, 1, 8, 9, 13, 25])
-def test_skipping_goes_on_where_another_run_stopped(shards: list[str], batches: int):
+def test_skipping_goes_on_where_another_run_stopped(shards: list[str]):
     whole = first_ids(training_batches(shards, 5, SCHEMA, seed=3), 30)
-    rest = first_ids(training_batches(shards, 5, SCHEMA, seed=3, skipped_records=5 * batches), 30 - batches)
-    assert rest == whole[batches:]
+    for batches in (0, 1, 8, 9, 13, 25):
+        rest = first_ids(training_batches(shards, 5, SCHEMA, seed=3, skipped_records=5 * batches), 30 - batches)
+        assert rest == whole[batches:], batches
 
 
 def test_evaluation_reads_each_record_once_and_fills_the_last_batch_with_zeros(shards: list[str]):
