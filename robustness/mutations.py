@@ -40,7 +40,7 @@ _FAST, _REFERENCE, _PARITY = (
 _OBJECTIVES = "tests/data_gen/rules/test_objectives.py"
 _OPTIMIZERS, _TRAINING = (
     "tests/optimization/test_optimizers.py",
-    "tests/pretraining/test_exact_numbers.py tests/pretraining/test_training.py",
+    "tests/pretraining/test_exact_numbers.py tests/pretraining/test_losses.py tests/pretraining/test_train_step.py",
 )
 _FORMATS, _EXACT = "tests/checkpoints/formats", "tests/tokenization/test_exact.py"
 _SQUAD, _GRAPH = "tests/tasks/test_squad_answers.py", "tests/export/test_graph_tokenization.py"

@@ -38,7 +38,7 @@ def vocab_file(tmp_path: pathlib.Path) -> str:
     return str(path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_config() -> BertConfig:
     return BertConfig(
         vocab_size=len(WORDS),

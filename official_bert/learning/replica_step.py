@@ -19,8 +19,16 @@ def all_reduce_sum(value: Any) -> Any:
 
 
 def cut(batch: Any, count: int) -> Any:
-    """Returns a batch as `count` micro-batches: each of its tensors, [M * B, ...], as [M, B, ...]."""
-    return tf.nest.map_structure(lambda value: tf.stack(tf.split(value, count)), batch)
+    """Returns a batch as `count` micro-batches: each of its tensors, [M * B, ...], as [M, B, ...].
+
+    The number of rows must be known when this is traced, and all other axes but one.
+    """
+
+    def cut_tensor(value: Any) -> Any:
+        rows, *rest = value.shape
+        return tf.reshape(value, (count, rows // count, *(-1 if size is None else size for size in rest)))
+
+    return tf.nest.map_structure(cut_tensor, batch)
 
 
 def accumulated_gradients(

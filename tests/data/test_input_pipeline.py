@@ -61,14 +61,18 @@ def test_starting_anywhere_gives_the_rest_of_the_same_sequence(
     monkeypatch.setattr(input_pipeline, "_WINDOW", 8)
     paths = write_records(tmp_path, counts, compress)
     total = sum(counts)
-    whole = rows(input_pipeline.training_batches(paths, 1, UNMASKED, seed=3), 3 * total)
+
+    def read(count: int, skipped: int) -> np.ndarray:
+        """So many rows; batches of several are read faster, and the last one may have more than that."""
+        return rows(input_pipeline.training_batches(paths, 6, UNMASKED, 3, skipped), -(-count // 6))[:count]
+
+    whole = read(3 * total, 0)
     for epoch in range(3):
         # Every record once in each epoch, and in another order.
         assert len(np.unique(whole[epoch * total : (epoch + 1) * total], axis=0)) == total
     assert (whole[:total] != whole[total : 2 * total]).any()
     for skipped in (8, total // 2, total - 1, total + 9):
-        rest = rows(input_pipeline.training_batches(paths, 1, UNMASKED, 3, skipped), 3 * total - skipped)
-        np.testing.assert_array_equal(rest, whole[skipped:], err_msg=f"skipped {skipped}")
+        np.testing.assert_array_equal(read(3 * total - skipped, skipped), whole[skipped:], err_msg=f"skipped {skipped}")
 
 
 def test_the_order_depends_on_the_seed(tmp_path: pathlib.Path):
@@ -307,11 +311,11 @@ def test_order_depends_on_the_seed_alone(shards: list[str]):
     assert first == again != other
 
 
-@pytest.mark.parametrize("batches", [0, 1, 8, 9, 13, 25])
-def test_skipping_goes_on_where_another_run_stopped(shards: list[str], batches: int):
+def test_skipping_goes_on_where_another_run_stopped(shards: list[str]):
     whole = first_ids(training_batches(shards, 5, SCHEMA, seed=3), 30)
-    rest = first_ids(training_batches(shards, 5, SCHEMA, seed=3, skipped_records=5 * batches), 30 - batches)
-    assert rest == whole[batches:]
+    for batches in (0, 1, 8, 9, 13, 25):
+        rest = first_ids(training_batches(shards, 5, SCHEMA, seed=3, skipped_records=5 * batches), 30 - batches)
+        assert rest == whole[batches:], batches
 
 
 def test_evaluation_reads_each_record_once_and_fills_the_last_batch_with_zeros(shards: list[str]):

@@ -18,11 +18,8 @@ from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import training
 from official_bert.tasks.options import TableOptions
 from tests.conftest import WORDS
-from tests.pretraining.test_training import (  # noqa: F401
-    options_for,
-    quick_rate_of_products,
-    record_files,
-)
+from tests.pretraining.conftest import quick_runs, record_files, shared_record_files  # noqa: F401
+from tests.pretraining.pretraining_runs import options_for
 
 ROWS = 100
 

@@ -16,6 +16,12 @@ def test_a_batch_is_cut_into_micro_batches_in_order():
     assert cut_up["b"][0].shape == (3, 4, 2)
 
 
+def test_the_length_of_a_batch_that_is_cut_may_be_unknown():
+    of_any_length = tf.function(lambda ids: cut(ids, 2), input_signature=[tf.TensorSpec([4, None], tf.int32)])
+    for length in (3, 5):
+        assert of_any_length(tf.zeros((4, length), tf.int32)).shape == (2, 2, length)
+
+
 @pytest.mark.parametrize("count", [3, 2])
 def test_gradients_of_micro_batches_add_up_to_those_of_the_batch_without_the_empty_ones(count: int):
     weight = keras.Variable([1.0, 2.0])

@@ -16,7 +16,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.task_models import build
 from official_bert.tasks.options import TaggingOptions
-from tests.modeling.test_model import inputs_of_encoder, random_batch, with_random_weights
+from tests.modeling.small_models import inputs_of_encoder, random_batch, with_random_weights
 
 UNITS = 3
 

@@ -12,7 +12,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.pretraining_model import build_pretraining_model, encoder_of
 from official_bert.modeling.rematerialization import rematerialized
-from tests.modeling.test_model import inputs_of_encoder, random_batch, weights_of, with_random_weights
+from tests.modeling.small_models import inputs_of_encoder, random_batch, weights_of, with_random_weights
 from tests.reference import Reference
 
 

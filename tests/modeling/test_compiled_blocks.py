@@ -16,7 +16,7 @@ from official_bert.pretraining.losses import (
     mean_losses,
     pretraining_sums,
 )
-from tests.modeling.test_model import random_batch, with_random_weights
+from tests.modeling.small_models import random_batch, with_random_weights
 
 
 def batch_of(model, batch) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.last_block import without_unread_positions
-from tests.modeling.test_model import inputs_of_encoder, random_batch, with_random_weights
+from tests.modeling.small_models import inputs_of_encoder, random_batch, with_random_weights
 
 
 def classifier(config: BertConfig):

@@ -92,3 +92,8 @@ def test_slurms_variables_that_are_incomplete_are_refused(environment: pytest.Mo
     environment.delenv("SLURM_STEP_NODELIST")
     with pytest.raises(UserError, match="SLURM's variables do not say the workers: .*; give --worker_hosts"):
         set_workers("multi_worker", [], None)
+
+
+def test_unknown_strategy_is_refused():
+    with pytest.raises(UserError, match="unknown distribution strategy 'magic'"):
+        get_strategy("magic")

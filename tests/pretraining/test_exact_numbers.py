@@ -13,14 +13,11 @@ from official_bert.modeling.dropout import step_seed
 from official_bert.pretraining import training
 from official_bert.pretraining.losses import mean_losses
 from official_bert.pretraining.record_files import RecordFiles
-from tests.pretraining.test_training import (  # noqa: F401
+from tests.pretraining.pretraining_runs import (
     LENGTH,
     PREDICTIONS,
     SCHEMA,
-    config_file,
     options_for,
-    quick_rate_of_products,
-    record_files,
 )
 
 
@@ -44,23 +41,9 @@ def test_dropout_seeds_are_those_of_the_runs_before():
     assert len(seeds) == 2 * 2 * 3 * 3
 
 
-def test_evaluation_ends_after_as_many_batches_as_asked_for(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):
-    options = options_for(
-        record_files, config_file, tmp_path / "run", num_train_steps=1, do_eval=True, max_eval_steps=3,
-        eval_batch_size=4,
-    )  # fmt: skip
-    training.run(options)
-    assert "evaluated 12 records" in capsys.readouterr().out
-
-
 def test_the_records_of_the_step_that_is_not_finite_are_named(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
+    record_files: list[str],
+    config_file: str,
     tiny_config: BertConfig,
     tmp_path: pathlib.Path,
 ):

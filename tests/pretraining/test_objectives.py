@@ -1,4 +1,3 @@
-# ruff: noqa: F811 (fixtures are arguments)
 """Pre-training without next sentences, from left to right, and on records of other objectives."""
 
 import json
@@ -16,14 +15,11 @@ from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import training
 from official_bert.utils.training_log import read_log
-from tests.pretraining.test_training import (  # noqa: F401
+from tests.pretraining.pretraining_runs import (
     LENGTH,
     PREDICTIONS,
-    config_file,
     options_for,
     pretrainer_for,
-    quick_rate_of_products,
-    record_files,
     weights_of,
     write_manifest,
 )

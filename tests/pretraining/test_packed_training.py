@@ -17,9 +17,9 @@ from official_bert.optimization import distribution
 from official_bert.pretraining import cost, training
 from official_bert.utils.training_log import read_log
 from tests.conftest import WORDS
-from tests.pretraining import test_training
-from tests.pretraining.test_training import (
+from tests.pretraining.pretraining_runs import (
     encoded,
+    options_for,
     pretrainer_for,
     random_record,
     weights_of,
@@ -103,7 +103,7 @@ def test_packed_steps_are_the_same_however_they_are_computed(
 def run(record_files: list[str], config: BertConfig, folder: pathlib.Path, **changes: object) -> None:
     folder.mkdir(exist_ok=True)
     (folder.parent / "config.json").write_text(dataclasses.replace(config, num_hidden_layers=1).to_json())
-    options = test_training.options_for(
+    options = options_for(
         record_files,
         str(folder.parent / "config.json"),
         folder,

@@ -19,6 +19,8 @@ from official_bert.pretraining.options import Options
 from official_bert.pretraining.run_metadata import command_line, read_run_metadata
 from official_bert.utils.training_log import EVAL, TRAIN, TrainingLog, read_log
 
+pytestmark = pytest.mark.usefixtures("whole_runs")
+
 MANIFEST = {
     "made_by": "official_bert 0.1.0",
     "source": {

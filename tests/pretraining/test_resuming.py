@@ -1,6 +1,5 @@
-"""Pre-training that is stopped, changed, damaged or cut into parts, and what comes of it."""
+"""Pre-training that is stopped, changed or damaged, and what comes of it."""
 
-import dataclasses
 import os
 import pathlib
 import random
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -19,29 +17,21 @@ from official_bert.checkpoints import run_checkpoints
 from official_bert.data import record_codec, record_damage, record_reader, record_schema
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.optimization import distribution
-from official_bert.pretraining import training, training_loop
-from official_bert.pretraining.evaluation import BestWeights, evaluate
-from official_bert.pretraining.record_files import RecordFiles
+from official_bert.pretraining import training
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.utils.training_log import read_log
 from tests.conftest import ROOT, WORDS
-from tests.pretraining.test_training import (  # noqa: F401
+from tests.pretraining.pretraining_runs import (
     LENGTH,
     PREDICTIONS,
     SCHEMA,
-    batches_for,
-    config_file,
+    assert_same_to_the_bit,
+    checkpoint,
     encoded,
     options_for,
     pretrainer_for,
-    quick_rate_of_products,
     random_record,
-    record_files,
-    weights_of,
-    without_dropout,
 )
-from tests.processes import run_marked_tests
 
 LONGER = 16
 
@@ -60,33 +50,11 @@ def longer_files(tmp_path: pathlib.Path) -> list[str]:
     return [str(path)]
 
 
-def checkpoint(folder: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(str(folder / f"ckpt-{step}"))
-    return {
-        name: reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map()
-        if "ATTRIBUTES" in name and "counter" not in name
-    }
-
-
-def assert_same_to_the_bit(first: dict[str, np.ndarray], second: dict[str, np.ndarray], least: int = 60) -> None:
-    assert first.keys() == second.keys()
-    assert len(first) > least
-    for name, value in first.items():
-        np.testing.assert_array_equal(second[name], value, err_msg=name)
-
-
 def place(folder: pathlib.Path, step: int) -> tuple[int, ...]:
     """The phase and the number of its records that were used."""
     path = str(folder / f"ckpt-{step}")
     names = [f"place/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in ("phase", "position")]
     return tuple(int(tf.train.load_variable(path, name)) for name in names)
-
-
-def found_records(paths: list[str], config: BertConfig) -> RecordFiles:
-    return RecordFiles.find(
-        paths, "input_file", max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS, config=config, vocab_file=None
-    )
 
 
 def forget_after(folder: pathlib.Path, step: int) -> None:
@@ -97,88 +65,10 @@ def forget_after(folder: pathlib.Path, step: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_micro_batches_make_the_same_step(
-    tiny_config: BertConfig,
-    record_files: list[str],  # noqa: F811
-    optimizer: str,
-):
-    results = []
-    for parts in (1, 2, 4):
-        pretrainer = pretrainer_for(without_dropout(tiny_config), optimizer=optimizer, micro_batches=parts)
-        batches = batches_for(pretrainer, record_files)
-        results.append(([pretrainer.train(batches, 1) for _ in range(10)], weights_of(pretrainer)))
-    (whole, weights), *others = results
-    for sums, others_weights in others:
-        for expected, found in zip(whole, sums, strict=True):
-            for name in set(expected) - {"input_wait"}:
-                assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-4), name
-        for path, value in weights.items():
-            np.testing.assert_allclose(others_weights[path], value, atol=2e-5, err_msg=path)
-
-
-@pytest.mark.slow
-def test_micro_batches_of_large_tensors_are_added_up_in_every_call(
-    tiny_config: BertConfig,
-    record_files: list[str],  # noqa: F811
-):
-    """TensorFlow optimizes additions in another way where it thinks that memory is short, from 200 MB on a CPU."""
-    config = dataclasses.replace(tiny_config, num_hidden_layers=1, vocab_size=500_000)
-    pretrainer = pretrainer_for(config, micro_batches=2)
-    batches = batches_for(pretrainer, record_files)
-    for _ in range(3):
-        assert pretrainer.train(batches, 1)["nonfinite_steps"] == 0
-
-
-def test_micro_batches_have_other_dropout_masks(tiny_config: BertConfig):
-    pretrainer = pretrainer_for(tiny_config, micro_batches=2)
-    seeds = {tuple(pretrainer._dropout_seed(replica, part).numpy()) for replica in range(8) for part in range(8)}
-    assert len(seeds) == 64
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("mixed_float16", marks=pytest.mark.slow)])
-def test_the_whole_step_compiles(tiny_config: BertConfig, record_files: list[str], dtype: str):  # noqa: F811
-    losses = []
-    for jit_compile in (False, True):
-        pretrainer = pretrainer_for(
-            without_dropout(tiny_config), dtype=dtype, jit_compile=jit_compile, micro_batches=2, rematerialize=True
-        )
-        losses.append(pretrainer.train(batches_for(pretrainer, record_files), 3)["masked_lm_loss"])
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5 if dtype == "float32" else 1e-2)
-
-
-@pytest.mark.slow
-def test_eight_devices_equal_one():
-    """Runs the tests marked eight_devices in a process of their own, whose processor is split in eight."""
-    assert "1 passed" in run_marked_tests(8, __file__)
-
-
-@pytest.mark.eight_devices
-def test_eight_devices_with_micro_batches_take_the_same_steps_as_one(
-    tiny_config: BertConfig,
-    record_files: list[str],  # noqa: F811
-):
-    results = []
-    for name, parts in (("one_device", 1), ("mirrored", 2)):
-        strategy = distribution.get_strategy(name)
-        assert strategy.num_replicas_in_sync == (8 if name == "mirrored" else 1)
-        pretrainer = pretrainer_for(without_dropout(tiny_config), strategy, micro_batches=parts, skip_nonfinite=True)
-        batches = batches_for(pretrainer, record_files, size=16)
-        results.append(([pretrainer.train(batches, 1) for _ in range(10)], weights_of(pretrainer)))
-    (one, weights_of_one), (eight, weights_of_eight) = results
-    for expected, found in zip(one, eight, strict=True):
-        for name in set(expected) - {"input_wait"}:
-            assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-4), name
-    for path, value in weights_of_one.items():
-        np.testing.assert_allclose(weights_of_eight[path], value, atol=2e-5, err_msg=path)
-
-
-@pytest.mark.slow
 def test_two_phases_go_on_at_and_around_their_boundary(
-    record_files: list[str],  # noqa: F811
+    record_files: list[str],
     longer_files: list[str],
-    config_file: str,  # noqa: F811
+    config_file: str,
     tmp_path: pathlib.Path,
 ):
     phases = {
@@ -207,15 +97,15 @@ def test_two_phases_go_on_at_and_around_their_boundary(
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
+    record_files: list[str],
+    config_file: str,
+    shared_run: pathlib.Path,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
 ):
-    straight, cut, flipped = (tmp_path / name for name in ("straight", "cut", "flipped"))
-    training.run(options_for(record_files, config_file, straight))
+    cut, flipped = tmp_path / "cut", tmp_path / "flipped"
     for folder in (cut, flipped):
-        shutil.copytree(straight, folder)
+        shutil.copytree(shared_run, folder)
         data = folder / "ckpt-20.data-00000-of-00001"
         content = bytearray(data.read_bytes())
         content[len(content) // 2] ^= 1
@@ -225,7 +115,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
         output = capsys.readouterr().out
         assert "ckpt-20 is damaged and passed over" in output
         assert f"going on from {folder}/ckpt-10, step 10" in output
-        assert_same_to_the_bit(checkpoint(straight, 20), checkpoint(folder, 20))
+        assert_same_to_the_bit(checkpoint(shared_run, 20), checkpoint(folder, 20))
     for path in cut.glob("ckpt-*.data*"):
         path.write_bytes(b"nothing")
     with pytest.raises(UserError, match="none of the checkpoints .*ckpt-20, .*ckpt-10 can be read"):
@@ -234,8 +124,8 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
 
 @pytest.mark.slow
 def test_changes_between_runs_are_refused_unless_asked_for(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
+    record_files: list[str],
+    config_file: str,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
 ):
@@ -277,8 +167,8 @@ def test_changes_between_runs_are_refused_unless_asked_for(
 
 @pytest.mark.slow
 def test_a_run_of_a_changed_optimizer_that_was_killed_at_once_begins_the_change_again(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
+    record_files: list[str],
+    config_file: str,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -317,109 +207,6 @@ def test_a_save_that_fails_leaves_the_other_checkpoints(tiny_config: BertConfig,
     assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"ckpt-20", "checkpoint"}
 
 
-def test_best_weights_are_judged_by_what_was_saved_with_them(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    model = pretrainer_for(tiny_config).model
-
-    def best(data: int) -> BestWeights:
-        return BestWeights(str(tmp_path / "best"), model, {}, data)
-
-    assert best(1).keep_if_better(5, 1.0)
-    assert not best(1).keep_if_better(10, 2.0)
-    assert not best(1).keep_if_better(10, float("nan"))
-    assert best(2).keep_if_better(10, 2.0), "losses on other records say nothing"
-    assert best(2).keep_if_better(8, 3.0), "step 10 was taken by a run that went on from before"
-    assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
-
-
-def test_a_stop_is_answered_between_two_batches_of_an_evaluation(
-    tiny_config: BertConfig,
-    record_files: list[str],  # noqa: F811
-):
-    found = found_records(record_files, tiny_config)
-    pretrainer = pretrainer_for(tiny_config)
-    asked = iter([False, False, True])
-    assert evaluate(pretrainer, found, 8, 100, lambda: next(asked)) is None
-    assert next(asked, None) is None
-    assert evaluate(pretrainer, found, 8, 2, lambda: False) is not None
-
-
-def test_calls_get_long_once_it_is_known_how_long_a_step_takes(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    calls = []
-    train = Pretrainer.train
-
-    def noted(self: Pretrainer, batches: object, steps: int) -> dict[str, float]:
-        calls.append(steps)
-        return train(self, batches, steps)
-
-    monkeypatch.setattr(Pretrainer, "train", noted)
-    quick = options_for(record_files, config_file, tmp_path / "quick", log_steps=20)
-    training.run(quick)
-    assert calls == [1, 1, 8, 10]
-    calls.clear()
-    monkeypatch.setattr(training_loop, "_GRACE", 1e-9)
-    training.run(options_for(record_files, config_file, tmp_path / "slow", log_steps=20, profile_steps=["3", "5"]))
-    assert calls == [1] * 20
-    logs = [read_log(str(tmp_path / name), "train") for name in ("quick", "slow")]
-    losses = [[line["loss"] for line in lines] for lines in logs]
-    assert losses[0] == losses[1]
-    assert list((tmp_path / "slow" / "train").rglob("*.xplane.pb"))
-
-
-def test_a_run_that_only_skips_steps_is_stopped(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
-    tmp_path: pathlib.Path,
-):
-    options = options_for(
-        record_files, config_file, tmp_path / "run", learning_rate=1e30, num_warmup_steps=0, num_train_steps=300,
-        on_nonfinite="skip", log_steps=50, save_checkpoints_steps=300,
-    )  # fmt: skip
-    with pytest.raises(UserError, match=r"\(\d+ steps in a row were skipped\)"):
-        training.run(options)
-    assert all(np.isfinite(line["loss"]) and line["loss"] > 0 for line in read_log(options.output_dir, "train"))
-
-
-def test_steps_that_are_not_finite_are_skipped_if_asked(
-    record_files: list[str],  # noqa: F811
-    tiny_config: BertConfig,
-):
-    pretrainer = pretrainer_for(tiny_config, skip_nonfinite=True)
-    batches = batches_for(pretrainer, record_files)
-    pretrainer.train(batches, 2)
-    before = weights_of(pretrainer)
-    kernel = pretrainer.model.get_layer("pooler").kernel
-    saved = np.asarray(kernel)
-    kernel.assign(np.full_like(saved, np.inf))
-    sums = pretrainer.train(batches, 2)
-    assert sums["nonfinite_steps"] == 2
-    assert sums["nonfinite_step"] == 3
-    assert not np.isfinite(sums["nonfinite_loss"])
-    assert sums["masked_lm_count"] == 0
-    kernel.assign(saved)
-    for path, value in weights_of(pretrainer).items():
-        np.testing.assert_array_equal(value, before[path], err_msg=path)
-    assert pretrainer.step == 4
-    assert pretrainer.train(batches, 1)["nonfinite_steps"] == 0
-
-
-def test_float16_trains_with_a_scaled_loss(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
-    tmp_path: pathlib.Path,
-):
-    folder = tmp_path / "run"
-    training.run(options_for(record_files, config_file, folder, dtype="float16"))
-    losses = [line["loss"] for line in read_log(str(folder), "train")]
-    assert sum(losses[-5:]) < sum(losses[:5])
-    names = [name for name, _ in tf.train.list_variables(str(folder))]
-    assert sum(name.startswith("loss_scale/") for name in names) == 2
-
-
 def damage(path: str, number: int) -> None:
     """Flips a bit of a record's content."""
     content = bytearray(pathlib.Path(path).read_bytes())
@@ -431,8 +218,8 @@ def damage(path: str, number: int) -> None:
 
 
 def test_damaged_records_are_skipped_and_counted_if_asked(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
+    record_files: list[str],
+    config_file: str,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
 ):
@@ -466,31 +253,9 @@ def test_damaged_records_are_skipped_and_counted_if_asked(
 
 
 @pytest.mark.slow
-def test_evaluation_on_the_way_keeps_the_best_weights(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
-    tmp_path: pathlib.Path,
-):
-    folder = tmp_path / "run"
-    changes = {"eval_input_file": record_files[1:], "eval_steps": 5, "do_eval": True, "learning_rate": 0.3}
-    training.run(options_for(record_files[:1], config_file, folder, **changes))
-    lines = read_log(str(folder), "eval")
-    assert [line["step"] for line in lines] == [5, 10, 15, 20, 20]
-    best = min(lines, key=lambda line: line["loss"])
-    kept = tf.train.latest_checkpoint(str(folder / "best"))
-    assert kept == f"{folder}/best/ckpt-{best['step']}"
-    # The kept weights score what the log says.
-    options = options_for(
-        record_files[1:], config_file, tmp_path / "again", do_train=False, do_eval=True, init_checkpoint=kept
-    )
-    training.run(options)
-    assert read_log(options.output_dir, "eval")[0]["loss"] == pytest.approx(best["loss"], rel=1e-5)
-
-
-@pytest.mark.slow
 def test_records_without_masks_are_recognised_by_their_manifest(
     vocab_file: str,
-    config_file: str,  # noqa: F811
+    config_file: str,
     tmp_path: pathlib.Path,
 ):
     from data_gen.pipelines import one_machine
@@ -533,7 +298,7 @@ def test_records_without_masks_are_recognised_by_their_manifest(
 
 @pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(
-    record_files: list[str],  # noqa: F811
+    record_files: list[str],
     longer_files: list[str],
     tmp_path: pathlib.Path,
 ):
@@ -598,7 +363,7 @@ def _last_step(folder: pathlib.Path) -> int:
 
 
 def test_a_run_of_the_code_before_goes_on(
-    record_files: list[str],  # noqa: F811
+    record_files: list[str],
     tmp_path: pathlib.Path,
 ):
     """golden/older_run was written by official_bert 0.1.0 before its parts were packages, and killed after step 20."""

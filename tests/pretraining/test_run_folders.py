@@ -15,11 +15,9 @@ from official_bert.checkpoints.loading import load_pretraining_model
 from official_bert.errors import UserError
 from official_bert.pretraining import monitor, training
 from official_bert.utils.training_log import read_log
-from tests.pretraining.test_training import (  # noqa: F401
-    config_file,
+from tests.conftest import WORDS
+from tests.pretraining.pretraining_runs import (
     options_for,
-    quick_rate_of_products,
-    record_files,
 )
 
 
@@ -29,8 +27,8 @@ def checkpoints_in(folder: pathlib.Path) -> list[str]:
 
 @pytest.mark.slow
 def test_a_folder_with_brackets_in_its_name_goes_on_keeps_as_many_as_asked_for_and_is_read(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
+    record_files: list[str],
+    config_file: str,
     vocab_file: str,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
@@ -54,15 +52,20 @@ def test_a_folder_with_brackets_in_its_name_goes_on_keeps_as_many_as_asked_for_a
         np.testing.assert_array_equal(np.asarray(kernel), stored)
 
 
+@pytest.fixture(scope="module")
+def shared_four_steps(shared_record_files: list[str], shared_run: pathlib.Path, tmp_path_factory) -> pathlib.Path:
+    """A run with the checkpoints ckpt-2 and ckpt-4, which no test may change."""
+    folder = tmp_path_factory.mktemp("four_steps")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    config = str(shared_run / "bert_config.json")
+    training.run(four_steps(shared_record_files, config, str(folder / "vocab.txt"), folder / "run"))
+    return folder / "run"
+
+
 @pytest.fixture
-def run_folder(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
-    vocab_file: str,
-    tmp_path: pathlib.Path,
-) -> pathlib.Path:
-    """A run with the checkpoints ckpt-2 and ckpt-4."""
-    training.run(four_steps(record_files, config_file, vocab_file, tmp_path / "run"))
+def run_folder(shared_four_steps: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A copy of it, of the test's own."""
+    shutil.copytree(shared_four_steps, tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -74,8 +77,8 @@ def four_steps(
 
 
 def test_the_newest_whole_checkpoint_is_found_whatever_the_file_named_checkpoint_says(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
+    record_files: list[str],
+    config_file: str,
     vocab_file: str,
     run_folder: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
@@ -89,8 +92,8 @@ def test_the_newest_whole_checkpoint_is_found_whatever_the_file_named_checkpoint
 
 @pytest.mark.slow
 def test_loaders_and_training_pass_over_a_damaged_checkpoint_alike(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
+    record_files: list[str],
+    config_file: str,
     vocab_file: str,
     run_folder: pathlib.Path,
     tmp_path: pathlib.Path,
@@ -118,8 +121,8 @@ def test_loaders_and_training_pass_over_a_damaged_checkpoint_alike(
 
 
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_unasked(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
+    record_files: list[str],
+    config_file: str,
     vocab_file: str,
     run_folder: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
@@ -146,8 +149,8 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_unasked(
 
 
 def test_checkpoints_that_are_all_damaged_are_left_alone_until_asked(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
+    record_files: list[str],
+    config_file: str,
     vocab_file: str,
     run_folder: pathlib.Path,
 ):
@@ -161,8 +164,8 @@ def test_checkpoints_that_are_all_damaged_are_left_alone_until_asked(
 
 
 def test_a_run_that_was_killed_before_its_first_save_begins_again(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
+    record_files: list[str],
+    config_file: str,
     vocab_file: str,
     run_folder: pathlib.Path,
 ):
@@ -177,8 +180,8 @@ def test_a_run_that_was_killed_before_its_first_save_begins_again(
 
 
 def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
+    record_files: list[str],
+    config_file: str,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -221,8 +224,8 @@ def finite_check(options: training.Options, tmp_path: pathlib.Path, skipped: int
 
 
 def test_a_call_that_ends_with_finite_steps_begins_the_count_of_skipped_ones_again(
-    record_files: list[str],  # noqa: F811
-    config_file: str,  # noqa: F811
+    record_files: list[str],
+    config_file: str,
     tmp_path: pathlib.Path,
 ):
     options = options_for(record_files, config_file, tmp_path / "run", on_nonfinite="skip")

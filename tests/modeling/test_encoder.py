@@ -1,0 +1,35 @@
+"""The encoder computes what the paper says."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.pretraining_model import build_pretraining_model
+from tests.modeling.small_models import inputs_of_encoder, random_batch, weights_of, with_random_weights
+from tests.reference import Reference
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_exact"])
+@pytest.mark.parametrize("seed", range(4))
+def test_outputs_equal_the_float64_transcription(tiny_config: BertConfig, hidden_act: str, seed: int):
+    config = dataclasses.replace(tiny_config, hidden_act=hidden_act, num_hidden_layers=1 + seed)
+    model = with_random_weights(build_pretraining_model(config), seed)
+    batch = random_batch(config, seed, length=(5, 12, 31, 32)[seed])
+    reference = Reference(weights_of(model), config)
+    masked_lm, next_sentence = reference.predict(**batch)
+    outputs = model(batch)
+    np.testing.assert_allclose(outputs["masked_lm_logits"], masked_lm, atol=1e-5)
+    np.testing.assert_allclose(outputs["next_sentence_logits"], next_sentence, atol=1e-5)
+
+    encoder = build_encoder(config, return_all_layers=True)
+    encoder.set_weights([weights_of(model)[variable.path] for variable in encoder.variables])
+    encoded = encoder(inputs_of_encoder(batch))
+    layers, pooled = reference.encode(**inputs_of_encoder(batch))
+    assert len(encoded["encoder_outputs"]) == config.num_hidden_layers
+    for layer, expected in zip(encoded["encoder_outputs"], layers, strict=True):
+        np.testing.assert_allclose(layer, expected, atol=1e-5)
+    np.testing.assert_allclose(encoded["sequence_output"], layers[-1], atol=1e-5)
+    np.testing.assert_allclose(encoded["pooled_output"], pooled, atol=1e-5)

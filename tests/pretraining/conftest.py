@@ -1,0 +1,80 @@
+"""Records to train on, a configuration, and a finished run."""
+
+import dataclasses
+import pathlib
+import random
+import shutil
+
+import pytest
+import tensorflow as tf
+
+from official_bert.modeling.config import BertConfig
+from official_bert.pretraining import cost, report, training
+from tests.pretraining.pretraining_runs import SCHEMA, encoded, options_for, random_record
+
+
+@pytest.fixture(autouse=True)
+def quick_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs neither measure the machine nor draw pictures, but for the tests that ask for `whole_runs`."""
+    if "whole_runs" not in request.fixturenames:
+        _make_quick(monkeypatch)
+
+
+@pytest.fixture
+def whole_runs() -> None:
+    """Has runs of this test do all that they do."""
+
+
+def _make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
+    monkeypatch.setattr(report, "_draw", lambda *_, **__: None)
+
+
+@pytest.fixture(scope="session")
+def shared_record_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two files of 50 records, which no test may change."""
+    folder, rng = tmp_path_factory.mktemp("records"), random.Random(0)
+    paths = []
+    for number in range(2):
+        path = folder / f"{number}.tfrecord"
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for _ in range(50):
+                writer.write(encoded(random_record(rng), SCHEMA))
+        paths.append(str(path))
+    return paths
+
+
+@pytest.fixture
+def record_files(shared_record_files: list[str], tmp_path: pathlib.Path) -> list[str]:
+    return [shutil.copy(path, tmp_path) for path in shared_record_files]
+
+
+@pytest.fixture
+def config_file(tiny_config: BertConfig, tmp_path: pathlib.Path) -> str:
+    return write_config(tiny_config, tmp_path)
+
+
+def write_config(config: BertConfig, folder: pathlib.Path) -> str:
+    """One block: tracing the step takes most of a run's time here."""
+    path = folder / "config.json"
+    path.write_text(dataclasses.replace(config, num_hidden_layers=1).to_json())
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def shared_run(
+    shared_record_files: list[str], tiny_config: BertConfig, tmp_path_factory: pytest.TempPathFactory
+) -> pathlib.Path:
+    """A finished run with the options of `options_for` and checkpoints at steps 10 and 20; no test may change it."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _make_quick(monkeypatch)
+        training.run(options_for(shared_record_files, write_config(tiny_config, folder), folder / "run"))
+    return folder / "run"
+
+
+@pytest.fixture
+def finished_run(shared_run: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A copy of it, of the test's own."""
+    shutil.copytree(shared_run, tmp_path / "run")
+    return tmp_path / "run"

@@ -1,0 +1,86 @@
+"""Evaluation on the way and at the end, and the weights that are kept for it."""
+
+import pathlib
+
+import pytest
+import tensorflow as tf
+
+from official_bert.modeling.config import BertConfig
+from official_bert.pretraining import training
+from official_bert.pretraining.evaluation import BestWeights, evaluate
+from official_bert.pretraining.record_files import RecordFiles
+from official_bert.utils.training_log import read_log
+from tests.pretraining.pretraining_runs import (
+    LENGTH,
+    PREDICTIONS,
+    options_for,
+    pretrainer_for,
+)
+
+
+def found_records(paths: list[str], config: BertConfig) -> RecordFiles:
+    return RecordFiles.find(
+        paths, "input_file", max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS, config=config, vocab_file=None
+    )
+
+
+def test_best_weights_are_judged_by_what_was_saved_with_them(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    model = pretrainer_for(tiny_config).model
+
+    def best(data: int) -> BestWeights:
+        return BestWeights(str(tmp_path / "best"), model, {}, data)
+
+    assert best(1).keep_if_better(5, 1.0)
+    assert not best(1).keep_if_better(10, 2.0)
+    assert not best(1).keep_if_better(10, float("nan"))
+    assert best(2).keep_if_better(10, 2.0), "losses on other records say nothing"
+    assert best(2).keep_if_better(8, 3.0), "step 10 was taken by a run that went on from before"
+    assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
+
+
+def test_a_stop_is_answered_between_two_batches_of_an_evaluation(
+    tiny_config: BertConfig,
+    record_files: list[str],
+):
+    found = found_records(record_files, tiny_config)
+    pretrainer = pretrainer_for(tiny_config)
+    asked = iter([False, False, True])
+    assert evaluate(pretrainer, found, 8, 100, lambda: next(asked)) is None
+    assert next(asked, None) is None
+    assert evaluate(pretrainer, found, 8, 2, lambda: False) is not None
+
+
+@pytest.mark.slow
+def test_evaluation_on_the_way_keeps_the_best_weights(
+    record_files: list[str],
+    config_file: str,
+    tmp_path: pathlib.Path,
+):
+    folder = tmp_path / "run"
+    changes = {"eval_input_file": record_files[1:], "eval_steps": 5, "do_eval": True, "learning_rate": 0.3}
+    training.run(options_for(record_files[:1], config_file, folder, **changes))
+    lines = read_log(str(folder), "eval")
+    assert [line["step"] for line in lines] == [5, 10, 15, 20, 20]
+    best = min(lines, key=lambda line: line["loss"])
+    kept = tf.train.latest_checkpoint(str(folder / "best"))
+    assert kept == f"{folder}/best/ckpt-{best['step']}"
+    # The kept weights score what the log says.
+    options = options_for(
+        record_files[1:], config_file, tmp_path / "again", do_train=False, do_eval=True, init_checkpoint=kept
+    )
+    training.run(options)
+    assert read_log(options.output_dir, "eval")[0]["loss"] == pytest.approx(best["loss"], rel=1e-5)
+
+
+def test_evaluation_ends_after_as_many_batches_as_asked_for(
+    record_files: list[str],
+    config_file: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    options = options_for(
+        record_files, config_file, tmp_path / "run", num_train_steps=1, do_eval=True, max_eval_steps=3,
+        eval_batch_size=4,
+    )  # fmt: skip
+    training.run(options)
+    assert "evaluated 12 records" in capsys.readouterr().out

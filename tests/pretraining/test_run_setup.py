@@ -1,0 +1,283 @@
+"""What is read and checked before the first step, and the weights that a run begins with."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.checkpoints import initial_weights, run_checkpoints
+from official_bert.checkpoints.loading import load_pretraining_model
+from official_bert.data import record_schema
+from official_bert.errors import UserError
+from official_bert.learning.initial_model import read_initial_model
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.optimization import distribution
+from official_bert.pretraining import run_setup, training
+from official_bert.utils.locks import lock_folder
+from official_bert.utils.training_log import read_log
+from tests.conftest import ROOT, WORDS
+from tests.pretraining.pretraining_runs import (
+    LENGTH,
+    PREDICTIONS,
+    encoded,
+    options_for,
+    pretrainer_for,
+    random_record,
+    write_manifest,
+)
+from tests.reference import Reference
+
+
+def test_init_checkpoint_gives_weights_and_starts_at_step_zero(
+    record_files: list[str], config_file: str, shared_run: pathlib.Path, tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    first = shared_run
+    changes = {"init_checkpoint": str(first), "num_train_steps": 1, "learning_rate": 1e-9}
+    second = options_for(record_files, config_file, tmp_path / "second", **changes)
+    training.run(second)
+    output = capsys.readouterr().out
+    assert "  taken    layer_0_attention_query/kernel\n" in output
+    assert re.search(r"30 tensors taken, 0 missing, 0 unused, beside \d+ of the optimizer's", output)
+    names = [name for name, _ in tf.train.list_variables(str(first)) if name.startswith("model/")]
+    for name in names:
+        expected = tf.train.load_variable(str(first), name)
+        np.testing.assert_allclose(tf.train.load_variable(second.output_dir, name), expected, atol=1e-7)
+    assert read_log(second.output_dir, "train")[0]["step"] == 1
+
+
+def test_google_checkpoint_is_read_by_its_names(test_data: pathlib.Path):
+    folder = test_data / "checkpoints" / "toy_tf1"
+    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
+    model = build_pretraining_model(config)
+    loaded = initial_weights.load_weights(model, str(folder / "bert_model.ckpt"))
+    assert (len(loaded.taken), loaded.missing, loaded.unused, loaded.state) == (46, {}, [], 93)
+    assert "  taken    pooler/bias from bert/pooler/dense/bias" in loaded.lines()
+    reader = tf.train.load_checkpoint(str(folder / "bert_model.ckpt"))
+    weights = {variable.path: np.asarray(variable) for variable in model.variables}
+    np.testing.assert_array_equal(
+        weights["layer_1_attention_output/kernel"],
+        reader.get_tensor("bert/encoder/layer_1/attention/output/dense/kernel"),
+    )
+    np.testing.assert_array_equal(
+        weights["next_sentence/kernel"], reader.get_tensor("cls/seq_relationship/output_weights").T
+    )
+    batch = {name: np.array([[2, 5, 4, 3, 0]]) for name in ("input_ids", "masked_lm_positions")}
+    batch |= {"input_mask": np.array([[1, 1, 1, 1, 0]]), "segment_ids": np.array([[0, 0, 1, 1, 0]])}
+    batch["masked_lm_positions"] = np.array([[1, 2]])
+    masked_lm, next_sentence = Reference(weights, config).predict(**batch)
+    outputs = model(batch)
+    np.testing.assert_allclose(outputs["masked_lm_logits"], masked_lm, atol=1e-5)
+    np.testing.assert_allclose(outputs["next_sentence_logits"], next_sentence, atol=1e-5)
+
+
+def test_weights_of_another_size_are_refused_by_name(
+    record_files: list[str], shared_run: pathlib.Path, tiny_config: BertConfig, tmp_path: pathlib.Path
+):
+    other = BertConfig.from_dict({**tiny_config.to_dict(), "intermediate_size": 32, "num_hidden_layers": 3})
+    (tmp_path / "other.json").write_text(other.to_json())
+    options = options_for(
+        record_files, str(tmp_path / "other.json"), tmp_path / "second", init_checkpoint=str(shared_run)
+    )
+    with pytest.raises(UserError, match=r"layer_0_intermediate.* has shape \[8, 16\]; expected \[8, 32\]") as caught:
+        training.run(options)
+    assert "layer_2_attention_query" in str(caught.value)
+    assert "is missing" in str(caught.value)
+
+
+def test_weights_may_be_missing_or_left_over_where_that_is_allowed_by_name(
+    tiny_config: BertConfig, tmp_path: pathlib.Path
+):
+    run_checkpoints.RunCheckpoints(str(tmp_path / "first"), pretrainer_for(tiny_config).variables, keep=1).save(1)
+    other = BertConfig.from_dict({**tiny_config.to_dict(), "num_hidden_layers": 1, "intermediate_size": 32})
+    model = build_pretraining_model(other)
+    before = {variable.path: np.asarray(variable) for variable in model.variables}
+    first = str(tmp_path / "first")
+    with pytest.raises(UserError, match=r"layer_1_.* is left over; .*--init_allow=layer_0_intermediate/kernel"):
+        initial_weights.load_weights(model, first, ["layer_0_output/kernel"])
+    for variable in model.variables:
+        np.testing.assert_array_equal(variable, before[variable.path])
+    loaded = initial_weights.load_weights(model, first, ["layer_0_(intermediate/.*|output/kernel)", "model/layer_1_.*"])
+    assert set(loaded.missing) == {"layer_0_intermediate/kernel", "layer_0_intermediate/bias", "layer_0_output/kernel"}
+    assert len(loaded.unused) == 16
+    changed = {path for path in before if np.any(before[path] != _value(model, path))}
+    assert "layer_0_attention_query/kernel" in changed
+    assert not changed & set(loaded.missing)
+
+
+def _value(model: Any, path: str) -> np.ndarray:
+    return np.asarray(next(variable for variable in model.variables if variable.path == path))
+
+
+def test_a_folder_that_another_process_uses_is_refused(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path
+):
+    with (
+        lock_folder(str(tmp_path / "run"), "output_dir"),
+        pytest.raises(UserError, match=f"--output_dir: .*run is in use .process {os.getpid()} on"),
+    ):
+        training.run(options_for(record_files, config_file, tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_the_records_manifest_decides_whether_the_model_is_cased(
+    record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    write_manifest(record_files, vocab_file, do_lower_case=False)
+    folder = tmp_path / "run"
+    with pytest.raises(UserError, match="--do_lower_case contradicts the manifest of the records of --input_file"):
+        training.run(options_for(record_files, config_file, folder, vocab_file=vocab_file, do_lower_case=True))
+    training.run(options_for(record_files, config_file, folder, vocab_file=vocab_file, num_train_steps=1))
+    assert load_pretraining_model(str(folder))[2].basic_tokenizer.do_lower_case is False
+    assert read_initial_model(str(folder)).do_lower_case is False
+    assert json.loads((folder / "run.json").read_text())["flags"]["do_lower_case"] is False
+    # A folder of the code before, which believed the flag's default.
+    (folder / "tokenizer_config.json").write_text('{\n  "do_lower_case": true\n}\n')
+    longer = {"num_train_steps": 2, "allow_changes": ["num_train_steps"]}
+    training.run(options_for(record_files, config_file, folder, vocab_file=vocab_file, **longer))
+    assert "tokenizer_config.json is corrected" in capsys.readouterr().out
+    assert json.loads((folder / "tokenizer_config.json").read_text()) == {"do_lower_case": False}
+
+
+def test_a_vocabulary_smaller_than_the_model_is_a_warning_or_decides_the_size(
+    record_files: list[str], tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    large = dataclasses.replace(tiny_config, num_hidden_layers=1, vocab_size=100)
+    (tmp_path / "large.json").write_text(large.to_json())
+    options = options_for(
+        record_files, str(tmp_path / "large.json"), tmp_path / "run", vocab_file=vocab_file, num_train_steps=1
+    )
+    training.run(options)
+    assert "warning: the vocabulary has 78 tokens, the word table 100 rows" in capsys.readouterr().out
+    assert BertConfig.from_json_file(str(tmp_path / "run" / "bert_config.json")).vocab_size == 100
+    as_vocab = {"output_dir": str(tmp_path / "small"), "vocab_size_from_vocab": True}
+    setup = run_setup.set_up(dataclasses.replace(options, **as_vocab), distribution.get_strategy("one_device"))
+    assert "warning" not in capsys.readouterr().out
+    assert setup.config.vocab_size == json.loads(setup.model_files["bert_config.json"])["vocab_size"] == 78
+    with pytest.raises(UserError, match="--vocab_size_from_vocab needs the vocabulary"):
+        dataclasses.replace(options, vocab_file=None, vocab_size_from_vocab=True)
+
+
+def test_all_mistakes_are_named_at_once_the_most_specific_first(
+    record_files: list[str], finished_run: pathlib.Path, tiny_config: BertConfig, tmp_path: pathlib.Path
+):
+    other = dataclasses.replace(tiny_config, hidden_dropout_prob=0.2, num_hidden_layers=1)
+    (tmp_path / "other.json").write_text(other.to_json())
+    options = options_for(["none-*"], str(tmp_path / "other.json"), finished_run, max_seq_length=64, num_train_steps=25)
+    with pytest.raises(UserError) as caught:
+        training.run(options)
+    first, *mistakes = str(caught.value).splitlines()
+    assert first == "4 things are wrong:"
+    for mistake, expected in zip(mistakes, (
+        "1. --input_file: no file matches 'none-*'", "2. --max_seq_length is 64, but", "holds a run that was begun",
+        "bert_config.json differs from this command's",
+    ), strict=True):  # fmt: skip
+        assert expected in mistake
+
+
+def test_vocabulary_larger_than_the_model_is_refused(
+    record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path
+):
+    with open(vocab_file, "a") as vocabulary:
+        vocabulary.write("more\n")
+    with pytest.raises(UserError, match="has 79 tokens, but .* has vocab_size 78"):
+        training.run(options_for(record_files, config_file, tmp_path / "run", vocab_file=vocab_file))
+
+
+def test_folder_of_another_configuration_is_refused(
+    record_files: list[str], finished_run: pathlib.Path, tiny_config: BertConfig, tmp_path: pathlib.Path
+):
+    other = BertConfig.from_dict({**tiny_config.to_dict(), "hidden_dropout_prob": 0.2})
+    (tmp_path / "other.json").write_text(other.to_json())
+    with pytest.raises(UserError, match="the folder holds another run"):
+        training.run(options_for(record_files, str(tmp_path / "other.json"), finished_run))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"do_train": False}, "nothing to do; pass --do_train"),
+    ({"train_batch_size": 0}, "--train_batch_size is 0; expected at least 1"),
+    ({"num_warmup_steps": -1}, "--num_warmup_steps is -1; expected at least 0"),
+    ({"learning_rate": 0.0}, "--learning_rate is 0.0"),
+    ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-\\*'"),
+    ({"bert_config_file": "none.json"}, "there is no file none.json"),
+    ({"max_seq_length": 64}, "--max_seq_length is 64, but .* has max_position_embeddings 32"),
+    ({"max_seq_length": 16}, "input_ids has 12 values; expected 16; --max_seq_length"),
+    ({"init_checkpoint": "none/ckpt"}, "there is no readable checkpoint none/ckpt"),
+    ({"vocab_file": str(ROOT / "LICENSE")}, r"LICENSE has .* tokens but not \[PAD\]"),
+    ({"use_tpu": True, "distribution_strategy": "mirrored"}, "--use_tpu and --distribution_strategy=mirrored exclude"),
+    ({"jit_compile": True, "use_tpu": True}, "no TPU 'local' could be reached"),
+])  # fmt: skip
+def test_bad_options_are_refused_before_the_first_step(
+    changes: dict[str, object], message: str, record_files: list[str], config_file: str, tmp_path: pathlib.Path
+):
+    with pytest.raises(UserError, match=message):
+        training.run(options_for(record_files, config_file, tmp_path / "run", **changes))
+    assert not list(tmp_path.glob("run/ckpt*"))
+
+
+def test_damaged_record_stops_the_run_and_is_named(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    path = pathlib.Path(record_files[1])
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"1.tfrecord: record \d+ \(from 0\), near byte \d+, is damaged"):
+        training.run(options_for(record_files, config_file, tmp_path / "run"))
+
+
+def test_id_outside_the_vocabulary_is_named(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    schema = record_schema.pretraining_schema(LENGTH, PREDICTIONS)
+    rng = random.Random(1)
+    with tf.io.TFRecordWriter(str(tmp_path / "2.tfrecord")) as writer:
+        for number in range(20):
+            record = random_record(rng)
+            if number == 7:
+                record["input_ids"][1] = len(WORDS)
+            writer.write(encoded(record, schema))
+    paths = [*record_files, str(tmp_path / "2.tfrecord")]
+    with pytest.raises(UserError, match=r"2.tfrecord: record 7 \(from 0\): input_ids holds 78; expected 0 to 77"):
+        training.run(options_for(paths, config_file, tmp_path / "run"))
+
+
+def test_bad_value_is_named_whatever_the_device_would_make_of_it(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path
+):
+    rng = random.Random(1)
+    schema = record_schema.pretraining_schema(LENGTH, PREDICTIONS)
+    for name, value in (("segment_ids", 7), ("masked_lm_positions", LENGTH), ("masked_lm_ids", -1)):
+        path = tmp_path / f"{name}.tfrecord"
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for number in range(8):
+                record = random_record(rng)
+                if number == 5:
+                    record[name][0] = value
+                writer.write(encoded(record, schema))
+        with pytest.raises(
+            UserError, match=rf"{name}.tfrecord: record 5 \(from 0\): {name} holds {value}; expected 0 to"
+        ):
+            training.run(options_for([str(path)], config_file, tmp_path / name))
+
+
+def test_empty_files_are_left_out(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    empty = tmp_path / "empty.tfrecord"
+    empty.touch()
+    training.run(options_for([*record_files, str(empty)], config_file, tmp_path / "run", num_train_steps=1))
+    assert f"left out, since they are empty: {empty}" in capsys.readouterr().out
+    with pytest.raises(UserError, match="there is no record in .*empty.tfrecord; make some with"):
+        training.run(options_for([str(empty)], config_file, tmp_path / "other"))
+
+
+def test_evaluation_without_a_checkpoint_is_refused(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match="has no checkpoint to evaluate"):
+        training.run(options_for(record_files, config_file, tmp_path / "run", do_train=False, do_eval=True))

@@ -1,0 +1,224 @@
+"""The loop over steps: what it leaves behind, how it ends, and how it is cut into calls."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.pretraining import training, training_loop
+from official_bert.pretraining.train_step import Pretrainer
+from official_bert.utils.training_log import line_of, read_log
+from tests.conftest import ROOT
+from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, options_for
+
+
+def test_a_run_leaves_everything_behind_that_it_promises(
+    record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path, whole_runs: None
+):
+    folder = tmp_path / "run"
+    options = options_for(record_files, config_file, folder, do_eval=True, vocab_file=vocab_file, keep_checkpoint_max=1)
+    assert training.run(options) == 0
+    assert {path.name for path in folder.iterdir()} == {
+        "bert_config.json", "vocab.txt", "tokenizer_config.json", "checkpoint", "ckpt-20.index",
+        "ckpt-20.data-00000-of-00001", "train.jsonl", "eval.jsonl", "train", "eval", "eval_results.txt", "curves.png",
+        "run.json", "report.html", "MODEL_CARD.md", "checksums.json",
+    }  # fmt: skip
+    lines = read_log(str(folder), "train")
+    assert [line["step"] for line in lines] == list(range(1, 21))
+    assert set(lines[0]) == {
+        "step", "loss", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy",
+        "learning_rate", "gradient_norm", "steps_per_second", "examples_per_second", "tokens_per_second",
+        "input_wait_share", "model_flops_per_second", "flops_utilization", "max_seq_length",
+    }  # fmt: skip
+    assert lines[0]["learning_rate"] == 0.0
+    assert lines[4]["learning_rate"] == pytest.approx(1e-2 * (1 - 4 / 20))
+    results = dict(line.split(" = ") for line in (folder / "eval_results.txt").read_text().splitlines())
+    assert list(results) == [
+        "global_step", "loss", "masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy", "next_sentence_loss",
+    ]  # fmt: skip
+    assert results["global_step"] == "20"
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    events = list((folder / "train").glob("events.out.tfevents.*"))
+    tags = {
+        value.tag
+        for path in events
+        for e in tf.compat.v1.train.summary_iterator(str(path))
+        for value in e.summary.value
+    }
+    assert "masked_lm_loss" in tags
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(
+    record_files: list[str], config_file: str, shared_run: pathlib.Path, finished_run: pathlib.Path
+):
+    straight, halved = shared_run, finished_run
+    # What is left out after step 10 is what a kill would lose.
+    for path in halved.glob("ckpt-20*"):
+        path.unlink()
+    training.run(options_for(record_files, config_file, halved))
+    weights = [tf.train.load_checkpoint(str(folder)) for folder in (straight, halved)]
+    names = [name for name in weights[0].get_variable_to_shape_map() if "ATTRIBUTES" in name and "counter" not in name]
+    assert len(names) > 90
+    for name in names:
+        np.testing.assert_array_equal(weights[1].get_tensor(name), weights[0].get_tensor(name), err_msg=name)
+    losses = [[line["loss"] for line in read_log(str(folder), "train")] for folder in (straight, halved)]
+    assert len(losses[1]) == 20
+    assert losses[1] == losses[0]
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    command = [
+        sys.executable, "-m", "official_bert_cli", "pretrain", f"--input_file={','.join(record_files)}", "--do_train",
+        f"--bert_config_file={config_file}", f"--output_dir={tmp_path}/run", f"--max_seq_length={LENGTH}",
+        f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8", "--num_train_steps=100000", "--log_steps=5",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    log = tmp_path / "run" / "train.jsonl"
+    deadline = time.monotonic() + 120
+    while (not log.exists() or not log.stat().st_size) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, output
+    saved = tf.train.latest_checkpoint(f"{tmp_path}/run")
+    assert saved is not None, output
+    step = int(saved.rsplit("-", 1)[1])
+    assert f"stopped at step {step:,}; the same command goes on from there" in output
+    command = [part.replace("100000", str(step + 5)) for part in command] + ["--allow_changes=num_train_steps"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"going on from {saved}, step {step:,}" in done.stdout
+    assert [line["step"] for line in read_log(f"{tmp_path}/run", "train")][-1] == step + 5
+
+
+@pytest.mark.slow
+def test_evaluation_leaves_the_training_log_alone(
+    record_files: list[str], config_file: str, finished_run: pathlib.Path
+):
+    folder = finished_run
+    log = folder / "train.jsonl"
+    before = log.read_text() + line_of({**read_log(str(folder), "train")[-1], "step": 25})
+    log.write_text(before)
+    for _ in range(2):
+        training.run(options_for(record_files, config_file, folder, do_train=False, do_eval=True))
+    assert (folder / "train.jsonl").read_text() == before
+    assert len(read_log(str(folder), "eval")) == 2
+
+
+def test_damaged_log_is_named_by_line(record_files: list[str], config_file: str, finished_run: pathlib.Path):
+    log = finished_run / "train.jsonl"
+    log.write_text(log.read_text().replace('"step": 3,', '"step": 3', 1))
+    with pytest.raises(UserError, match="train.jsonl, line 3, is not valid JSON"):
+        training.run(options_for(record_files, config_file, finished_run))
+
+
+def test_run_without_tensorboard_goes_on(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("official_bert.utils.training_log.importlib.util.find_spec", lambda _: None)
+    training.run(options_for(record_files, config_file, tmp_path / "run"))
+    assert len(read_log(str(tmp_path / "run"), "train")) == 20
+    assert not (tmp_path / "run" / "train").exists()
+
+
+def test_full_disk_while_logging_is_told(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object, **__: object) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr("tensorflow.summary.create_file_writer", fail)
+    with pytest.raises(
+        UserError, match="cannot write the log in .* No space left on device; the checkpoints are intact"
+    ):
+        training.run(options_for(record_files, config_file, tmp_path / "run"))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    options = options_for(record_files, config_file, tmp_path / "run", learning_rate=1e30, num_warmup_steps=0)
+    with pytest.raises(UserError, match=r"not finite in step \d+: loss nan.*numbered from 0: .*\.tfrecord: \d+"):
+        training.run(options)
+
+
+def test_a_run_that_only_skips_steps_is_stopped(
+    record_files: list[str],
+    config_file: str,
+    tmp_path: pathlib.Path,
+):
+    options = options_for(
+        record_files, config_file, tmp_path / "run", learning_rate=1e30, num_warmup_steps=0, num_train_steps=300,
+        on_nonfinite="skip", log_steps=50, save_checkpoints_steps=300,
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"\(\d+ steps in a row were skipped\)"):
+        training.run(options)
+    assert all(np.isfinite(line["loss"]) and line["loss"] > 0 for line in read_log(options.output_dir, "train"))
+
+
+def test_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "run"
+    write = tf.train.Checkpoint.write
+
+    def fail_later(self, path: str) -> str:
+        if path.endswith("ckpt-20"):
+            raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+        return write(self, path)
+
+    monkeypatch.setattr(tf.train.Checkpoint, "write", fail_later)
+    with pytest.raises(UserError, match="cannot save step 20 .* No space left on device; the earlier checkpoints"):
+        training.run(options_for(record_files, config_file, folder))
+    assert tf.train.latest_checkpoint(str(folder)) == os.path.join(folder, "ckpt-10")
+
+
+def test_calls_get_long_once_it_is_known_how_long_a_step_takes(
+    record_files: list[str],
+    config_file: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    calls = []
+    train = Pretrainer.train
+
+    def noted(self: Pretrainer, batches: object, steps: int) -> dict[str, float]:
+        calls.append(steps)
+        return train(self, batches, steps)
+
+    monkeypatch.setattr(Pretrainer, "train", noted)
+    quick = options_for(record_files, config_file, tmp_path / "quick", log_steps=20)
+    training.run(quick)
+    assert calls == [1, 1, 8, 10]
+    calls.clear()
+    monkeypatch.setattr(training_loop, "_GRACE", 1e-9)
+    training.run(options_for(record_files, config_file, tmp_path / "slow", log_steps=20, profile_steps=["3", "5"]))
+    assert calls == [1] * 20
+    logs = [read_log(str(tmp_path / name), "train") for name in ("quick", "slow")]
+    losses = [[line["loss"] for line in lines] for lines in logs]
+    assert losses[0] == losses[1]
+    assert list((tmp_path / "slow" / "train").rglob("*.xplane.pb"))
+
+
+def test_bfloat16_trains(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    training.run(options_for(record_files, config_file, tmp_path / "run", dtype="bfloat16"))
+    losses = [line["loss"] for line in read_log(str(tmp_path / "run"), "train")]
+    assert sum(losses[-5:]) < sum(losses[:5])
+
+
+def test_float16_trains_with_a_scaled_loss(
+    record_files: list[str],
+    config_file: str,
+    tmp_path: pathlib.Path,
+):
+    folder = tmp_path / "run"
+    training.run(options_for(record_files, config_file, folder, dtype="float16"))
+    losses = [line["loss"] for line in read_log(str(folder), "train")]
+    assert sum(losses[-5:]) < sum(losses[:5])
+    names = [name for name, _ in tf.train.list_variables(str(folder))]
+    assert sum(name.startswith("loss_scale/") for name in names) == 2
