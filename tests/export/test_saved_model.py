@@ -64,6 +64,18 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return pathlib.Path(path)
 
 
+@pytest.fixture(scope="module")
+def loaded(exported: pathlib.Path) -> Any:
+    """The export as TensorFlow loads it."""
+    return tf.saved_model.load(str(exported))
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a classifier, which no test changes."""
+    return save_finetuned(tmp_path_factory.mktemp("models") / "classifier", CLASSIFICATION)
+
+
 def test_export_moves_and_loads_without_this_package(exported: pathlib.Path, tmp_path: pathlib.Path):
     moved = shutil.copytree(exported, tmp_path / "elsewhere")
     texts = {"text": TEXTS, "text_pair": TEXTS[::-1]}
@@ -107,8 +119,8 @@ def test_a_flipped_byte_of_an_export_is_found_when_it_is_loaded(
         SavedModel(str(version))
 
 
-def test_signatures_agree_with_each_other(exported: pathlib.Path):
-    signatures = tf.saved_model.load(str(exported)).signatures
+def test_signatures_agree_with_each_other(loaded: Any):
+    signatures = loaded.signatures
     texts = {"text": tf.constant(TEXTS), "text_pair": tf.constant(TEXTS[::-1])}
     features = signatures["tokenize"](**texts)
     assert {value.dtype for value in features.values()} == {tf.int32}
@@ -119,13 +131,12 @@ def test_signatures_agree_with_each_other(exported: pathlib.Path):
         np.testing.assert_array_equal(value, from_ids[name])
 
 
-def test_serving_reads_the_warm_up_file_and_answers_fit_its_messages(exported: pathlib.Path):
+def test_serving_reads_the_warm_up_file_and_answers_fit_its_messages(exported: pathlib.Path, loaded: Any):
     from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
     path = str(exported / "assets.extra" / "tf_serving_warmup_requests")
     logs = [prediction_log_pb2.PredictionLog.FromString(record.numpy()) for record in tf.data.TFRecordDataset(path)]
     assert len(logs) == len(EXAMPLES)
-    model = tf.saved_model.load(str(exported))
     for log, text in zip(logs, EXAMPLES, strict=True):
         request = log.predict_log.request
         assert request.model_spec.signature_name == "serving_default"
@@ -133,7 +144,7 @@ def test_serving_reads_the_warm_up_file_and_answers_fit_its_messages(exported: p
         assert set(inputs) == {"text", "text_pair"}
         assert {value.numpy().item() for value in inputs.values()} == {text.encode()}
         response = predict_pb2.PredictResponse()
-        for name, value in model.signatures["serving_default"](**inputs).items():
+        for name, value in loaded.signatures["serving_default"](**inputs).items():
             response.outputs[name].CopyFrom(tf.make_tensor_proto(value))
         again = predict_pb2.PredictResponse.FromString(response.SerializeToString())
         assert tf.make_ndarray(again.outputs["probabilities"]).shape == (1, 3)
@@ -146,11 +157,10 @@ def blocks_of_the_page(word: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def sst2(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def sst2(classifier: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The export of which docs/serving.md speaks: a classifier of one text."""
     folder = tmp_path_factory.mktemp("docs")
-    model_dir = save_finetuned(folder / "sst2", CLASSIFICATION)
-    saved_model.export(SavedModelOptions(model_dir=model_dir, export_dir=str(folder / "exports" / "sst2")))
+    saved_model.export(SavedModelOptions(model_dir=classifier, export_dir=str(folder / "exports" / "sst2")))
     return folder
 
 
@@ -197,22 +207,19 @@ def test_the_clients_in_python_in_the_docs_are_answered(
     np.testing.assert_allclose(answer["probabilities"], found["found"]["probabilities"][0], rtol=1e-5)
 
 
-def test_next_version_is_one_more_and_none_is_overwritten(tmp_path: pathlib.Path):
+def test_next_version_is_one_more_and_none_is_overwritten(classifier: str, tmp_path: pathlib.Path):
     assert saved_model.next_version(str(tmp_path / "none")) == 1
     for name in ("2", "11", "12.writing-5", "notes"):
         (tmp_path / name).mkdir()
     (tmp_path / "11" / "saved_model.pb").touch()
     assert saved_model.next_version(str(tmp_path)) == 12
-    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
     with pytest.raises(UserError, match="11 is there already"):
-        saved_model.export(SavedModelOptions(model_dir, str(tmp_path), version=11))
+        saved_model.export(SavedModelOptions(classifier, str(tmp_path), version=11))
     with pytest.raises(UserError, match="--version=0; expected 1 or more"):
-        saved_model.export(SavedModelOptions(model_dir, str(tmp_path), version=0))
+        saved_model.export(SavedModelOptions(classifier, str(tmp_path), version=0))
 
 
-def test_an_export_that_fails_leaves_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
-
+def test_an_export_that_fails_leaves_nothing(classifier: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     def fails(module: Any, folder: str, signatures: Any) -> None:
         (pathlib.Path(folder) / "saved_model.pb").touch()
         raise OSError(28, "No space left on device")
@@ -220,7 +227,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: pathlib.Path, monkeypatch
     monkeypatch.setattr(tf.saved_model, "save", fails)
     monkeypatch.setattr(TextModel, "signatures", lambda self: {})
     with pytest.raises(UserError, match="No space left on device"):
-        saved_model.export(SavedModelOptions(model_dir, str(tmp_path / "exports")))
+        saved_model.export(SavedModelOptions(classifier, str(tmp_path / "exports")))
     assert list((tmp_path / "exports").iterdir()) == []
 
 
@@ -260,8 +267,10 @@ def test_an_encoder_of_which_the_head_reads_a_part_is_refused(tmp_path: pathlib.
     ({"max_seq_length": 2}, "longest sequence is 2 tokens; expected 8 to 64"),
     ({"model_dir": "nowhere"}, "nowhere"),
 ])  # fmt: skip
-def test_what_cannot_be_exported_is_said(options: dict[str, Any], message: str, tmp_path: pathlib.Path):
-    given = SavedModelOptions(save_finetuned(tmp_path / "model", CLASSIFICATION), str(tmp_path / "exports"))
+def test_what_cannot_be_exported_is_said(
+    options: dict[str, Any], message: str, classifier: str, tmp_path: pathlib.Path
+):
+    given = SavedModelOptions(classifier, str(tmp_path / "exports"))
     with pytest.raises(UserError, match=message):
         saved_model.export(dataclasses.replace(given, **options))
     assert not (tmp_path / "exports").exists()
