@@ -73,10 +73,10 @@ test-clean: .venv/development .venv-clean/ready
 	OFFICIAL_BERT_CLEAN_PYTHON=$(CURDIR)/.venv-clean/bin/python $(BIN)/python -m pytest -m "slow or not slow" \
 		tests/export/test_round_trip.py
 
-# Pre-training on the TensorFlow of a TPU's host: the tests of what run_pretraining imports.
+# Pre-training on the TensorFlow of a TPU's host: the tests of what pretrain imports.
 TF_2_19_TESTS := tests/modeling/test_config.py tests/modeling/test_dropout.py tests/modeling/test_encoder.py \
 	tests/modeling/test_encoder_block.py tests/modeling/test_pretraining_model.py \
-	tests/modeling/test_rematerialization.py tests/data tests/learning tests/optimization tests/pretraining \
+	tests/modeling/test_rematerialization.py tests/data tests/learning/test_replica_step.py tests/optimization tests/pretraining \
 	tests/tpu_check tests/test_structure.py
 
 .venv-tf-2.19/ready: requirements-tf-2.19.txt | .venv-tf-2.19/bin/python
@@ -86,7 +86,7 @@ TF_2_19_TESTS := tests/modeling/test_config.py tests/modeling/test_dropout.py te
 test-tf-2.19: .venv-tf-2.19/ready
 	.venv-tf-2.19/bin/python -m pytest $(TF_2_19_TESTS)
 
-# Whether a run fits a TPU, without one; CHECK is flags of run_pretraining, as far as its step depends on them.
+# Whether a run fits a TPU, without one; CHECK is flags of pretrain, as far as its step depends on them.
 CHECK ?= --bert_config_file=configs/models/uncased_L-12_H-768_A-12.json --train_batch_size=512 --dtype=bfloat16
 
 .venv-tpu-check/ready: requirements-tpu-check.txt | .venv-tpu-check/bin/python
