@@ -10,6 +10,7 @@ from official_bert.checkpoints.checkpoint import MASKED_LM, NEXT_SENTENCE, PARTS
 from official_bert.checkpoints.formats.format import Framework
 from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
+from official_bert.modeling.model_parts import blocks_of
 from official_bert.modeling.pretraining_model import build_pretraining_model
 
 _BATCH, _LONGEST = 2, 32
@@ -51,7 +52,7 @@ def our_outputs(checkpoint: Checkpoint) -> dict[str, Array]:
             variable.assign(checkpoint.weights[variable.path])
     length = features["input_ids"].shape[1]
     everywhere = np.broadcast_to(np.arange(length, dtype=np.int32), (_BATCH, length))
-    blocks = list(layer_names.block_outputs(model).values())
+    blocks = [block.encoded for block in blocks_of(model)]
     inner = {"pooled_output": model.get_layer(layer_names.POOLER).output, "encoder_outputs": blocks}
     computed = keras.Model(model.input, {**model.output, **inner})({**features, "masked_lm_positions": everywhere})
     outputs = {f"hidden_{number}": np.asarray(layer) for number, layer in enumerate(computed["encoder_outputs"])}

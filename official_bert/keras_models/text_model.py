@@ -75,6 +75,12 @@ class TextModel(keras.Model):
         trainable: whether the weights are.
         frozen: names of layers that are not trained.
         quantization: "int8" for a model whose weights are of 8 bits; see Keras' quantize.
+        gradient_accumulation_steps: into how many micro-batches fit cuts a device's rows of a batch, which it takes one
+            after the other, for less memory.
+        rematerialize: whether fit computes encoder blocks again in the backward pass, for less memory.
+
+    Raises:
+        UserError: an argument has a value that cannot be.
     """
 
     default_name: ClassVar[str]
@@ -83,7 +89,6 @@ class TextModel(keras.Model):
 
     _predictor: Predictor | None = None
     _bert_optimizer: _BertOptimizer | None = None  # where a user's own optimizer is not compiled
-    _micro_batches, _rematerialize = 1, False
     train_function: Any
     test_function: Any
 
@@ -101,7 +106,11 @@ class TextModel(keras.Model):
         trainable: bool = True,
         frozen: Sequence[str] = (),
         quantization: str | None = None,
+        gradient_accumulation_steps: int = 1,
+        rematerialize: bool = False,
     ) -> None:
+        if gradient_accumulation_steps < 1:
+            raise UserError(f"gradient_accumulation_steps is {gradient_accumulation_steps}; expected 1 or more")
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
         max_seq_length = max_seq_length or min(self.default_max_seq_length, config.max_position_embeddings)
         if max_seq_length > config.max_position_embeddings:
@@ -118,6 +127,7 @@ class TextModel(keras.Model):
         self.vocab, self.do_lower_case = vocab, do_lower_case
         self.max_seq_length, self.seed = max_seq_length, seed
         self._policy_name = policy.name
+        self._micro_batches, self._rematerialize = gradient_accumulation_steps, rematerialize
         self._tokenizer = FastTokenizer.from_vocab(vocab, do_lower_case)
         self._preprocessor: Preprocessor | None = None
         if quantization:
@@ -251,6 +261,8 @@ class TextModel(keras.Model):
             "trainable": self.trainable,
             "frozen": frozen if self.trainable else [],
             "quantization": quantized.pop() if quantized else None,
+            "gradient_accumulation_steps": self._micro_batches,
+            "rematerialize": self._rematerialize,
             **self._own_config(),
         }
 
@@ -292,8 +304,6 @@ class TextModel(keras.Model):
         learning_rate: float = 5e-5,
         warmup_proportion: float = 0.1,
         layer_decay: float = 1.0,
-        gradient_accumulation_steps: int = 1,
-        rematerialize: bool = False,
         **settings: Any,
     ) -> None:
         """Says how to train; what is not said is as in the original's fine-tuning.
@@ -305,18 +315,12 @@ class TextModel(keras.Model):
             learning_rate: the highest rate of BERT's optimizer.
             warmup_proportion: the share of the steps in which its rate rises.
             layer_decay: its rate of each layer by that of the layer above.
-            gradient_accumulation_steps: into how many micro-batches a device's rows of a batch are cut, which it takes
-                one after the other, for less memory.
-            rematerialize: whether encoder blocks are computed again in the backward pass, for less memory.
             settings: loss_weights, weighted_metrics, steps_per_execution, ... as of keras.Model.compile; XLA compiles
                 the step with jit_compile=True alone.
 
         Raises:
             UserError: the settings do not go together.
         """
-        if gradient_accumulation_steps < 1:
-            raise UserError(f"gradient_accumulation_steps is {gradient_accumulation_steps}; expected 1 or more")
-        self._micro_batches, self._rematerialize = gradient_accumulation_steps, rematerialize
         if metrics is None:
             with self._scope():  # so that their sums are those of all workers
                 metrics = self.head.keras_metrics()
@@ -374,9 +378,6 @@ class TextModel(keras.Model):
         config = super().get_compile_config()
         if config and self._bert_optimizer:
             config["optimizer"]["config"]["name"] = _OF_FIT
-        if config:
-            config["gradient_accumulation_steps"] = self._micro_batches
-            config["rematerialize"] = self._rematerialize
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ class TrainingStep:
 
     Args:
         model: what learns.
-        optimizer: built for the model's weights. Where it is one of ours, gradients are summed over replicas, clipped
+        optimizer: for the model's weights. Where it is one of ours, gradients are summed over replicas, clipped
             once and applied; any other one of Keras does as it does.
         loss: what is differentiated.
         seed: of dropout.
@@ -48,6 +48,7 @@ class TrainingStep:
         self._call = without_unread_positions(model, rematerialize)
         self._is_ours = isinstance(optimizer, AllReduceClipMixin)
         if isinstance(optimizer, AllReduceClipMixin):
+            optimizer.build(model.trainable_variables)  # if it is not yet
             is_alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
             optimizer.clips_rows = is_alone and not is_compiled
             optimizer.uses_kernel = is_alone and not is_compiled

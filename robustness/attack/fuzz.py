@@ -277,12 +277,12 @@ def _read_choices(path: pathlib.Path) -> None:
 
 
 def _read_tags(path: pathlib.Path) -> None:
-    from official_bert.tasks import tagging
+    from official_bert.tasks import conll
     from official_bert.utils.bad_rows import SKIP, STOP, BadRows
 
     for policy in (STOP, SKIP):
         with contextlib.suppress(UserError):
-            tagging.read(str(path), BadRows(policy, silent=True))
+            conll.read(str(path), BadRows(policy, silent=True))
 
 
 def _read_glue(path: pathlib.Path) -> None:

@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 import pytest
-from official_bert.main import run_command
 
+import official_bert_cli
 from official_bert.checkpoints import (
     conversion,
     loading,
@@ -158,7 +158,7 @@ def test_the_command_says_what_it_read_and_proves_what_it_wrote(
     assert config.vocab_size == 80
     assert model.count_params() > 0
     with pytest.raises(SystemExit, match="1"):
-        run_command("convert", command[3:])
+        official_bert_cli.load("convert").run(command[4:])
     expected = f"error: {tmp_path}/out is there already; give the name of a new or empty folder\n"
     assert capsys.readouterr().err.endswith(expected)
 

@@ -5,8 +5,8 @@ import re
 import subprocess
 
 import pytest
-from official_bert.main import run_command
 
+import official_bert_cli
 from official_bert.utils.training_log import EVAL, read_log
 from tests.conftest import ROOT
 
@@ -17,7 +17,7 @@ def test_text_becomes_a_model_that_answers(tmp_path: pathlib.Path, capsys: pytes
     def run(command: str, *arguments: str) -> str:
         """Runs a command in this process, which has imported TensorFlow already; the slow test below starts them."""
         with pytest.raises(SystemExit) as ended:
-            run_command(command, arguments)
+            official_bert_cli.load(command).run(arguments)
         output = capsys.readouterr()
         assert ended.value.code == 0, output.err
         return output.out

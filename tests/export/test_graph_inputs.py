@@ -3,8 +3,7 @@ import tensorflow as tf
 
 from official_bert.export import graph_inputs
 from official_bert.learning.batches import padded_inputs
-from official_bert.tasks import sequences
-from official_bert.tasks.heads.texts import TextExample
+from official_bert.tasks.heads.texts import TextExample, featurize
 from official_bert.tokenization.exact import CLS, SEP
 from official_bert.tokenization.fast import FastTokenizer
 
@@ -15,7 +14,7 @@ def test_pairs_are_packed_as_fine_tuning_packs_them(vocab_file: str):
         ("the cat", "sat"), ("the cat", "\u200b"), ("a b c d e f g", ""), ("a b c d", "e f g h"), ("", "a"),
     ]  # fmt: skip
     examples = [TextExample(str(number), *pair) for number, pair in enumerate(texts)]
-    features = sequences.featurizer("classification", 2)(examples, tokenizer, 7)
+    features = featurize(examples, tokenizer, 7)
     expected = padded_inputs(features, np.arange(len(texts)), 7, multiple=7)
     ids = [[tokenizer.exact.convert_tokens_to_ids(tokenizer.exact.tokenize(each)) for each in pair] for pair in texts]
     spans = [graph_inputs.token_spans(tf.ragged.constant(each, tf.int32)) for each in zip(*ids, strict=True)]

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.export import portable
+from official_bert.export.all_text_models import text_model
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, PortableOptions
 from official_bert.export.saved_model import read_source
-from official_bert.export.text_models import TextModel
 from official_bert.modeling.task_models import (
     CLASSIFICATION,
     KINDS,
@@ -110,8 +110,8 @@ def test_converted_models_answer_nearly_as_before(
 def test_a_model_that_loses_too_much_is_not_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
     source = read_source(model_dir)
-    text_model = TextModel(source.model, source.tokenizer, source.kind, source.task_spec)
-    right = [label.decode() for label in text_model.answer(text=tf.constant(ROWS))["label"].numpy()]
+    functions = text_model(source.model, source.tokenizer, source.kind, source.task_spec)
+    right = [label.decode() for label in functions.answer(text=tf.constant(ROWS))["label"].numpy()]
     monkeypatch.setattr(portable, "convert", lambda source, name, quantized, path: pathlib.Path(path).touch())
 
     def runner(path: str) -> Any:

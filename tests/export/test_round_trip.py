@@ -30,7 +30,8 @@ from official_bert.modeling.task_models import (
     REGRESSION,
     TAGGING,
 )
-from official_bert.tasks import squad, squad_answers, tagging
+from official_bert.tasks.heads import candidates, tagging
+from official_bert.tasks.heads import questions as questions_module
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.exported_models import CHOICES, CONFIG, LABELS, model_of, pretraining_model, task_spec_of
 from tests.export.test_text_models import joined, outputs_of_rows
@@ -181,14 +182,14 @@ def test_question_answering(setting: Setting):
     given, found = setting.texts[QUESTION_ANSWERING], setting.answers[QUESTION_ANSWERING]
     told = task_spec_of(QUESTION_ANSWERING)
     both = zip(given["question"], given["context"], strict=True)
-    questions = [squad.Question(str(number), *each, None) for number, each in enumerate(both)]
-    cut = squad.cut_into_windows(questions, setting.tokenizer, squad.Limits(**QUESTIONS))
+    questions = [questions_module.Question(str(number), *each, None) for number, each in enumerate(both)]
+    cut = questions_module.cut_into_windows(questions, setting.tokenizer, questions_module.Limits(**QUESTIONS))
     assert len(cut) > 2 * len(questions)
     model = model_of(QUESTION_ANSWERING, setting.config)
     logits = outputs_of_rows(model, [(window.input_ids, window.segment_ids) for window in cut])
     starts, ends = (logits[name].numpy() for name in ("start_logits", "end_logits"))
     limits = {name: told[name] for name in ("n_best_size", "max_answer_length")}
-    predictions = squad_answers.predict(questions, cut, starts, ends, version_2=False, **limits)
+    predictions = candidates.predict(questions, cut, starts, ends, version_2=False, **limits)
     answers = [prediction.answer(False, 0.0) for prediction in predictions]
     assert found["answer"] == [answer.text for answer in answers]
     assert found["start"] == [answer.start for answer in answers]

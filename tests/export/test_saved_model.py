@@ -18,6 +18,7 @@ import tensorflow as tf
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.export import saved_model
+from official_bert.export.all_text_models import text_model
 from official_bert.export.options import SavedModelOptions
 from official_bert.export.saved_model import read_source
 from official_bert.export.text_models import TextModel
@@ -84,8 +85,8 @@ def test_export_moves_and_loads_without_this_package(exported: pathlib.Path, tmp
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     model, _, tokenizer, task_spec = finetuned.load(str(exported.parent.parent.parent / "model"))
-    text_model = TextModel(model, tokenizer, CLASSIFICATION, task_spec)
-    expected = text_model.answer(**{name: tf.constant(values) for name, values in texts.items()})
+    functions = text_model(model, tokenizer, CLASSIFICATION, task_spec)
+    expected = functions.answer(**{name: tf.constant(values) for name, values in texts.items()})
     np.testing.assert_allclose(found["probabilities"], expected["probabilities"], rtol=1e-5, atol=1e-6)
 
 
@@ -279,12 +280,12 @@ def test_what_cannot_be_exported_is_said(
 def assert_answers_the_same_when_it_is_loaded(model_dir: str, trained: keras.Model, kind: str) -> None:
     """Exports the model of a folder, and compares the export's answers with those of the model that was saved there."""
     model = tf.saved_model.load(saved_model.export(SavedModelOptions(model_dir, f"{model_dir}/exports")))
-    text_model = TextModel(trained, FullTokenizer(os.path.join(model_dir, "vocab.txt")), kind, task_spec_of(kind))
+    functions = text_model(trained, FullTokenizer(os.path.join(model_dir, "vocab.txt")), kind, task_spec_of(kind))
     given = {
         name: tf.constant(TEXTS) if spec.shape.rank == 1 else tf.constant([[text] * spec.shape[1] for text in TEXTS])
-        for name, spec in text_model.inputs.items()
+        for name, spec in functions.inputs.items()
     }
-    expected = text_model.answer(**given)
+    expected = functions.answer(**given)
     for name, value in model.signatures["serving_default"](**given).items():
         if value.dtype.is_floating:
             np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.export import text_models
+from official_bert.export import long_text_models
+from official_bert.export.all_text_models import text_model
 from official_bert.export.graph_inputs import token_spans, truncated
-from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K, TextModel
+from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.modeling.task_models import (
     CLASSIFICATION,
@@ -20,7 +21,8 @@ from official_bert.modeling.task_models import (
     REGRESSION,
     TAGGING,
 )
-from official_bert.tasks import squad, squad_answers, tagging
+from official_bert.tasks.heads import candidates, tagging
+from official_bert.tasks.heads import questions as questions_module
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, model_of, pretraining_model, task_spec_of
 
@@ -71,9 +73,9 @@ def numpy_of(results: dict[str, Any]) -> dict[str, Any]:
 def test_classes_are_those_of_the_model(pair: bool, tokenizer: FullTokenizer):
     model = model_of(CLASSIFICATION)
     given = {"text": TEXTS, "text_pair": TEXTS[::-1]} if pair else {"text": TEXTS}
-    text_model = TextModel(model, tokenizer, CLASSIFICATION, task_spec_of(CLASSIFICATION, pair=pair))
-    assert list(text_model.inputs) == list(given)
-    found = numpy_of(text_model.answer(**{name: tf.constant(texts) for name, texts in given.items()}))
+    functions = text_model(model, tokenizer, CLASSIFICATION, task_spec_of(CLASSIFICATION, pair=pair))
+    assert list(functions.inputs) == list(given)
+    found = numpy_of(functions.answer(**{name: tf.constant(texts) for name, texts in given.items()}))
     for row, text in enumerate(TEXTS):
         second = TEXTS[-1 - row] if pair and tokenizer.tokenize(TEXTS[-1 - row]) else None  # without tokens it is none
         logits = outputs_of(model, *joined(tokenizer, text, second, 20))[0]
@@ -88,7 +90,7 @@ def test_classes_are_those_of_the_model(pair: bool, tokenizer: FullTokenizer):
 @pytest.mark.parametrize("kind", [MULTI_LABEL, REGRESSION])
 def test_labels_by_themselves_and_values_are_those_of_the_model(kind: str, tokenizer: FullTokenizer):
     model = model_of(kind)
-    found = numpy_of(TextModel(model, tokenizer, kind, task_spec_of(kind)).answer(text=tf.constant(TEXTS)))
+    found = numpy_of(text_model(model, tokenizer, kind, task_spec_of(kind)).answer(text=tf.constant(TEXTS)))
     for row, text in enumerate(TEXTS):
         outputs = outputs_of(model, *joined(tokenizer, text, None, 20)).numpy()[0]
         if kind == REGRESSION:
@@ -99,9 +101,9 @@ def test_labels_by_themselves_and_values_are_those_of_the_model(kind: str, token
 
 def test_choices_are_those_of_the_model(tokenizer: FullTokenizer):
     model = model_of(MULTIPLE_CHOICE)
-    text_model = TextModel(model, tokenizer, MULTIPLE_CHOICE, task_spec_of(MULTIPLE_CHOICE))
+    functions = text_model(model, tokenizer, MULTIPLE_CHOICE, task_spec_of(MULTIPLE_CHOICE))
     endings = [[TEXTS[(row + place) % len(TEXTS)] for place in range(CHOICES)] for row in range(len(TEXTS))]
-    found = numpy_of(text_model.answer(prompt=tf.constant(TEXTS), endings=tf.constant(endings)))
+    found = numpy_of(functions.answer(prompt=tf.constant(TEXTS), endings=tf.constant(endings)))
     for row, text in enumerate(TEXTS):
         rows = [joined(tokenizer, text, ending, 20) for ending in endings[row]]
         length = max(len(ids) for ids, _ in rows)
@@ -119,7 +121,7 @@ def test_masks_are_filled_as_in_python(tokenizer: FullTokenizer):
     whole = pretraining_model()
     model = keras.Model(whole.input, whole.output["masked_lm_logits"])
     texts = ["the [MASK] sat on the [MASK].", "no mask", "[MASK]", "[mask] [SEP] a [MASK] b" * 2]
-    found = numpy_of(TextModel(model, tokenizer, FILL_MASK, {"max_seq_length": 64}).answer(text=tf.constant(texts)))
+    found = numpy_of(text_model(model, tokenizer, FILL_MASK, {"max_seq_length": 64}).answer(text=tf.constant(texts)))
     assert found["tokens"].shape == found["probabilities"].shape == (4, 2, TOP_K)
     for row, text in enumerate(texts):
         expected = fill_mask(whole, tokenizer, CONFIG, text, TOP_K) if "[MASK]" in text else []
@@ -137,7 +139,7 @@ def test_masks_are_filled_as_in_python(tokenizer: FullTokenizer):
 def test_texts_without_any_mask_have_no_fillings(tokenizer: FullTokenizer):
     whole = pretraining_model()
     model = keras.Model(whole.input, whole.output["masked_lm_logits"])
-    found = TextModel(model, tokenizer, FILL_MASK, {"max_seq_length": 64}).answer(text=tf.constant(["the cat", ""]))
+    found = text_model(model, tokenizer, FILL_MASK, {"max_seq_length": 64}).answer(text=tf.constant(["the cat", ""]))
     assert found["tokens"].shape == (2, 0, TOP_K)
 
 
@@ -148,21 +150,22 @@ CONTEXTS = [TEXTS[0], TEXTS[3], TEXTS[2] * 4, "the the the cat. the cat. the the
 def test_answers_to_questions_are_those_of_python(
     version_2: bool, tokenizer: FullTokenizer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(text_models, "_WINDOWS_AT_ONCE", 16)
+    monkeypatch.setattr(long_text_models, "_WINDOWS_AT_ONCE", 16)
     model = model_of(QUESTION_ANSWERING)
-    limits = squad.Limits(max_seq_length=20, doc_stride=5, max_query_length=6)
+    limits = questions_module.Limits(max_seq_length=20, doc_stride=5, max_query_length=6)
     asked = ["who sat?", "where did the dog and the cat run in the sun?", "", "who", "what", "why?"]
     questions = [
-        squad.Question(str(number), *each, None) for number, each in enumerate(zip(asked, CONTEXTS, strict=True))
+        questions_module.Question(str(number), *each, None)
+        for number, each in enumerate(zip(asked, CONTEXTS, strict=True))
     ]
-    cut = squad.cut_into_windows(questions, tokenizer, limits)
+    cut = questions_module.cut_into_windows(questions, tokenizer, limits)
     logits = outputs_of_rows(model, [(window.input_ids, window.segment_ids) for window in cut])
     starts, ends = (logits[name].numpy() for name in ("start_logits", "end_logits"))
-    predictions = squad_answers.predict(questions, cut, starts, ends, version_2, n_best_size=6, max_answer_length=4)
+    predictions = candidates.predict(questions, cut, starts, ends, version_2, n_best_size=6, max_answer_length=4)
     threshold = float(np.median([prediction.null_score_difference for prediction in predictions]))
     task_spec = task_spec_of(QUESTION_ANSWERING, version_2=version_2, null_score_diff_threshold=threshold + 1e-3)
-    text_model = TextModel(model, tokenizer, QUESTION_ANSWERING, task_spec)
-    found = numpy_of(text_model.answer(question=tf.constant(asked), context=tf.constant(CONTEXTS)))
+    functions = text_model(model, tokenizer, QUESTION_ANSWERING, task_spec)
+    found = numpy_of(functions.answer(question=tf.constant(asked), context=tf.constant(CONTEXTS)))
     answers = [prediction.answer(version_2, threshold + 1e-3) for prediction in predictions]
     assert len({answer.text for answer in answers}) > 2
     for row, answer in enumerate(answers):
@@ -172,9 +175,7 @@ def test_answers_to_questions_are_those_of_python(
         assert found["null_score_difference"][row] == pytest.approx(
             predictions[row].null_score_difference, rel=1e-4, abs=1e-5
         )
-    assert len(text_model.tokenize(question=tf.constant(asked), context=tf.constant(CONTEXTS))["text_index"]) == len(
-        cut
-    )
+    assert len(functions.tokenize(question=tf.constant(asked), context=tf.constant(CONTEXTS))["text_index"]) == len(cut)
 
 
 @pytest.mark.parametrize("length", [20, 8, 64])
@@ -185,8 +186,8 @@ def test_tags_are_those_of_python_for_texts_of_any_length(length: int, tokenizer
     cut = tagging.cut_into_windows(sentences, tokenizer, length)
     logits = outputs_of_rows(model, [(window.input_ids, [0] * len(window.input_ids)) for window in cut]).numpy()
     tags, probabilities = tagging.tags_from_logits([*map(len, sentences)], cut, logits, LABELS)
-    text_model = TextModel(model, tokenizer, TAGGING, task_spec_of(TAGGING, max_seq_length=length))
-    found = numpy_of(text_model.answer(text=tf.constant(texts)))
+    functions = text_model(model, tokenizer, TAGGING, task_spec_of(TAGGING, max_seq_length=length))
+    found = numpy_of(functions.answer(text=tf.constant(texts)))
     assert len({tag for row in tags for tag in row}) > 1  # or the test could not fail
     for row, text in enumerate(texts):
         count = len(sentences[row])
@@ -204,7 +205,7 @@ def test_encoder_gives_its_outputs_and_the_mask(tokenizer: FullTokenizer):
     from official_bert.modeling.pretraining_model import encoder_of
 
     encoder = encoder_of(pretraining_model())
-    found = numpy_of(TextModel(encoder, tokenizer, ENCODER, {"max_seq_length": 20}).answer(text=tf.constant(TEXTS)))
+    found = numpy_of(text_model(encoder, tokenizer, ENCODER, {"max_seq_length": 20}).answer(text=tf.constant(TEXTS)))
     for row, text in enumerate(TEXTS):
         ids, segments = joined(tokenizer, text, None, 20)
         expected = outputs_of(encoder, ids, segments)
@@ -226,10 +227,10 @@ def test_pairs_are_cut_as_one_token_at_a_time_would():
 
 
 def test_batches_are_padded_to_their_longest_text_only(tokenizer: FullTokenizer):
-    text_model = TextModel(model_of(CLASSIFICATION), tokenizer, CLASSIFICATION, task_spec_of(CLASSIFICATION))
+    functions = text_model(model_of(CLASSIFICATION), tokenizer, CLASSIFICATION, task_spec_of(CLASSIFICATION))
     for texts, length in ((["the cat", "a"], 4), ([""], 2), ([TEXTS[3]], 20)):
-        features = text_model.tokenize(text=tf.constant(texts))
+        features = functions.tokenize(text=tf.constant(texts))
         assert {name: value.shape for name, value in features.items()} == dict.fromkeys(
             ("input_ids", "input_mask", "segment_ids"), (len(texts), length)
         )
-    assert math.prod(text_model.tokenize(text=tf.zeros([0], tf.string))["input_ids"].shape) == 0
+    assert math.prod(functions.tokenize(text=tf.zeros([0], tf.string))["input_ids"].shape) == 0

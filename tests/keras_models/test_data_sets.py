@@ -7,9 +7,9 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.errors import UserError
-from official_bert.keras_models.text_data import EpochCounter
+from official_bert.keras_models.fit_data import EpochCounter
 from official_bert.modeling.config import BertConfig
-from official_bert.tasks.task import NO_LABEL
+from official_bert.tasks.features import NO_LABEL
 from tests.conftest import WORDS
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 2
@@ -29,7 +29,8 @@ def classifier() -> official_bert.TextClassifier:
 
 def test_the_preprocessor_may_be_used_first_within_map():
     model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["bad", "good"])
-    expected = [row.tolist() for row in model._featurize(model._examples(TEXTS, None)).input_ids[None]]
+    features = model.head.featurize(model.head.examples(TEXTS, None), model._tokenizer, model.max_seq_length)
+    expected = [features.input_ids.tolist()]
     ids = next(iter(slices(TEXTS).batch(8).map(lambda texts: model.preprocessor(texts))))
     for values in (ids, model.preprocessor(tf.constant(TEXTS))):
         assert [tf.boolean_mask(values["input_ids"], values["input_mask"] > 0).numpy().tolist()] == expected
@@ -50,9 +51,12 @@ def test_a_data_set_of_ids_trains_as_well(classifier):
 
 def test_weights_by_class_name_count_in_a_data_set_of_text(classifier):
     data = slices((TEXTS, LABELS, [2.0] * 8))
-    (batch,) = classifier._dataset_of_features(data, 8, None, {"good": 3.0, 0: 0.5})
+    fit_data, weights = classifier._fit_data(), {"good": 3.0, 0: 0.5}
+    (batch,) = fit_data.of_data_set(data, 8, EpochCounter(), weights)
     assert batch[2].numpy().tolist() == [6.0, 1.0] * 4
-    (batch,) = classifier._dataset_of_features(data.map(lambda x, y, _: (x, y)), 8, None, {"good": 3.0, 0: 0.5})
+    (batch,) = classifier._fit_data().of_data_set(
+        data.map(lambda x, y, _: (x, y)), 8, EpochCounter(), {"good": 3.0, 0: 0.5}
+    )
     assert batch[2].numpy().tolist() == [3.0, 0.5] * 4
     with pytest.raises(UserError, match=r"class_weight\[0\] is 'fair'"):
         classifier.fit(data, class_weight={"fair": 1.0}, verbose=0)
@@ -107,7 +111,8 @@ MODELS = {
 def test_a_data_set_of_text_is_the_lists_of_its_examples(name):
     class_name, settings, (x, y), data = MODELS[name]
     model = getattr(official_bert, class_name)(CONFIG, VOCAB, **settings)
-    expected = model._labelled(model._weighed(x, y, None, None).items)
+    expected = model.head.featurize(model.head.examples(x, y), model._tokenizer, model.max_seq_length)
+    model.compile()
     batches = list(model._evaluation_data(data, 32))
     ids = [
         row[row > 0]
@@ -125,7 +130,8 @@ def test_a_data_set_of_text_is_the_lists_of_its_examples(name):
 def test_a_masked_lm_takes_data_sets_of_text():
     model = official_bert.MaskedLM(CONFIG, VOCAB)
     data = slices(TEXTS).batch(4)
-    batches = list(model._dataset_of_features(data, 32, EpochCounter(), None))
+    model.compile()
+    batches = list(model._fit_data().of_data_set(data, 32, EpochCounter()))
     assert [len(ids["input_ids"]) for ids, _ in batches] == [4, 4]
     # The data set has each text twice, in its two batches; each time other tokens are hidden.
     assert not np.array_equal(batches[0][0]["input_ids"], batches[1][0]["input_ids"])

@@ -11,14 +11,12 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.errors import UserError
-from official_bert.finetuning import batches
+from official_bert.learning import batches
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import Dropout
 from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
-from official_bert.tasks import sequences
-from official_bert.tasks.heads.texts import TextExample
 from tests.conftest import ROOT, WORDS
 from tests.processes import run_marked_tests
 
@@ -42,11 +40,7 @@ def classifier(config: BertConfig, vocab_file: str) -> official_bert.TextClassif
 
 
 def features_of(model: official_bert.TextClassifier, texts: list[str], labels: list[str]):
-    examples = [
-        TextExample(str(number), text, None, model.labels.index(label))
-        for number, (text, label) in enumerate(zip(texts, labels, strict=True))
-    ]
-    return sequences.featurize(examples, model._tokenizer, model.max_seq_length, kind="classification", num_labels=2)
+    return model.head.featurize(model.head.examples(texts, labels), model._tokenizer, model.max_seq_length)
 
 
 def test_fit_on_strings_is_fit_on_the_same_batches_made_by_hand(classifier, config, vocab_file):
