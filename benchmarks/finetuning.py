@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.finetuning import batches
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.learning import batches
 from official_bert.learning.initial_model import InitialModel, read_initial_model
+from official_bert.tasks.features import Features
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
-from official_bert.tasks.task import Features
 from official_bert.utils.bad_rows import BadRows
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
@@ -48,13 +48,13 @@ def main(options: Options) -> None:
     train = task.read("train", BadRows())
     tokenizer = start.tokenizer()
     began = time.perf_counter()
-    features = task.featurize(train, tokenizer, _LENGTH)
+    features = task.head.featurize(train, tokenizer, _LENGTH)
     print(f"features: {len(train) / (time.perf_counter() - began):,.0f} examples/s")
     _compare_speed(options, task, start, features)
     if not options.epochs:
         return
     dev = task.read("dev", BadRows())
-    some, held_out = (task.featurize(each, tokenizer, _LENGTH) for each in (train[: options.rows], dev))
+    some, held_out = (task.head.featurize(each, tokenizer, _LENGTH) for each in (train[: options.rows], dev))
     for name in (_PADDED, _LIKE):
         found = [_accuracy(options, task, name, start, some, held_out, dev, seed) for seed in range(options.seeds)]
         shown = ", ".join(f"{100 * each:.1f}" for each in found)
@@ -62,7 +62,7 @@ def main(options: Options) -> None:
 
 
 def _compare_speed(options: Options, task: GlueTask, start: InitialModel, features: Features) -> None:
-    trainer = Trainer(task, start, _config(5e-5, num_steps=10_000, steps_per_epoch=10_000, seed=1))
+    trainer = Trainer(task.head, start, _config(5e-5, num_steps=10_000, steps_per_epoch=10_000, seed=1))
     plan = batches.training_batch_indices(batches.row_lengths(features), _BATCH, seed=1, epoch=0)
     multiples = {_PADDED: _LENGTH, _LIKE: batches.MULTIPLE}
     rates: dict[str, list[float]] = {name: [] for name in multiples}
@@ -107,7 +107,7 @@ def _accuracy(
     per_epoch = -(-len(features) // _BATCH)
     steps = options.epochs * per_epoch
     trainer = Trainer(
-        task, start, _config(options.learning_rate, num_steps=steps, steps_per_epoch=per_epoch, seed=seed)
+        task.head, start, _config(options.learning_rate, num_steps=steps, steps_per_epoch=per_epoch, seed=seed)
     )
     for epoch in range(options.epochs):
         # Rows that are all as long share batches as chance has it.
@@ -116,7 +116,7 @@ def _accuracy(
         multiple = batches.MULTIPLE if name == _LIKE else _LENGTH
         padded = [batches.padded_batch(features, each, _LENGTH, multiple=multiple) for each in plan]
         trainer.take_steps(padded, 0, lambda done, loss: False)
-    predictions = task.decode(trainer.predict(held_out, 64), held_out, dev)
+    predictions = task.head.decode(trainer.predict(held_out, 64), held_out, dev)
     return task.metrics(predictions, dev)["accuracy"]
 
 

@@ -43,7 +43,7 @@ _OPTIMIZERS, _TRAINING = (
     "tests/pretraining/test_exact_numbers.py tests/pretraining/test_losses.py tests/pretraining/test_train_step.py",
 )
 _FORMATS, _EXACT = "tests/checkpoints/formats", "tests/tokenization/test_exact.py"
-_SQUAD, _GRAPH = "tests/tasks/test_squad_answers.py", "tests/export/test_graph_tokenization.py"
+_SQUAD, _GRAPH = "tests/tasks/heads/test_candidates.py", "tests/export/test_graph_tokenization.py"
 _SERVING, _JSON = "tests/serving/test_application.py", "tests/serving/test_json_requests.py"
 _BEAM, _WORKERS = "tests/inference/test_on_beam.py", "tests/optimization/test_distribution.py"
 
@@ -123,14 +123,14 @@ MUTATIONS = [
     M("official_bert/export/graph_tokenization.py", "kept = _positions(flags & SPACE == 0)", "kept = _positions(flags >= 0)", _GRAPH),
     M("official_bert/export/graph_inputs.py", "(room + 1) // 2", "room // 2", "tests/export"),
     # Answers.
-    M("official_bert/tasks/squad_answers.py", "(lengths >= 1) & (lengths <= max_answer_length)", "(lengths >= 1) & (lengths < max_answer_length)", _SQUAD),
-    M("official_bert/tasks/squad_answers.py", "allowed = np.flatnonzero(window.has_most_context)", "allowed = np.flatnonzero(window.has_most_context + 1)", _SQUAD),
-    M("official_bert/tasks/squad_answers.py", "_score(nothing) - _score(best))", "_score(best) - _score(nothing))", _SQUAD),
-    M("official_bert/tasks/windows.py", "0.01", "0.1", "tests/tasks"),
-    M("official_bert/tasks/task.py", '"start_logits": 0.5, "end_logits": 0.5', '"start_logits": 1.0, "end_logits": 1.0', "tests/finetuning tests/tasks"),
+    M("official_bert/tasks/heads/candidates.py", "(lengths >= 1) & (lengths <= max_answer_length)", "(lengths >= 1) & (lengths < max_answer_length)", _SQUAD),
+    M("official_bert/tasks/heads/candidates.py", "allowed = np.flatnonzero(window.has_most_context)", "allowed = np.flatnonzero(window.has_most_context + 1)", _SQUAD),
+    M("official_bert/tasks/heads/candidates.py", "_score(nothing) - _score(best))", "_score(best) - _score(nothing))", _SQUAD),
+    M("official_bert/tasks/heads/windows.py", "0.01", "0.1", "tests/tasks"),
+    M("official_bert/tasks/heads/question_answering.py", "dict.fromkeys(_OUTPUTS, 0.5)", "dict.fromkeys(_OUTPUTS, 1.0)", "tests/tasks"),
     # Fine-tuning.
     M("official_bert/optimization/finetuning_optimizer.py", "decay ** (num_layers - block)", "decay ** (num_layers - 1 - block)", "tests/optimization/test_finetuning_optimizer.py"),
-    M("official_bert/finetuning/batches.py", "np.random.default_rng([seed, epoch])", "np.random.default_rng([seed])", "tests/finetuning"),
+    M("official_bert/learning/batches.py", "np.random.default_rng([seed, epoch])", "np.random.default_rng([seed])", "tests/learning"),
     M("official_bert/optimization/finetuning_optimizer.py", "int(num_steps * warmup_proportion)", "int(num_steps * warmup_proportion) + 1", "tests/finetuning"),
     # Serving.
     M("official_bert/serving/batching.py", "len(self._waiting) + count > self._limits.queue", "len(self._waiting) > self._limits.queue", _SERVING),

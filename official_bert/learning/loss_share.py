@@ -42,9 +42,10 @@ class LossShare:
 
     def count(self, inputs: Mapping[str, Any], targets: Any) -> tf.Tensor:
         """Returns how much a replica's rows are of what the loss is a mean over: their number, or that of tags."""
+        is_row = are_rows(inputs)
         if isinstance(self._loss, TaggingLoss):
-            return tf.reduce_sum(tf.cast(tf.not_equal(targets, NO_LABEL), tf.float32))
-        return tf.reduce_sum(are_rows(inputs))
+            return tf.reduce_sum(is_row[:, None] * tf.cast(tf.not_equal(targets, NO_LABEL), tf.float32))
+        return tf.reduce_sum(is_row)
 
     def share(self, inputs: Mapping[str, Any], targets: Any, outputs: Any, weights: Any, count: tf.Tensor) -> tf.Tensor:
         """Returns the share, a scalar.
@@ -56,11 +57,11 @@ class LossShare:
             weights: how much rows weigh, float32 [B], of tags also [B, 1], or tokens, [B, S]; by output, or None for 1.
             count: `count` of the whole batch, over all replicas.
         """
-        count = tf.maximum(count, 1.0)
+        count, is_row = tf.maximum(count, 1.0), are_rows(inputs)
         if isinstance(self._loss, TaggingLoss):
             losses, _ = self._loss.token_losses(targets, outputs)  # [B, S]
+            losses *= is_row[:, None]
             return tf.reduce_sum(losses if weights is None else losses * by_token(weights)) / count
-        is_row = are_rows(inputs)
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         share_of_row = is_row * tf.cast(tf.size(is_row) * replicas, tf.float32) / count
         return self._mean_loss(targets, outputs, times_weights(share_of_row, weights, targets))
@@ -68,8 +69,8 @@ class LossShare:
 
 def are_rows(inputs: Mapping[str, Any]) -> tf.Tensor:
     """Returns 1 for each row that has a token and 0 for padding, float32 [B]."""
-    mask = inputs["input_mask"]
-    return tf.cast(tf.reduce_any(mask > 0, axis=range(1, mask.shape.rank)), tf.float32)
+    mask = inputs["input_mask"]  # [B, S] or [B, N, S]
+    return tf.cast(tf.reduce_any(mask > 0, axis=range(1, len(mask.shape))), tf.float32)
 
 
 def times_weights(values: Any, weights: Any, targets: Any) -> Any:

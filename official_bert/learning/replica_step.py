@@ -21,12 +21,13 @@ def all_reduce_sum(value: Any) -> Any:
 def cut(batch: Any, count: int) -> Any:
     """Returns a batch as `count` micro-batches: each of its tensors, [M * B, ...], as [M, B, ...].
 
-    The number of rows must be known when this is traced, and all other axes but one.
+    M * B is a multiple of `count`.
     """
 
     def cut_tensor(value: Any) -> Any:
-        rows, *rest = value.shape
-        return tf.reshape(value, (count, rows // count, *(-1 if size is None else size for size in rest)))
+        # Numbers where the graph knows them, as a TPU wants it.
+        rows, *rest = (tf.shape(value)[axis] if size is None else size for axis, size in enumerate(value.shape))
+        return tf.reshape(value, (count, rows // count, *rest))
 
     return tf.nest.map_structure(cut_tensor, batch)
 

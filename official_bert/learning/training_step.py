@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from official_bert.learning.loss_share import LossShare
 from official_bert.learning.replica_step import accumulated_gradients, all_reduce_sum, cut, replica_update
+from official_bert.learning.replicas import number_of_rows
 from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.modeling.last_block import without_unread_positions
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
@@ -113,7 +114,7 @@ def _filled_up(batch: Any, multiple: int) -> Any:
     """The batch with rows of zeros, which are padding, after it, up to a multiple of rows."""
 
     def filled(values: tf.Tensor) -> tf.Tensor:
-        missing = -tf.shape(values)[0] % multiple
+        missing = -number_of_rows(values) % multiple
         return tf.pad(values, [[0, missing], *([[0, 0]] * (values.shape.rank - 1))])
 
     return tf.nest.map_structure(filled, batch)

@@ -1,0 +1,154 @@
+"""The step of fine-tuning: in micro-batches, with blocks computed again, with a scaled loss, by anybody's optimizer."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import official_bert
+from official_bert.learning import batches
+from official_bert.learning.loss_share import LossShare
+from official_bert.learning.training_step import TrainingStep
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.encoder import build_encoder
+from official_bert.optimization.finetuning_optimizer import bert_optimizer
+from official_bert.tasks.features import NO_LABEL, Features, from_rows
+from official_bert.tasks.heads.all_heads import HEADS
+from tests.conftest import WORDS
+
+ROWS, LENGTH = 7, 12
+
+
+def features_of(kind: str) -> Features:
+    rng = np.random.default_rng(0)
+    head = HEADS[kind](labels=tuple("abcd"))
+    choices = head.num_choices or 1
+    ids = [rng.integers(5, len(WORDS), rng.integers(3, LENGTH)) for _ in range(ROWS * choices)]
+    lengths = np.array(list(map(len, ids)))
+    targets = {"labels": rng.integers(0, 4, ROWS).astype(np.int32)}
+    if kind == "multi_label":
+        targets = {"labels": rng.integers(0, 2, (ROWS, 4)).astype(np.float32)}
+    elif kind == "regression":
+        targets = {"labels": rng.normal(size=ROWS).astype(np.float32)}
+    elif kind == "tagging":
+        targets = {"labels": rng.integers(NO_LABEL, 4, lengths.sum()).astype(np.int32)}
+    elif kind == "question_answering":
+        targets = {name: (rng.random(ROWS) * lengths).astype(np.int32) for name in ("start_logits", "end_logits")}
+    return from_rows(ids, [np.zeros(len(each)) for each in ids], targets, {}, choices)
+
+
+def stepped(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=None, steps: int = 3, **settings):
+    """The losses and the weights after some steps on one batch of seven rows."""
+    config = BertConfig(
+        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=32, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+        initializer_range=0.2,
+    )  # fmt: skip
+    head = HEADS[kind](labels=tuple("abcd"))
+    model = head.build_model(build_encoder(config, seed=1, dtype=dtype), seed=1)
+    for layer in model._flatten_layers():
+        if layer.name == "head_dropout":
+            layer.rate = dropout
+    if optimizer is None:
+        optimizer, _ = bert_optimizer(
+            model, 2, num_steps=10, learning_rate=1e-4, warmup_proportion=0.0, layer_decay=1.0,
+            scales_loss=dtype == "mixed_float16",
+        )  # fmt: skip
+    share = LossShare(head.loss(), loss_weights=head.loss_weights())
+    step = TrainingStep(model, optimizer, share, seed=3, **settings)
+    inputs, targets = tf.nest.map_structure(
+        tf.constant, batches.padded_batch(features_of(kind), np.arange(ROWS), LENGTH)
+    )
+    run = tf.function(lambda: tf.distribute.get_strategy().run(step, args=(inputs, targets))[0], autograph=False)
+    losses = [float(run()) for _ in range(steps)]
+    return losses, model.get_weights(), optimizer
+
+
+def assert_same(one, other, tolerance: float = 2e-6):
+    np.testing.assert_allclose(one[0], other[0], rtol=1e-5)
+    for left, right in zip(one[1], other[1], strict=True):
+        np.testing.assert_allclose(left, right, atol=tolerance)
+
+
+FAST = ("classification", "tagging")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in HEADS]
+)
+def test_micro_batches_and_blocks_computed_again_take_the_same_steps(kind: str):
+    """Seven rows in two parts of four, the last one padding."""
+    assert_same(stepped(kind), stepped(kind, micro_batches=2, rematerialize=True))
+
+
+def test_blocks_computed_again_have_the_same_dropout():
+    plain = stepped("classification", dropout=0.3)
+    assert_same(plain, stepped("classification", dropout=0.3, rematerialize=True))
+    # Micro-batches have masks of their own.
+    assert not np.allclose(plain[0], stepped("classification", dropout=0.3, micro_batches=2)[0], rtol=1e-3)
+
+
+def test_float16_learns_by_a_scaled_loss():
+    losses, weights, optimizer = stepped("classification", dtype="mixed_float16")
+    np.testing.assert_allclose(losses, stepped("classification")[0], rtol=2e-2)
+    assert len(optimizer.variables) == 1 + 2 * len(weights) + 2  # the number of steps, the moments, the loss scale
+
+
+def test_a_step_that_overflows_leaves_the_weights_and_halves_the_factor():
+    head = HEADS["regression"]()
+    config = BertConfig(
+        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=32,
+    )  # fmt: skip
+    model = head.build_model(build_encoder(config, seed=1, dtype="mixed_float16"), seed=1)
+    optimizer, _ = bert_optimizer(
+        model, 1, num_steps=10, learning_rate=1e-3, warmup_proportion=0.0, layer_decay=1.0, scales_loss=True
+    )
+    step = TrainingStep(model, optimizer, LossShare(head.loss()), seed=0)
+    padded = batches.padded_batch(features_of("regression"), np.arange(ROWS), LENGTH)
+    inputs, targets = tf.nest.map_structure(tf.constant, padded)
+    before = model.get_weights()
+    optimizer.loss_scale._factor.assign(2.0**20)
+    run = tf.function(lambda y: tf.distribute.get_strategy().run(step, args=(inputs, y)), autograph=False)
+    run(1e4 * targets)
+    assert float(optimizer.loss_scale.factor) == 2.0**19
+    assert int(optimizer.iterations) == 1
+    for one, other in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    optimizer.loss_scale._factor.assign(1.0)
+    run(targets)
+    assert any(not np.array_equal(one, other) for one, other in zip(before, model.get_weights(), strict=True))
+
+
+def test_a_user_s_optimizer_gets_dense_gradients():
+    """Keras' Adam would square the rows of equal word pieces before it adds them up."""
+    received = []
+
+    class Seen(keras.optimizers.SGD):
+        def apply(self, grads, trainable_variables=None):
+            received.extend(grads)
+            super().apply(grads, trainable_variables)
+
+    stepped("classification", optimizer=Seen(0.1), steps=1)
+    assert received
+    assert not any(isinstance(gradient, tf.IndexedSlices) for gradient in received)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["micro-batches", "float16"])
+def test_fit_and_what_it_saves_know_of_it(name: str, tmp_path):
+    config = BertConfig(
+        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    settings = {"dtype": "mixed_float16"} if name == "float16" else {"gradient_accumulation_steps": 3}
+    model = official_bert.TextClassifier(config, "\n".join(WORDS), labels=["0", "1"], **settings)
+    model.compile(official_bert.BertAdamW(1e-2))
+    texts, labels = ["the cat sat", "a dog ran in the sun", "walking", "mat"] * 2, [0, 1, 0, 1] * 2
+    history = model.fit(texts, labels, batch_size=7, epochs=3, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    model.save(tmp_path / "model.keras")
+    loaded = official_bert.TextClassifier.load(str(tmp_path / "model.keras"))
+    assert loaded.get_config() == model.get_config()
+    for one, other in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(one, other)
