@@ -384,7 +384,8 @@ class TextModel(keras.Model):
         """Compiles as a saved model was, unless by BERT's optimizer: its rate has fallen to 0, so it begins anew."""
         if not config or config["optimizer"]["config"]["name"] == _OF_FIT:
             return
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        arguments = keras.saving.deserialize_keras_object(config)
+        self.compile(**{**arguments, "metrics": arguments["metrics"] or []})  # None are those that became weighted ones
         self.optimizer.build(self.trainable_variables)
 
     def _compile_if_needed(self) -> None:
