@@ -44,7 +44,7 @@ class TrainingStep:
         rematerialize: bool = False,
         is_compiled: bool = False,
     ) -> None:
-        self._model, self._optimizer, self._loss, self._seed = model, optimizer, loss, seed
+        self.model, self.optimizer, self._loss, self._seed = model, optimizer, loss, seed
         self._micro_batches = micro_batches
         self._call = without_unread_positions(model, rematerialize)
         self._is_ours = isinstance(optimizer, AllReduceClipMixin)
@@ -74,15 +74,15 @@ class TrainingStep:
         """
         count = all_reduce_sum(self._loss.count(inputs, targets))
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        variables = self._model.trainable_variables
+        variables = self.model.trainable_variables
 
         def share_and_gradients(number: Any, part: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
             inputs, targets, weights = (*part, None)[:3]
-            seed = step_seed(self._seed, self._optimizer.iterations, replica, number)
+            seed = step_seed(self._seed, self.optimizer.iterations, replica, number)
             with tf.GradientTape() as tape, dropout_seed(seed):
                 outputs = self._call(inputs, training=True)
                 share = self._loss.share(inputs, targets, outputs, weights, count)
-                scaled = self._optimizer.scale_loss(share)
+                scaled = self.optimizer.scale_loss(share)
             if on_outputs:
                 on_outputs(inputs, targets, outputs, weights)
             return {"loss": share}, tape.gradient(scaled, variables)
@@ -100,14 +100,14 @@ class TrainingStep:
         return loss, count
 
     def _update(self, gradients: list[Any], loss: tf.Tensor) -> None:
-        variables = self._model.trainable_variables
+        variables = self.model.trainable_variables
         if self._is_ours:
             finite = tf.math.is_finite(loss)
-            replica_update(self._optimizer, self._optimizer.loss_scale, False, gradients, finite, variables)
+            replica_update(self.optimizer, self.optimizer.loss_scale, False, gradients, finite, variables)
         else:
             # Dense, since Keras' optimizers take sparse gradients with repeated ids wrongly.
             dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
-            self._optimizer.apply(dense, variables)
+            self.optimizer.apply(dense, variables)
 
 
 def _filled_up(batch: Any, multiple: int) -> Any:

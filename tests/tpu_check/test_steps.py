@@ -102,10 +102,12 @@ def assert_same(step: ReplicaStep, arguments: list[Any]) -> int:
 
 def assert_changes_all_variables(step: ReplicaStep, config: BertConfig) -> None:
     """Takes a step of training, as above: weights, moments and the number of steps change."""
-    trainer = step.function.__self__  # type: ignore[attr-defined]
-    trainer.optimizer.iterations.assign(steps.STEPS // 2)  # at the first one the rate is 0
+    function: Any = step.function  # of pre-training a method, of fine-tuning a TrainingStep
+    trainer = getattr(function, "__self__", None)
+    model, optimizer = (trainer or function).model, (trainer or function).optimizer
+    optimizer.iterations.assign(steps.STEPS // 2)  # at the first one the rate is 0
     changed = assert_same(step, random_arguments(step, config))
-    assert changed == 3 * len(trainer.model.trainable_variables) + 1
+    assert changed == 3 * len(model.trainable_variables) + 1
 
 
 def pretraining(config: BertConfig, **changes: Any) -> ReplicaStep:
@@ -129,7 +131,7 @@ def test_the_steps_of_fine_tuning_without_variables_are_the_steps(
     options = FineTuningStepOptions("bert_config.json", max_seq_length=LENGTH, train_batch_size=BATCH)
     ((length, training, prediction),), _ = steps.finetuning_steps(small_config, name, options, task_options)
     assert length == LENGTH
-    assert steps.task_of(name, task_options).kind == kind
+    assert steps.task_of(name, task_options).head.kind == kind
     assert assert_same(prediction, random_arguments(prediction, small_config)) == 0
     assert_changes_all_variables(training, small_config)
 
@@ -139,11 +141,11 @@ def test_lengths_are_those_of_a_tpu_the_longest_first(small_config: BertConfig):
     options = FineTuningStepOptions("bert_config.json", max_seq_length=100, train_batch_size=BATCH)
     by_length, parameters = steps.finetuning_steps(config, "swag", options, TaskStepOptions())
     assert [length for length, _, _ in by_length] == [100, 64, 32]
-    inputs, targets, weights = by_length[0][1].arguments(2)
+    inputs, labels = by_length[0][1].arguments(2)
     assert inputs["input_ids"].shape == (2, 4, 100)  # SWAG has four endings
-    assert (targets["labels"].shape, weights.shape) == ((2,), (2,))
+    assert labels.shape == (2,)
     assert parameters > 0
-    optimizer = by_length[0][1].function.__self__.optimizer  # type: ignore[attr-defined]
+    optimizer = by_length[0][1].function.optimizer  # type: ignore[attr-defined]
     assert not optimizer.uses_kernel  # XLA has neither this kernel nor rows of a number that is not known
     assert not optimizer.clips_rows
 
