@@ -1,16 +1,120 @@
-"""What Keras' fit and evaluate call for each batch where several replicas, or a TPU, take the steps.
+"""The steps of Keras' fit and evaluate: those of learning.training_step, with metrics, on any number of replicas.
 
-Keras' own functions take the mean of the replicas' means, which is another number where replicas have different numbers
-of rows, and fail under a strategy of several workers.
+Where several replicas take them, Keras' own functions take the mean of the replicas' means, which is another number
+where replicas have different numbers of rows, and fail under a strategy of several workers.
+
+B rows of one replica
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from official_bert.learning.loss_share import LossShare, are_rows, times_weights
+from official_bert.learning.replica_step import all_reduce_sum
+from official_bert.learning.training_step import TrainingStep
 from official_bert.optimization import distribution
+
+
+class SteppedModel(keras.Model):
+    """A functional model whose fit takes the steps of the command, and whose figures are exact over replicas.
+
+    Attributes:
+        seed: of dropout.
+        micro_batches: into how many parts a replica's rows are cut.
+        rematerialize: whether encoder blocks are computed again in the backward pass.
+    """
+
+    seed: int
+    micro_batches, rematerialize = 1, False
+    train_function: Any
+    test_function: Any
+
+    @property
+    def _pads_rows(self) -> bool:
+        """Whether a batch may have rows that are padding."""
+        return self.micro_batches > 1 or takes_own_steps(self.distribute_strategy)
+
+    def _scope(self) -> Any:
+        strategy = self.distribute_strategy
+        return strategy.scope() if strategy is not None else contextlib.nullcontext()
+
+    @property
+    def _is_compiled(self) -> bool:
+        """Whether XLA compiles the step."""
+        return bool(self.jit_compile) or distribution.needs_static_shapes(self.distribute_strategy)
+
+    def _loss_share(self) -> LossShare:
+        def mean_loss(targets: Any, outputs: Any, weights: Any) -> Any:
+            targets, outputs = _with_axis(targets, outputs)
+            return self.compute_loss(None, targets, outputs, weights)
+
+        return LossShare(self.loss, mean_loss)
+
+    def make_train_function(self, force: bool = False) -> None:
+        if self.train_function is not None and not force:
+            return
+        with self._scope():
+            self._step = TrainingStep(
+                self, self.optimizer, self._loss_share(), seed=self.seed, micro_batches=self.micro_batches,
+                rematerialize=self.rematerialize, is_compiled=self._is_compiled,
+            )  # fmt: skip
+        if takes_own_steps(self.distribute_strategy):
+            self.train_function = _on_all_replicas(self, self.train_step)
+        else:
+            super().make_train_function(force=True)
+
+    def make_test_function(self, force: bool = False) -> None:
+        if not takes_own_steps(self.distribute_strategy):
+            super().make_test_function(force)
+        elif self.test_function is None or force:
+            self.test_function = _on_all_replicas(self, self.test_step)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        loss, count = self._step(x, y, weights, self._update_metrics)
+        return self._logs_with(loss, count)
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        outputs, loss = self(x, training=False), self._loss_share()
+        count = all_reduce_sum(loss.count(x, y))
+        share = loss.share(x, y, outputs, weights, count)
+        self._update_metrics(x, y, outputs, weights)
+        return self._logs_with(all_reduce_sum(share), count)
+
+    def _update_metrics(self, x: Any, y: Any, outputs: Any, weights: Any) -> None:
+        if self._pads_rows:
+            weights = times_weights(are_rows(x), None, y)
+        elif weights is not None and isinstance(y, dict) and not isinstance(weights, dict):
+            weights = dict.fromkeys(y, weights)
+        y, outputs = _with_axis(y, outputs)
+        self.compute_metrics(x, y, outputs, weights)
+
+    def _logs_with(self, loss: Any, count: Any) -> dict[str, Any]:
+        """The metrics, with the loss as the mean over all that the batches' losses are means over."""
+        (tracker,) = (metric for metric in self.metrics if metric.name == "loss")
+        tracker.update_state(loss, sample_weight=count / self.distribute_strategy.num_replicas_in_sync)
+        return self.get_metrics_result()
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        # Keras' own hook, which looks at a batch: it averages the replicas' ids, which several workers cannot do.
+        if iterator is not None and takes_own_steps(self.distribute_strategy):
+            first = next(batches for _, _, batches in iterator)
+            of_replicas = self.distribute_strategy.experimental_local_results
+            data_batch = tf.nest.map_structure(lambda each: of_replicas(each)[0], next(first))
+            iterator = None
+        super()._maybe_symbolic_build(iterator, data_batch)
+
+
+def _with_axis(y: Any, outputs: Any) -> tuple[Any, Any]:
+    """Values, [B], as [B, 1], since Keras would average them before it weighs rows; others as they are."""
+    if not isinstance(y, dict) and len(y.shape) == len(outputs.shape) == 1:
+        return y[:, None], outputs[:, None]
+    return y, outputs
 
 
 def takes_own_steps(strategy: tf.distribute.Strategy) -> bool:
@@ -22,7 +126,7 @@ def takes_own_steps(strategy: tf.distribute.Strategy) -> bool:
     )
 
 
-def on_all_replicas(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
+def _on_all_replicas(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
     """Returns what fit and evaluate call: takes steps on batches, and returns the metrics.
 
     Args:

@@ -3,7 +3,6 @@
 B batch, S sequence
 """
 
-import contextlib
 import dataclasses
 import os
 import warnings
@@ -16,17 +15,13 @@ import tensorflow as tf
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.export import saved_model
-from official_bert.keras_models import steps as fit_steps
 from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.preprocessor import Preprocessor
+from official_bert.keras_models.steps import SteppedModel, shared_out, takes_own_steps
 from official_bert.learning.initial_model import InitialModel, read_initial_model, same_head
-from official_bert.learning.loss_share import LossShare, are_rows, times_weights
 from official_bert.learning.predictor import Predictor
-from official_bert.learning.replica_step import all_reduce_sum
-from official_bert.learning.training_step import TrainingStep
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
-from official_bert.optimization import distribution
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
 from official_bert.optimization.finetuning_optimizer import bert_optimizer
 from official_bert.optimization.freezing import freeze
@@ -54,7 +49,7 @@ class _BertOptimizer:
     arguments: Mapping[str, Any]
 
 
-class TextModel(keras.Model):
+class TextModel(SteppedModel):
     """A functional Keras model from ids to logits, whose fit, evaluate and predict also take text.
 
     Its head says what examples look like and what predict answers. All that a functional model can do, this one can:
@@ -89,8 +84,6 @@ class TextModel(keras.Model):
 
     _predictor: Predictor | None = None
     _bert_optimizer: _BertOptimizer | None = None  # where a user's own optimizer is not compiled
-    train_function: Any
-    test_function: Any
 
     def __init__(
         self,
@@ -127,7 +120,7 @@ class TextModel(keras.Model):
         self.vocab, self.do_lower_case = vocab, do_lower_case
         self.max_seq_length, self.seed = max_seq_length, seed
         self._policy_name = policy.name
-        self._micro_batches, self._rematerialize = gradient_accumulation_steps, rematerialize
+        self.micro_batches, self.rematerialize = gradient_accumulation_steps, rematerialize
         self._tokenizer = FastTokenizer.from_vocab(vocab, do_lower_case)
         self._preprocessor: Preprocessor | None = None
         if quantization:
@@ -261,8 +254,8 @@ class TextModel(keras.Model):
             "trainable": self.trainable,
             "frozen": frozen if self.trainable else [],
             "quantization": quantized.pop() if quantized else None,
-            "gradient_accumulation_steps": self._micro_batches,
-            "rematerialize": self._rematerialize,
+            "gradient_accumulation_steps": self.micro_batches,
+            "rematerialize": self.rematerialize,
             **self._own_config(),
         }
 
@@ -346,15 +339,6 @@ class TextModel(keras.Model):
             optimizer = BertAdamW(learning_rate)  # for evaluate, as Keras evaluates compiled models alone
         super().compile(self._scaled(optimizer), **arguments)
 
-    @property
-    def _pads_rows(self) -> bool:
-        """Whether a batch may have rows that are padding."""
-        return self._micro_batches > 1 or fit_steps.takes_own_steps(self.distribute_strategy)
-
-    def _scope(self) -> Any:
-        strategy = self.distribute_strategy
-        return strategy.scope() if strategy is not None else contextlib.nullcontext()
-
     def _scaled(self, optimizer: Any) -> Any:
         """The optimizer, which scales the loss where the layers compute in float16, as gradients would vanish there.
 
@@ -406,78 +390,11 @@ class TextModel(keras.Model):
             )  # fmt: skip
             super().compile(optimizer, **request.arguments)
 
-    def _loss_share(self) -> LossShare:
-        def mean_loss(targets: Any, outputs: Any, weights: Any) -> Any:
-            targets, outputs = _with_axis(targets, outputs)
-            return self.compute_loss(None, targets, outputs, weights)
-
-        return LossShare(self.loss, mean_loss)
-
-    def make_train_function(self, force: bool = False) -> None:
-        if self.train_function is not None and not force:
-            return
-        with self._scope():
-            self._step = TrainingStep(
-                self, self.optimizer, self._loss_share(), seed=self.seed, micro_batches=self._micro_batches,
-                rematerialize=self._rematerialize, is_compiled=self._is_compiled,
-            )  # fmt: skip
-        if fit_steps.takes_own_steps(self.distribute_strategy):
-            self.train_function = fit_steps.on_all_replicas(self, self.train_step)
-        else:
-            super().make_train_function(force=True)
-
-    def make_test_function(self, force: bool = False) -> None:
-        if not fit_steps.takes_own_steps(self.distribute_strategy):
-            super().make_test_function(force)
-        elif self.test_function is None or force:
-            self.test_function = fit_steps.on_all_replicas(self, self.test_step)
-
-    def train_step(self, data: Any) -> dict[str, Any]:
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        loss, count = self._step(x, y, weights, self._update_metrics)
-        return self._logs_with(loss, count)
-
-    def test_step(self, data: Any) -> dict[str, Any]:
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        outputs, loss = self(x, training=False), self._loss_share()
-        count = all_reduce_sum(loss.count(x, y))
-        share = loss.share(x, y, outputs, weights, count)
-        self._update_metrics(x, y, outputs, weights)
-        return self._logs_with(all_reduce_sum(share), count)
-
-    def _update_metrics(self, x: Any, y: Any, outputs: Any, weights: Any) -> None:
-        if self._pads_rows:
-            weights = times_weights(are_rows(x), None, y)
-        elif weights is not None and isinstance(y, dict) and not isinstance(weights, dict):
-            weights = dict.fromkeys(y, weights)
-        y, outputs = _with_axis(y, outputs)
-        self.compute_metrics(x, y, outputs, weights)
-
-    def _logs_with(self, loss: Any, count: Any) -> dict[str, Any]:
-        """The metrics, with the loss as the mean over all that the batches' losses are means over."""
-        (tracker,) = (metric for metric in self.metrics if metric.name == "loss")
-        tracker.update_state(loss, sample_weight=count / self.distribute_strategy.num_replicas_in_sync)
-        return self.get_metrics_result()
-
-    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        # Keras' own hook, which looks at a batch: it averages the replicas' ids, which several workers cannot do.
-        if iterator is not None and fit_steps.takes_own_steps(self.distribute_strategy):
-            first = next(batches for _, _, batches in iterator)
-            of_replicas = self.distribute_strategy.experimental_local_results
-            data_batch = tf.nest.map_structure(lambda each: of_replicas(each)[0], next(first))
-            iterator = None
-        super()._maybe_symbolic_build(iterator, data_batch)
-
-    @property
-    def _is_compiled(self) -> bool:
-        """Whether XLA compiles the step."""
-        return bool(self.jit_compile) or distribution.needs_static_shapes(self.distribute_strategy)
-
     def _fit_data(self) -> FitData:
         return FitData(
             head=self.head, tokenizer=self._tokenizer, max_seq_length=self.max_seq_length, seed=self.seed,
             preprocessor=self.preprocessor, strategy=self.distribute_strategy, is_compiled=bool(self.jit_compile),
-            fills_up=fit_steps.takes_own_steps(self.distribute_strategy),
+            fills_up=takes_own_steps(self.distribute_strategy),
         )  # fmt: skip
 
     def fit(
@@ -511,17 +428,14 @@ class TextModel(keras.Model):
             batch_size: texts in a step; 32 by default.
             epochs: how many times all texts are gone through.
             verbose: as of keras.Model.fit.
-            callbacks: as of keras.Model.fit.
+            callbacks: likewise, as are steps_per_epoch, validation_steps and validation_freq.
             validation_split: the share of the texts, at their end, that is not trained on but evaluated.
             validation_data: a tuple of texts and labels (and weights), or a data set.
             shuffle: whether texts are put into another order.
             class_weight: how much each class weighs, by number or by name.
             sample_weight: how much each text weighs.
             initial_epoch: the epoch to go on with.
-            steps_per_epoch: as of keras.Model.fit.
-            validation_steps: as of keras.Model.fit.
             validation_batch_size: texts at a time in validation.
-            validation_freq: as of keras.Model.fit.
 
         Raises:
             UserError: texts or labels have another form, or another length.
@@ -534,7 +448,7 @@ class TextModel(keras.Model):
         self._predictor = None  # layers may have been changed since it was traced
         self._compile_if_needed()
         data, counter = self._fit_data(), EpochCounter()
-        if python_data.is_features(x) or python_data.has_features(x):
+        if python_data.are_ids(x):
             if class_weight:
                 class_weight = dict(enumerate(self.head.weights_by_class(class_weight).tolist()))
             settings |= {"y": y, "sample_weight": sample_weight, "class_weight": class_weight, "shuffle": False}
@@ -556,7 +470,7 @@ class TextModel(keras.Model):
         self._compile_for(epochs * steps_of_epoch, initial_epoch > 0)
         callbacks = [callbacks] if isinstance(callbacks, keras.callbacks.Callback) else callbacks or []
         return super().fit(
-            fit_steps.shared_out(self.distribute_strategy, batches) if batches is not x else x,
+            shared_out(self.distribute_strategy, batches) if batches is not x else x,
             callbacks=[counter, *callbacks],
             validation_data=self._evaluation_data(validation_data, validation_batch_size or batch_size),
             validation_batch_size=validation_batch_size,
@@ -566,19 +480,19 @@ class TextModel(keras.Model):
     def _evaluation_data(self, data: Any, batch_size: int) -> Any:
         """Batches of validation data in any form; those of texts in the order of length."""
         first = data[0] if isinstance(data, tuple) and data else data
-        if data is None or python_data.has_features(data) or python_data.is_features(first):
+        if data is None or python_data.are_ids(first):
             return data
         fit_data = self._fit_data()
         if isinstance(data, tf.data.Dataset):
             batches = fit_data.of_data_set(data, batch_size, EpochCounter())
-            return fit_steps.shared_out(self.distribute_strategy, batches)
+            return shared_out(self.distribute_strategy, batches)
         if not isinstance(data, Examples):
             if not self.head.needs_labels and not (isinstance(data, tuple) and any(part is None for part in data)):
                 data = (data, None)  # texts alone
             if len(data) not in (2, 3):
                 raise UserError(f"validation data are {len(data)} things; expected texts and labels, and maybe weights")
             data = fit_data.examples(*data)
-        return fit_steps.shared_out(self.distribute_strategy, fit_data.evaluation(data, batch_size))
+        return shared_out(self.distribute_strategy, fit_data.evaluation(data, batch_size))
 
     def evaluate(
         self,
@@ -596,7 +510,7 @@ class TextModel(keras.Model):
         self._compile_if_needed()
         common = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **settings}
         # Keras' fit hands over what it has made of its validation data.
-        is_ready = x is None or python_data.is_features(x) or python_data.has_features(x)
+        is_ready = x is None or python_data.are_ids(x)
         is_ready = is_ready or isinstance(x, tf.distribute.DistributedDataset)
         if is_ready:
             return super().evaluate(x, y, batch_size=batch_size, sample_weight=sample_weight, **common)
@@ -620,11 +534,9 @@ class TextModel(keras.Model):
         Args:
             x: texts, a tf.data.Dataset of texts, or ids.
             batch_size: texts at a time; 32 by default.
-            verbose: as of keras.Model.predict, for ids.
-            steps: likewise.
-            callbacks: likewise.
+            verbose: as of keras.Model.predict, for ids, as are steps and callbacks.
         """
-        if python_data.is_features(x) or python_data.has_features(x):
+        if python_data.are_ids(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
         return self._answer(self._fit_data().texts_in(x) if isinstance(x, tf.data.Dataset) else x, batch_size or 32)
 
@@ -638,10 +550,3 @@ class TextModel(keras.Model):
             self._predictor = Predictor(self, self.distribute_strategy, self.max_seq_length)
         outputs = self._predictor.predict(features, batch_size)
         return self.head.answers(self.head.decode(outputs, features, examples))
-
-
-def _with_axis(y: Any, outputs: Any) -> tuple[Any, Any]:
-    """Values, [B], as [B, 1], since Keras would average them before it weighs rows; others as they are."""
-    if not isinstance(y, dict) and len(y.shape) == len(outputs.shape) == 1:
-        return y[:, None], outputs[:, None]
-    return y, outputs

@@ -36,7 +36,7 @@ class TrainingStep:
     def __init__(
         self,
         model: keras.Model,
-        optimizer: keras.optimizers.Optimizer,
+        optimizer: Any,
         loss: LossShare,
         *,
         seed: int,
@@ -48,7 +48,7 @@ class TrainingStep:
         self._micro_batches = micro_batches
         self._call = without_unread_positions(model, rematerialize)
         self._is_ours = isinstance(optimizer, AllReduceClipMixin)
-        if isinstance(optimizer, AllReduceClipMixin):
+        if self._is_ours:
             optimizer.build(model.trainable_variables)  # if it is not yet
             is_alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
             optimizer.clips_rows = is_alone and not is_compiled

@@ -51,25 +51,6 @@ class Features:
 Outputs = Any
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """An example, what was expected and what was predicted, for a person to read.
-
-    Attributes:
-        text: the example.
-        expected: the label or answer that is right.
-        predicted: the model's.
-        correct: whether they agree.
-        certainty: the probability that the model gave to what it predicted; None where it gives none.
-    """
-
-    text: str
-    expected: str
-    predicted: str
-    correct: bool
-    certainty: float | None = None
-
-
 def from_rows(
     ids: Sequence[Array],
     segment_ids: Sequence[Array],

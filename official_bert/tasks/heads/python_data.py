@@ -13,8 +13,11 @@ import tensorflow as tf
 from official_bert.errors import UserError
 
 
-def is_features(x: Any) -> bool:
-    """Whether x already is what the network reads: a dict of ids."""
+def are_ids(x: Any) -> bool:
+    """Whether x is what the network reads: a dict of ids, or a data set of such, alone or with labels."""
+    if isinstance(x, tf.data.Dataset):
+        spec = x.element_spec
+        return are_ids(spec[0] if isinstance(spec, tuple) else spec)
     return isinstance(x, Mapping) and "input_ids" in x
 
 
@@ -122,14 +125,6 @@ def weights_by_class(class_weight: Mapping[Any, float], labels: Sequence[str]) -
     keys = list(class_weight)
     by_class[numbers_of(keys, labels, "class_weight")] = [class_weight[key] for key in keys]
     return by_class
-
-
-def has_features(data: Any) -> bool:
-    """Whether data are a data set of what the network reads, alone or with labels."""
-    if not isinstance(data, tf.data.Dataset):
-        return False
-    spec = data.element_spec
-    return is_features(spec[0] if isinstance(spec, tuple) else spec)
 
 
 def is_batched(texts: Any) -> bool:
