@@ -428,14 +428,17 @@ class TextModel(SteppedModel):
             batch_size: texts in a step; 32 by default.
             epochs: how many times all texts are gone through.
             verbose: as of keras.Model.fit.
-            callbacks: likewise, as are steps_per_epoch, validation_steps and validation_freq.
+            callbacks: as of keras.Model.fit.
             validation_split: the share of the texts, at their end, that is not trained on but evaluated.
             validation_data: a tuple of texts and labels (and weights), or a data set.
             shuffle: whether texts are put into another order.
             class_weight: how much each class weighs, by number or by name.
             sample_weight: how much each text weighs.
             initial_epoch: the epoch to go on with.
+            steps_per_epoch: as of keras.Model.fit.
+            validation_steps: as of keras.Model.fit.
             validation_batch_size: texts at a time in validation.
+            validation_freq: as of keras.Model.fit.
 
         Raises:
             UserError: texts or labels have another form, or another length.
@@ -534,7 +537,9 @@ class TextModel(SteppedModel):
         Args:
             x: texts, a tf.data.Dataset of texts, or ids.
             batch_size: texts at a time; 32 by default.
-            verbose: as of keras.Model.predict, for ids, as are steps and callbacks.
+            verbose: as of keras.Model.predict, for ids.
+            steps: likewise.
+            callbacks: likewise.
         """
         if python_data.are_ids(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
