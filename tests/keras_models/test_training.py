@@ -189,7 +189,7 @@ def test_any_optimizer_loss_and_metric_can_be_compiled(classifier):
         jit_compile=False,
     )
     before = classifier.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)
-    classifier.fit(TEXTS, LABELS, batch_size=8, epochs=16, verbose=0)
+    classifier.fit(TEXTS, LABELS, batch_size=8, epochs=32, verbose=0)
     after = classifier.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)
     assert after["loss"] < before["loss"] / 2
     assert after["top2"] == 1.0
