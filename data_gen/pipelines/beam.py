@@ -93,7 +93,7 @@ def _build(root: Any, job: Job) -> None:
     planned = beam.pvalue.AsSingleton(plan)
     instances = (
         plan
-        | "blocks" >> beam.FlatMap(beam_steps.block_tasks)
+        | "blocks" >> beam.FlatMap(beam_steps.block_tasks, job)
         | "blocks apart" >> beam.Reshuffle()
         | "make instances"
         >> beam.ParDo(beam_steps.MakeInstances(job), planned).with_outputs("statistics", main="slices")

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from data_gen.pipelines.run_plan import RunPlan, plan_run
 from data_gen.pipelines.shuffle import Layout
 from data_gen.pipelines.worker import ShardMaker
 from data_gen.text import formats, token_store
+from data_gen.text.token_store import TokenStore
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.tokenization.caching import CachingTokenizer
@@ -83,12 +85,10 @@ class Tokenize(beam.DoFn):
                 documents = formats.read_documents(
                     path, format, options.language, options.json_field, options.drop_invalid_utf8
                 )
-                token_store.write_part(local, documents, self._tokenizer.encode, _id_dtype(vocab), vocab[UNK])
+                token_store.write_part(
+                    local, documents, self._tokenizer.encode, token_store.id_dtype(vocab), vocab[UNK]
+                )
             yield Part(number, folder, format, manifest.sha256(path))
-
-
-def _id_dtype(vocab: dict[str, int]) -> np.dtype:
-    return token_store.id_dtype(max(vocab.values()) + 1)
 
 
 def join_parts(_: None, job: Job, parts: Iterable[Part]) -> CorpusPlan:
@@ -115,16 +115,18 @@ def join_parts(_: None, job: Job, parts: Iterable[Part]) -> CorpusPlan:
             text = token_store.join_parts(local, folders)
             if not text["tokens"]:
                 raise UserError("the input holds no text")
-            config = preparation.instance_config(options, vocab)
-            run = plan_run(options, config, options.vocab_file, local, _id_dtype(vocab))
+            store = TokenStore(local, token_store.id_dtype(vocab))
+            run = plan_run(options, preparation.instance_config(options, vocab), store)
         return CorpusPlan(run, corpus, source, text)
 
 
-def block_tasks(plan: CorpusPlan) -> Iterator[tuple[int, int]]:
+def block_tasks(plan: CorpusPlan, job: Job) -> Iterator[tuple[int, int]]:
     """Yields the pass and the block of each task."""
-    for number in range(plan.run.dupe_factor):
-        for block in range(len(plan.run.blocks)):
-            yield number, block
+    yield from itertools.product(range(job.options.dupe_factor), range(len(plan.run.blocks)))
+
+
+def _maker(job: Job, plan: CorpusPlan) -> ShardMaker:
+    return ShardMaker(job.options, plan.run, load_vocab(job.options.vocab_file))
 
 
 def empty_slices(plan: CorpusPlan) -> Iterator[tuple[int, Slice]]:
@@ -142,7 +144,7 @@ class MakeInstances(beam.DoFn):
     def process(self, element: tuple[int, int], plan: CorpusPlan) -> Iterator[Any]:
         with self._job.reporting_errors():
             if self._corpus != plan.corpus:
-                self._corpus, self._maker = plan.corpus, ShardMaker(plan.run)
+                self._corpus, self._maker = plan.corpus, _maker(self._job, plan)
                 self._store = open_corpus(plan.corpus, self._maker.layout.ids)
             number, block = element
             rows, statistics = self._maker.block(self._store, number, block)
@@ -157,7 +159,7 @@ class MakeInstances(beam.DoFn):
 def write_shard(element: tuple[int, Iterable[Slice]], job: Job, plan: CorpusPlan) -> dict[str, Any]:
     """Sorts a shard's instances and writes them; returns the shard's entry for the manifest."""
     number, slices = element
-    maker = ShardMaker(plan.run)
+    maker = _maker(job, plan)
     with job.reporting_errors(), tempfile.TemporaryDirectory() as scratch:
         for bucket, block_number, content in slices:
             with open(os.path.join(scratch, f"rows-{bucket}"), "ab") as rows:

@@ -122,11 +122,11 @@ def features(rows: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def statistics(instances: Instances, config: InstanceConfig) -> dict[str, int]:
-    """Returns what Summary counts of instances."""
+def statistics(instances: Instances) -> dict[str, int]:
+    """Returns what RecordSummary counts of instances."""
     return {
         "instances": len(instances.length),
-        "positions": len(instances.length) * config.max_seq_length,
+        "positions": instances.ids.size,
         "tokens": int(instances.length.sum()),
         "maskable": int((instances.length - instances.special).sum()),
         "predictions": int(instances.predictions.sum()),

@@ -1,10 +1,10 @@
 """Reading text: files of sentences, a line each, with empty lines between documents."""
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from data_gen.text.lines import decode_lines, is_compressed
 from official_bert.errors import UserError
+from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
 from official_bert.utils.progress import Progress
 
@@ -44,46 +44,19 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
         yield from decode_lines(path, undecoded(path), drop_invalid_utf8, at_start=False)
 
 
-@dataclasses.dataclass
-class Corpus:
-    """Tokenized text.
-
-    Attributes:
-        documents: each a list of sentences, each a list of ids; none is empty.
-        unknown: how many of the ids are [UNK]'s.
-    """
-
-    documents: list[Document]
-    unknown: int
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens of all documents."""
-        return sum(len(sentence) for document in self.documents for sentence in document)
-
-
-def read_corpus(lines: Iterator[str], encode: Callable[[str], list[int]], unk_id: int) -> Corpus:
-    """Tokenizes lines into documents; an empty line ends a document.
-
-    Args:
-        lines: as `read_lines` yields them.
-        encode: a sentence to its ids.
-        unk_id: the id to count as unknown.
+def read_corpus(lines: Iterator[str], tokenizer: FullTokenizer) -> list[Document]:
+    """Tokenizes lines, as `read_lines` yields them, into documents, none of them empty; an empty line ends a document.
 
     Raises:
         UserError: there is no text.
     """
     documents: list[Document] = [[]]
-    unknown = 0
     for line in lines:
         if not line:
             documents.append([])
-            continue
-        ids = encode(line)
-        if ids:
+        elif ids := tokenizer.convert_tokens_to_ids(tokenizer.tokenize(line)):
             documents[-1].append(ids)
-            unknown += ids.count(unk_id)
-    documents = [document for document in documents if document]
+    documents = list(filter(None, documents))
     if not documents:
         raise UserError("the input holds no text; expected a sentence per line and an empty line between documents")
-    return Corpus(documents, unknown)
+    return documents

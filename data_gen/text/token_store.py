@@ -21,9 +21,9 @@ IDS, SENTENCES, DOCUMENTS, COMPLETE = "ids", "sentences", "documents", "complete
 Encode = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 
 
-def id_dtype(vocab_size: int) -> np.dtype:
+def id_dtype(vocab: dict[str, int]) -> np.dtype:
     """The smallest type of number that holds all ids."""
-    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+    return np.dtype("<u2" if max(vocab.values()) < 2**16 else "<u4")
 
 
 def write_part(folder: str, documents: Iterable[list[str]], encode: Encode, dtype: np.dtype, unk_id: int) -> None:
