@@ -4,6 +4,7 @@ For the same text, flags and seed the records equal those of the original script
 """
 
 import collections
+import dataclasses
 import itertools
 import os
 import random
@@ -50,7 +51,7 @@ def create(
     for number, path in enumerate(options.output_file):
         count = len(range(number, len(instances), len(options.output_file)))
         shards.append(manifest.Shard(os.path.basename(path), count, files.size(path), manifest.sha256(path)))
-    manifest.write(options.output_file, options.stem, manifest.Manifest(source, shards, summary.statistics()))
+    manifest.write(options.output_file, options.stem, manifest.Manifest(source, shards, dataclasses.asdict(summary)))
     return summary
 
 

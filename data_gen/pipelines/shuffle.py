@@ -19,11 +19,9 @@ from official_bert.utils import files
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How instances are laid out on disk.
+    """How instances of L positions and P predictions are laid out on disk.
 
     Attributes:
-        max_seq_length: L.
-        max_predictions_per_seq: P.
         ids: type of the ids.
         buckets: into how many the range of keys is cut.
     """
@@ -43,11 +41,8 @@ class Layout:
                 ("ids", self.ids, (width,)),
                 ("labels", self.ids, (limit,)),
                 ("positions", "<u2", (limit,)),
-                ("length", "<u2"),
-                ("first_length", "<u2"),
-                ("predictions", "<u2"),
-                ("is_random_next", "u1"),
             ]
+            + [("length", "<u2"), ("first_length", "<u2"), ("predictions", "<u2"), ("is_random_next", "u1")]
         )
 
     def bucket_starts(self, keys: np.ndarray) -> np.ndarray:
@@ -88,13 +83,10 @@ def collect(paths: list[str], bucket: int, layout: Layout) -> np.ndarray:
     parts = []
     header = 8 * (layout.buckets + 1)
     for path in paths:
-        number = os.open(path, os.O_RDONLY)
-        try:
-            first, last = np.frombuffer(os.pread(number, 16, 8 * bucket), "<i8").tolist()
-            size = layout.row.itemsize
-            parts.append(np.frombuffer(os.pread(number, (last - first) * size, header + first * size), layout.row))
-        finally:
-            os.close(number)
+        with open(path, "rb", buffering=0) as block:
+            first, last = np.frombuffer(os.pread(block.fileno(), 16, 8 * bucket), "<i8").tolist()
+            begin, size = header + first * layout.row.itemsize, (last - first) * layout.row.itemsize
+            parts.append(np.frombuffer(os.pread(block.fileno(), size, begin), layout.row))
     rows = np.concatenate(parts)
     return rows[np.argsort(rows["key"], kind="stable")]
 
