@@ -67,7 +67,7 @@ class Statistics:
 
     def __init__(self, schema: record_schema.Schema, vocab: Mapping[str, int]) -> None:
         (self.max_seq_length,) = schema["input_ids"].shape
-        self.masked = batches.has_predictions(schema)
+        self.masked = "masked_lm_positions" in schema
         self._vocab = vocab
         self._tokens = {number: token for token, number in vocab.items()}
         self.records = self.random_next = self.text = self.unknown = 0

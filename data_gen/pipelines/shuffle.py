@@ -34,16 +34,10 @@ class Layout:
     @property
     def row(self) -> np.dtype:
         """An instance and its key."""
-        width, limit = self.max_seq_length, self.max_predictions_per_seq
-        return np.dtype(
-            [
-                ("key", "<u8"),
-                ("ids", self.ids, (width,)),
-                ("labels", self.ids, (limit,)),
-                ("positions", "<u2", (limit,)),
-            ]
-            + [("length", "<u2"), ("first_length", "<u2"), ("predictions", "<u2"), ("is_random_next", "u1")]
-        )
+        positions, limit = (self.max_seq_length,), (self.max_predictions_per_seq,)
+        arrays = [("ids", self.ids, positions), ("labels", self.ids, limit), ("positions", "<u2", limit)]
+        numbers = [("length", "<u2"), ("first_length", "<u2"), ("predictions", "<u2"), ("is_random_next", "u1")]
+        return np.dtype([("key", "<u8"), *arrays, *numbers])
 
     def bucket_starts(self, keys: np.ndarray) -> np.ndarray:
         """Where each bucket begins among sorted keys, and the end: [buckets + 1]."""

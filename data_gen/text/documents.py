@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from data_gen.text.lines import decode_lines, is_compressed
+from official_bert.data.record_reader import reading_progress
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
-from official_bert.utils.progress import Progress
 
 Sentence = list[int]
 Document = list[Sentence]
@@ -23,11 +23,9 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
     Raises:
         UserError: with file and line, for bytes that are not UTF-8; for compressed files.
     """
-    progress = Progress("reading", sum(map(files.size, paths)) / 1e6, "MB")
-    read = 0
+    progress = reading_progress("reading", paths)
 
     def undecoded(path: str) -> Iterator[bytes]:
-        nonlocal read
         with files.read_errors_explained(path), files.open_bytes(path) as reader:
             for number, line in enumerate(reader):
                 if number == 0 and is_compressed(line):
@@ -36,8 +34,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
                         "--algorithm=fast"
                     )
                 yield line
-                read += len(line)
-                progress.update(read / 1e6)
+                progress(len(line))
 
     for path in paths:
         # As in the original, a byte order mark stays.

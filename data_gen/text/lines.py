@@ -71,13 +71,11 @@ def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[by
             reader = _opened(path, stack)
             if start or end is not None:
                 reader.seek(start)
-                left = sys.maxsize if end is None else end - start
-                while left > 0 and (line := reader.readline()):
-                    left -= len(line)
-                    yield line
-                    number += 1
-                return
-            for line in _decompressed(reader):
+            else:
+                reader = _decompressed(reader)
+            left = sys.maxsize if end is None else end - start
+            while left > 0 and (line := reader.readline()):
+                left -= len(line)
                 yield line
                 number += 1
     except FileNotFoundError as error:

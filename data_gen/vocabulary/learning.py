@@ -1,6 +1,7 @@
 """Learns a WordPiece vocabulary from text, and reports on it."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 from data_gen.options import VocabularyOptions
@@ -88,12 +89,11 @@ def _documents(paths: list[str], options: VocabularyOptions) -> Iterator[formats
             print(formats.describe_formats(file_formats))
     sizes = [files.size(path) for path in paths]
     progress = Progress("counting words", sum(sizes) / 1e6, "MB")
-    for number, (path, format) in enumerate(zip(paths, file_formats, strict=True)):
-        done = sum(sizes[:number])
-        end = done + sizes[number]
-        for document in formats.read_documents(
-            path, format, options.language, options.json_field, options.drop_invalid_utf8
-        ):
+    ends = itertools.accumulate(sizes)
+    for path, format, size, end in zip(paths, file_formats, sizes, ends, strict=True):
+        done = end - size
+        reading = options.language, options.json_field, options.drop_invalid_utf8
+        for document in formats.read_documents(path, format, *reading):
             yield document
             # About: characters are counted for bytes, of compressed files too.
             done = min(done + sum(map(len, document)), end)

@@ -1,5 +1,6 @@
 """The manifest: a file beside the shards that describes them and what they were made from."""
 
+import collections
 import dataclasses
 import fnmatch
 import glob
@@ -9,9 +10,9 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from official_bert.data.record_reader import reading_progress
 from official_bert.errors import UserError
 from official_bert.utils import files
-from official_bert.utils.progress import Progress
 from official_bert.version import __version__
 
 _CHUNK = 1 << 22
@@ -63,8 +64,7 @@ class Manifest:
             manifest = cls(values["source"], [Shard(**shard) for shard in values["shards"]], values["statistics"])
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is not a manifest of records, or is damaged: {error!r}") from error
-        problem = manifest._problem()
-        if problem:
+        if problem := manifest._problem():
             raise UserError(
                 f"{path} is not a manifest of records, or is damaged: {problem}; restore it from a copy, or remove it "
                 "to use the records without"
@@ -130,9 +130,8 @@ def manifests_of(paths: list[str], stem: str) -> dict[str, list[int]]:
     for index, path in enumerate(paths):
         folders.setdefault(os.path.dirname(files.absolute(path)), []).append(index)
     first, *others = folders.values()
-    return {manifest_path(stem): first} | {
-        manifest_path(os.path.splitext(paths[indices[0]])[0]): indices for indices in others
-    }
+    stems = {stem: first} | {os.path.splitext(paths[indices[0]])[0]: indices for indices in others}
+    return {manifest_path(stem): indices for stem, indices in stems.items()}
 
 
 def write(paths: list[str], stem: str, manifest: Manifest) -> None:
@@ -177,36 +176,22 @@ def describe_source(flags: dict[str, Any], vocabulary: str, inputs: list[str]) -
         vocabulary: the hash of the vocabulary.
         inputs: the text files, in order.
     """
-    progress = Progress("checking the text", sum(map(files.size, inputs)) / 1e6, "MB")
-    read = 0
-
-    def count(size: int) -> None:
-        nonlocal read
-        read += size
-        progress.update(read / 1e6)
-
-    return source_of(flags, vocabulary, inputs, [sha256(path, count) for path in inputs])
+    progress = reading_progress("checking the text", inputs)
+    return source_of(flags, vocabulary, inputs, [sha256(path, progress) for path in inputs])
 
 
 def source_of(flags: dict[str, Any], vocabulary: str, inputs: list[str], hashes: list[str]) -> dict[str, Any]:
     """Returns the same as `describe_source`, from hashes of the text files that are known already."""
-    return {
-        "format": FORMAT,
-        "flags": flags,
-        "vocabulary": vocabulary,
-        "inputs": [
-            {"file": os.path.basename(path), "sha256": digest} for path, digest in zip(inputs, hashes, strict=True)
-        ],
-    }
+    described = [{"file": os.path.basename(path), "sha256": sha} for path, sha in zip(inputs, hashes, strict=True)]
+    return {"format": FORMAT, "flags": flags, "vocabulary": vocabulary, "inputs": described}
 
 
 def total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     """Returns the sums of counts of the same name."""
-    sums: dict[str, int] = {}
+    sums: collections.Counter[str] = collections.Counter()
     for each in counts:
-        for name, value in each.items():
-            sums[name] = sums.get(name, 0) + value
-    return sums
+        sums.update(each)
+    return dict(sums)
 
 
 def completed(source: dict[str, Any], paths: list[str]) -> Manifest | None:

@@ -5,15 +5,28 @@ import re
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from official_bert.errors import UserError
 from official_bert.utils import files
+from official_bert.utils.progress import Progress
 
 _BYTES_AT_ONCE = 1 << 14
 
 # A command that finds all its files, at their full length, does not make them again.
 REPAIR_HINT = "remove it and run the command that made it again, or restore it from a copy"
+
+
+def reading_progress(what: str, paths: Iterable[str]) -> Callable[[int], None]:
+    """Returns what takes the number of bytes of each piece that was read, and shows progress through the files."""
+    progress, read = Progress(what, sum(map(files.size, paths)) / 1e6, "MB"), 0
+
+    def advance(size: int) -> None:
+        nonlocal read
+        read += size
+        progress.update(read / 1e6)
+
+    return advance
 
 
 def compression(paths: Sequence[str]) -> str:
