@@ -70,6 +70,6 @@ def _readable(sample: Sample) -> str:
     lines = [sample.name, *(f"  {line}" for line in sample.properties)]
     for name, tokens in sample.segments:
         words = " ".join(f"{token}{{{original}}}" if original is not None else token for token, original in tokens)
-        indents = {"initial_indent": f"  {name}: ", "subsequent_indent": " " * 5}
-        lines += textwrap.TextWrapper(_COLUMNS, **indents, break_long_words=False, break_on_hyphens=False).wrap(words)
+        wrapper = textwrap.TextWrapper(_COLUMNS, f"  {name}: ", " " * 5, break_long_words=False, break_on_hyphens=False)
+        lines += wrapper.wrap(words)
     return "\n".join(lines)

@@ -32,15 +32,7 @@ class Sample:
 
 
 def read_sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str, objective: str = NEXT_SENTENCE) -> Sample:
-    """Returns a record of a batch in words.
-
-    Args:
-        batch: features by name, [B, *shape], with values within the schema's limits.
-        row: of the record.
-        vocab: token to id.
-        name: which record it is.
-        objective: what the label is about, one of SENTENCE_OBJECTIVES.
-    """
+    """Returns a row of a batch, whose values are within the schema's limits, in words; the label is the objective's."""
     one = {feature: values[row : row + 1] for feature, values in batch.items()}
     tokens = {number: token for token, number in vocab.items()}
     length, first = int(batches.text_lengths(one)[0]), int(batches.first_lengths(one)[0])

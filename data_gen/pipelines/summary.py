@@ -12,29 +12,17 @@ NO_INSTANCE = (
 
 @dataclasses.dataclass
 class RecordSummary:
-    """Counts over the text and the records, under the names that a manifest has.
-
-    Attributes:
-        text_documents: documents in the text.
-        text_tokens: word pieces in the text.
-        text_unknown: how many of these are [UNK].
-        instances: records written.
-        positions: record length times records.
-        tokens: positions that are not padding.
-        maskable: tokens that are neither [CLS] nor [SEP].
-        predictions: tokens to be predicted.
-        random_next: records with the label 1: b comes from elsewhere, or a and b are swapped.
-    """
+    """Counts over the text and the records, under the names that a manifest has."""
 
     text_documents: int
-    text_tokens: int
-    text_unknown: int
-    instances: int = 0
-    positions: int = 0
-    tokens: int = 0
-    maskable: int = 0
+    text_tokens: int  # word pieces in the text
+    text_unknown: int  # how many of these are [UNK]
+    instances: int = 0  # records written
+    positions: int = 0  # record length times records
+    tokens: int = 0  # positions that are not padding
+    maskable: int = 0  # tokens that are neither [CLS] nor [SEP]
     predictions: int = 0
-    random_next: int = 0
+    random_next: int = 0  # records with the label 1: b comes from elsewhere, or a and b are swapped
 
     def add(self, instance: Instance, max_seq_length: int) -> None:
         """Counts one instance."""

@@ -84,12 +84,7 @@ class ShardMaker:
             yield writer.joined_frames(record_codec.encode(batch, schema))
 
     def shard(self, number: int, buckets: Iterable[np.ndarray]) -> dict[str, Any]:
-        """Writes a shard and returns its entry for the manifest.
-
-        Args:
-            number: of the shard.
-            buckets: the rows of each of its buckets, in the order of their keys.
-        """
+        """Writes a shard, of the rows of each of its buckets in their order; returns its entry for the manifest."""
         path = self._plan.outputs[number]
         count = 0
         with writer.open_shard(path, self._options.gzip) as shard:

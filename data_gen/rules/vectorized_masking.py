@@ -15,14 +15,7 @@ Masked = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Random) -> Masked:
-    """Masks tokens of instances, as masking.mask does.
-
-    Args:
-        ids: [N, L] with [CLS] and [SEP], padded.
-        length: [N] tokens that are not padding.
-        config: of the instances.
-        random: the random numbers.
-    """
+    """Masks tokens of instances, [N, L] with [CLS] and [SEP], padded, of [N] lengths, as masking.mask does."""
     count, width = ids.shape
     limit = config.max_predictions_per_seq
     budget = np.minimum(limit, np.maximum(1, np.rint(length * config.masked_lm_prob).astype(np.int64)))

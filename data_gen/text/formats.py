@@ -86,16 +86,13 @@ def detect_format(path: str, language: str = "en") -> str:
 def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None]]:
     """Returns ranges of bytes of a file, of about `size` bytes each, that hold whole documents.
 
-    The documents of all ranges, one after the other, are those of the file. A compressed or remote file is one range.
-
-    Args:
-        path: the file.
-        format: of its text, not "auto".
-        size: how many bytes a range should hold; if a document is longer, the range is.
+    The documents of all ranges, one after the other, are those of the file. A compressed or remote file is one range,
+    and a range with a longer document is as long. The format is not "auto".
     """
     if files.is_remote(path) or files.size(path) <= size:
         return [(0, None)]
     starts = [0]
+    last = "</doc>" if format == "wikiextractor" else ""  # line of a document
     with files.read_errors_explained(path), open(path, "rb") as reader:
         if is_compressed(reader.read(10)):
             return [(0, None)]
@@ -103,19 +100,12 @@ def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None
         while (start := starts[-1] + size) < length:
             reader.seek(start)
             reader.readline()  # the rest of a line
-            while (line := reader.readline()) and not _ends_document(line, format):
+            while (line := reader.readline()) and format != "jsonl" and line.decode("utf-8", "ignore").strip() != last:
                 pass
             if not line or reader.tell() >= length:
                 break
             starts.append(reader.tell())
     return list(zip(starts, [*starts[1:], None], strict=True))
-
-
-def _ends_document(line: bytes, format: str) -> bool:
-    if format == "jsonl":
-        return True
-    text = line.decode("utf-8", "ignore").strip()
-    return text == ("</doc>" if format == "wikiextractor" else "")
 
 
 def describe_formats(formats: list[str]) -> str:

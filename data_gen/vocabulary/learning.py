@@ -19,23 +19,14 @@ _HELDOUT_EVERY = 50
 
 @dataclasses.dataclass(frozen=True)
 class Learned:
-    """A vocabulary, and what it was learned from.
+    """A vocabulary, and what it was learned from."""
 
-    Attributes:
-        pieces: in the order of ids.
-        text: the words that were counted.
-        heldout: those of text that was kept from learning.
-        letters: the different letters of the text.
-        covered: how many of these have a piece.
-        coverage: the share of the text's letters, each as often as it occurs, that have one.
-    """
-
-    pieces: list[str]
-    text: WordCounts
-    heldout: WordCounts
-    letters: int
-    covered: int
-    coverage: float
+    pieces: list[str]  # in the order of ids
+    text: WordCounts  # the words that were counted
+    heldout: WordCounts  # those of text that was kept from learning
+    letters: int  # the different letters of the text
+    covered: int  # how many of these have a piece
+    coverage: float  # the share of the text's letters, each as often as it occurs, that have one
 
 
 def learn(options: VocabularyOptions) -> Learned:

@@ -23,17 +23,10 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of records.
+    """A file of records, its length and the hash of its content."""
 
-    Attributes:
-        file: its name, without a folder.
-        records: how many it holds.
-        bytes: its length.
-        sha256: of its content.
-    """
-
-    file: str
-    records: int
+    file: str  # without a folder
+    records: int  # how many it holds
     bytes: int
     sha256: str
 
@@ -135,13 +128,7 @@ def manifests_of(paths: list[str], stem: str) -> dict[str, list[int]]:
 
 
 def write(paths: list[str], stem: str, manifest: Manifest) -> None:
-    """Writes the manifests of record files, in each of their folders one that names the folder's files.
-
-    Args:
-        paths: the record files, in the order of the manifest's shards.
-        stem: as for `manifests_of`.
-        manifest: of all files.
-    """
+    """Writes the `manifests_of` record files, which are in the order of the manifest's shards."""
     for path, indices in manifests_of(paths, stem).items():
         shards = [manifest.shards[index] for index in indices]
         files.write_text(path, dataclasses.replace(manifest, shards=shards).to_json())
@@ -153,12 +140,7 @@ def manifest_path(stem: str) -> str:
 
 
 def sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
-    """Returns the hash of a file's content.
-
-    Args:
-        path: the file.
-        progress: called with the number of bytes of each piece that was read.
-    """
+    """Returns the hash of a file's content; `progress` is called with the number of bytes of each piece."""
     digest = hashlib.sha256()
     with files.read_errors_explained(path), files.open_bytes(path) as reader:
         while chunk := reader.read(_CHUNK):
@@ -169,13 +151,7 @@ def sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
 
 
 def describe_source(flags: dict[str, Any], vocabulary: str, inputs: list[str]) -> dict[str, Any]:
-    """Returns everything that decides the records' bytes.
-
-    Args:
-        flags: those that decide the records, by name.
-        vocabulary: the hash of the vocabulary.
-        inputs: the text files, in order.
-    """
+    """Returns all that decides the records' bytes: flags, the vocabulary's hash, and hashes of the text files."""
     progress = reading_progress("checking the text", inputs)
     return source_of(flags, vocabulary, inputs, [sha256(path, progress) for path in inputs])
 
@@ -218,9 +194,7 @@ def completed(source: dict[str, Any], paths: list[str]) -> Manifest | None:
 def missing_files(patterns: list[str], paths: list[str]) -> dict[str, str]:
     """Returns the record files that manifests name and patterns ask for, but that are not there, with the manifest.
 
-    Args:
-        patterns: file names and glob patterns.
-        paths: the files that match them.
+    The manifests are those beside `paths`, the files that match the patterns.
     """
     received = set(map(files.normal, paths))
     wanted = [files.normal(pattern.strip()) for pattern in patterns if glob.has_magic(pattern)]
@@ -229,10 +203,8 @@ def missing_files(patterns: list[str], paths: list[str]) -> dict[str, str]:
         for path in beside(folder):
             for shard in Manifest.read(path).shards:
                 record_file = os.path.join(folder, shard.file)
-                matched = any(
-                    fnmatch.fnmatchcase(record_file, pattern) and record_file.count("/") == pattern.count("/")
-                    for pattern in wanted
-                )
+                deep = [pattern for pattern in wanted if pattern.count("/") == record_file.count("/")]
+                matched = any(fnmatch.fnmatchcase(record_file, pattern) for pattern in deep)
                 if matched and record_file not in received and not files.exists(record_file):
                     missing[record_file] = path
     return missing

@@ -63,13 +63,8 @@ def choose_packing(rows_of_groups: Sequence[int], batch_size: int, replicas: int
     candidates = np.unique(np.ceil(enough_for_half / (replicas * micro_batches)))  # rows of a part
     computed = [np.mean(np.ceil(needed / (replicas * rows)) * rows) for rows in candidates]
     rows = int(candidates[np.argmin(computed)])
-    return Packing(
-        batch_size=batch_size,
-        replicas=replicas,
-        parts=math.ceil(batch_size / (replicas * rows)),
-        usual_parts=micro_batches,
-        rows=rows,
-    )
+    parts = math.ceil(batch_size / (replicas * rows))
+    return Packing(batch_size=batch_size, replicas=replicas, parts=parts, usual_parts=micro_batches, rows=rows)
 
 
 def group_size(batch_size: int) -> int:

@@ -198,17 +198,10 @@ class FastBasicTokenizer:
 
 
 class FastTokenizer:
-    """Many texts to ids at once, exactly as FullTokenizer.
-
-    Args:
-        vocab_file: a vocab.txt, one piece a line; the line number, from 0, is the id.
-        do_lower_case: True for uncased models, False for cased ones.
+    """Many texts to ids at once, exactly as FullTokenizer; arguments and errors are that one's.
 
     Attributes:
         exact: the FullTokenizer that this one equals.
-
-    Raises:
-        UserError: the vocabulary is missing, unreadable or without the special tokens.
     """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True) -> None:
