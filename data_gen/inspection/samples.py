@@ -18,17 +18,11 @@ _LABEL_NAMES = {NEXT_SENTENCE: "next sentence", SENTENCE_ORDER: "sentence order"
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A record in words.
+    """A record in words."""
 
-    Attributes:
-        name: which record it is.
-        properties: the label, the length and the predictions, a line each.
-        segments: the tokens of "a" and of "b", [CLS] and [SEP] included.
-    """
-
-    name: str
-    properties: list[str]
-    segments: list[tuple[str, list[Token]]]
+    name: str  # which record it is
+    properties: list[str]  # the label, the length and the predictions, a line each
+    segments: list[tuple[str, list[Token]]]  # the tokens of "a" and of "b", [CLS] and [SEP] included
 
 
 def read_sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str, objective: str = NEXT_SENTENCE) -> Sample:

@@ -22,21 +22,13 @@ _Check = Callable[[batches.Batch], tuple[int, str] | None]
 
 @dataclasses.dataclass
 class Findings:
-    """The result of a verification.
+    """The result of a verification: what was checked is right, except for the problems."""
 
-    Attributes:
-        files: record files read.
-        records: records in them, as far as they could be read.
-        problems: what is wrong, each with the file it is in.
-        checked: what was compared with what; all of it is right, except for the problems.
-        notes: what was not checked, and what would be needed for it.
-    """
-
-    files: int = 0
-    records: int = 0
-    problems: list[str] = dataclasses.field(default_factory=list)
-    checked: list[str] = dataclasses.field(default_factory=list)
-    notes: list[str] = dataclasses.field(default_factory=list)
+    files: int = 0  # record files read
+    records: int = 0  # records in them, as far as they could be read
+    problems: list[str] = dataclasses.field(default_factory=list)  # what is wrong, each with the file it is in
+    checked: list[str] = dataclasses.field(default_factory=list)  # what was compared with what
+    notes: list[str] = dataclasses.field(default_factory=list)  # what was not checked, and what that would need
 
 
 @dataclasses.dataclass(frozen=True)

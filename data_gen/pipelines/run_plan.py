@@ -21,17 +21,11 @@ _ESTIMATED_FROM = 1000
 
 @dataclasses.dataclass(frozen=True)
 class RunPlan:
-    """How the corpus is cut into blocks, and the records into shards and buckets.
+    """How the corpus is cut into blocks, and the records into shards and buckets."""
 
-    Attributes:
-        blocks: documents of each block: first, and one after the last.
-        outputs: the shards.
-        buckets_per_shard: how many buckets each shard is made of.
-    """
-
-    blocks: list[list[int]]
-    outputs: list[str]
-    buckets_per_shard: int
+    blocks: list[list[int]]  # documents of each block: first, and one after the last
+    outputs: list[str]  # the shards
+    buckets_per_shard: int  # how many buckets each shard is made of
 
 
 def plan_run(options: RecordOptions, config: InstanceConfig, store: TokenStore) -> RunPlan:

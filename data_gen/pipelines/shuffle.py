@@ -19,17 +19,12 @@ from official_bert.utils import files
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How instances of L positions and P predictions are laid out on disk.
-
-    Attributes:
-        ids: type of the ids.
-        buckets: into how many the range of keys is cut.
-    """
+    """How instances of L positions and P predictions are laid out on disk."""
 
     max_seq_length: int
     max_predictions_per_seq: int
-    ids: np.dtype
-    buckets: int
+    ids: np.dtype  # type of the ids
+    buckets: int  # into how many the range of keys is cut
 
     @property
     def row(self) -> np.dtype:

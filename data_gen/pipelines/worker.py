@@ -47,16 +47,7 @@ _Steps = dict[str, Callable[..., dict[str, Any]]]
 
 
 class ShardMaker:
-    """Makes a run's blocks and shards; where the instances are kept in between is the caller's concern.
-
-    Args:
-        options: the flags.
-        plan: of the run.
-        vocab: token to id.
-
-    Attributes:
-        layout: of the instances.
-    """
+    """Makes a run's blocks and shards; where instances are kept in between, in `layout`, is the caller's concern."""
 
     def __init__(self, options: RecordOptions, plan: RunPlan, vocab: dict[str, int]) -> None:
         self._options, self._plan = options, plan
@@ -100,11 +91,7 @@ class TextError(UserError):
 
 
 class Worker:
-    """Does the tasks of a run, with files in its working folder.
-
-    Args:
-        folder: the run's working folder, with the flags and the plan of the run.
-    """
+    """Does the tasks of a run, with files in its working folder, which holds the flags and the plan of the run."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

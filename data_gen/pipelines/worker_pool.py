@@ -19,11 +19,7 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class WorkerPool:
-    """Processes that do the tasks of a run (see worker.py), each driven by a thread.
-
-    Args:
-        folder: the working folder of the run.
-    """
+    """Processes that do the tasks of the run with this working folder (see worker.py), each driven by a thread."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -16,19 +16,12 @@ from official_bert.tokenization import exact
 
 @dataclasses.dataclass(frozen=True)
 class MaskingVocabulary:
-    """The parts of a vocabulary that masking needs.
+    """The ids of a vocabulary that masking needs."""
 
-    Attributes:
-        words: the ids that a random replacement is drawn from, in the vocabulary's order: all, the special ones too.
-        continuations: the ids of pieces within a word ("##").
-        unmaskable: the ids that are never masked, [CLS] and [SEP].
-        mask: the id of [MASK].
-    """
-
-    words: list[int]
-    continuations: frozenset[int]
-    unmaskable: frozenset[int]
-    mask: int
+    words: list[int]  # random replacements are drawn from these, in the vocabulary's order: all, the special ones too
+    continuations: frozenset[int]  # pieces within a word ("##")
+    unmaskable: frozenset[int]  # never masked: [CLS] and [SEP]
+    mask: int  # [MASK]
 
     @functools.cached_property
     def words_array(self) -> np.ndarray:

@@ -32,27 +32,16 @@ class Pairs:
 
 @dataclasses.dataclass
 class Instances:
-    """Masked instances.
+    """Masked instances."""
 
-    Attributes:
-        ids: [N, L] after masking, padded with 0.
-        positions: [N, P] to predict, ascending, padded with 0.
-        labels: [N, P] the original ids at these positions, padded with 0.
-        predictions: [N] how many there are.
-        length: [N] tokens that are not padding.
-        first_length: [N] tokens of the first segment, with [CLS] and [SEP].
-        special: [N] tokens that are [CLS] or [SEP].
-        is_random_next: [N].
-    """
-
-    ids: np.ndarray
-    positions: np.ndarray
-    labels: np.ndarray
-    predictions: np.ndarray
-    length: np.ndarray
-    first_length: np.ndarray
-    special: np.ndarray
-    is_random_next: np.ndarray
+    ids: np.ndarray  # [N, L] after masking, padded with 0
+    positions: np.ndarray  # [N, P] to predict, ascending, padded with 0
+    labels: np.ndarray  # [N, P] the original ids at these positions, padded with 0
+    predictions: np.ndarray  # [N] how many there are
+    length: np.ndarray  # [N] tokens that are not padding
+    first_length: np.ndarray  # [N] tokens of the first segment, with [CLS] and [SEP]
+    special: np.ndarray  # [N] tokens that are [CLS] or [SEP]
+    is_random_next: np.ndarray  # [N]
 
 
 def make_instances(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Instances:

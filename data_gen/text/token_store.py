@@ -124,10 +124,6 @@ def _chunks(path: str, dtype: str) -> Iterator[np.ndarray]:
 class TokenStore:
     """Reads a joined corpus. Its files are mapped into memory.
 
-    Args:
-        folder: of the corpus.
-        dtype: of its ids.
-
     Attributes:
         ids: all tokens, one after the other.
         sentences: where each sentence begins among the tokens, and the end.

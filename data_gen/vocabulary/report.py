@@ -7,19 +7,12 @@ from official_bert.tokenization.exact import UNK, WordpieceTokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """What a vocabulary makes of some words.
+    """What a vocabulary makes of some words."""
 
-    Attributes:
-        size: its number of pieces.
-        pieces_per_word: the mean number of pieces that a word is cut into; [UNK] is one.
-        whole: the share of words that are a piece as a whole.
-        unknown: the share of words that become [UNK].
-    """
-
-    size: int
-    pieces_per_word: float
-    whole: float
-    unknown: float
+    size: int  # its number of pieces
+    pieces_per_word: float  # the mean number of pieces that a word is cut into; [UNK] is one
+    whole: float  # the share of words that are a piece as a whole
+    unknown: float  # the share of words that become [UNK]
 
 
 def measure(vocab: dict[str, int], counts: dict[str, int]) -> Figures:

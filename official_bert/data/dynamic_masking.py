@@ -24,21 +24,13 @@ _ORDER, _KIND, _WORD = range(3)  # the purposes of a position's random numbers
 
 @dataclasses.dataclass(frozen=True)
 class DynamicMasking:
-    """Masks tokens of batches.
+    """Masks tokens of batches."""
 
-    Attributes:
-        vocab: token to id.
-        max_predictions_per_seq: P.
-        masked_lm_prob: the share of tokens to predict.
-        do_whole_word_mask: whether all pieces of a word are masked together.
-        rates: what replaces them.
-    """
-
-    vocab: dict[str, int]
-    max_predictions_per_seq: int
-    masked_lm_prob: float
-    do_whole_word_mask: bool
-    rates: MaskingRates = BERT_RATES
+    vocab: dict[str, int]  # token to id
+    max_predictions_per_seq: int  # P
+    masked_lm_prob: float  # the share of tokens to predict
+    do_whole_word_mask: bool  # whether all pieces of a word are masked together
+    rates: MaskingRates = BERT_RATES  # what replaces them
 
     def mask(self, features: dict[str, tf.Tensor], keys: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the features of masked records (see record_schema.pretraining_schema).

@@ -33,17 +33,11 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """Describes a set of shards.
+    """Describes a set of shards."""
 
-    Attributes:
-        source: everything that decides their bytes: flags, and hashes of vocabulary and input (see `describe_source`).
-        shards: the files, in order.
-        statistics: counts over all records.
-    """
-
-    source: dict[str, Any]
-    shards: list[Shard]
-    statistics: dict[str, int]
+    source: dict[str, Any]  # all that decides their bytes (see `describe_source`)
+    shards: list[Shard]  # in order
+    statistics: dict[str, int]  # counts over all records
 
     def to_json(self) -> str:
         """Returns the file's text."""

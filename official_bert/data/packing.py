@@ -25,20 +25,13 @@ class Packing:
 
     Each replica takes its share of a batch in parts, one after the other, and leaves out parts without records. A batch
     whose records need more rows than usual therefore only takes longer.
-
-    Attributes:
-        batch_size: N, records of a batch, over all replicas.
-        replicas: how many share a batch.
-        parts: of a replica's share: those that are usually needed first, then what the worst batch may need.
-        usual_parts: how many of them are usually needed.
-        rows: of a part.
     """
 
-    batch_size: int
-    replicas: int
-    parts: int
-    usual_parts: int
-    rows: int
+    batch_size: int  # N, records of a batch, over all replicas
+    replicas: int  # how many share a batch
+    parts: int  # of a replica's share: those that are usually needed first, then what the worst batch may need
+    usual_parts: int  # how many of them are usually needed
+    rows: int  # of a part
 
     @property
     def usual_rows(self) -> int:

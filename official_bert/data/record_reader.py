@@ -35,21 +35,14 @@ def compression(paths: Sequence[str]) -> str:
     Raises:
         UserError: one is missing, or some are compressed and others are not.
     """
-    kinds = {}
+    first_of: dict[str, str] = {}  # the first file of each kind
     for path in paths:
-        try:
-            with files.open_bytes(path) as reader:
-                # A record of 559,903 bytes would begin alike; those of BERT are far smaller.
-                kinds[path] = "GZIP" if reader.read(3) == b"\x1f\x8b\x08" else ""
-        except FileNotFoundError as error:
-            raise UserError(f"there is no file {path}") from error
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    if len(set(kinds.values())) > 1:
-        plain = next(path for path, kind in kinds.items() if not kind)
-        zipped = next(path for path, kind in kinds.items() if kind)
-        raise UserError(f"{zipped} is compressed and {plain} is not; give files of one kind")
-    return next(iter(kinds.values()), "")
+        with files.read_errors_explained(path), files.open_bytes(path) as reader:
+            # A record of 559,903 bytes would begin alike; those of BERT are far smaller.
+            first_of.setdefault("GZIP" if reader.read(3) == b"\x1f\x8b\x08" else "", path)
+    if len(first_of) > 1:
+        raise UserError(f"{first_of['GZIP']} is compressed and {first_of['']} is not; give files of one kind")
+    return next(iter(first_of), "")
 
 
 def read_file(path: str) -> Iterator[bytes]:

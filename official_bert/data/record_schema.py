@@ -8,17 +8,11 @@ INT64, FLOAT = "int64", "float32"
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """A feature's shape, its type in the file, and its range.
+    """A feature's shape, its type in the file, and its range."""
 
-    Attributes:
-        shape: of one record, without the batch.
-        dtype: in the file, INT64 or FLOAT; the format has no other numbers.
-        limit: integers are from 0 up to, not including, this; None where it is not known.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    limit: int | None = None
+    shape: tuple[int, ...]  # of one record, without the batch
+    dtype: str  # in the file, INT64 or FLOAT; the format has no other numbers
+    limit: int | None = None  # integers are from 0 up to, not including, this; None where it is not known
 
 
 Schema = Mapping[str, Feature]

@@ -25,11 +25,7 @@ _BETWEEN_TEXTS = "\U0010ffff"
 
 
 class _WordNumbers(dict[str, int]):
-    """The numbers of words in the cache's arrays; a word that is missing is cut into pieces and added.
-
-    Args:
-        tokenizer: the exact one.
-    """
+    """The numbers of words in the cache's arrays; a word that is missing is cut into pieces and added."""
 
     def __init__(self, tokenizer: FullTokenizer) -> None:
         super().__init__()
@@ -55,11 +51,7 @@ class _WordNumbers(dict[str, int]):
 
 
 class CachingTokenizer:
-    """Many texts to ids at once, exactly as FullTokenizer.
-
-    Args:
-        exact: the tokenizer whose ids these are.
-    """
+    """Many texts to ids at once, exactly as a FullTokenizer."""
 
     def __init__(self, exact: FullTokenizer) -> None:
         self.exact = exact

@@ -110,12 +110,7 @@ def normal_form(character: str, tokenizer: BasicTokenizer, spaced: bool = False)
 
 
 class CharacterTable:
-    """`normal_form` for arrays of code points, asked once for each character that is met.
-
-    Args:
-        tokenizer: the exact rules.
-        spaced: as for `normal_form`.
-    """
+    """`normal_form` for arrays of code points, asked once for each character that is met."""
 
     def __init__(self, tokenizer: BasicTokenizer, spaced: bool = False) -> None:
         self._tokenizer, self._spaced = tokenizer, spaced
@@ -126,13 +121,9 @@ class CharacterTable:
         self._letters = np.zeros((1, 1), np.dtype("<u4"))  # a row for each string, filled up with zeros
 
     def normalize(self, codes: Codes) -> tuple[Codes, npt.NDArray[np.intp]]:
-        """Returns the code points in normal form.
+        """Returns the code points of a text in normal form; SEPARATOR stays as it is.
 
-        Args:
-            codes: the code points of a text; SEPARATOR stays as it is.
-
-        Returns:
-            The new code points, and the positions in `codes` of characters without a normal form (which are deleted).
+        Characters without a normal form are deleted; their positions in `codes` are returned too.
         """
         indices = codes.astype(np.intp)
         normalized = self._targets.take(indices)
@@ -174,11 +165,7 @@ class CharacterTable:
 
 
 class FastBasicTokenizer:
-    """Many texts to words at once, exactly as BasicTokenizer, about twice as fast.
-
-    Args:
-        do_lower_case: True for uncased models, False for cased ones.
-    """
+    """Many texts to words at once, exactly as BasicTokenizer, about twice as fast."""
 
     def __init__(self, do_lower_case: bool = True) -> None:
         self._exact = BasicTokenizer(do_lower_case)
