@@ -11,7 +11,6 @@ import tensorflow as tf
 from official_bert.data import record_codec, record_damage, record_reader, record_schema
 from official_bert.errors import UserError
 from official_bert.utils import files
-from official_bert.utils.progress import Progress
 
 Batch = dict[str, np.ndarray]
 
@@ -29,13 +28,8 @@ def schema_of(
 ) -> record_schema.Schema:
     """Returns the schema of pre-training records: with predictions, or without where masking happens during training.
 
-    Which of the two, and the lengths that are None, follow from the first record that can be read.
-
-    Args:
-        paths: TFRecord files.
-        vocab_size: the number of ids, if known.
-        max_seq_length: positions of a record, if known.
-        max_predictions_per_seq: predictions of a record, if known.
+    Which of the two, and what is None (see record_schema.pretraining_schema), follow from the first record that can be
+    read.
 
     Raises:
         UserError: there is no record, or none that can be read.
@@ -46,11 +40,6 @@ def schema_of(
         return record_schema.unmasked_schema(length, vocab_size or _ANY_ID, type_vocab_size=2)
     predictions = max_predictions_per_seq or max(1, lengths.get("masked_lm_positions", 0))
     return record_schema.pretraining_schema(length, predictions, vocab_size or _ANY_ID, type_vocab_size=2)
-
-
-def has_predictions(schema: record_schema.Schema) -> bool:
-    """Whether the records are masked already."""
-    return "masked_lm_positions" in schema
 
 
 def _first_record(paths: Sequence[str]) -> bytes:
@@ -100,8 +89,7 @@ def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int
         pass  # One of the next records is bad: they are read one by one below, to name it.
     for number, record in enumerate(record_reader.read_file(path)):
         if number >= done:
-            problem = record_damage.describe_mismatch(record, schema)
-            if problem:
+            if problem := record_damage.describe_mismatch(record, schema):
                 raise UserError(
                     f"{path}: record {number} (from 0): {problem}; was it made with another vocabulary or other flags?"
                 )
@@ -110,24 +98,6 @@ def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int
 
 def _parsed(serialized: Sequence[bytes], schema: record_schema.Schema) -> Batch:
     return {name: value.numpy() for name, value in record_codec.parse(tf.constant(serialized), schema).items()}
-
-
-class ReadingProgress:
-    """Progress through files, by their bytes.
-
-    Args:
-        what: what is being done, for the line's start.
-        total: bytes to be read.
-    """
-
-    def __init__(self, what: str, total: int) -> None:
-        self._progress = Progress(what, total / 1e6, "MB")
-        self._read = 0
-
-    def advance(self, size: int) -> None:
-        """Adds the number of bytes that were read."""
-        self._read += size
-        self._progress.update(self._read / 1e6)
 
 
 def text_lengths(batch: Batch) -> np.ndarray:

@@ -7,6 +7,7 @@ from data_gen.inspection.samples import Sample, read_sample
 from data_gen.inspection.statistics import Statistics
 from data_gen.options import InspectionOptions
 from official_bert.data import manifest
+from official_bert.data.record_reader import reading_progress
 from official_bert.data.sentence_objectives import objective_of
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
@@ -31,12 +32,12 @@ def inspect(options: InspectionOptions) -> None:
         files.check_writable(options.report)
     schema = batches.schema_of(paths, max(vocab.values()) + 1)
     statistics = Statistics(schema, vocab)
-    progress = batches.ReadingProgress("reading", sum(map(files.size, paths)))
+    progress = reading_progress("reading", paths)
     samples: list[Sample] = []
     for path in paths:
         number = 0
         objective = _objective(path)
-        for batch in batches.read_batches(path, schema, progress.advance):
+        for batch in batches.read_batches(path, schema, progress):
             for row in range(min(len(batch["input_ids"]), options.num_records - len(samples))):
                 name = f"{path}, record {number + row} (from 0)"
                 samples.append(read_sample(batch, row, vocab, name, objective))
@@ -68,13 +69,7 @@ def _objective(path: str) -> str:
 def _readable(sample: Sample) -> str:
     lines = [sample.name, *(f"  {line}" for line in sample.properties)]
     for name, tokens in sample.segments:
-        words = [f"{token}{{{original}}}" if original is not None else token for token, original in tokens]
-        lines += textwrap.wrap(
-            " ".join(words),
-            _COLUMNS,
-            initial_indent=f"  {name}: ",
-            subsequent_indent=" " * 5,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        words = " ".join(f"{token}{{{original}}}" if original is not None else token for token, original in tokens)
+        wrapper = textwrap.TextWrapper(_COLUMNS, f"  {name}: ", " " * 5, break_long_words=False, break_on_hyphens=False)
+        lines += wrapper.wrap(words)
     return "\n".join(lines)

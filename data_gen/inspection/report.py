@@ -45,14 +45,7 @@ def check_matplotlib() -> None:
 
 
 def page(title: str, samples: list[Sample], statistics: Statistics, most_predicted: int) -> str:
-    """Returns the page's text.
-
-    Args:
-        title: what was inspected.
-        samples: records to show.
-        statistics: of all records.
-        most_predicted: how many of the tokens that are most often predicted to show.
-    """
+    """Returns the page's text: records, statistics of all, and so many of the tokens that are predicted most."""
     summary = "".join(
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>\n" for name, value in statistics.summary()
     )

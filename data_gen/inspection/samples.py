@@ -18,29 +18,15 @@ _LABEL_NAMES = {NEXT_SENTENCE: "next sentence", SENTENCE_ORDER: "sentence order"
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A record in words.
+    """A record in words."""
 
-    Attributes:
-        name: which record it is.
-        properties: the label, the length and the predictions, a line each.
-        segments: the tokens of "a" and of "b", [CLS] and [SEP] included.
-    """
-
-    name: str
-    properties: list[str]
-    segments: list[tuple[str, list[Token]]]
+    name: str  # which record it is
+    properties: list[str]  # the label, the length and the predictions, a line each
+    segments: list[tuple[str, list[Token]]]  # the tokens of "a" and of "b", [CLS] and [SEP] included
 
 
 def read_sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str, objective: str = NEXT_SENTENCE) -> Sample:
-    """Returns a record of a batch in words.
-
-    Args:
-        batch: features by name, [B, *shape], with values within the schema's limits.
-        row: of the record.
-        vocab: token to id.
-        name: which record it is.
-        objective: what the label is about, one of SENTENCE_OBJECTIVES.
-    """
+    """Returns a row of a batch, whose values are within the schema's limits, in words; the label is the objective's."""
     one = {feature: values[row : row + 1] for feature, values in batch.items()}
     tokens = {number: token for token, number in vocab.items()}
     length, first = int(batches.text_lengths(one)[0]), int(batches.first_lengths(one)[0])

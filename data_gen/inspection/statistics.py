@@ -19,19 +19,12 @@ _WIDTH = 40  # of the longest bar, in characters
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """How often each whole number occurs.
+    """How often each whole number occurs."""
 
-    Attributes:
-        title: what is counted.
-        numbers: what the whole numbers are.
-        counts: by number, from 0.
-        out_of: how often each could have occurred: shares are shown then, not counts. Or None.
-    """
-
-    title: str
-    numbers: str
-    counts: np.ndarray
-    out_of: np.ndarray | None = None
+    title: str  # what is counted
+    numbers: str  # what the whole numbers are
+    counts: np.ndarray  # by number, from 0
+    out_of: np.ndarray | None = None  # how often each could have occurred: shares are shown then, not counts. Or None
 
     def range(self) -> range:
         """Returns the numbers from the first to the last that occurs, or could have."""
@@ -58,16 +51,11 @@ class Histogram:
 
 
 class Statistics:
-    """Counts over records, in a memory that does not depend on how many there are.
-
-    Args:
-        schema: of the records.
-        vocab: token to id.
-    """
+    """Counts over records, in a memory that does not depend on how many there are."""
 
     def __init__(self, schema: record_schema.Schema, vocab: Mapping[str, int]) -> None:
         (self.max_seq_length,) = schema["input_ids"].shape
-        self.masked = batches.has_predictions(schema)
+        self.masked = "masked_lm_positions" in schema
         self._vocab = vocab
         self._tokens = {number: token for token, number in vocab.items()}
         self.records = self.random_next = self.text = self.unknown = 0

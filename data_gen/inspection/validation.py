@@ -18,10 +18,8 @@ _Check = tuple[np.ndarray, np.ndarray, str]
 def first_violation(batch: Batch, vocab: Mapping[str, int] | None, one_segment: bool = False) -> tuple[int, str] | None:
     """Returns the row of the first record that violates a rule, and a message that says how; or None.
 
-    Args:
-        batch: features by name, [B, *shape], with values within the schema's limits.
-        vocab: token to id, or None: then [CLS] and [SEP] are not checked.
-        one_segment: whether the records have one segment, with a [SEP] between documents, instead of two.
+    All values are within the schema's limits. Without a vocabulary [CLS] and [SEP] are not checked. Records of one
+    segment, instead of two, have a [SEP] between documents.
     """
     first: tuple[int, str] | None = None
     for wrong, values, message in _checks(batch, vocab, one_segment):

@@ -1,6 +1,7 @@
 """Checks record files against their manifest, vocabulary and model, and each record against the rules of records."""
 
 import dataclasses
+import functools
 import glob
 import os
 from collections.abc import Callable, Mapping
@@ -15,24 +16,19 @@ from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
 from official_bert.utils import files
 
+# `validation.first_violation` of batches of a run's records.
+_Check = Callable[[batches.Batch], tuple[int, str] | None]
+
 
 @dataclasses.dataclass
 class Findings:
-    """The result of a verification.
+    """The result of a verification: what was checked is right, except for the problems."""
 
-    Attributes:
-        files: record files read.
-        records: records in them, as far as they could be read.
-        problems: what is wrong, each with the file it is in.
-        checked: what was compared with what; all of it is right, except for the problems.
-        notes: what was not checked, and what would be needed for it.
-    """
-
-    files: int = 0
-    records: int = 0
-    problems: list[str] = dataclasses.field(default_factory=list)
-    checked: list[str] = dataclasses.field(default_factory=list)
-    notes: list[str] = dataclasses.field(default_factory=list)
+    files: int = 0  # record files read
+    records: int = 0  # records in them, as far as they could be read
+    problems: list[str] = dataclasses.field(default_factory=list)  # what is wrong, each with the file it is in
+    checked: list[str] = dataclasses.field(default_factory=list)  # what was compared with what
+    notes: list[str] = dataclasses.field(default_factory=list)  # what was not checked, and what that would need
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,10 +58,11 @@ def verify(options: VerificationOptions) -> Findings:
     else:
         sets = _sets_of_files(files.expand(options.input_file, "input_file"), findings)
     _check_model(options, vocab, config, findings)
-    size = sum(files.size(path) * (2 if shard else 1) for each in sets for path, shard in each.entries.items())
-    progress = batches.ReadingProgress("verifying", size)
+    # Files that a manifest describes are read twice, for their hash too.
+    read = [path for each in sets for path, shard in each.entries.items() for _ in range(2 if shard else 1)]
+    progress = record_reader.reading_progress("verifying", read)
     for each in sets:
-        _check_set(each, options, vocab, config, progress.advance, findings)
+        _check_set(each, options, vocab, config, progress, findings)
     return findings
 
 
@@ -175,12 +172,11 @@ def _check_set(
             )
             vocab = None
     limits = [*([_ids(vocab)] if vocab else []), *([config.vocab_size] if config else [])]
+    limit = min(limits, default=None)
     if not file_set.entries:
         return
     try:
-        schema = batches.schema_of(
-            list(file_set.entries), min(limits, default=None), max_seq_length, max_predictions_per_seq
-        )
+        schema = batches.schema_of(list(file_set.entries), limit, max_seq_length, max_predictions_per_seq)
     except UserError as error:
         findings.problems.append(str(error))
         return
@@ -193,14 +189,15 @@ def _check_set(
     read = 0
     flags = file_set.source.source["flags"] if file_set.source else {}
     one_segment = objective_of(flags) == NONE
+    check = functools.partial(validation.first_violation, vocab=vocab, one_segment=one_segment)
     for path, shard in file_set.entries.items():
-        count, problem = _check_file(path, shard, schema, vocab, one_segment, advance)
+        count, problem = _check_file(path, shard, schema, check, advance)
         read += count
         if problem:
             findings.problems.append(problem)
     findings.files += len(file_set.entries)
     findings.records += read
-    findings.checked += _describe_checks(file_set, schema, read, vocab, limits)
+    findings.checked += _describe_checks(file_set, schema, read, vocab, limit)
 
 
 def _lengths(file_set: _FileSet) -> tuple[int | None, int | None]:
@@ -218,15 +215,10 @@ def _lengths(file_set: _FileSet) -> tuple[int | None, int | None]:
 
 
 def _check_file(
-    path: str,
-    shard: Shard | None,
-    schema: record_schema.Schema,
-    vocab: Mapping[str, int] | None,
-    one_segment: bool,
-    advance: Callable[[int], None],
+    path: str, shard: Shard | None, schema: record_schema.Schema, check: _Check, advance: Callable[[int], None]
 ) -> tuple[int, str | None]:
     """Returns how many records could be read, and what is wrong with the file, if anything."""
-    count, problem = _check_records(path, schema, vocab, one_segment, advance)
+    count, problem = _check_records(path, schema, check, advance)
     if shard is None:
         return count, problem
     size = files.size(path)
@@ -247,17 +239,12 @@ def _check_file(
 
 
 def _check_records(
-    path: str,
-    schema: record_schema.Schema,
-    vocab: Mapping[str, int] | None,
-    one_segment: bool,
-    advance: Callable[[int], None],
+    path: str, schema: record_schema.Schema, check: _Check, advance: Callable[[int], None]
 ) -> tuple[int, str | None]:
     count = 0
     try:
         for batch in batches.read_batches(path, schema, advance):
-            violation = validation.first_violation(batch, vocab, one_segment)
-            if violation:
+            if violation := check(batch):
                 row, words = violation
                 return count + row, f"{path}: record {count + row} (from 0): {words}"
             count += len(batch["input_ids"])
@@ -267,20 +254,18 @@ def _check_records(
 
 
 def _describe_checks(
-    file_set: _FileSet, schema: record_schema.Schema, count: int, vocab: Mapping[str, int] | None, limits: list[int]
+    file_set: _FileSet, schema: record_schema.Schema, count: int, vocab: Mapping[str, int] | None, limit: int | None
 ) -> list[str]:
     (length,) = schema["input_ids"].shape
-    masked = batches.has_predictions(schema)
     about = "not masked: masking happens during training"
-    if masked:
-        about = f"up to {schema['masked_lm_positions'].shape[0]} predictions each"
     rules = ["checksum, features and their sizes", "padding", "segments"]
-    if masked:
+    if "masked_lm_positions" in schema:
+        about = f"up to {schema['masked_lm_positions'].shape[0]} predictions each"
         rules.append("predictions")
     if vocab:
         rules.append("[CLS] and [SEP]")
-    if limits:
-        rules.append(f"ids below {min(limits):,}")
+    if limit:
+        rules.append(f"ids below {limit:,}")
     checked = [f"{count:,} records of {length} positions, {about}: {', '.join(rules)}"]
     if file_set.manifest_file:
         hashes = "lengths, numbers of records and sha256" + (" and the vocabulary's" if vocab else "")

@@ -62,15 +62,12 @@ def _create_locked(options: RecordOptions, beam_arguments: list[str], paths: lis
             print("these records are complete already")
             return RecordSummary.of(done.statistics)
     folder = f"{files.absolute(options.stem)}.beam-{uuid.uuid4().hex[:8]}"
-    everywhere = dataclasses.replace(
-        options,
-        output_file=list(map(files.absolute, options.output_file)),
-        vocab_file=os.path.join(folder, "vocab.txt"),
-    )
+    outputs_everywhere, vocab_file = list(map(files.absolute, options.output_file)), os.path.join(folder, "vocab.txt")
+    everywhere = dataclasses.replace(options, output_file=outputs_everywhere, vocab_file=vocab_file)
     job = Job(everywhere, list(map(files.absolute, paths)), folder)
     print(f"working folder, removed at the end: {folder}")
     try:
-        files.copy(options.vocab_file, everywhere.vocab_file)
+        files.copy(options.vocab_file, vocab_file)
         beam_runner.run_pipeline(lambda root: _build(root, job), beam_arguments, job.error)
         if options.input_format == "auto":
             print(formats.describe_formats(files.read_text(job.formats).splitlines()))
@@ -93,7 +90,7 @@ def _build(root: Any, job: Job) -> None:
     planned = beam.pvalue.AsSingleton(plan)
     instances = (
         plan
-        | "blocks" >> beam.FlatMap(beam_steps.block_tasks)
+        | "blocks" >> beam.FlatMap(beam_steps.block_tasks, job)
         | "blocks apart" >> beam.Reshuffle()
         | "make instances"
         >> beam.ParDo(beam_steps.MakeInstances(job), planned).with_outputs("statistics", main="slices")

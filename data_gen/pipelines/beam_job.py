@@ -24,17 +24,11 @@ CORPUS_FILES = (token_store.IDS, token_store.SENTENCES, token_store.DOCUMENTS, t
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What every worker knows of the job.
+    """What every worker knows of the job."""
 
-    Attributes:
-        options: with paths that hold on every machine; the vocabulary is in the working folder.
-        inputs: text files.
-        folder: the working folder.
-    """
-
-    options: RecordOptions
-    inputs: list[str]
-    folder: str
+    options: RecordOptions  # with paths that hold on every machine; the vocabulary is in the working folder
+    inputs: list[str]  # text files
+    folder: str  # the working folder
 
     def new(self, name: str) -> str:
         """Returns a path in the working folder that is unique."""

@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
@@ -16,6 +17,7 @@ from data_gen.pipelines.run_plan import RunPlan, plan_run
 from data_gen.pipelines.shuffle import Layout
 from data_gen.pipelines.worker import ShardMaker
 from data_gen.text import formats, token_store
+from data_gen.text.token_store import TokenStore
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.tokenization.caching import CachingTokenizer
@@ -26,38 +28,23 @@ from official_bert.utils import files
 Slice = tuple[int, int, bytes]
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A tokenized input file.
+class Part(NamedTuple):
+    """A tokenized input file."""
 
-    Attributes:
-        number: of the file among all.
-        folder: of the part.
-        format: the text's.
-        sha256: of the file.
-    """
-
-    number: int
-    folder: str
-    format: str
-    sha256: str
+    number: int  # of the file among all
+    folder: str  # of the part
+    format: str  # the text's
+    sha256: str  # of the file
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusPlan:
-    """What the tasks of all blocks and shards share.
-
-    Attributes:
-        run: the plan of blocks, shards and buckets.
-        corpus: the folder of the corpus.
-        source: for the manifest.
-        text: counts of the text.
-    """
+    """What the tasks of all blocks and shards share."""
 
     run: RunPlan
-    corpus: str
-    source: dict[str, Any]
-    text: dict[str, int]
+    corpus: str  # its folder
+    source: dict[str, Any]  # for the manifest
+    text: dict[str, int]  # counts
 
 
 class Tokenize(beam.DoFn):
@@ -78,22 +65,18 @@ class Tokenize(beam.DoFn):
             if format == "auto":
                 format = formats.detect_format(path, options.language)
             folder = self._job.new(f"part-{number:05}")
-            vocab = self._tokenizer.exact.vocab
+            ids, unk_id = token_store.id_dtype(self._tokenizer.exact.vocab), self._tokenizer.exact.vocab[UNK]
             with written_folder(folder) as local:
                 documents = formats.read_documents(
                     path, format, options.language, options.json_field, options.drop_invalid_utf8
                 )
-                token_store.write_part(local, documents, self._tokenizer.encode, _id_dtype(vocab), vocab[UNK])
+                token_store.write_part(local, documents, self._tokenizer.encode, ids, unk_id)
             yield Part(number, folder, format, manifest.sha256(path))
-
-
-def _id_dtype(vocab: dict[str, int]) -> np.dtype:
-    return token_store.id_dtype(max(vocab.values()) + 1)
 
 
 def join_parts(_: None, job: Job, parts: Iterable[Part]) -> CorpusPlan:
     """Joins the parts into the corpus and plans the rest."""
-    parts = sorted(parts, key=lambda part: part.number)
+    parts = sorted(parts)
     options = job.options
     vocab = load_vocab(options.vocab_file)
     with job.reporting_errors(), contextlib.ExitStack() as stack:
@@ -105,26 +88,24 @@ def join_parts(_: None, job: Job, parts: Iterable[Part]) -> CorpusPlan:
             for part, folder in zip(parts, folders, strict=True):
                 copy_corpus(part.folder, folder)
         corpus = job.new("corpus")
-        source = manifest.source_of(
-            preparation.recorded_flags(options),
-            files.sha256(options.vocab_file),
-            job.inputs,
-            [part.sha256 for part in parts],
-        )
+        vocab_hash, hashes = files.sha256(options.vocab_file), [part.sha256 for part in parts]
+        source = manifest.source_of(preparation.recorded_flags(options), vocab_hash, job.inputs, hashes)
         with written_folder(corpus) as local:
             text = token_store.join_parts(local, folders)
             if not text["tokens"]:
                 raise UserError("the input holds no text")
-            config = preparation.instance_config(options, vocab)
-            run = plan_run(options, config, options.vocab_file, local, _id_dtype(vocab))
+            store = TokenStore(local, token_store.id_dtype(vocab))
+            run = plan_run(options, preparation.instance_config(options, vocab), store)
         return CorpusPlan(run, corpus, source, text)
 
 
-def block_tasks(plan: CorpusPlan) -> Iterator[tuple[int, int]]:
+def block_tasks(plan: CorpusPlan, job: Job) -> Iterator[tuple[int, int]]:
     """Yields the pass and the block of each task."""
-    for number in range(plan.run.dupe_factor):
-        for block in range(len(plan.run.blocks)):
-            yield number, block
+    yield from itertools.product(range(job.options.dupe_factor), range(len(plan.run.blocks)))
+
+
+def _maker(job: Job, plan: CorpusPlan) -> ShardMaker:
+    return ShardMaker(job.options, plan.run, load_vocab(job.options.vocab_file))
 
 
 def empty_slices(plan: CorpusPlan) -> Iterator[tuple[int, Slice]]:
@@ -142,7 +123,7 @@ class MakeInstances(beam.DoFn):
     def process(self, element: tuple[int, int], plan: CorpusPlan) -> Iterator[Any]:
         with self._job.reporting_errors():
             if self._corpus != plan.corpus:
-                self._corpus, self._maker = plan.corpus, ShardMaker(plan.run)
+                self._corpus, self._maker = plan.corpus, _maker(self._job, plan)
                 self._store = open_corpus(plan.corpus, self._maker.layout.ids)
             number, block = element
             rows, statistics = self._maker.block(self._store, number, block)
@@ -157,7 +138,7 @@ class MakeInstances(beam.DoFn):
 def write_shard(element: tuple[int, Iterable[Slice]], job: Job, plan: CorpusPlan) -> dict[str, Any]:
     """Sorts a shard's instances and writes them; returns the shard's entry for the manifest."""
     number, slices = element
-    maker = ShardMaker(plan.run)
+    maker = _maker(job, plan)
     with job.reporting_errors(), tempfile.TemporaryDirectory() as scratch:
         for bucket, block_number, content in slices:
             with open(os.path.join(scratch, f"rows-{bucket}"), "ab") as rows:
@@ -181,9 +162,8 @@ def _sorted(scratch: str, bucket: int, layout: Layout) -> np.ndarray:
 def write_manifest(
     _: None, job: Job, plan: CorpusPlan, shards: Iterable[dict[str, Any]], counts: dict[str, int]
 ) -> None:
-    """Writes the manifest."""
     shards = sorted(shards, key=lambda shard: shard["number"])
-    entries = [manifest.Shard(**{name: shard[name] for name in shard if name != "number"}) for shard in shards]
+    entries = [manifest.Shard(*(shard[field.name] for field in dataclasses.fields(manifest.Shard))) for shard in shards]
     statistics = {f"text_{name}": value for name, value in plan.text.items()} | counts
     with job.reporting_errors():
         description = manifest.Manifest(plan.source, entries, statistics)

@@ -13,6 +13,7 @@ ends with the same bytes.
 import contextlib
 import dataclasses
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -20,39 +21,30 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from data_gen.options import RecordOptions
-from data_gen.pipelines import run_plan, shard_writing, worker
-from data_gen.pipelines.run_plan import TextPlan
+from data_gen.pipelines import preparation, run_plan, shard_writing, worker
 from data_gen.pipelines.summary import NO_INSTANCE
 from data_gen.pipelines.worker import TextError
 from data_gen.pipelines.worker_pool import WorkerPool
-from data_gen.rules.instances import InstanceConfig
 from data_gen.text import formats, token_store
 from data_gen.text.lines import FileState, check_unchanged
+from data_gen.text.token_store import TokenStore
 from official_bert.data import manifest
 from official_bert.errors import UserError
+from official_bert.tokenization.exact import parse_vocab
 from official_bert.utils import files
 
 
 def create(
-    options: RecordOptions,
-    source: dict[str, Any],
-    text: TextPlan,
-    states: dict[str, FileState],
-    config: InstanceConfig,
-    vocab: str,
+    options: RecordOptions, source: dict[str, Any], states: dict[str, FileState], vocab_text: str
 ) -> manifest.Manifest:
     """Makes the records and their manifest.
 
     Args:
         options: the flags.
         source: everything that decides the records' bytes, for the manifest.
-        text: what is to be tokenized.
         states: the text files, and the states of theirs that the source describes.
-        config: of the instances.
-        vocab: the text of the vocabulary; its file may change meanwhile.
+        vocab_text: the text of the vocabulary; its file may change meanwhile.
 
     Raises:
         UserError: the text is empty, cannot be read or changes meanwhile; the disk is full; or the working folder is
@@ -63,35 +55,34 @@ def create(
             raise UserError(f"{options.stem} is not on this machine; write the records to a local disk, then copy them")
         folder = options.work_folder
         _claim(folder, source)
-        vocab_file = os.path.join(folder, worker.VOCAB)
-        files.write_text(vocab_file, vocab)
-        files.write_text(os.path.join(folder, worker.TEXT), json.dumps(dataclasses.asdict(text)))
+        files.write_text(os.path.join(folder, worker.VOCAB), vocab_text)
+        worker_options = dataclasses.replace(options, input_file=list(map(files.absolute, states)))
+        files.write_text(os.path.join(folder, worker.OPTIONS), json.dumps(dataclasses.asdict(worker_options)))
         with WorkerPool(folder) as workers:
             try:
-                corpus = _tokenize(options, text, states, workers)
+                corpus = _tokenize(options, states, workers)
                 if not corpus["tokens"]:
                     raise TextError("the input holds no text")
             except TextError:
                 # The text or the flags must change, and then the unfinished work would belong to another run.
                 shutil.rmtree(folder)
                 raise
-            corpus_folder = os.path.join(folder, worker.CORPUS)
-            plan = run_plan.plan_run(options, config, vocab_file, corpus_folder, np.dtype(text.ids))
+            vocab = parse_vocab(vocab_text)
+            store = TokenStore(os.path.join(folder, worker.CORPUS), token_store.id_dtype(vocab))
+            plan = run_plan.plan_run(options, preparation.instance_config(options, vocab), store)
             files.write_text(os.path.join(folder, worker.PLAN), json.dumps(dataclasses.asdict(plan)))
             for path in plan.outputs:
                 files.remove_unfinished(path)
-            blocks = [
-                {"block": [number, block]} for number in range(plan.dupe_factor) for block in range(len(plan.blocks))
-            ]
-            workers.grow(min(options.num_workers, len(blocks)))
-            counts = workers.do_all("making instances", blocks, "blocks")
+            blocks = itertools.product(range(options.dupe_factor), range(len(plan.blocks)))
+            tasks = [{"block": list(each)} for each in blocks]
+            workers.grow(min(options.num_workers, len(tasks)))
+            counts = workers.do_all("making instances", tasks, "blocks")
             if not any(each["instances"] for each in counts):
                 shutil.rmtree(folder)
                 raise UserError(NO_INSTANCE)
-            if plan.gzip or any(map(files.is_remote, plan.outputs)):  # files that are written from their beginning
-                shards = workers.do_all(
-                    "writing records", [{"shard": [number]} for number in range(len(plan.outputs))], "shards"
-                )
+            if options.gzip or any(map(files.is_remote, plan.outputs)):  # files that are written from their beginning
+                tasks = [{"shard": [number]} for number in range(len(plan.outputs))]
+                shards = workers.do_all("writing records", tasks, "shards")
             else:
                 shards = shard_writing.write_shards(plan, folder, workers, options.num_workers)
         empty = sum(not shard["records"] for shard in shards)
@@ -133,20 +124,17 @@ def _claim(folder: str, source: dict[str, Any]) -> None:
         files.write_text(path, content)
 
 
-def _tokenize(
-    options: RecordOptions, text: TextPlan, states: dict[str, FileState], workers: WorkerPool
-) -> dict[str, int]:
+def _tokenize(options: RecordOptions, states: dict[str, FileState], workers: WorkerPool) -> dict[str, int]:
     """Tokenizes the text into a corpus in the working folder, and returns its numbers of tokens, documents, ..."""
     folder = options.work_folder
     whole = os.path.join(folder, worker.CORPUS)
     parts: list[tuple[int, int]] = []
     if not os.path.exists(os.path.join(whole, token_store.COMPLETE)):
-        sizes = [files.size(path) / 1e6 for path in text.inputs]
-        workers.grow(min(options.num_workers, len(text.inputs)))
-        descriptions = workers.do_all(
-            "looking at the text", [{"file": [number]} for number in range(len(text.inputs))], "files"
-        )
-        if text.input_format == "auto":
+        sizes = [files.size(path) / 1e6 for path in states]
+        workers.grow(min(options.num_workers, len(states)))
+        tasks = [{"file": [number]} for number in range(len(states))]
+        descriptions = workers.do_all("looking at the text", tasks, "files")
+        if options.input_format == "auto":
             print(formats.describe_formats([each["format"] for each in descriptions]))
         parts = [(number, part) for number, each in enumerate(descriptions) for part in range(len(each["ranges"]))]
         workers.grow(min(options.num_workers, len(parts)))

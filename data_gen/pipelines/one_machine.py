@@ -4,7 +4,6 @@ import hashlib
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import fast, outputs, preparation, reference
-from data_gen.pipelines.run_plan import TextPlan
 from data_gen.pipelines.summary import RecordSummary
 from data_gen.text import lines
 from official_bert.data import manifest
@@ -29,9 +28,6 @@ def create_pretraining_data(options: RecordOptions) -> RecordSummary:
         if completed:
             print("these records are complete already")
             return RecordSummary.of(completed.statistics)
-        config = preparation.instance_config(options, tokenizer.vocab)
         if options.algorithm == "reference":
-            return reference.create(options, states, tokenizer, config, source)
-        text = TextPlan.of(options, paths, tokenizer.vocab)
-        description = fast.create(options, source, text, states, config, vocab)
-        return RecordSummary.of(description.statistics)
+            return reference.create(options, source, states, tokenizer)
+        return RecordSummary.of(fast.create(options, source, states, vocab).statistics)

@@ -49,14 +49,9 @@ def describe_outputs(options: RecordOptions) -> str:
 
 
 def check_outputs(options: RecordOptions, inputs: list[str]) -> None:
-    """Checks that the files to be written are different files, and none of them is read.
+    """Raises a UserError if two outputs are one file, however they are spelled, or an output is an input.
 
-    Args:
-        options: the flags.
-        inputs: all files that are read, the vocabulary too.
-
-    Raises:
-        UserError: two outputs are one file, however they are spelled, or an output is an input.
+    Inputs are all files that are read, the vocabulary too.
     """
     spellings: dict[str, str] = {}
     for path in options.output_file:

@@ -3,16 +3,20 @@
 For the same text, flags and seed the records equal those of the original script: tests/golden/pretraining_records.json.
 """
 
+import collections
+import dataclasses
+import itertools
 import os
 import random
 import sys
 from typing import Any
 
 from data_gen.options import RecordOptions
-from data_gen.pipelines import writer
+from data_gen.pipelines import preparation, writer
 from data_gen.pipelines.summary import NO_INSTANCE, RecordSummary
 from data_gen.rules.instances import Instance, InstanceConfig, make_instances
 from data_gen.text import documents
+from data_gen.text.documents import Document
 from data_gen.text.lines import FileState, check_unchanged
 from official_bert.data import manifest
 from official_bert.errors import UserError
@@ -22,32 +26,19 @@ from official_bert.utils.progress import Progress
 
 
 def create(
-    options: RecordOptions,
-    states: dict[str, FileState],
-    tokenizer: exact.FullTokenizer,
-    config: InstanceConfig,
-    source: dict[str, Any],
+    options: RecordOptions, source: dict[str, Any], states: dict[str, FileState], tokenizer: exact.FullTokenizer
 ) -> RecordSummary:
-    """Makes the records and their manifest.
-
-    Args:
-        options: the flags.
-        states: the text files, and the states of theirs that the source describes.
-        tokenizer: the exact one.
-        config: of the instances.
-        source: everything that decides the records' bytes, for the manifest.
+    """Makes the records and their manifest; options, source and states are as for fast.create.
 
     Raises:
         UserError: the text is empty or cannot be read, or a file cannot be written.
     """
-
-    def encode(sentence: str) -> list[int]:
-        return tokenizer.convert_tokens_to_ids(tokenizer.tokenize(sentence))
-
     lines = documents.read_lines(list(states), options.drop_invalid_utf8)
-    corpus = documents.read_corpus(lines, encode, tokenizer.vocab[exact.UNK])
+    corpus = documents.read_corpus(lines, tokenizer)
     check_unchanged(states)
-    summary = RecordSummary(len(corpus.documents), corpus.tokens, corpus.unknown)
+    ids = collections.Counter(itertools.chain.from_iterable(itertools.chain.from_iterable(corpus)))
+    summary = RecordSummary(len(corpus), ids.total(), ids[tokenizer.vocab[exact.UNK]])
+    config = preparation.instance_config(options, tokenizer.vocab)
     instances = _make_instances(corpus, config, options.dupe_factor, random.Random(options.random_seed), summary)
     if not instances:
         raise UserError(NO_INSTANCE)
@@ -60,21 +51,21 @@ def create(
     for number, path in enumerate(options.output_file):
         count = len(range(number, len(instances), len(options.output_file)))
         shards.append(manifest.Shard(os.path.basename(path), count, files.size(path), manifest.sha256(path)))
-    manifest.write(options.output_file, options.stem, manifest.Manifest(source, shards, summary.statistics()))
+    manifest.write(options.output_file, options.stem, manifest.Manifest(source, shards, dataclasses.asdict(summary)))
     return summary
 
 
 def _make_instances(
-    corpus: documents.Corpus, config: InstanceConfig, dupe_factor: int, rng: random.Random, summary: RecordSummary
+    corpus: list[Document], config: InstanceConfig, dupe_factor: int, rng: random.Random, summary: RecordSummary
 ) -> list[Instance]:
-    rng.shuffle(corpus.documents)
-    progress = Progress("making instances", dupe_factor * len(corpus.documents), "documents")
+    rng.shuffle(corpus)
+    progress = Progress("making instances", dupe_factor * len(corpus), "documents")
     instances: list[Instance] = []
     for number in range(dupe_factor):
-        for index, some in enumerate(make_instances(corpus.documents, config, rng)):
+        for index, some in enumerate(make_instances(corpus, config, rng)):
             for instance in some:
                 summary.add(instance, config.max_seq_length)
             instances += some
-            progress.update(number * len(corpus.documents) + index + 1)
+            progress.update(number * len(corpus) + index + 1)
     rng.shuffle(instances)
     return instances

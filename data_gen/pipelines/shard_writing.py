@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import os
-import queue
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,9 +39,7 @@ def write_shards(plan: RunPlan, folder: str, workers: WorkerPool, num_threads: i
     missing = [number for number, path in enumerate(entries) if not os.path.exists(path)]
     waits = _Waits()
     shards: dict[int, _Shard] = {}  # that are being written
-    pending: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in missing:
-        pending.put(number)
+    pending = iter(missing)  # threads may share it: each shard is taken once
 
     def write(task: dict[str, Any], ask: Ask) -> dict[str, Any]:
         number, bucket = divmod(task["bucket"][0], count)
@@ -55,9 +52,8 @@ def write_shards(plan: RunPlan, folder: str, workers: WorkerPool, num_threads: i
         return encoded
 
     def finish() -> None:
-        with waits.ending_at_errors(), contextlib.suppress(queue.Empty):
-            while True:
-                number = pending.get_nowait()
+        with waits.ending_at_errors():
+            for number in pending:
                 # An error ends the waits before it takes the file away: others fail where it is missing.
                 with files.written_whole(plan.outputs[number]) as beside, waits.ending_at_errors():
                     open(beside, "wb").close()
@@ -113,12 +109,7 @@ class _Waits:
 
 
 class _Shard:
-    """A record file that is being written.
-
-    Args:
-        path: the file.
-        waits: for what other threads do.
-    """
+    """A record file that is being written, by threads that wait for one another."""
 
     def __init__(self, path: str, waits: _Waits) -> None:
         self._path, self._waits = path, waits

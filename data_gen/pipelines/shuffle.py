@@ -19,36 +19,20 @@ from official_bert.utils import files
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How instances are laid out on disk.
-
-    Attributes:
-        max_seq_length: L.
-        max_predictions_per_seq: P.
-        ids: type of the ids.
-        buckets: into how many the range of keys is cut.
-    """
+    """How instances of L positions and P predictions are laid out on disk."""
 
     max_seq_length: int
     max_predictions_per_seq: int
-    ids: np.dtype
-    buckets: int
+    ids: np.dtype  # type of the ids
+    buckets: int  # into how many the range of keys is cut
 
     @property
     def row(self) -> np.dtype:
         """An instance and its key."""
-        width, limit = self.max_seq_length, self.max_predictions_per_seq
-        return np.dtype(
-            [
-                ("key", "<u8"),
-                ("ids", self.ids, (width,)),
-                ("labels", self.ids, (limit,)),
-                ("positions", "<u2", (limit,)),
-                ("length", "<u2"),
-                ("first_length", "<u2"),
-                ("predictions", "<u2"),
-                ("is_random_next", "u1"),
-            ]
-        )
+        positions, limit = (self.max_seq_length,), (self.max_predictions_per_seq,)
+        arrays = [("ids", self.ids, positions), ("labels", self.ids, limit), ("positions", "<u2", limit)]
+        numbers = [("length", "<u2"), ("first_length", "<u2"), ("predictions", "<u2"), ("is_random_next", "u1")]
+        return np.dtype([("key", "<u8"), *arrays, *numbers])
 
     def bucket_starts(self, keys: np.ndarray) -> np.ndarray:
         """Where each bucket begins among sorted keys, and the end: [buckets + 1]."""
@@ -88,13 +72,10 @@ def collect(paths: list[str], bucket: int, layout: Layout) -> np.ndarray:
     parts = []
     header = 8 * (layout.buckets + 1)
     for path in paths:
-        number = os.open(path, os.O_RDONLY)
-        try:
-            first, last = np.frombuffer(os.pread(number, 16, 8 * bucket), "<i8").tolist()
-            size = layout.row.itemsize
-            parts.append(np.frombuffer(os.pread(number, (last - first) * size, header + first * size), layout.row))
-        finally:
-            os.close(number)
+        with open(path, "rb", buffering=0) as block:
+            first, last = np.frombuffer(os.pread(block.fileno(), 16, 8 * bucket), "<i8").tolist()
+            begin, size = header + first * layout.row.itemsize, (last - first) * layout.row.itemsize
+            parts.append(np.frombuffer(os.pread(block.fileno(), size, begin), layout.row))
     rows = np.concatenate(parts)
     return rows[np.argsort(rows["key"], kind="stable")]
 
@@ -122,11 +103,11 @@ def features(rows: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def statistics(instances: Instances, config: InstanceConfig) -> dict[str, int]:
-    """Returns what Summary counts of instances."""
+def statistics(instances: Instances) -> dict[str, int]:
+    """Returns what RecordSummary counts of instances."""
     return {
         "instances": len(instances.length),
-        "positions": len(instances.length) * config.max_seq_length,
+        "positions": instances.ids.size,
         "tokens": int(instances.length.sum()),
         "maskable": int((instances.length - instances.special).sum()),
         "predictions": int(instances.predictions.sum()),

@@ -4,9 +4,6 @@ import dataclasses
 
 from data_gen.rules.instances import Instance
 
-# Names in the manifest that differ from those of the fields.
-_MANIFEST_NAMES = {"documents": "text_documents", "unknown": "text_unknown"}
-
 NO_INSTANCE = (
     "the text gives no instance: --sentence_objective=sentence_order needs documents of two sentences; empty lines end "
     "documents"
@@ -15,29 +12,17 @@ NO_INSTANCE = (
 
 @dataclasses.dataclass
 class RecordSummary:
-    """Counts over the text and the records.
+    """Counts over the text and the records, under the names that a manifest has."""
 
-    Attributes:
-        documents: documents in the text.
-        text_tokens: word pieces in the text.
-        unknown: how many of these are [UNK].
-        instances: records written.
-        positions: record length times records.
-        tokens: positions that are not padding.
-        maskable: tokens that are neither [CLS] nor [SEP].
-        predictions: tokens to be predicted.
-        random_next: records with the label 1: b comes from elsewhere, or a and b are swapped.
-    """
-
-    documents: int
-    text_tokens: int
-    unknown: int
-    instances: int = 0
-    positions: int = 0
-    tokens: int = 0
-    maskable: int = 0
+    text_documents: int
+    text_tokens: int  # word pieces in the text
+    text_unknown: int  # how many of these are [UNK]
+    instances: int = 0  # records written
+    positions: int = 0  # record length times records
+    tokens: int = 0  # positions that are not padding
+    maskable: int = 0  # tokens that are neither [CLS] nor [SEP]
     predictions: int = 0
-    random_next: int = 0
+    random_next: int = 0  # records with the label 1: b comes from elsewhere, or a and b are swapped
 
     def add(self, instance: Instance, max_seq_length: int) -> None:
         """Counts one instance."""
@@ -48,31 +33,22 @@ class RecordSummary:
         self.predictions += len(instance.masked_lm_ids)
         self.random_next += instance.is_random_next
 
-    def statistics(self) -> dict[str, int]:
-        """Returns the counts under the names that a manifest has."""
-        return {_MANIFEST_NAMES.get(name, name): value for name, value in dataclasses.asdict(self).items()}
-
     @classmethod
     def of(cls, statistics: dict[str, int]) -> "RecordSummary":
         """Returns the counts of a manifest."""
-        return cls(
-            **{field.name: statistics[_MANIFEST_NAMES.get(field.name, field.name)] for field in dataclasses.fields(cls)}
-        )
-
-    def _predicted(self) -> str:
-        if not self.predictions:
-            return "to be chosen while training, anew each epoch"
-        return f"{100 * self.predictions / self.maskable:.1f} % of the tokens of text"
+        return cls(**{field.name: statistics[field.name] for field in dataclasses.fields(cls)})
 
     def __str__(self) -> str:
-        return "\n".join(
-            (
-                f"documents         {self.documents:,}",
-                f"tokens in text    {self.text_tokens:,}, {100 * self.unknown / self.text_tokens:.2f} % of them [UNK]",
-                f"instances         {self.instances:,}",
-                f"tokens            {self.tokens:,}",
-                f"random or swapped {100 * self.random_next / max(1, self.instances):.1f} % of the instances",
-                f"to be predicted   {self._predicted()}",
-                f"padding           {100 * (1 - self.tokens / max(1, self.positions)):.1f} % of all positions",
-            )
+        predicted = "to be chosen while training, anew each epoch"
+        if self.predictions:
+            predicted = f"{100 * self.predictions / self.maskable:.1f} % of the tokens of text"
+        unknown = 100 * self.text_unknown / self.text_tokens
+        return (
+            f"documents         {self.text_documents:,}\n"
+            f"tokens in text    {self.text_tokens:,}, {unknown:.2f} % of them [UNK]\n"
+            f"instances         {self.instances:,}\n"
+            f"tokens            {self.tokens:,}\n"
+            f"random or swapped {100 * self.random_next / max(1, self.instances):.1f} % of the instances\n"
+            f"to be predicted   {predicted}\n"
+            f"padding           {100 * (1 - self.tokens / max(1, self.positions)):.1f} % of all positions"
         )

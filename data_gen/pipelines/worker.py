@@ -20,11 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from data_gen.pipelines import shuffle, writer
-from data_gen.pipelines.run_plan import RunPlan, TextPlan
+from data_gen.options import RecordOptions
+from data_gen.pipelines import preparation, shuffle, writer
+from data_gen.pipelines.run_plan import RunPlan
 from data_gen.rules import vectorized_instances
-from data_gen.rules.instances import InstanceConfig
-from data_gen.rules.masking import MaskingVocabulary
 from data_gen.rules.random_numbers import Random
 from data_gen.text import formats, token_store
 from data_gen.text.token_store import TokenStore
@@ -42,37 +41,27 @@ _PART_BYTES = 2 << 20
 
 _MOST_PLAN_BYTES = 4 << 30  # a plan names each text file, block and shard
 
-CORPUS, VOCAB, TEXT, PLAN = "corpus", "vocab.txt", "text.json", "run.json"
-
+CORPUS, VOCAB, OPTIONS, PLAN = "corpus", "vocab.txt", "options.json", "run.json"
 
 _Steps = dict[str, Callable[..., dict[str, Any]]]
 
 
 class ShardMaker:
-    """Makes a run's blocks and shards; where the instances are kept in between is the caller's concern.
+    """Makes a run's blocks and shards; where instances are kept in between, in `layout`, is the caller's concern."""
 
-    Args:
-        plan: of the run.
-
-    Attributes:
-        layout: of the instances.
-    """
-
-    def __init__(self, plan: RunPlan) -> None:
-        self._plan = plan
-        self._config = InstanceConfig(vocabulary=MaskingVocabulary.of(load_vocab(plan.vocab_file)), **plan.config)
-        buckets = plan.buckets_per_shard * len(plan.outputs)
-        self.layout = shuffle.Layout(
-            self._config.max_seq_length, self._config.max_predictions_per_seq, np.dtype(plan.ids), buckets
-        )
+    def __init__(self, options: RecordOptions, plan: RunPlan, vocab: dict[str, int]) -> None:
+        self._options, self._plan = options, plan
+        self._config = config = preparation.instance_config(options, vocab)
+        buckets, ids = plan.buckets_per_shard * len(plan.outputs), token_store.id_dtype(vocab)
+        self.layout = shuffle.Layout(config.max_seq_length, config.max_predictions_per_seq, ids, buckets)
 
     def block(self, store: TokenStore, number_of_pass: int, block: int) -> tuple[np.ndarray, dict[str, int]]:
         """Returns the rows of a block's instances, sorted by their keys, and their statistics."""
-        random = Random(self._plan.seed, number_of_pass, block)
+        random = Random(self._options.random_seed, number_of_pass, block)
         first, last = self._plan.blocks[block]
         instances = vectorized_instances.make_instances(store, first, last, self._config, random)
         store.release()
-        return shuffle.keyed(instances, random), shuffle.statistics(instances, self._config)
+        return shuffle.keyed(instances, random), shuffle.statistics(instances)
 
     def buckets(self, shard: int) -> range:
         """Returns the numbers of the buckets that a shard is made of."""
@@ -86,15 +75,10 @@ class ShardMaker:
             yield writer.joined_frames(record_codec.encode(batch, schema))
 
     def shard(self, number: int, buckets: Iterable[np.ndarray]) -> dict[str, Any]:
-        """Writes a shard and returns its entry for the manifest.
-
-        Args:
-            number: of the shard.
-            buckets: the rows of each of its buckets, in the order of their keys.
-        """
+        """Writes a shard, of the rows of each of its buckets in their order; returns its entry for the manifest."""
         path = self._plan.outputs[number]
         count = 0
-        with writer.open_shard(path, self._plan.gzip) as shard:
+        with writer.open_shard(path, self._options.gzip) as shard:
             for rows in buckets:
                 count += len(rows)
                 for content in self.frames(rows):
@@ -107,11 +91,7 @@ class TextError(UserError):
 
 
 class Worker:
-    """Does the tasks of a run, with files in its working folder.
-
-    Args:
-        folder: the run's working folder, with the plans of the run.
-    """
+    """Does the tasks of a run, with files in its working folder, which holds the flags and the plan of the run."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -132,12 +112,12 @@ class Worker:
         return result
 
     @functools.cached_property
-    def _text(self) -> TextPlan:
-        return TextPlan(**files.read_json_object(os.path.join(self._folder, TEXT), _MOST_PLAN_BYTES))
+    def _options(self) -> RecordOptions:
+        return RecordOptions(**files.read_json_object(os.path.join(self._folder, OPTIONS), _MOST_PLAN_BYTES))
 
     @functools.cached_property
     def _tokenizer(self) -> CachingTokenizer:
-        return CachingTokenizer(FullTokenizer(os.path.join(self._folder, VOCAB), self._text.do_lower_case))
+        return CachingTokenizer(FullTokenizer(os.path.join(self._folder, VOCAB), self._options.do_lower_case))
 
     @functools.cached_property
     def _plan(self) -> RunPlan:
@@ -145,37 +125,37 @@ class Worker:
 
     @functools.cached_property
     def _maker(self) -> ShardMaker:
-        return ShardMaker(self._plan)
+        return ShardMaker(self._options, self._plan, load_vocab(os.path.join(self._folder, VOCAB)))
 
     @functools.cached_property
     def _store(self) -> TokenStore:
-        return TokenStore(os.path.join(self._folder, CORPUS), np.dtype(self._plan.ids))
+        return TokenStore(os.path.join(self._folder, CORPUS), self._maker.layout.ids)
 
     def _file(self, number: int) -> dict[str, Any]:
         """Returns the format of an input file, and the ranges of bytes that it is read in."""
-        path = self._text.inputs[number]
+        path, options = self._options.input_file[number], self._options
         with _text_errors():
-            format = self._text.input_format
+            format = options.input_format
             if format == "auto":
-                format = formats.detect_format(path, self._text.language)
+                format = formats.detect_format(path, options.language)
             return {"format": format, "ranges": formats.find_ranges(path, format, _PART_BYTES)}
 
     def _part(self, number: int, part: int) -> dict[str, Any]:
         """Tokenizes a range of an input file."""
         file = self.do({"file": [number]})
         start, end = file["ranges"][part]
-        path, plan = self._text.inputs[number], self._text
+        path, options = self._options.input_file[number], self._options
 
         def read(start: int) -> Iterator[list[str]]:
             return formats.read_documents(
-                path, file["format"], plan.language, plan.json_field, plan.drop_invalid_utf8, start, end
+                path, file["format"], options.language, options.json_field, options.drop_invalid_utf8, start, end
             )
 
         folder = part_folder(self._folder, number, part)
         with _text_errors():
             try:
-                unk_id = self._tokenizer.exact.vocab[UNK]
-                token_store.write_part(folder, read(start), self._tokenizer.encode, np.dtype(plan.ids), unk_id)
+                vocab, encode = self._tokenizer.exact.vocab, self._tokenizer.encode
+                token_store.write_part(folder, read(start), encode, token_store.id_dtype(vocab), vocab[UNK])
             except UserError:
                 # Read from the file's start, the same error has the number of the line in the file.
                 if start:
@@ -211,7 +191,7 @@ class Worker:
 
     def _collected(self, bucket: int) -> np.ndarray:
         """Returns a bucket's rows from all blocks."""
-        spooled = [self._spooled(p, b) for p in range(self._plan.dupe_factor) for b in range(len(self._plan.blocks))]
+        spooled = [self._spooled(p, b) for p in range(self._options.dupe_factor) for b in range(len(self._plan.blocks))]
         return shuffle.collect(spooled, bucket, self._maker.layout)
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -20,11 +19,7 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class WorkerPool:
-    """Processes that do the tasks of a run (see worker.py), each driven by a thread.
-
-    Args:
-        folder: the working folder of the run.
-    """
+    """Processes that do the tasks of the run with this working folder (see worker.py), each driven by a thread."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -42,11 +37,9 @@ class WorkerPool:
             # A terminal sends Ctrl-C to the workers too, which would show tracebacks: this process alone answers it.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
-                self._processes.append(
-                    subprocess.Popen(
-                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment
-                    )
-                )
+                pipe = subprocess.PIPE
+                process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, env=environment)
+                self._processes.append(process)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -77,9 +70,7 @@ class WorkerPool:
             Exception: the first of a task's (see `ask`); no other task is begun then.
         """
         amounts = amounts or [1] * len(tasks)
-        pending: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for number in range(len(tasks)):
-            pending.put(number)
+        pending = iter(range(len(tasks)))  # threads may share it: each number is taken once
         results: list[dict[str, Any] | None] = [None] * len(tasks)
         errors: list[BaseException] = []
         progress = Progress(what, sum(amounts), unit)
@@ -92,11 +83,7 @@ class WorkerPool:
             def asked(task: dict[str, Any]) -> dict[str, Any]:
                 return ask(process, task, self._folder)
 
-            while not errors:
-                try:
-                    number = pending.get_nowait()
-                except queue.Empty:
-                    return
+            while not errors and (number := next(pending, None)) is not None:
                 try:
                     result = do(tasks[number], asked) if do else asked(tasks[number])
                 except BaseException as error:  # also this process' KeyboardInterrupt, by which `do` ends its waits

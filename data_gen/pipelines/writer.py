@@ -4,13 +4,14 @@ import contextlib
 import functools
 import itertools
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from gzip import GzipFile
 from typing import Any
 
 import google_crc32c
 import numpy as np
 
+from data_gen.pipelines import shuffle
 from data_gen.rules.instances import Instance
 from official_bert.data import record_codec, record_schema
 from official_bert.utils import files
@@ -42,32 +43,22 @@ def _framed_length(length: int) -> bytes:
 def open_shard(path: str, gzip: bool) -> Iterator[Any]:
     """Yields a writer of bytes; the file appears under its name whole, when the context is left without an error."""
     with files.written_whole(path) as beside, files.open_bytes(beside, "wb") as raw:
-        if gzip:
-            # No name and no time in the header: equal records give equal bytes.
-            with GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as writer:
-                yield writer
-        else:
-            yield raw
+        # No name and no time in the header: equal records give equal bytes.
+        zipped = GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) if gzip else None
+        with zipped or contextlib.nullcontext(raw) as writer:
+            yield writer
 
 
-def features(instances: Sequence[Instance], max_seq_length: int, max_predictions_per_seq: int) -> dict[str, np.ndarray]:
-    """Returns the records' features, padded with zeros, [B, ...] (see record_schema.pretraining_schema)."""
-
-    def padded(rows: Iterable[Sequence[int]], length: int) -> np.ndarray:
-        array = np.zeros((len(instances), length), np.int64)
-        for number, row in enumerate(rows):
-            array[number, : len(row)] = row
-        return array
-
-    return {
-        "input_ids": padded((each.input_ids for each in instances), max_seq_length),
-        "input_mask": padded(([1] * len(each.input_ids) for each in instances), max_seq_length),
-        "segment_ids": padded((each.segment_ids for each in instances), max_seq_length),
-        "masked_lm_positions": padded((each.masked_lm_positions for each in instances), max_predictions_per_seq),
-        "masked_lm_ids": padded((each.masked_lm_ids for each in instances), max_predictions_per_seq),
-        "masked_lm_weights": padded(([1] * len(each.masked_lm_ids) for each in instances), max_predictions_per_seq),
-        "next_sentence_labels": np.array([[each.is_random_next] for each in instances], np.int64),
-    }
+def _rows(instances: Sequence[Instance], layout: shuffle.Layout) -> np.ndarray:
+    """Returns the instances as the fast algorithm has them on disk."""
+    rows = np.zeros(len(instances), layout.row)
+    for row, each in zip(rows, instances, strict=True):
+        row["ids"][: len(each.input_ids)] = each.input_ids
+        row["positions"][: len(each.masked_lm_positions)] = each.masked_lm_positions
+        row["labels"][: len(each.masked_lm_ids)] = each.masked_lm_ids
+        row["length"], row["first_length"] = len(each.input_ids), each.segment_ids.count(0)
+        row["predictions"], row["is_random_next"] = len(each.masked_lm_ids), each.is_random_next
+    return rows
 
 
 def write(instances: Sequence[Instance], paths: list[str], max_seq_length: int, max_predictions_per_seq: int) -> None:
@@ -77,12 +68,13 @@ def write(instances: Sequence[Instance], paths: list[str], max_seq_length: int, 
         UserError: a file cannot be written.
     """
     schema = record_schema.pretraining_schema(max_seq_length, max_predictions_per_seq)
+    layout = shuffle.Layout(max_seq_length, max_predictions_per_seq, np.dtype("<u4"), 1)
     progress = Progress("writing", len(instances), "instances")
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(open_shard(path, gzip=False)) for path in paths]
         for start in range(0, len(instances), _RECORDS_AT_ONCE):
-            batch = features(instances[start : start + _RECORDS_AT_ONCE], max_seq_length, max_predictions_per_seq)
-            records = record_codec.encode(batch, schema)
+            rows = _rows(instances[start : start + _RECORDS_AT_ONCE], layout)
+            records = record_codec.encode(shuffle.features(rows), schema)
             for number, writer in enumerate(writers):
                 writer.write(joined_frames(records[(number - start) % len(writers) :: len(writers)]))
             progress.update(start + _RECORDS_AT_ONCE)

@@ -17,23 +17,14 @@ from official_bert.tokenization import pairs
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """One training example, not yet padded.
+    """One training example, not yet padded."""
 
-    Attributes:
-        input_ids: [CLS] a [SEP] b [SEP], or [CLS] text [SEP], after masking.
-        segment_ids: 0 for the first segment, 1 for the second.
-        special: how many tokens are [CLS] or [SEP].
-        masked_lm_positions: positions to predict, ascending.
-        masked_lm_ids: the ids to predict.
-        is_random_next: whether b comes from elsewhere; of sentence order, whether a and b are swapped.
-    """
-
-    input_ids: list[int]
-    segment_ids: list[int]
-    special: int
-    masked_lm_positions: list[int]
-    masked_lm_ids: list[int]
-    is_random_next: bool
+    input_ids: list[int]  # [CLS] a [SEP] b [SEP], or [CLS] text [SEP], after masking
+    segment_ids: list[int]  # 0 for the first segment, 1 for the second
+    special: int  # how many tokens are [CLS] or [SEP]
+    masked_lm_positions: list[int]  # positions to predict, ascending
+    masked_lm_ids: list[int]  # the ids to predict
+    is_random_next: bool  # whether b comes from elsewhere; of sentence order, whether a and b are swapped
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,19 +16,12 @@ from official_bert.tokenization import exact
 
 @dataclasses.dataclass(frozen=True)
 class MaskingVocabulary:
-    """The parts of a vocabulary that masking needs.
+    """The ids of a vocabulary that masking needs."""
 
-    Attributes:
-        words: the ids that a random replacement is drawn from, in the vocabulary's order: all, the special ones too.
-        continuations: the ids of pieces within a word ("##").
-        unmaskable: the ids that are never masked, [CLS] and [SEP].
-        mask: the id of [MASK].
-    """
-
-    words: list[int]
-    continuations: frozenset[int]
-    unmaskable: frozenset[int]
-    mask: int
+    words: list[int]  # random replacements are drawn from these, in the vocabulary's order: all, the special ones too
+    continuations: frozenset[int]  # pieces within a word ("##")
+    unmaskable: frozenset[int]  # never masked: [CLS] and [SEP]
+    mask: int  # [MASK]
 
     @functools.cached_property
     def words_array(self) -> np.ndarray:
@@ -47,12 +40,9 @@ class MaskingVocabulary:
 
 
 def number_to_predict(tokens: int, masked_lm_prob: float, max_predictions_per_seq: int) -> int:
-    """Returns how many of an instance's tokens are to be predicted.
+    """Returns how many of an instance's tokens ([CLS] and [SEP] included, padding not) are to be predicted.
 
-    Args:
-        tokens: the instance's length, [CLS] and [SEP] included, padding not. The product is rounded half to even.
-        masked_lm_prob: the share to predict.
-        max_predictions_per_seq: the limit.
+    The product is rounded half to even.
     """
     return min(max_predictions_per_seq, max(1, round(tokens * masked_lm_prob)))
 
@@ -74,13 +64,8 @@ def mask(
     A quirk of the original is kept. A piece that begins with "##" joins the word before it, even across [SEP]. That
     happens where truncation has cut the second segment within a word.
 
-    Args:
-        ids: the instance, [CLS] and [SEP] included, without padding.
-        budget: the most tokens to choose.
-        vocabulary: what the ids mean.
-        whole_words: whether words are masked as a whole.
-        rng: the random numbers; the order of draws is the original's.
-        rates: what replaces the chosen tokens.
+    The instance has [CLS] and [SEP], no padding; the budget is the most tokens to choose; the order of the random draws
+    is the original's.
 
     Returns:
         The ids after masking, the chosen positions in ascending order, and their original ids.

@@ -6,11 +6,7 @@ import numpy as np
 
 
 class Random:
-    """Random numbers from the raw output of Philox, which is the same in every release of NumPy.
-
-    Args:
-        key: identifies this stream of numbers.
-    """
+    """The stream of numbers of a key, from the raw output of Philox, which is the same in every release of NumPy."""
 
     def __init__(self, *key: object) -> None:
         digest = hashlib.sha256(repr(key).encode()).digest()

@@ -14,7 +14,7 @@ import numpy as np
 
 from data_gen.rules.instances import InstanceConfig
 from data_gen.rules.random_numbers import Random
-from data_gen.rules.vectorized_masking import Masked, mask
+from data_gen.rules.vectorized_masking import mask
 from data_gen.text.token_store import TokenStore
 from official_bert.data.sentence_objectives import NONE, SENTENCE_ORDER
 
@@ -32,27 +32,16 @@ class Pairs:
 
 @dataclasses.dataclass
 class Instances:
-    """Masked instances.
+    """Masked instances."""
 
-    Attributes:
-        ids: [N, L] after masking, padded with 0.
-        length: [N] tokens that are not padding.
-        first_length: [N] tokens of the first segment, with [CLS] and [SEP].
-        special: [N] tokens that are [CLS] or [SEP].
-        positions: [N, P] to predict, ascending, padded with 0.
-        labels: [N, P] the original ids at these positions, padded with 0.
-        predictions: [N] how many there are.
-        is_random_next: [N].
-    """
-
-    ids: np.ndarray
-    length: np.ndarray
-    first_length: np.ndarray
-    special: np.ndarray
-    positions: np.ndarray
-    labels: np.ndarray
-    predictions: np.ndarray
-    is_random_next: np.ndarray
+    ids: np.ndarray  # [N, L] after masking, padded with 0
+    positions: np.ndarray  # [N, P] to predict, ascending, padded with 0
+    labels: np.ndarray  # [N, P] the original ids at these positions, padded with 0
+    predictions: np.ndarray  # [N] how many there are
+    length: np.ndarray  # [N] tokens that are not padding
+    first_length: np.ndarray  # [N] tokens of the first segment, with [CLS] and [SEP]
+    special: np.ndarray  # [N] tokens that are [CLS] or [SEP]
+    is_random_next: np.ndarray  # [N]
 
 
 def make_instances(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Instances:
@@ -65,42 +54,28 @@ def make_instances(store: TokenStore, first: int, last: int, config: InstanceCon
         pairs = _truncated(make_pairs(store, first, last, config, random), config.max_seq_length - 3, random)
         ids, length = _joined(store, pairs, config)
         first_length, label, special = pairs.a_length + 2, pairs.is_random_next, np.full(len(length), 3)
+    none = np.zeros((len(ids), 0), ids.dtype)
+    masked = ids, none, none, np.zeros(len(ids), np.int64)
     if config.max_predictions_per_seq:
         masked = mask(ids, length, config, random)
-    else:
-        none = np.zeros((len(ids), 0), ids.dtype)
-        masked = Masked(ids, none, none, np.zeros(len(ids), np.int64))
-    return Instances(
-        ids=masked.ids,
-        length=length,
-        first_length=first_length,
-        special=special,
-        positions=masked.positions,
-        labels=masked.labels,
-        predictions=masked.predictions,
-        is_random_next=label,
-    )
+    return Instances(*masked, length, first_length, special, label)
 
 
 def _pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Pairs:
     """Cuts documents into chunks and chunks into pairs, as instances.instances_of_document does."""
     documents = store.documents[first : last + 1]
     sentences = store.sentences[documents[0] : documents[-1] + 1]
-    max_tokens = config.max_seq_length - 3
-    count = len(documents) - 1
-    targets = _targets(count, max_tokens, config, random)
+    targets = _targets(len(documents) - 1, config.max_seq_length - 3, config, random)
     # Each chunk uses up at least one sentence, so there are no more chunks than sentences.
     draws = iter(random.uniform(2 * len(sentences)).tolist())
     offsets = sentences.tolist()
     bounds = (documents - documents[0]).tolist()
     rows: list[tuple[int, int, int, int, int]] = []
-    for number in range(count):
-        target = targets[number]
+    for number, target in enumerate(targets):
         position, end_of_document = bounds[number], bounds[number + 1]
         while position < end_of_document:
             # As many sentences as fill the target, or all that are left.
-            full = bisect_left(offsets, offsets[position] + target, position + 1, end_of_document)
-            end = min(full, end_of_document)
+            end = bisect_left(offsets, offsets[position] + target, position + 1, end_of_document)
             cut = position + 1
             if end - position >= 2:
                 cut += int(next(draws) * (end - position - 1))
@@ -132,20 +107,15 @@ def _ordered_pairs(store: TokenStore, first: int, last: int, config: InstanceCon
     rows: list[tuple[int, int, int]] = []
     for target, position, end_of_document in zip(targets, bounds[:-1], bounds[1:], strict=True):
         while end_of_document - position >= 2:
-            full = bisect_left(offsets, offsets[position] + target, position + 2, end_of_document)
-            end = min(full, end_of_document)
+            end = bisect_left(offsets, offsets[position] + target, position + 2, end_of_document)
             cut = position + 1 + int(next(draws) * (end - position - 1))
             rows.append((offsets[position], offsets[cut], offsets[end]))
             position = end
     starts, cuts, ends = np.array(rows, np.int64).reshape(-1, 3).T
     is_swapped = random.uniform(len(starts)) < 0.5
-    return Pairs(
-        np.where(is_swapped, cuts, starts),
-        np.where(is_swapped, ends, cuts) - np.where(is_swapped, cuts, starts),
-        np.where(is_swapped, starts, cuts),
-        np.where(is_swapped, cuts, ends) - np.where(is_swapped, starts, cuts),
-        is_swapped,
-    )
+    a_start, a_end = np.where(is_swapped, (cuts, ends), (starts, cuts))
+    b_start, b_end = np.where(is_swapped, (starts, cuts), (cuts, ends))
+    return Pairs(a_start, a_end - a_start, b_start, b_end - b_start, is_swapped)
 
 
 def _full_sentences(
@@ -227,13 +197,8 @@ def _truncated(pairs: Pairs, max_tokens: int, random: Random) -> Pairs:
     rest = excess - levelling
     from_a = np.where(a > b, levelling, 0) + rest // 2
     from_b = np.where(b > a, levelling, 0) + rest - rest // 2
-    return Pairs(
-        pairs.a_start + random.fair_binomial(from_a),
-        a - from_a,
-        pairs.b_start + random.fair_binomial(from_b),
-        b - from_b,
-        pairs.is_random_next,
-    )
+    a_start = pairs.a_start + random.fair_binomial(from_a)
+    return Pairs(a_start, a - from_a, pairs.b_start + random.fair_binomial(from_b), b - from_b, pairs.is_random_next)
 
 
 def _joined(store: TokenStore, pairs: Pairs, config: InstanceConfig) -> tuple[np.ndarray, np.ndarray]:

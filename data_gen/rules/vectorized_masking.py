@@ -5,39 +5,17 @@ tests/data_gen/rules/test_masking_parity.py compares the two.
 N instances, L sequence length, P predictions
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from data_gen.rules.instances import InstanceConfig
 from data_gen.rules.random_numbers import Random
 
-
-class Masked(NamedTuple):
-    """Instances with masks.
-
-    Attributes:
-        ids: [N, L] after masking.
-        positions: [N, P] to predict, ascending, padded with 0.
-        labels: [N, P] the original ids at these positions, padded with 0.
-        predictions: [N] how many there are.
-    """
-
-    ids: np.ndarray
-    positions: np.ndarray
-    labels: np.ndarray
-    predictions: np.ndarray
+# Of Instances: ids, positions, labels, predictions.
+Masked = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Random) -> Masked:
-    """Masks tokens of instances, as masking.mask does.
-
-    Args:
-        ids: [N, L] with [CLS] and [SEP], padded.
-        length: [N] tokens that are not padding.
-        config: of the instances.
-        random: the random numbers.
-    """
+    """Masks tokens of instances, [N, L] with [CLS] and [SEP], padded, of [N] lengths, as masking.mask does."""
     count, width = ids.shape
     limit = config.max_predictions_per_seq
     budget = np.minimum(limit, np.maximum(1, np.rint(length * config.masked_lm_prob).astype(np.int64)))
@@ -73,7 +51,7 @@ def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Ra
     new = np.where(kind < config.rates.mask_probability, config.vocabulary.mask, same_or_random)
     masked_ids = ids.copy()
     masked_ids[row, column] = new
-    return Masked(masked_ids, positions, labels, predictions)
+    return masked_ids, positions, labels, predictions
 
 
 def _whole_words(

@@ -1,12 +1,12 @@
 """Reading text: files of sentences, a line each, with empty lines between documents."""
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from data_gen.text.lines import decode_lines, is_compressed
+from official_bert.data.record_reader import reading_progress
 from official_bert.errors import UserError
+from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
-from official_bert.utils.progress import Progress
 
 Sentence = list[int]
 Document = list[Sentence]
@@ -23,11 +23,9 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
     Raises:
         UserError: with file and line, for bytes that are not UTF-8; for compressed files.
     """
-    progress = Progress("reading", sum(map(files.size, paths)) / 1e6, "MB")
-    read = 0
+    progress = reading_progress("reading", paths)
 
     def undecoded(path: str) -> Iterator[bytes]:
-        nonlocal read
         with files.read_errors_explained(path), files.open_bytes(path) as reader:
             for number, line in enumerate(reader):
                 if number == 0 and is_compressed(line):
@@ -36,54 +34,26 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
                         "--algorithm=fast"
                     )
                 yield line
-                read += len(line)
-                progress.update(read / 1e6)
+                progress(len(line))
 
     for path in paths:
         # As in the original, a byte order mark stays.
         yield from decode_lines(path, undecoded(path), drop_invalid_utf8, at_start=False)
 
 
-@dataclasses.dataclass
-class Corpus:
-    """Tokenized text.
-
-    Attributes:
-        documents: each a list of sentences, each a list of ids; none is empty.
-        unknown: how many of the ids are [UNK]'s.
-    """
-
-    documents: list[Document]
-    unknown: int
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens of all documents."""
-        return sum(len(sentence) for document in self.documents for sentence in document)
-
-
-def read_corpus(lines: Iterator[str], encode: Callable[[str], list[int]], unk_id: int) -> Corpus:
-    """Tokenizes lines into documents; an empty line ends a document.
-
-    Args:
-        lines: as `read_lines` yields them.
-        encode: a sentence to its ids.
-        unk_id: the id to count as unknown.
+def read_corpus(lines: Iterator[str], tokenizer: FullTokenizer) -> list[Document]:
+    """Tokenizes lines, as `read_lines` yields them, into documents, none of them empty; an empty line ends a document.
 
     Raises:
         UserError: there is no text.
     """
     documents: list[Document] = [[]]
-    unknown = 0
     for line in lines:
         if not line:
             documents.append([])
-            continue
-        ids = encode(line)
-        if ids:
+        elif ids := tokenizer.convert_tokens_to_ids(tokenizer.tokenize(line)):
             documents[-1].append(ids)
-            unknown += ids.count(unk_id)
-    documents = [document for document in documents if document]
+    documents = list(filter(None, documents))
     if not documents:
         raise UserError("the input holds no text; expected a sentence per line and an empty line between documents")
-    return Corpus(documents, unknown)
+    return documents

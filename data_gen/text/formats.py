@@ -76,10 +76,6 @@ def detect_format(path: str, language: str = "en") -> str:
     outnumber the paragraphs. Half, as text cut into sentences by other rules than ours stays below a quarter, prose in
     paragraphs is above two thirds.)
 
-    Args:
-        path: as for `read_documents`.
-        language: as for `read_documents`.
-
     Raises:
         UserError: the file is missing, unreadable, truncated or corrupt, or the language is no language code.
     """
@@ -90,16 +86,13 @@ def detect_format(path: str, language: str = "en") -> str:
 def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None]]:
     """Returns ranges of bytes of a file, of about `size` bytes each, that hold whole documents.
 
-    The documents of all ranges, one after the other, are those of the file. A compressed or remote file is one range.
-
-    Args:
-        path: the file.
-        format: of its text, not "auto".
-        size: how many bytes a range should hold; if a document is longer, the range is.
+    The documents of all ranges, one after the other, are those of the file. A compressed or remote file is one range,
+    and a range with a longer document is as long. The format is not "auto".
     """
     if files.is_remote(path) or files.size(path) <= size:
         return [(0, None)]
     starts = [0]
+    last = "</doc>" if format == "wikiextractor" else ""  # line of a document
     with files.read_errors_explained(path), open(path, "rb") as reader:
         if is_compressed(reader.read(10)):
             return [(0, None)]
@@ -107,19 +100,12 @@ def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None
         while (start := starts[-1] + size) < length:
             reader.seek(start)
             reader.readline()  # the rest of a line
-            while (line := reader.readline()) and not _ends_document(line, format):
+            while (line := reader.readline()) and format != "jsonl" and line.decode("utf-8", "ignore").strip() != last:
                 pass
             if not line or reader.tell() >= length:
                 break
             starts.append(reader.tell())
     return list(zip(starts, [*starts[1:], None], strict=True))
-
-
-def _ends_document(line: bytes, format: str) -> bool:
-    if format == "jsonl":
-        return True
-    text = line.decode("utf-8", "ignore").strip()
-    return text == ("</doc>" if format == "wikiextractor" else "")
 
 
 def describe_formats(formats: list[str]) -> str:
@@ -139,10 +125,8 @@ def _documents(
         lines = itertools.chain(head, lines)
     texts = decode_lines(path, lines, drop_invalid_utf8, at_start=not start)
     cut = partial(split_sentences, language=language)
-    if format == "sentences":
-        yield from _from_sentences(texts)
-    elif format == "paragraphs":
-        yield from _from_paragraphs(texts, cut)
+    if format in ("sentences", "paragraphs"):
+        yield from _from_lines(texts, _one_sentence if format == "sentences" else cut)
     elif format == "wikiextractor":
         yield from _from_wikiextractor(path, texts, cut)
     else:
@@ -177,19 +161,7 @@ def _format_of(head: Iterable[bytes], language: str) -> str:
 # The formats. Each function takes the stripped lines of a file.
 
 
-def _from_sentences(lines: Iterable[str]) -> Iterator[Document]:
-    document = []
-    for line in lines:
-        if line:
-            document.append(line if len(line.splitlines()) == 1 else line.translate(_INNER_BREAKS))
-        elif document:
-            yield document
-            document = []
-    if document:
-        yield document
-
-
-def _from_paragraphs(lines: Iterable[str], cut: Callable[[str], list[str]]) -> Iterator[Document]:
+def _from_lines(lines: Iterable[str], cut: Callable[[str], list[str]]) -> Iterator[Document]:
     document: Document = []
     for line in lines:
         if line:
@@ -199,6 +171,10 @@ def _from_paragraphs(lines: Iterable[str], cut: Callable[[str], list[str]]) -> I
             document = []
     if document:
         yield document
+
+
+def _one_sentence(line: str) -> list[str]:
+    return [line if len(line.splitlines()) == 1 else line.translate(_INNER_BREAKS)]
 
 
 def _from_wikiextractor(path: str, lines: Iterable[str], cut: Callable[[str], list[str]]) -> Iterator[Document]:
@@ -253,9 +229,8 @@ def _from_jsonl(
             )
         text = value[field]
         if not isinstance(text, str):
-            raise UserError(
-                f"{path}, line {number}: the field {field!r} is not text, but {_shortened(json.dumps(text))}"
-            )
+            shown = _shortened(json.dumps(text))
+            raise UserError(f"{path}, line {number}: the field {field!r} is not text, but {shown}")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -266,15 +241,12 @@ def _from_jsonl(
                     "character; repair the file, or pass --drop_invalid_utf8 to drop it"
                 ) from error
             text = text.encode("utf-8", "ignore").decode()
-        document = cut(text)
-        if document:
+        if document := cut(text):
             yield document
 
 
 def _unescaped(text: str) -> str:
     """Undoes the escapes that newer versions of WikiExtractor write, and no others."""
-    if "&" not in text:
-        return text
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 

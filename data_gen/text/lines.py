@@ -34,13 +34,9 @@ def is_compressed(start: bytes) -> bool:
 
 
 def decode_lines(path: str, lines: Iterable[bytes], drop_invalid_utf8: bool, at_start: bool = True) -> Iterator[str]:
-    """Yields the lines as text, without white space at both ends.
+    """Yields the lines of a file as text, without white space at both ends; `path` is for errors.
 
-    Args:
-        path: the file, for errors.
-        lines: of the file.
-        drop_invalid_utf8: whether what is not UTF-8 is dropped instead of being an error.
-        at_start: whether the first line is the file's first, so that a byte order mark in it is dropped.
+    What is not UTF-8 is a UserError or dropped. If the first line is the file's first, so is a byte order mark in it.
     """
     handling = "ignore" if drop_invalid_utf8 else "strict"
     mark = "\ufeff" if at_start else ""
@@ -71,13 +67,11 @@ def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[by
             reader = _opened(path, stack)
             if start or end is not None:
                 reader.seek(start)
-                left = sys.maxsize if end is None else end - start
-                while left > 0 and (line := reader.readline()):
-                    left -= len(line)
-                    yield line
-                    number += 1
-                return
-            for line in _decompressed(reader):
+            else:
+                reader = _decompressed(reader)
+            left = sys.maxsize if end is None else end - start
+            while left > 0 and (line := reader.readline()):
+                left -= len(line)
                 yield line
                 number += 1
     except FileNotFoundError as error:

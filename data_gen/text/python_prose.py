@@ -25,6 +25,8 @@ _LEFT_OUT = frozenset(
 
 _HELD_OUT_PERCENT = 5
 
+_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
 
 def reference_documents() -> Iterator[tuple[str, str]]:
     """Yields name and text of each topic of the language reference, as pydoc shows them."""
@@ -51,19 +53,15 @@ def docstring_documents() -> Iterator[tuple[str, str]]:
             yield os.path.relpath(path, library), "\n\n".join(string for string in strings if string)
 
 
-def _documented(
-    module: ast.Module,
-) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+def _documented(module: ast.Module) -> Iterator[_Documented]:
     """Yields what may have a docstring, in the order of ast.walk, which would visit every expression too."""
     statements: collections.deque[ast.AST] = collections.deque([module])
     while statements:
         node = statements.popleft()
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, _Documented):
             yield node
-        children = ast.iter_child_nodes(node)
-        statements.extend(
-            child for child in children if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case)
-        )
+        inner = ast.stmt | ast.excepthandler | ast.match_case
+        statements.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, inner))
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -76,8 +74,7 @@ def sentences(text: str) -> Iterator[str]:
             continue
         flat = re.sub(r"[*`]+", "", " ".join(paragraph.split()))
         for sentence in sentencex.segment("en", flat):
-            sentence = sentence.strip()
-            if _is_prose(sentence):
+            if _is_prose(sentence := sentence.strip()):
                 yield sentence
 
 

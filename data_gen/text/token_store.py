@@ -5,6 +5,8 @@ Three files of plain little-endian numbers: `ids` (uint16 or uint32, all tokens 
 among the sentences, and the end). A document's tokens are adjacent, so a segment of it is a range of tokens.
 """
 
+import contextlib
+import io
 import json
 import mmap
 import os
@@ -17,13 +19,14 @@ from official_bert.utils import files
 _SENTENCES_AT_ONCE = 8192
 
 IDS, SENTENCES, DOCUMENTS, COMPLETE = "ids", "sentences", "documents", "complete.json"
+_NAMES = (IDS, SENTENCES, DOCUMENTS)
 
 Encode = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 
 
-def id_dtype(vocab_size: int) -> np.dtype:
+def id_dtype(vocab: dict[str, int]) -> np.dtype:
     """The smallest type of number that holds all ids."""
-    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+    return np.dtype("<u2" if max(vocab.values()) < 2**16 else "<u4")
 
 
 def write_part(folder: str, documents: Iterable[list[str]], encode: Encode, dtype: np.dtype, unk_id: int) -> None:
@@ -42,13 +45,9 @@ def write_part(folder: str, documents: Iterable[list[str]], encode: Encode, dtyp
         return
     beside = f"{folder}.writing-{os.getpid()}"
     files.make_folder(beside)
-    # Python's own files write the arrays: on a full disk NumPy's tofile can lose the end of a file without an error.
     tokens = sentences = unknown = count = 0
-    with (
-        open(os.path.join(beside, IDS), "wb") as ids_file,
-        open(os.path.join(beside, SENTENCES), "wb") as sentences_file,
-        open(os.path.join(beside, DOCUMENTS), "wb") as documents_file,
-    ):
+    with contextlib.ExitStack() as stack:
+        ids_file, sentences_file, documents_file = _created(beside, stack)
         for batch, number_of in _batches(documents):
             ids, splits = encode(batch)
             unknown += int(np.count_nonzero(ids == unk_id))
@@ -91,21 +90,13 @@ def join_parts(folder: str, parts: list[str]) -> dict[str, int]:
     totals = {"tokens": 0, "sentences": 0, "documents": 0, "unknown": 0}
     complete = os.path.join(folder, COMPLETE)
     if os.path.exists(complete):
-        return {name: int(value) for name, value in files.read_json_object(complete).items()}
+        return files.read_json_object(complete)
     files.make_folder(folder)
-    names = (IDS, SENTENCES, DOCUMENTS)
-    with (
-        open(os.path.join(folder, IDS), "wb") as ids_file,
-        open(os.path.join(folder, SENTENCES), "wb") as sentences_file,
-        open(os.path.join(folder, DOCUMENTS), "wb") as documents_file,
-    ):
+    with contextlib.ExitStack() as stack:
+        targets = _created(folder, stack)
         for part in parts:
-            for name, target, shift in zip(
-                names,
-                (ids_file, sentences_file, documents_file),
-                (None, totals["tokens"], totals["sentences"]),
-                strict=True,
-            ):
+            shifts = (None, totals["tokens"], totals["sentences"])
+            for name, target, shift in zip(_NAMES, targets, shifts, strict=True):
                 for values in _chunks(os.path.join(part, name), "<i8" if shift is not None else "u1"):
                     target.write((values if shift is None else values + shift).data)
                 if shift is not None:
@@ -113,27 +104,25 @@ def join_parts(folder: str, parts: list[str]) -> dict[str, int]:
                     target.truncate()
             for name, value in files.read_json_object(os.path.join(part, COMPLETE)).items():
                 totals[name] += value
-        sentences_file.write(np.array([totals["tokens"]], "<i8").data)
-        documents_file.write(np.array([totals["sentences"]], "<i8").data)
+        for target, end in zip(targets[1:], (totals["tokens"], totals["sentences"]), strict=True):
+            target.write(np.array([end], "<i8").data)
     files.write_text(complete, json.dumps(totals))
     return totals
 
 
+def _created(folder: str, stack: contextlib.ExitStack) -> list[io.BufferedWriter]:
+    # Python's own files write the arrays: on a full disk NumPy's tofile can lose the end of a file without an error.
+    return [stack.enter_context(open(os.path.join(folder, name), "wb")) for name in _NAMES]
+
+
 def _chunks(path: str, dtype: str) -> Iterator[np.ndarray]:
     with open(path, "rb") as reader:
-        while True:
-            values = np.fromfile(reader, dtype, 1 << 20)
-            if not len(values):
-                return
+        while len(values := np.fromfile(reader, dtype, 1 << 20)):
             yield values
 
 
 class TokenStore:
     """Reads a joined corpus. Its files are mapped into memory.
-
-    Args:
-        folder: of the corpus.
-        dtype: of its ids.
 
     Attributes:
         ids: all tokens, one after the other.

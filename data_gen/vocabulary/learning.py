@@ -1,6 +1,7 @@
 """Learns a WordPiece vocabulary from text, and reports on it."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 from data_gen.options import VocabularyOptions
@@ -18,23 +19,14 @@ _HELDOUT_EVERY = 50
 
 @dataclasses.dataclass(frozen=True)
 class Learned:
-    """A vocabulary, and what it was learned from.
+    """A vocabulary, and what it was learned from."""
 
-    Attributes:
-        pieces: in the order of ids.
-        text: the words that were counted.
-        heldout: those of text that was kept from learning.
-        letters: the different letters of the text.
-        covered: how many of these have a piece.
-        coverage: the share of the text's letters, each as often as it occurs, that have one.
-    """
-
-    pieces: list[str]
-    text: WordCounts
-    heldout: WordCounts
-    letters: int
-    covered: int
-    coverage: float
+    pieces: list[str]  # in the order of ids
+    text: WordCounts  # the words that were counted
+    heldout: WordCounts  # those of text that was kept from learning
+    letters: int  # the different letters of the text
+    covered: int  # how many of these have a piece
+    coverage: float  # the share of the text's letters, each as often as it occurs, that have one
 
 
 def learn(options: VocabularyOptions) -> Learned:
@@ -88,12 +80,11 @@ def _documents(paths: list[str], options: VocabularyOptions) -> Iterator[formats
             print(formats.describe_formats(file_formats))
     sizes = [files.size(path) for path in paths]
     progress = Progress("counting words", sum(sizes) / 1e6, "MB")
-    for number, (path, format) in enumerate(zip(paths, file_formats, strict=True)):
-        done = sum(sizes[:number])
-        end = done + sizes[number]
-        for document in formats.read_documents(
-            path, format, options.language, options.json_field, options.drop_invalid_utf8
-        ):
+    ends = itertools.accumulate(sizes)
+    for path, format, size, end in zip(paths, file_formats, sizes, ends, strict=True):
+        done = end - size
+        reading = options.language, options.json_field, options.drop_invalid_utf8
+        for document in formats.read_documents(path, format, *reading):
             yield document
             # About: characters are counted for bytes, of compressed files too.
             done = min(done + sum(map(len, document)), end)

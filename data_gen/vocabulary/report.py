@@ -7,28 +7,16 @@ from official_bert.tokenization.exact import UNK, WordpieceTokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """What a vocabulary makes of some words.
+    """What a vocabulary makes of some words."""
 
-    Attributes:
-        size: its number of pieces.
-        pieces_per_word: the mean number of pieces that a word is cut into; [UNK] is one.
-        whole: the share of words that are a piece as a whole.
-        unknown: the share of words that become [UNK].
-    """
-
-    size: int
-    pieces_per_word: float
-    whole: float
-    unknown: float
+    size: int  # its number of pieces
+    pieces_per_word: float  # the mean number of pieces that a word is cut into; [UNK] is one
+    whole: float  # the share of words that are a piece as a whole
+    unknown: float  # the share of words that become [UNK]
 
 
 def measure(vocab: dict[str, int], counts: dict[str, int]) -> Figures:
-    """Cuts the words with the exact tokenizer.
-
-    Args:
-        vocab: token to id.
-        counts: words and how often they occur; at least one.
-    """
+    """Cuts words, of which there is at least one, as often as they occur, with the exact tokenizer."""
     tokenizer = WordpieceTokenizer(vocab)
     words = pieces = whole = unknown = 0
     for word, count in counts.items():
@@ -41,11 +29,7 @@ def measure(vocab: dict[str, int], counts: dict[str, int]) -> Figures:
 
 
 def table(figures: dict[str, Figures]) -> str:
-    """Returns a line for each vocabulary, under a heading.
-
-    Args:
-        figures: by the vocabulary's name.
-    """
+    """Returns a line for the figures of each vocabulary, by its name, under a heading."""
     width = max(map(len, figures))
     lines = [f"{'':{width}}  {'pieces':>8}  {'pieces per word':>15}  {'whole words':>11}  {'[UNK]':>8}"]
     for name, each in figures.items():

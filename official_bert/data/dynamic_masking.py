@@ -24,21 +24,13 @@ _ORDER, _KIND, _WORD = range(3)  # the purposes of a position's random numbers
 
 @dataclasses.dataclass(frozen=True)
 class DynamicMasking:
-    """Masks tokens of batches.
+    """Masks tokens of batches."""
 
-    Attributes:
-        vocab: token to id.
-        max_predictions_per_seq: P.
-        masked_lm_prob: the share of tokens to predict.
-        do_whole_word_mask: whether all pieces of a word are masked together.
-        rates: what replaces them.
-    """
-
-    vocab: dict[str, int]
-    max_predictions_per_seq: int
-    masked_lm_prob: float
-    do_whole_word_mask: bool
-    rates: MaskingRates = BERT_RATES
+    vocab: dict[str, int]  # token to id
+    max_predictions_per_seq: int  # P
+    masked_lm_prob: float  # the share of tokens to predict
+    do_whole_word_mask: bool  # whether all pieces of a word are masked together
+    rates: MaskingRates = BERT_RATES  # what replaces them
 
     def mask(self, features: dict[str, tf.Tensor], keys: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the features of masked records (see record_schema.pretraining_schema).
@@ -55,8 +47,10 @@ class DynamicMasking:
         special = (ids == self.vocab[exact.CLS]) | (ids == self.vocab[exact.SEP])
         candidate = (features["input_mask"] > 0) & ~special  # [B, S]
         order = tf.where(candidate, _random(keys, width, _ORDER), tf.int64.max)
-        chosen = self._words(ids, candidate, order, budget) if self.do_whole_word_mask else _first(order, budget)
-        chosen &= candidate
+        if self.do_whole_word_mask:
+            chosen = self._words(ids, candidate, order, budget)
+        else:
+            chosen = candidate & (tf.argsort(tf.argsort(order, axis=1, stable=True), axis=1) < budget[:, None])
 
         position = tf.range(width)[None, :]
         ascending = tf.sort(tf.where(chosen, position, width), axis=1)[:, :limit]  # [B, up to P]
@@ -109,12 +103,6 @@ def record_keys(seed: int, epoch: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
     """Returns a key for each record: [B] int64, from a seed, the epoch [B] int64 and the record's id [B] int64."""
     key = _mixed(tf.bitwise.bitwise_xor(_mixed(tf.constant(seed, tf.int64)), epoch))
     return _mixed(tf.bitwise.bitwise_xor(key, number))
-
-
-def _first(order: tf.Tensor, budget: tf.Tensor) -> tf.Tensor:
-    """Returns the positions of each row's `budget` smallest numbers, [B, S] bool."""
-    rank = tf.argsort(tf.argsort(order, axis=1, stable=True), axis=1)
-    return rank < budget[:, None]
 
 
 def _random(keys: tf.Tensor, width: int, purpose: int) -> tf.Tensor:

@@ -67,15 +67,7 @@ def packed_shapes(
 ) -> Packing:
     """Returns how batches of `training_batches` are packed, from trying the first 10,000 records of the first epoch.
 
-    Args:
-        paths: TFRecord files.
-        batch_size: B, over all replicas.
-        schema: of the records in the files.
-        seed: of the order.
-        record_ranges: the records to read of each file; None for all of them.
-        masking: as in `training_batches`.
-        replicas: how many share a batch.
-        micro_batches: how many parts a replica cuts its share into.
+    Each batch is shared by some replicas, and each replica cuts its share into some micro-batches.
     """
     size = group_size(batch_size)
     groups = _training_batches(paths, size, schema, seed, 0, record_ranges, masking)
@@ -105,14 +97,8 @@ def evaluation_batches(
 ) -> tf.data.Dataset:
     """Returns each record once, in the files' order; the last batch is filled up with records of zeros.
 
-    (The original repeats the records endlessly and drops what does not fill a batch.)
-
-    Args:
-        paths: TFRecord files.
-        batch_size: B, over all replicas.
-        schema: of the records in the files.
-        record_ranges: the records to read of each file; None for all of them.
-        masking: masks the tokens of records that were written without masks, the same way each time.
+    (The original repeats the records endlessly and drops what does not fill a batch.) Arguments are as for
+    `training_batches`, but that tokens are masked the same way each time.
     """
 
     def parse(serialized: tf.Tensor, record_id: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -234,12 +220,7 @@ def _of_files(
 ) -> tf.data.Dataset:
     """Returns records and their ids: groups of files one after the other, the records of a group's files in turn.
 
-    Args:
-        paths: all files.
-        compression: of the files.
-        order: numbers of the files to read.
-        record_ranges: the records to read of all files; None for all of them.
-        at_once: files in a group.
+    The files are those numbered in `order`; a group has `at_once` of them.
     """
     names = tf.constant(paths)
     record_ranges = record_ranges or [[(0, -1)]] * len(paths)  # take(-1) takes all

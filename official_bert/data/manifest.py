@@ -1,5 +1,6 @@
 """The manifest: a file beside the shards that describes them and what they were made from."""
 
+import collections
 import dataclasses
 import fnmatch
 import glob
@@ -9,9 +10,9 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from official_bert.data.record_reader import reading_progress
 from official_bert.errors import UserError
 from official_bert.utils import files
-from official_bert.utils.progress import Progress
 from official_bert.version import __version__
 
 _CHUNK = 1 << 22
@@ -22,34 +23,21 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of records.
+    """A file of records, its length and the hash of its content."""
 
-    Attributes:
-        file: its name, without a folder.
-        records: how many it holds.
-        bytes: its length.
-        sha256: of its content.
-    """
-
-    file: str
-    records: int
+    file: str  # without a folder
+    records: int  # how many it holds
     bytes: int
     sha256: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """Describes a set of shards.
+    """Describes a set of shards."""
 
-    Attributes:
-        source: everything that decides their bytes: flags, and hashes of vocabulary and input (see `describe_source`).
-        shards: the files, in order.
-        statistics: counts over all records.
-    """
-
-    source: dict[str, Any]
-    shards: list[Shard]
-    statistics: dict[str, int]
+    source: dict[str, Any]  # all that decides their bytes (see `describe_source`)
+    shards: list[Shard]  # in order
+    statistics: dict[str, int]  # counts over all records
 
     def to_json(self) -> str:
         """Returns the file's text."""
@@ -63,8 +51,7 @@ class Manifest:
             manifest = cls(values["source"], [Shard(**shard) for shard in values["shards"]], values["statistics"])
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is not a manifest of records, or is damaged: {error!r}") from error
-        problem = manifest._problem()
-        if problem:
+        if problem := manifest._problem():
             raise UserError(
                 f"{path} is not a manifest of records, or is damaged: {problem}; restore it from a copy, or remove it "
                 "to use the records without"
@@ -130,19 +117,12 @@ def manifests_of(paths: list[str], stem: str) -> dict[str, list[int]]:
     for index, path in enumerate(paths):
         folders.setdefault(os.path.dirname(files.absolute(path)), []).append(index)
     first, *others = folders.values()
-    return {manifest_path(stem): first} | {
-        manifest_path(os.path.splitext(paths[indices[0]])[0]): indices for indices in others
-    }
+    stems = {stem: first} | {os.path.splitext(paths[indices[0]])[0]: indices for indices in others}
+    return {manifest_path(stem): indices for stem, indices in stems.items()}
 
 
 def write(paths: list[str], stem: str, manifest: Manifest) -> None:
-    """Writes the manifests of record files, in each of their folders one that names the folder's files.
-
-    Args:
-        paths: the record files, in the order of the manifest's shards.
-        stem: as for `manifests_of`.
-        manifest: of all files.
-    """
+    """Writes the `manifests_of` record files, which are in the order of the manifest's shards."""
     for path, indices in manifests_of(paths, stem).items():
         shards = [manifest.shards[index] for index in indices]
         files.write_text(path, dataclasses.replace(manifest, shards=shards).to_json())
@@ -154,12 +134,7 @@ def manifest_path(stem: str) -> str:
 
 
 def sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
-    """Returns the hash of a file's content.
-
-    Args:
-        path: the file.
-        progress: called with the number of bytes of each piece that was read.
-    """
+    """Returns the hash of a file's content; `progress` is called with the number of bytes of each piece."""
     digest = hashlib.sha256()
     with files.read_errors_explained(path), files.open_bytes(path) as reader:
         while chunk := reader.read(_CHUNK):
@@ -170,43 +145,23 @@ def sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
 
 
 def describe_source(flags: dict[str, Any], vocabulary: str, inputs: list[str]) -> dict[str, Any]:
-    """Returns everything that decides the records' bytes.
-
-    Args:
-        flags: those that decide the records, by name.
-        vocabulary: the hash of the vocabulary.
-        inputs: the text files, in order.
-    """
-    progress = Progress("checking the text", sum(map(files.size, inputs)) / 1e6, "MB")
-    read = 0
-
-    def count(size: int) -> None:
-        nonlocal read
-        read += size
-        progress.update(read / 1e6)
-
-    return source_of(flags, vocabulary, inputs, [sha256(path, count) for path in inputs])
+    """Returns all that decides the records' bytes: flags, the vocabulary's hash, and hashes of the text files."""
+    progress = reading_progress("checking the text", inputs)
+    return source_of(flags, vocabulary, inputs, [sha256(path, progress) for path in inputs])
 
 
 def source_of(flags: dict[str, Any], vocabulary: str, inputs: list[str], hashes: list[str]) -> dict[str, Any]:
     """Returns the same as `describe_source`, from hashes of the text files that are known already."""
-    return {
-        "format": FORMAT,
-        "flags": flags,
-        "vocabulary": vocabulary,
-        "inputs": [
-            {"file": os.path.basename(path), "sha256": digest} for path, digest in zip(inputs, hashes, strict=True)
-        ],
-    }
+    described = [{"file": os.path.basename(path), "sha256": sha} for path, sha in zip(inputs, hashes, strict=True)]
+    return {"format": FORMAT, "flags": flags, "vocabulary": vocabulary, "inputs": described}
 
 
 def total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     """Returns the sums of counts of the same name."""
-    sums: dict[str, int] = {}
+    sums: collections.Counter[str] = collections.Counter()
     for each in counts:
-        for name, value in each.items():
-            sums[name] = sums.get(name, 0) + value
-    return sums
+        sums.update(each)
+    return dict(sums)
 
 
 def completed(source: dict[str, Any], paths: list[str]) -> Manifest | None:
@@ -233,9 +188,7 @@ def completed(source: dict[str, Any], paths: list[str]) -> Manifest | None:
 def missing_files(patterns: list[str], paths: list[str]) -> dict[str, str]:
     """Returns the record files that manifests name and patterns ask for, but that are not there, with the manifest.
 
-    Args:
-        patterns: file names and glob patterns.
-        paths: the files that match them.
+    The manifests are those beside `paths`, the files that match the patterns.
     """
     received = set(map(files.normal, paths))
     wanted = [files.normal(pattern.strip()) for pattern in patterns if glob.has_magic(pattern)]
@@ -244,10 +197,8 @@ def missing_files(patterns: list[str], paths: list[str]) -> dict[str, str]:
         for path in beside(folder):
             for shard in Manifest.read(path).shards:
                 record_file = os.path.join(folder, shard.file)
-                matched = any(
-                    fnmatch.fnmatchcase(record_file, pattern) and record_file.count("/") == pattern.count("/")
-                    for pattern in wanted
-                )
+                deep = [pattern for pattern in wanted if pattern.count("/") == record_file.count("/")]
+                matched = any(fnmatch.fnmatchcase(record_file, pattern) for pattern in deep)
                 if matched and record_file not in received and not files.exists(record_file):
                     missing[record_file] = path
     return missing

@@ -13,17 +13,11 @@ from official_bert.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class MaskingRates:
-    """Percentages of the tokens to be predicted (paper, section 3.1, task 1, and appendix C.2); they add up to 100.
+    """Percentages of the tokens to be predicted (paper, section 3.1, task 1, and appendix C.2); they add up to 100."""
 
-    Attributes:
-        mask: become [MASK].
-        same: stay as they are.
-        random: become a token that is drawn from the whole vocabulary.
-    """
-
-    mask: int = 80
-    same: int = 10
-    random: int = 10
+    mask: int = 80  # become [MASK]
+    same: int = 10  # stay as they are
+    random: int = 10  # become a token that is drawn from the whole vocabulary
 
     @classmethod
     def parse(cls, text: str) -> "MaskingRates":

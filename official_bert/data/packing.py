@@ -25,20 +25,13 @@ class Packing:
 
     Each replica takes its share of a batch in parts, one after the other, and leaves out parts without records. A batch
     whose records need more rows than usual therefore only takes longer.
-
-    Attributes:
-        batch_size: N, records of a batch, over all replicas.
-        replicas: how many share a batch.
-        parts: of a replica's share: those that are usually needed first, then what the worst batch may need.
-        usual_parts: how many of them are usually needed.
-        rows: of a part.
     """
 
-    batch_size: int
-    replicas: int
-    parts: int
-    usual_parts: int
-    rows: int
+    batch_size: int  # N, records of a batch, over all replicas
+    replicas: int  # how many share a batch
+    parts: int  # of a replica's share: those that are usually needed first, then what the worst batch may need
+    usual_parts: int  # how many of them are usually needed
+    rows: int  # of a part
 
     @property
     def usual_rows(self) -> int:
@@ -63,13 +56,8 @@ def choose_packing(rows_of_groups: Sequence[int], batch_size: int, replicas: int
     candidates = np.unique(np.ceil(enough_for_half / (replicas * micro_batches)))  # rows of a part
     computed = [np.mean(np.ceil(needed / (replicas * rows)) * rows) for rows in candidates]
     rows = int(candidates[np.argmin(computed)])
-    return Packing(
-        batch_size=batch_size,
-        replicas=replicas,
-        parts=math.ceil(batch_size / (replicas * rows)),
-        usual_parts=micro_batches,
-        rows=rows,
-    )
+    parts = math.ceil(batch_size / (replicas * rows))
+    return Packing(batch_size=batch_size, replicas=replicas, parts=parts, usual_parts=micro_batches, rows=rows)
 
 
 def group_size(batch_size: int) -> int:

@@ -7,7 +7,6 @@ from official_bert.data import record_codec, record_reader
 from official_bert.data.record_schema import INT64, Schema
 from official_bert.errors import UserError
 from official_bert.utils import files
-from official_bert.utils.progress import Progress
 
 _RECORDS_AT_ONCE = 1000
 _MOST_NAMED = 20
@@ -24,12 +23,10 @@ def find_readable_ranges(paths: Sequence[str], schema: Schema) -> tuple[RecordRa
     """
     ranges: RecordRanges = []
     number = 0
-    progress = Progress("looking for damaged records", sum(map(files.size, paths)) / 1e6, "MB")
-    done = 0.0
+    progress = record_reader.reading_progress("looking for damaged records", paths)
     for path in paths:
         damaged, end = _damaged_records(path, schema)
-        done += files.size(path) / 1e6
-        progress.update(done)
+        progress(files.size(path))
         edges = [-1, *damaged, end]
         ranges.append([(low + 1, high - low - 1) for low, high in itertools.pairwise(edges) if high - low > 1])
         number += len(damaged)
@@ -88,8 +85,7 @@ def describe_first_damage(paths: Sequence[str], schema: Schema) -> str | None:
     for path in paths:
         try:
             for number, record in enumerate(record_reader.read_file(path)):
-                problem = describe_mismatch(record, schema)
-                if problem:
+                if problem := describe_mismatch(record, schema):
                     return f"{path}: record {number} (from 0): {problem}"
         except UserError as error:
             return str(error)

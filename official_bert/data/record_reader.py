@@ -5,15 +5,28 @@ import re
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from official_bert.errors import UserError
 from official_bert.utils import files
+from official_bert.utils.progress import Progress
 
 _BYTES_AT_ONCE = 1 << 14
 
 # A command that finds all its files, at their full length, does not make them again.
 REPAIR_HINT = "remove it and run the command that made it again, or restore it from a copy"
+
+
+def reading_progress(what: str, paths: Iterable[str]) -> Callable[[int], None]:
+    """Returns what takes the number of bytes of each piece that was read, and shows progress through the files."""
+    progress, read = Progress(what, sum(map(files.size, paths)) / 1e6, "MB"), 0
+
+    def advance(size: int) -> None:
+        nonlocal read
+        read += size
+        progress.update(read / 1e6)
+
+    return advance
 
 
 def compression(paths: Sequence[str]) -> str:
@@ -22,21 +35,14 @@ def compression(paths: Sequence[str]) -> str:
     Raises:
         UserError: one is missing, or some are compressed and others are not.
     """
-    kinds = {}
+    first_of: dict[str, str] = {}  # the first file of each kind
     for path in paths:
-        try:
-            with files.open_bytes(path) as reader:
-                # A record of 559,903 bytes would begin alike; those of BERT are far smaller.
-                kinds[path] = "GZIP" if reader.read(3) == b"\x1f\x8b\x08" else ""
-        except FileNotFoundError as error:
-            raise UserError(f"there is no file {path}") from error
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    if len(set(kinds.values())) > 1:
-        plain = next(path for path, kind in kinds.items() if not kind)
-        zipped = next(path for path, kind in kinds.items() if kind)
-        raise UserError(f"{zipped} is compressed and {plain} is not; give files of one kind")
-    return next(iter(kinds.values()), "")
+        with files.read_errors_explained(path), files.open_bytes(path) as reader:
+            # A record of 559,903 bytes would begin alike; those of BERT are far smaller.
+            first_of.setdefault("GZIP" if reader.read(3) == b"\x1f\x8b\x08" else "", path)
+    if len(first_of) > 1:
+        raise UserError(f"{first_of['GZIP']} is compressed and {first_of['']} is not; give files of one kind")
+    return next(iter(first_of), "")
 
 
 def read_file(path: str) -> Iterator[bytes]:

@@ -8,27 +8,18 @@ INT64, FLOAT = "int64", "float32"
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """A feature's shape, its type in the file, and its range.
+    """A feature's shape, its type in the file, and its range."""
 
-    Attributes:
-        shape: of one record, without the batch.
-        dtype: in the file, INT64 or FLOAT; the format has no other numbers.
-        limit: integers are from 0 up to, not including, this; None where it is not known.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    limit: int | None = None
+    shape: tuple[int, ...]  # of one record, without the batch
+    dtype: str  # in the file, INT64 or FLOAT; the format has no other numbers
+    limit: int | None = None  # integers are from 0 up to, not including, this; None where it is not known
 
 
 Schema = Mapping[str, Feature]
 
 
 def pretraining_schema(
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-    vocab_size: int | None = None,
-    type_vocab_size: int | None = None,
+    max_seq_length: int, max_predictions_per_seq: int, vocab_size: int | None = None, type_vocab_size: int | None = None
 ) -> dict[str, Feature]:
     """Returns the features of a pre-training record, the original's.
 
@@ -62,12 +53,6 @@ def pretraining_schema(
 def unmasked_schema(
     max_seq_length: int, vocab_size: int | None = None, type_vocab_size: int | None = None
 ) -> dict[str, Feature]:
-    """Returns the features of a record whose tokens are to be hidden while training: those that are not about that.
-
-    Args:
-        max_seq_length: positions of a record.
-        vocab_size: the number of ids, if known.
-        type_vocab_size: the number of segment ids, if known.
-    """
+    """Returns the features of a record whose tokens are to be hidden while training: those that are not about that."""
     masked = pretraining_schema(max_seq_length, 0, vocab_size, type_vocab_size)
     return {name: feature for name, feature in masked.items() if not name.startswith("masked_lm_")}

@@ -5,11 +5,13 @@ computed once by the exact tokenizer and then looked up. fast.py is faster per c
 seconds of processor time.
 """
 
-import numpy as np
-import numpy.typing as npt
+import itertools
 
+import numpy as np
+
+from official_bert.tokenization import fast
 from official_bert.tokenization.exact import FullTokenizer
-from official_bert.tokenization.fast import CharacterTable
+from official_bert.tokenization.fast import Ids, Numbers
 
 # Words whose ids are remembered; all are forgotten when there are more.
 _CACHED_WORDS = 400_000
@@ -18,17 +20,12 @@ _LONGEST_CACHED = 50  # characters
 # Characters that are treated at once: few enough to stay in the processor's cache.
 _BATCH_CHARACTERS = 1 << 16
 
-_SEPARATOR = "\n"
 # Stands between texts. It is a noncharacter: texts that hold it go through the exact tokenizer.
 _BETWEEN_TEXTS = "\U0010ffff"
 
 
 class _WordNumbers(dict[str, int]):
-    """The numbers of words in the cache's arrays; a word that is missing is cut into pieces and added.
-
-    Args:
-        tokenizer: the exact one.
-    """
+    """The numbers of words in the cache's arrays; a word that is missing is cut into pieces and added."""
 
     def __init__(self, tokenizer: FullTokenizer) -> None:
         super().__init__()
@@ -54,72 +51,39 @@ class _WordNumbers(dict[str, int]):
 
 
 class CachingTokenizer:
-    """Many texts to ids at once, exactly as FullTokenizer.
-
-    Args:
-        exact: the tokenizer whose ids these are.
-    """
+    """Many texts to ids at once, exactly as a FullTokenizer."""
 
     def __init__(self, exact: FullTokenizer) -> None:
         self.exact = exact
-        self._table = CharacterTable(exact.basic_tokenizer, spaced=True)
+        self._table = fast.CharacterTable(exact.basic_tokenizer, spaced=True)
         self._numbers = _WordNumbers(exact)
         self._ids = np.empty(0, np.int32)
         self._starts = np.zeros(1, np.int64)
 
-    def encode(self, texts: list[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Cuts texts into word pieces.
+    def encode(self, texts: list[str]) -> tuple[Ids, Numbers]:
+        """Cuts texts into word pieces, as FastTokenizer.encode."""
+        parts = list(map(_parts_of, texts))
+        ids, splits = fast.encode_in_batches(
+            list(itertools.chain.from_iterable(parts)), _BATCH_CHARACTERS, self._encode_batch
+        )
+        return ids, splits[np.cumsum([0, *map(len, parts)])]
 
-        Args:
-            texts: any strings.
-
-        Returns:
-            The ids of all pieces of all texts, int32; and the row splits, int64, one more than texts: those of text i
-            are ids[row_splits[i] : row_splits[i + 1]].
-        """
-        all_ids, all_lengths = [np.empty(0, np.int32)], [np.zeros(1, np.int64)]
-        batch: list[str] = []
-        characters = 0
-        for text in texts:
-            if len(text) > _BATCH_CHARACTERS:
-                ids, lengths = self._encode_batch(batch)
-                long = [self._encode_batch([part])[0] for part in _parts_of(text)]
-                all_ids += [ids, *long]
-                all_lengths += [lengths, np.array([sum(map(len, long))])]
-                batch, characters = [], 0
-                continue
-            batch.append(text)
-            characters += len(text)
-            if characters >= _BATCH_CHARACTERS:
-                ids, lengths = self._encode_batch(batch)
-                all_ids.append(ids)
-                all_lengths.append(lengths)
-                batch, characters = [], 0
-        ids, lengths = self._encode_batch(batch)
-        return np.concatenate([*all_ids, ids]), np.cumsum(np.concatenate([*all_lengths, lengths]))
-
-    def _encode_batch(self, texts: list[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    def _encode_batch(self, texts: list[str]) -> tuple[Ids, Numbers]:
         """Returns the ids of the texts' pieces, and their number for each text."""
         if not texts:
             return np.empty(0, np.int32), np.empty(0, np.int64)
-        joined = _SEPARATOR.join(texts)
-        if joined.count(_SEPARATOR) >= len(texts):
-            joined = _SEPARATOR.join([text.replace(_SEPARATOR, " ") for text in texts])
-        codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
+        codes = fast.code_points(fast.join_texts(texts))
         normal, positions = self._table.normalize(codes)
         if len(positions):
-            return self._encode_with_exact(texts, codes, positions)
-        spaced = normal.tobytes().decode("utf-32-le").replace(_SEPARATOR, f" {_BETWEEN_TEXTS} ")
+            return self._encode_with_exact(texts, fast.texts_at(positions, codes))
+        spaced = normal.tobytes().decode("utf-32-le").replace(fast.SEPARATOR, f" {_BETWEEN_TEXTS} ")
         ids = self._ids_of(spaced.split())
         between = np.flatnonzero(ids < 0)
         lengths = np.diff(np.concatenate([[-1], between, [len(ids)]])) - 1
         return ids[ids >= 0], lengths
 
-    def _encode_with_exact(
-        self, texts: list[str], codes: npt.NDArray[np.uint32], positions: npt.NDArray[np.intp]
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Encodes a batch in which the characters at some positions need the exact tokenizer."""
-        exact = set(np.searchsorted(np.flatnonzero(codes == ord(_SEPARATOR)), positions).tolist())
+    def _encode_with_exact(self, texts: list[str], exact: set[int]) -> tuple[Ids, Numbers]:
+        """Encodes a batch in which the texts of some numbers need the exact tokenizer."""
         ids, lengths = self._encode_batch([text for number, text in enumerate(texts) if number not in exact])
         others = iter(np.split(ids, np.cumsum(lengths)[:-1]))
         parts = [
@@ -130,7 +94,7 @@ class CachingTokenizer:
         ]
         return np.concatenate(parts), np.array(list(map(len, parts)), np.int64)
 
-    def _ids_of(self, words: list[str]) -> npt.NDArray[np.int32]:
+    def _ids_of(self, words: list[str]) -> Ids:
         if len(self._numbers.starts) > _CACHED_WORDS:
             self._numbers.forget()
             self._ids, self._starts = np.empty(0, np.int32), np.zeros(1, np.int64)
@@ -142,7 +106,7 @@ class CachingTokenizer:
         lengths = np.diff(self._starts)[numbers]
         ends = np.cumsum(lengths)
         shift = np.repeat(self._starts[numbers] - ends + lengths, lengths)
-        ids: npt.NDArray[np.int32] = self._ids[np.arange(len(shift)) + shift]
+        ids: Ids = self._ids[np.arange(len(shift)) + shift]
         return ids
 
 

@@ -14,7 +14,7 @@ The rules are the original's, to the character (Unicode data are Python's):
 import dataclasses
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from official_bert.errors import UserError
@@ -27,15 +27,9 @@ MAX_CHARACTERS_PER_WORD = 200
 MAX_BYTES_PER_WORD = 4 * MAX_CHARACTERS_PER_WORD  # in UTF-8; tensorflow-text's kernel counts bytes
 
 _CJK_BLOCKS = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
-)
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
 
 # The vocabulary is small and words repeat, so that most look-ups end in this cache; it is emptied when full.
 _CACHED_WORDS = 200_000
@@ -58,39 +52,38 @@ def is_punctuation(character: str) -> bool:
     return unicodedata.category(character).startswith("P")
 
 
-class _CleaningTable(dict[int, str]):
-    """Rules 1 to 3 as a table for str.translate, filled as characters are met."""
+class _Table(dict[int, str]):
+    """A table for str.translate, filled as characters are met."""
 
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        category = unicodedata.category(character)
-        if character in "\t\n\r" or category == "Zs":
-            target = " "
-        elif code in (0, 0xFFFD) or category in ("Cc", "Cf"):
-            target = ""
-        elif any(first <= code <= last for first, last in _CJK_BLOCKS):
-            target = f" {character} "
-        else:
-            target = character
-        self[code] = target
-        return target
-
-
-class _SplittingTable(dict[int, str]):
-    """Rule 5 and, for uncased models, the deletion of rule 4, as a table for str.translate."""
-
-    def __init__(self, delete_marks: bool) -> None:
+    def __init__(self, replacement: Callable[[str], str]) -> None:
         super().__init__()
-        self._delete_marks = delete_marks
+        self._replacement = replacement
 
     def __missing__(self, code: int) -> str:
-        character = chr(code)
-        if self._delete_marks and unicodedata.category(character) == "Mn":
-            target = ""
-        else:
-            target = f" {character} " if is_punctuation(character) else character
-        self[code] = target
-        return target
+        self[code] = self._replacement(chr(code))
+        return self[code]
+
+
+def _cleaned(character: str) -> str:
+    """Rules 1 to 3."""
+    category = unicodedata.category(character)
+    if character in "\t\n\r" or category == "Zs":
+        return " "
+    if character in "\0\ufffd" or category in ("Cc", "Cf"):
+        return ""
+    if any(first <= ord(character) <= last for first, last in _CJK_BLOCKS):
+        return f" {character} "
+    return character
+
+
+def _split(character: str) -> str:
+    """Rule 5."""
+    return f" {character} " if is_punctuation(character) else character
+
+
+def _split_without_mark(character: str) -> str:
+    """Rule 5, and the deletion of rule 4."""
+    return "" if unicodedata.category(character) == "Mn" else _split(character)
 
 
 class BasicTokenizer:
@@ -102,8 +95,8 @@ class BasicTokenizer:
 
     def __init__(self, do_lower_case: bool = True) -> None:
         self.do_lower_case = do_lower_case
-        self._clean = _CleaningTable()
-        self._split = _SplittingTable(delete_marks=do_lower_case)
+        self._clean = _Table(_cleaned)
+        self._split = _Table(_split_without_mark if do_lower_case else _split)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Returns the words; bytes are read as UTF-8, and those that are not are dropped, as in the original."""
@@ -167,10 +160,7 @@ class WordpieceTokenizer:
     """
 
     def __init__(
-        self,
-        vocab: dict[str, int],
-        unk_token: str = UNK,
-        max_input_chars_per_word: int = MAX_CHARACTERS_PER_WORD,
+        self, vocab: dict[str, int], unk_token: str = UNK, max_input_chars_per_word: int = MAX_CHARACTERS_PER_WORD
     ) -> None:
         self.vocab = vocab
         self.unk_token = unk_token
@@ -180,10 +170,7 @@ class WordpieceTokenizer:
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Returns the pieces of words separated by white space, as BasicTokenizer makes them."""
-        pieces: list[str] = []
-        for word in convert_to_unicode(text).split():
-            pieces.extend(self.pieces(word))
-        return pieces
+        return [piece for word in convert_to_unicode(text).split() for piece in self.pieces(word)]
 
     def pieces(self, word: str) -> list[str]:
         """Returns the pieces of one word; the list is shared and must not be changed."""
@@ -234,7 +221,7 @@ class FullTokenizer:
 
         Args:
             vocab: the text of a vocab.txt, or token -> id.
-            do_lower_case: True for uncased models, False for cased ones.
+            do_lower_case: as of the class.
             source: where the vocabulary is from, for errors.
 
         Raises:
@@ -326,19 +313,12 @@ def parse_vocab(text: str) -> dict[str, int]:
 
     White space around a token is dropped and, of equal lines, the last one's number counts: both as in the original.
     """
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return {line.strip(): index for index, line in enumerate(lines)} if lines else {}
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return {line.strip(): index for index, line in enumerate(lines)}
 
 
 def check_special_tokens(vocab: Mapping[str, int], source: str) -> None:
-    """Raises a UserError unless the vocabulary holds BERT's five special tokens, with [PAD] as number 0.
-
-    Args:
-        vocab: token -> id.
-        source: the file that it is from, for the error.
-    """
+    """Raises a UserError, naming the source, unless the vocabulary holds BERT's special tokens, with [PAD] as 0."""
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
         raise UserError(

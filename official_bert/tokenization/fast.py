@@ -16,7 +16,7 @@ Where words are wanted instead of pieces, the same table sets spaces about punct
 import itertools
 import sys
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ from official_bert.tokenization.exact import (
 # them stay in the processor's cache.
 _BATCH_CHARACTERS = 1 << 17
 
-_SEPARATOR = "\n"
+SEPARATOR = "\n"
 _CAPITAL_SIGMA = "Σ"
 # A noncharacter: texts that hold it do not go to the kernel.
 _NEVER_IN_TEXT = "\U0010ffff"
@@ -44,6 +44,49 @@ _NOT_YET_KNOWN = 0
 _STRINGS = sys.maxunicode + 1  # this plus a number: the character becomes the string of that number
 _DELETED = _STRINGS
 _EXACT = 0xFFFFFFFF  # the text needs the exact tokenizer
+
+
+Codes = npt.NDArray[np.uint32]  # code points
+Ids = npt.NDArray[np.int32]
+Numbers = npt.NDArray[np.int64]
+
+
+def join_texts(texts: list[str]) -> str:
+    """Returns the texts with a separator between them; those within them become spaces."""
+    joined = SEPARATOR.join(texts)
+    if joined.count(SEPARATOR) >= len(texts):
+        joined = SEPARATOR.join([text.replace(SEPARATOR, " ") for text in texts])
+    return joined
+
+
+def code_points(text: str) -> Codes:
+    """Returns the text's code points."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
+
+
+def texts_at(positions: npt.NDArray[np.intp], codes: Codes) -> set[int]:
+    """Returns the numbers of the texts that have these positions among the code points of joined texts."""
+    return set(np.searchsorted(np.flatnonzero(codes == ord(SEPARATOR)), positions).tolist())
+
+
+def encode_in_batches(
+    texts: list[str], characters: int, encode: Callable[[list[str]], tuple[Ids, Numbers]]
+) -> tuple[Ids, Numbers]:
+    """Encodes texts some at a time.
+
+    Args:
+        texts: any strings.
+        characters: a batch begins with the text that passes a multiple of so many.
+        encode: some texts to the ids of their pieces, and their number for each text.
+
+    Returns:
+        As `FastTokenizer.encode`.
+    """
+    ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+    edges = np.flatnonzero(np.diff(ends // characters)) + 1
+    batches = [encode(texts[start:end]) for start, end in itertools.pairwise([0, *edges.tolist(), len(texts)])]
+    ids, lengths = zip(*batches, strict=True)
+    return np.concatenate(ids), np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths]))
 
 
 def normal_form(character: str, tokenizer: BasicTokenizer, spaced: bool = False) -> str | None:
@@ -67,29 +110,20 @@ def normal_form(character: str, tokenizer: BasicTokenizer, spaced: bool = False)
 
 
 class CharacterTable:
-    """`normal_form` for arrays of code points, asked once for each character that is met.
-
-    Args:
-        tokenizer: the exact rules.
-        spaced: as for `normal_form`.
-    """
+    """`normal_form` for arrays of code points, asked once for each character that is met."""
 
     def __init__(self, tokenizer: BasicTokenizer, spaced: bool = False) -> None:
         self._tokenizer, self._spaced = tokenizer, spaced
         self._targets = np.zeros(sys.maxunicode + 1, np.dtype("<u4"))  # nothing known yet
-        self._targets[ord(_SEPARATOR)] = ord(_SEPARATOR)
+        self._targets[ord(SEPARATOR)] = ord(SEPARATOR)
         self._strings = {"": 0}
         self._lengths = np.zeros(1, np.intp)
         self._letters = np.zeros((1, 1), np.dtype("<u4"))  # a row for each string, filled up with zeros
 
-    def normalize(self, codes: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.intp]]:
-        """Returns the code points in normal form.
+    def normalize(self, codes: Codes) -> tuple[Codes, npt.NDArray[np.intp]]:
+        """Returns the code points of a text in normal form; SEPARATOR stays as it is.
 
-        Args:
-            codes: the code points of a text; _SEPARATOR stays as it is.
-
-        Returns:
-            The new code points, and the positions in `codes` of characters without a normal form (which are deleted).
+        Characters without a normal form are deleted; their positions in `codes` are returned too.
         """
         indices = codes.astype(np.intp)
         normalized = self._targets.take(indices)
@@ -111,7 +145,7 @@ class CharacterTable:
         normalized[normalized >= _STRINGS] = letters[letters > 0]
         return normalized, exact
 
-    def _learn(self, codes: npt.NDArray[np.uint32]) -> None:
+    def _learn(self, codes: Codes) -> None:
         for code in np.unique(codes).tolist():
             form = normal_form(chr(code), self._tokenizer, self._spaced)
             if form is None:
@@ -131,11 +165,7 @@ class CharacterTable:
 
 
 class FastBasicTokenizer:
-    """Many texts to words at once, exactly as BasicTokenizer, about twice as fast.
-
-    Args:
-        do_lower_case: True for uncased models, False for cased ones.
-    """
+    """Many texts to words at once, exactly as BasicTokenizer, about twice as fast."""
 
     def __init__(self, do_lower_case: bool = True) -> None:
         self._exact = BasicTokenizer(do_lower_case)
@@ -143,8 +173,7 @@ class FastBasicTokenizer:
 
     def words(self, texts: list[str]) -> list[str]:
         """Returns the words of all texts; those of texts that need the exact tokenizer come last."""
-        codes = np.frombuffer(_SEPARATOR.join(texts).encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
-        normalized, positions = self._table.normalize(codes)
+        normalized, positions = self._table.normalize(code_points(SEPARATOR.join(texts)))
         if not len(positions):
             return normalized.tobytes().decode("utf-32-le").split()
         ends = np.cumsum([len(text) + 1 for text in texts])
@@ -156,17 +185,10 @@ class FastBasicTokenizer:
 
 
 class FastTokenizer:
-    """Many texts to ids at once, exactly as FullTokenizer.
-
-    Args:
-        vocab_file: a vocab.txt, one piece a line; the line number, from 0, is the id.
-        do_lower_case: True for uncased models, False for cased ones.
+    """Many texts to ids at once, exactly as FullTokenizer; arguments and errors are that one's.
 
     Attributes:
         exact: the FullTokenizer that this one equals.
-
-    Raises:
-        UserError: the vocabulary is missing, unreadable or without the special tokens.
     """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True) -> None:
@@ -198,15 +220,12 @@ class FastTokenizer:
         self._constant = tf.constant
         try:
             self._kernel = tensorflow_text.FastWordpieceTokenizer(
-                pieces,
-                max_bytes_per_word=MAX_BYTES_PER_WORD,
-                token_out_type=tf.int32,
-                unknown_token=UNK,
+                pieces, max_bytes_per_word=MAX_BYTES_PER_WORD, token_out_type=tf.int32, unknown_token=UNK
             )
         except RuntimeError:
             self._kernel = None  # a vocabulary beyond the kernel's limits: all text goes through the exact tokenizer
 
-    def encode(self, texts: list[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    def encode(self, texts: list[str]) -> tuple[Ids, Numbers]:
         """Cuts texts into word pieces.
 
         Args:
@@ -216,54 +235,35 @@ class FastTokenizer:
             The ids of all pieces of all texts, int32; and the row splits, int64, one more than texts: those of text i
             are ids[row_splits[i] : row_splits[i + 1]].
         """
-        ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-        # A batch begins with the text that passes a multiple of the batch's size.
-        edges = np.flatnonzero(np.diff(ends // _BATCH_CHARACTERS)) + 1
-        all_ids, all_lengths = [np.empty(0, np.int32)], [np.zeros(1, np.int64)]
-        for start, end in itertools.pairwise([0, *edges.tolist(), len(texts)]):
-            ids, lengths = self._encode_batch(texts[start:end])
-            all_ids.append(ids)
-            all_lengths.append(lengths)
-        return np.concatenate(all_ids), np.cumsum(np.concatenate(all_lengths))
+        return encode_in_batches(texts, _BATCH_CHARACTERS, self._encode_batch)
 
-    def _encode_batch(self, texts: list[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    def _encode_batch(self, texts: list[str]) -> tuple[Ids, Numbers]:
         """Returns the ids of the texts' pieces, and their number for each text."""
         if self._kernel is None or not texts:
             return self._merge(np.empty(0, np.int32), np.zeros(len(texts) + 1, np.int64), texts, set(range(len(texts))))
         # All texts become one string, since a string's cost is many times that of a sentence's characters.
-        codes = np.frombuffer(self._join(texts).encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
+        codes = code_points(self._join(texts))
         normalized, positions = self._table.normalize(codes)
-        exact = set()
-        if len(positions):
-            exact |= set(np.searchsorted(np.flatnonzero(codes == ord(_SEPARATOR)), positions).tolist())
+        exact = texts_at(positions, codes) if len(positions) else set()
         data = normalized.tobytes().decode("utf-32-le").encode()
         pieces, starts, ends = (
             ragged.values.numpy() for ragged in self._kernel.tokenize_with_offsets(self._constant([data]))
         )
-        separators = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(_SEPARATOR))
+        separators = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(SEPARATOR))
         splits = np.concatenate([[0], np.searchsorted(starts, separators), [len(pieces)]])
         long_words = self._pieces_of_long_words(data, pieces, starts, ends)
         exact |= set((np.searchsorted(splits, long_words, side="right") - 1).tolist())
         return self._merge(pieces, splits, texts, exact)
 
     def _join(self, texts: list[str]) -> str:
-        joined = _SEPARATOR.join(texts)
+        joined = join_texts(texts)
         if self.exact.basic_tokenizer.do_lower_case and _CAPITAL_SIGMA in joined:
             # How this letter is lowered depends on its neighbours. Treating a word twice does not change it any more.
             words = self.exact.basic_tokenizer.tokenize
-            texts = [" ".join(words(text)) if _CAPITAL_SIGMA in text else text for text in texts]
-            joined = _SEPARATOR.join(texts)
-        if joined.count(_SEPARATOR) >= len(texts):
-            joined = _SEPARATOR.join([text.replace(_SEPARATOR, " ") for text in texts])
+            joined = join_texts([" ".join(words(text)) if _CAPITAL_SIGMA in text else text for text in texts])
         return joined
 
-    def _pieces_of_long_words(
-        self,
-        data: bytes,
-        pieces: npt.NDArray[np.int32],
-        starts: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-    ) -> list[int]:
+    def _pieces_of_long_words(self, data: bytes, pieces: Ids, starts: Numbers, ends: Numbers) -> list[int]:
         """Returns the numbers of the first pieces of words of over 200 characters, of those words that were cut."""
         first = np.flatnonzero(~self._continues[pieces])
         last = np.append(first, len(pieces))[1:] - 1
@@ -274,9 +274,7 @@ class FastTokenizer:
             if len(data[begin[word] : end[word]].decode()) > MAX_CHARACTERS_PER_WORD
         ]
 
-    def _merge(
-        self, ids: npt.NDArray[np.int32], splits: npt.NDArray[np.int64], texts: list[str], exact: set[int]
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    def _merge(self, ids: Ids, splits: Numbers, texts: list[str], exact: set[int]) -> tuple[Ids, Numbers]:
         """Puts the exact ids of the texts numbered in `exact` instead of the kernel's."""
         lengths = np.diff(splits)
         if not exact:

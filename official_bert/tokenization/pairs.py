@@ -11,11 +11,7 @@ import numpy.typing as npt
 def join(cls: Any, sep: Any, a: Sequence[Any], b: Sequence[Any] | None = None) -> tuple[list[Any], list[int]]:
     """Returns [CLS] a [SEP] or [CLS] a [SEP] b [SEP], and the segment ids: 0 up to the first [SEP], 1 after it.
 
-    Args:
-        cls: the [CLS] token, a token or an id, as in a and b.
-        sep: the [SEP] token, likewise.
-        a: tokens or ids of the first segment.
-        b: tokens or ids of the second segment, if there is one.
+    All are tokens, or all are ids.
     """
     tokens = [cls, *a, sep]
     segment_ids = [0] * len(tokens)

@@ -109,7 +109,7 @@ def test_beam_makes_the_files_of_one_machine_from_wikipedia(test_data: pathlib.P
         "do_lower_case": False,
     }
     summary = one_machine.create_pretraining_data(options_for(tmp_path, tmp_path / "one", num_workers=1, **changes))
-    assert summary.documents >= 2
+    assert summary.text_documents >= 2
     assert beam.create_pretraining_data(options_for(tmp_path, tmp_path / "beam", **changes), []) == summary
     assert contents(tmp_path / "beam") == contents(tmp_path / "one")
 

@@ -60,7 +60,7 @@ def test_one_sentence_is_enough(corpus: tuple[list[str], str], tmp_path: pathlib
     path = tmp_path / "one.txt"
     path.write_text("return the value of the object.\n")
     summary = one_machine.create_pretraining_data(options_for(([str(path)], corpus[1]), tmp_path / "out"))
-    assert (summary.documents, summary.instances, summary.random_next) == (1, 2, 2)
+    assert (summary.text_documents, summary.instances, summary.random_next) == (1, 2, 2)
 
 
 def test_empty_text_is_refused(vocab_file: str, tmp_path: pathlib.Path):

@@ -29,17 +29,8 @@ class Process:
 
 
 def plan_of(folder: pathlib.Path, shards: int) -> RunPlan:
-    return RunPlan(
-        seed=0,
-        config={},
-        vocab_file="",
-        ids="<u2",
-        blocks=[],
-        dupe_factor=1,
-        outputs=[str(folder / f"{number}.tfrecord") for number in range(shards)],
-        buckets_per_shard=BUCKETS,
-        gzip=False,
-    )
+    outputs = [str(folder / f"{number}.tfrecord") for number in range(shards)]
+    return RunPlan(blocks=[], outputs=outputs, buckets_per_shard=BUCKETS)
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-from data_gen.pipelines import run_plan, worker
+from data_gen.pipelines import worker
 from data_gen.text import formats, token_store
 from official_bert.tokenization.caching import CachingTokenizer
-from official_bert.tokenization.exact import FullTokenizer, load_vocab
+from official_bert.tokenization.exact import FullTokenizer
 from tests.conftest import ROOT
 from tests.data_gen.samples import options_for
 
@@ -39,10 +38,9 @@ def test_a_large_file_is_shared_and_a_line_in_it_is_named(
     text.write_text("\n".join(lines) + "\n")
     options = options_for(([str(text)], corpus[1]), tmp_path / "out", input_format="sentences")
     folder = tmp_path / "work"
-    plan = run_plan.TextPlan.of(options, [str(text)], load_vocab(corpus[1]))
     (folder / "x").mkdir(parents=True)
     (folder / worker.VOCAB).write_text(vocab)
-    (folder / worker.TEXT).write_text(json.dumps(dataclasses.asdict(plan)))
+    (folder / worker.OPTIONS).write_text(json.dumps(dataclasses.asdict(options)))
     ranges = worker.Worker(str(folder)).do({"file": [0]})["ranges"]
     assert len(ranges) > 10
     for part in range(len(ranges)):
@@ -52,7 +50,8 @@ def test_a_large_file_is_shared_and_a_line_in_it_is_named(
     (tmp_path / "whole").mkdir()
     documents = list(formats.read_documents(str(text), "sentences"))
     tokenizer = CachingTokenizer(FullTokenizer(corpus[1]))
-    token_store.write_part(str(folder / "whole"), documents, tokenizer.encode, np.dtype(plan.ids), 1)
+    ids = token_store.id_dtype(tokenizer.exact.vocab)
+    token_store.write_part(str(folder / "whole"), documents, tokenizer.encode, ids, 1)
     for name in (token_store.IDS, token_store.SENTENCES, token_store.DOCUMENTS):
         assert (folder / "joined" / name).read_bytes() == (folder / "whole" / name).read_bytes()
     content = text.read_bytes()

@@ -57,11 +57,11 @@ def fast(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingR
         do_whole_word_mask=whole_words, cls=CLS, sep=SEP, vocabulary=masking.MaskingVocabulary.of(VOCAB),
         masking_rates=str(rates),
     )  # fmt: skip
-    masked = vectorized_masking.mask(ids, length, config, Random("parity"))
+    masked, positions, _, predictions = vectorized_masking.mask(ids, length, config, Random("parity"))
     chosen = np.zeros(ids.shape, bool)
-    row, slot = np.nonzero(np.arange(LIMIT)[None, :] < masked.predictions[:, None])
-    chosen[row, masked.positions[row, slot]] = True
-    return masked.ids, chosen
+    row, slot = np.nonzero(np.arange(LIMIT)[None, :] < predictions[:, None])
+    chosen[row, positions[row, slot]] = True
+    return masked, chosen
 
 
 def while_training(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:

@@ -55,7 +55,7 @@ def store_of(documents: Documents, folder: pathlib.Path) -> token_store.TokenSto
         return np.concatenate(ids), np.cumsum([0, *map(len, ids)])
 
     words = [[" ".join(map(str, sentence)) for sentence in document] for document in documents]
-    dtype = token_store.id_dtype(2**20)
+    dtype = np.dtype("<u4")
     token_store.write_part(str(folder / "part"), words, encode, dtype, 1)
     token_store.join_parts(str(folder / "corpus"), [str(folder / "part")])
     return token_store.TokenStore(str(folder / "corpus"), dtype)

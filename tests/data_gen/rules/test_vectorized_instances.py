@@ -46,7 +46,7 @@ def test_actual_next_segments_follow_and_random_ones_come_from_other_documents(t
         ids = [[int(token) for token in sentence.split()] for sentence in sentences]
         return np.array(sum(ids, []), np.int32), np.cumsum([0, *map(len, ids)])  # noqa: RUF017
 
-    dtype = token_store.id_dtype(5000)
+    dtype = np.dtype("<u2")
     token_store.write_part(str(tmp_path / "part"), documents, encode, dtype, 1)
     token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "part")])
     store = token_store.TokenStore(str(tmp_path / "corpus"), dtype)
@@ -81,7 +81,7 @@ def test_chunks_are_cut_paired_and_put_back_as_in_the_reference_algorithm(tmp_pa
     def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         return np.array(list(map(int, sentences)), np.int32), np.arange(len(sentences) + 1)
 
-    dtype = token_store.id_dtype(2**20)
+    dtype = np.dtype("<u4")
     token_store.write_part(str(tmp_path / "part"), words, encode, dtype, 1)
     token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "part")])
     config = InstanceConfig(
