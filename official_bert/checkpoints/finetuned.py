@@ -61,12 +61,7 @@ class FineTuned(NamedTuple):
 
 
 def save(
-    folder: str,
-    model: keras.Model,
-    task_spec: Mapping[str, Any],
-    config: BertConfig,
-    vocab: str,
-    do_lower_case: bool,
+    folder: str, model: keras.Model, task_spec: Mapping[str, Any], config: BertConfig, vocab: str, do_lower_case: bool
 ) -> None:
     """Writes a model's folder, with checksums; each file appears whole, over that of an earlier save.
 

@@ -19,6 +19,7 @@ from official_bert.checkpoints.checkpoint import (
     Array,
     Checkpoint,
     LoadOverrides,
+    names_by_variable,
     numbered,
     only,
 )
@@ -40,39 +41,28 @@ NAME = "keras-hub"
 MODEL_WEIGHTS_FILE = "model.weights.h5"
 
 _BLOCK = "model.weights.h5/layers/transformer_encoder_{}/"
-# File and name there, by our names; {} is the number of a block. (Block 0 has no number in the file.)
-NAMES = {
-    "word_embeddings/embeddings": "model.weights.h5/layers/reversible_embedding/vars/0",
-    "token_type_embeddings/embeddings": "model.weights.h5/layers/embedding/vars/0",
-    "position_embeddings/embeddings": "model.weights.h5/layers/position_embedding/vars/0",
-    "embeddings_layer_norm/gamma": "model.weights.h5/layers/layer_normalization/vars/0",
-    "embeddings_layer_norm/beta": "model.weights.h5/layers/layer_normalization/vars/1",
-    "layer_{}_attention_query/kernel": _BLOCK + "_self_attention_layer/query_dense/vars/0",
-    "layer_{}_attention_query/bias": _BLOCK + "_self_attention_layer/query_dense/vars/1",
-    "layer_{}_attention_key/kernel": _BLOCK + "_self_attention_layer/key_dense/vars/0",
-    "layer_{}_attention_key/bias": _BLOCK + "_self_attention_layer/key_dense/vars/1",
-    "layer_{}_attention_value/kernel": _BLOCK + "_self_attention_layer/value_dense/vars/0",
-    "layer_{}_attention_value/bias": _BLOCK + "_self_attention_layer/value_dense/vars/1",
-    "layer_{}_attention_output/kernel": _BLOCK + "_self_attention_layer/output_dense/vars/0",
-    "layer_{}_attention_output/bias": _BLOCK + "_self_attention_layer/output_dense/vars/1",
-    "layer_{}_attention_layer_norm/gamma": _BLOCK + "_self_attention_layer_norm/vars/0",
-    "layer_{}_attention_layer_norm/beta": _BLOCK + "_self_attention_layer_norm/vars/1",
-    "layer_{}_intermediate/kernel": _BLOCK + "_feedforward_intermediate_dense/vars/0",
-    "layer_{}_intermediate/bias": _BLOCK + "_feedforward_intermediate_dense/vars/1",
-    "layer_{}_output/kernel": _BLOCK + "_feedforward_output_dense/vars/0",
-    "layer_{}_output/bias": _BLOCK + "_feedforward_output_dense/vars/1",
-    "layer_{}_output_layer_norm/gamma": _BLOCK + "_feedforward_layer_norm/vars/0",
-    "layer_{}_output_layer_norm/beta": _BLOCK + "_feedforward_layer_norm/vars/1",
-    "pooler/kernel": "model.weights.h5/layers/dense/vars/0",
-    "pooler/bias": "model.weights.h5/layers/dense/vars/1",
-    "masked_lm_transform/kernel": "task.weights.h5/layers/masked_lm_head/_intermediate_dense/vars/0",
-    "masked_lm_transform/bias": "task.weights.h5/layers/masked_lm_head/_intermediate_dense/vars/1",
-    "masked_lm_layer_norm/gamma": "task.weights.h5/layers/masked_lm_head/_intermediate_layer_norm/vars/0",
-    "masked_lm_layer_norm/beta": "task.weights.h5/layers/masked_lm_head/_intermediate_layer_norm/vars/1",
+# File and name there, by ours (`names_by_variable`); {} is the number of a block. (Block 0 has no number in the file.)
+_TABLE = {
+    "word_embeddings": "model.weights.h5/layers/reversible_embedding",
+    "token_type_embeddings": "model.weights.h5/layers/embedding",
+    "position_embeddings": "model.weights.h5/layers/position_embedding",
+    "embeddings_layer_norm": "model.weights.h5/layers/layer_normalization",
+    "layer_{}_attention_query": _BLOCK + "_self_attention_layer/query_dense",
+    "layer_{}_attention_key": _BLOCK + "_self_attention_layer/key_dense",
+    "layer_{}_attention_value": _BLOCK + "_self_attention_layer/value_dense",
+    "layer_{}_attention_output": _BLOCK + "_self_attention_layer/output_dense",
+    "layer_{}_attention_layer_norm": _BLOCK + "_self_attention_layer_norm",
+    "layer_{}_intermediate": _BLOCK + "_feedforward_intermediate_dense",
+    "layer_{}_output": _BLOCK + "_feedforward_output_dense",
+    "layer_{}_output_layer_norm": _BLOCK + "_feedforward_layer_norm",
+    "pooler": "model.weights.h5/layers/dense",
+    "masked_lm_transform": "task.weights.h5/layers/masked_lm_head/_intermediate_dense",
+    "masked_lm_layer_norm": "task.weights.h5/layers/masked_lm_head/_intermediate_layer_norm",
     "masked_lm_output/bias": "task.weights.h5/layers/masked_lm_head/vars/0",
-    "sequence_classifier/kernel": "task.weights.h5/layers/dense/vars/0",
-    "sequence_classifier/bias": "task.weights.h5/layers/dense/vars/1",
+    "sequence_classifier": "task.weights.h5/layers/dense",
 }
+_SUFFIXES = {"embeddings": "/vars/0", "kernel": "/vars/0", "bias": "/vars/1", "gamma": "/vars/0", "beta": "/vars/1"}
+NAMES = names_by_variable(_TABLE, _SUFFIXES)
 # A task is compiled when it is loaded, and then wants its optimizer's step and learning rate.
 _TASK_OPTIMIZER: dict[str, Array] = {
     "optimizer/vars/0": np.array(0, np.int64),

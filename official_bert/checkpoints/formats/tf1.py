@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from official_bert.checkpoints import bundle, checksums
-from official_bert.checkpoints.checkpoint import SLOTS, Array, Checkpoint, LoadOverrides, numbered
+from official_bert.checkpoints.checkpoint import SLOTS, Array, Checkpoint, LoadOverrides, names_by_variable, numbered
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import read_model_files, write_model_files
 from official_bert.checkpoints.tensors import Layout, Source, checked, collect, take_inventory, to_external
@@ -18,35 +18,23 @@ NAME = "Google TF1"
 CHECKPOINT = "bert_model.ckpt"
 STEP = "global_step"
 
-# Google's names, by ours; {} is the number of a block.
-NAMES = {
+# Google's names, by ours (`names_by_variable`); {} is the number of a block.
+_TABLE = {
     "word_embeddings/embeddings": "bert/embeddings/word_embeddings",
     "token_type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
     "position_embeddings/embeddings": "bert/embeddings/position_embeddings",
-    "embeddings_layer_norm/gamma": "bert/embeddings/LayerNorm/gamma",
-    "embeddings_layer_norm/beta": "bert/embeddings/LayerNorm/beta",
-    "layer_{}_attention_query/kernel": "bert/encoder/layer_{}/attention/self/query/kernel",
-    "layer_{}_attention_query/bias": "bert/encoder/layer_{}/attention/self/query/bias",
-    "layer_{}_attention_key/kernel": "bert/encoder/layer_{}/attention/self/key/kernel",
-    "layer_{}_attention_key/bias": "bert/encoder/layer_{}/attention/self/key/bias",
-    "layer_{}_attention_value/kernel": "bert/encoder/layer_{}/attention/self/value/kernel",
-    "layer_{}_attention_value/bias": "bert/encoder/layer_{}/attention/self/value/bias",
-    "layer_{}_attention_output/kernel": "bert/encoder/layer_{}/attention/output/dense/kernel",
-    "layer_{}_attention_output/bias": "bert/encoder/layer_{}/attention/output/dense/bias",
-    "layer_{}_attention_layer_norm/gamma": "bert/encoder/layer_{}/attention/output/LayerNorm/gamma",
-    "layer_{}_attention_layer_norm/beta": "bert/encoder/layer_{}/attention/output/LayerNorm/beta",
-    "layer_{}_intermediate/kernel": "bert/encoder/layer_{}/intermediate/dense/kernel",
-    "layer_{}_intermediate/bias": "bert/encoder/layer_{}/intermediate/dense/bias",
-    "layer_{}_output/kernel": "bert/encoder/layer_{}/output/dense/kernel",
-    "layer_{}_output/bias": "bert/encoder/layer_{}/output/dense/bias",
-    "layer_{}_output_layer_norm/gamma": "bert/encoder/layer_{}/output/LayerNorm/gamma",
-    "layer_{}_output_layer_norm/beta": "bert/encoder/layer_{}/output/LayerNorm/beta",
-    "pooler/kernel": "bert/pooler/dense/kernel",
-    "pooler/bias": "bert/pooler/dense/bias",
-    "masked_lm_transform/kernel": "cls/predictions/transform/dense/kernel",
-    "masked_lm_transform/bias": "cls/predictions/transform/dense/bias",
-    "masked_lm_layer_norm/gamma": "cls/predictions/transform/LayerNorm/gamma",
-    "masked_lm_layer_norm/beta": "cls/predictions/transform/LayerNorm/beta",
+    "embeddings_layer_norm": "bert/embeddings/LayerNorm",
+    "layer_{}_attention_query": "bert/encoder/layer_{}/attention/self/query",
+    "layer_{}_attention_key": "bert/encoder/layer_{}/attention/self/key",
+    "layer_{}_attention_value": "bert/encoder/layer_{}/attention/self/value",
+    "layer_{}_attention_output": "bert/encoder/layer_{}/attention/output/dense",
+    "layer_{}_attention_layer_norm": "bert/encoder/layer_{}/attention/output/LayerNorm",
+    "layer_{}_intermediate": "bert/encoder/layer_{}/intermediate/dense",
+    "layer_{}_output": "bert/encoder/layer_{}/output/dense",
+    "layer_{}_output_layer_norm": "bert/encoder/layer_{}/output/LayerNorm",
+    "pooler": "bert/pooler/dense",
+    "masked_lm_transform": "cls/predictions/transform/dense",
+    "masked_lm_layer_norm": "cls/predictions/transform/LayerNorm",
     "masked_lm_output/bias": "cls/predictions/output_bias",
     "next_sentence/kernel": "cls/seq_relationship/output_weights",
     "next_sentence/bias": "cls/seq_relationship/output_bias",
@@ -55,6 +43,7 @@ NAMES = {
     "question_answering/kernel": "cls/squad/output_weights",
     "question_answering/bias": "cls/squad/output_bias",
 }
+NAMES = names_by_variable(_TABLE)
 # Stored as [classes, H]; ours are [H, classes].
 TRANSPOSED = frozenset({"next_sentence/kernel", "sequence_classifier/kernel", "question_answering/kernel"})
 # What is no weight.
