@@ -123,7 +123,8 @@ def find_damage(prefix: str) -> str | None:
     """Reads a checkpoint, which compares its checksums; returns what is wrong, or None where it is whole."""
     try:
         source = open_bundle(prefix)
-        identity = (prefix, *(_identity(path) for path in (f"{prefix}.index", *_data_files(prefix))))
+        stats = [tf.io.gfile.stat(path) for path in (f"{prefix}.index", *_data_files(prefix))]
+        identity = (prefix, *((stat.length, stat.mtime_nsec) for stat in stats))
         if identity not in _known_whole:  # those that were read once are not read again
             for name in source.shapes:
                 source.read(name)
@@ -131,12 +132,6 @@ def find_damage(prefix: str) -> str | None:
     except UserError as error:
         return str(error)
     return None
-
-
-def _identity(path: str) -> tuple[int, int]:
-    """A file's length and time of change."""
-    stat = tf.io.gfile.stat(path)
-    return stat.length, stat.mtime_nsec
 
 
 @contextlib.contextmanager
@@ -180,18 +175,14 @@ def open_bundle(prefix: str) -> Source:
         try:
             value: Array = reader.get_tensor(name)
         except _READ_ERRORS as error:
+            where = ", ".join(_data_files(prefix)) or f"{prefix}.data-*"
             raise UserError(
-                f"{name} in {data_files(prefix)} is damaged: {_first_line(error)}; restore the file from a copy"
+                f"{name} in {where} is damaged: {_first_line(error)}; restore the file from a copy"
             ) from error
         return value
 
     weakref.finalize(read, opened.close)
     return Source(prefix, shapes, read)
-
-
-def data_files(prefix: str) -> str:
-    """Returns the names of a checkpoint's data files, for a message."""
-    return ", ".join(_data_files(prefix)) or f"{prefix}.data-*"
 
 
 def _data_files(prefix: str) -> list[str]:

@@ -12,15 +12,7 @@ from typing import Any
 import numpy as np
 
 from official_bert.checkpoints import checksums
-from official_bert.checkpoints.checkpoint import (
-    PARTS,
-    POOLER,
-    SEQUENCE_CLASSIFIER,
-    Array,
-    Checkpoint,
-    LoadOverrides,
-    numbered,
-)
+from official_bert.checkpoints.checkpoint import PARTS, POOLER, SEQUENCE_CLASSIFIER, Array, Checkpoint, LoadOverrides
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
 from official_bert.checkpoints.formats.hugging_face_config import (
     CONFIG_FILE,
@@ -89,9 +81,8 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     if len(other_classifiers) == 2 * len(CLASSIFIERS):  # none is named: the commonest
         other_classifiers -= set(PARTS[SEQUENCE_CLASSIFIER])
     names = {ours: theirs for ours, theirs in NAMES.items() if ours not in other_classifiers}
-    weights = collect(source, config, names, layout, IGNORED)
-    theirs = numbered(names, config)
-    inventory = take_inventory(source, {theirs[name]: name for name in weights}, IGNORED)
+    weights, loaded = collect(source, config, names, layout, IGNORED)
+    inventory = take_inventory(source, loaded, IGNORED)
     for name_of_class in classes:
         for part in HEADS.get(name_of_class, ()):
             if next(iter(PARTS[part])) not in weights:

@@ -20,7 +20,6 @@ from official_bert.checkpoints.checkpoint import (
     Checkpoint,
     LoadOverrides,
     names_by_variable,
-    numbered,
     only,
 )
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
@@ -100,12 +99,11 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     config = read_config(os.path.join(folder, CONFIG_FILE))
     vocab, do_lower_case, notes = read_tokenizer(folder, config, overrides)
     source = checksums.with_checks(_open_weights(folder), folder)
-    weights = collect(source, config, NAMES, with_head_axis(config), _IGNORED)
+    weights, loaded = collect(source, config, NAMES, with_head_axis(config), _IGNORED)
     check_head(folder, weights)
     if "masked_lm_output/bias" in weights:
         notes += (_MASKED_LM_NOTE,)
-    theirs = numbered(NAMES, config)
-    inventory = take_inventory(source, {theirs[name]: name for name in weights}, _IGNORED)
+    inventory = take_inventory(source, loaded, _IGNORED)
     return Checkpoint(config, weights, vocab, do_lower_case, notes=notes, inventory=inventory)
 
 

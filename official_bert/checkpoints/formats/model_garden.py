@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official_bert.checkpoints import bundle
-from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides, names_by_variable, numbered
+from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides, names_by_variable
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import read_model_files
 from official_bert.checkpoints.tensors import Source, collect, take_inventory, with_head_axis
@@ -84,9 +84,8 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     prefix = bundle.prefix_of(path)
     described = read_model_files(os.path.dirname(prefix), overrides)
     source = _by_variable_name(bundle.open_bundle(prefix))
-    weights = collect(source, described.config, NAMES, with_head_axis(described.config), _IGNORED)
-    names = numbered(NAMES, described.config)
-    inventory = take_inventory(source, {names[name]: name for name in weights}, _IGNORED)
+    weights, loaded = collect(source, described.config, NAMES, with_head_axis(described.config), _IGNORED)
+    inventory = take_inventory(source, loaded, _IGNORED)
     return dataclasses.replace(described.checkpoint(weights), inventory=inventory)
 
 

@@ -7,12 +7,12 @@ import re
 import numpy as np
 
 from official_bert.checkpoints import bundle, checksums
-from official_bert.checkpoints.checkpoint import SLOTS, Array, Checkpoint, LoadOverrides, names_by_variable, numbered
+from official_bert.checkpoints.checkpoint import SLOTS, Checkpoint, LoadOverrides, names_by_variable, numbered
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import read_model_files, write_model_files
-from official_bert.checkpoints.tensors import Layout, Source, checked, collect, take_inventory, to_external
+from official_bert.checkpoints.tensors import Layout, Source, collect, collect_slots, take_inventory, to_external
 from official_bert.errors import UserError
-from official_bert.modeling.config import LAYER_NORM_EPSILON, BertConfig
+from official_bert.modeling.config import LAYER_NORM_EPSILON
 
 NAME = "Google TF1"
 CHECKPOINT = "bert_model.ckpt"
@@ -85,39 +85,14 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     prefix = bundle.prefix_of(path)
     described = read_model_files(os.path.dirname(prefix), overrides)
     source = bundle.open_bundle(prefix)
-    weights = collect(source, described.config, NAMES, layout, _IGNORED)
-    names = numbered(NAMES, described.config)
-    loaded = {names[name]: name for name in weights}
+    weights, loaded = collect(source, described.config, NAMES, layout, _IGNORED)
     if not overrides.optimizer:
         return dataclasses.replace(described.checkpoint(weights), inventory=take_inventory(source, loaded, _IGNORED))
-    slots, step = read_optimizer(source, described.config, weights)
-    loaded |= {f"{names[name]}/{slot}": f"{name}/{slot}" for name in weights for slot in SLOTS} | {STEP: "step"}
-    inventory = take_inventory(source, loaded, _IGNORED)
+    wanted = {f"{theirs}/{slot}": f"{name}/{slot}" for theirs, name in loaded.items() for slot in SLOTS}
+    hint = "released checkpoints have none: convert without --optimizer"
+    slots, step = collect_slots(source, wanted, STEP, weights, layout, "the optimizer's state", hint)
+    inventory = take_inventory(source, loaded | wanted | {STEP: "step"}, _IGNORED)
     return dataclasses.replace(described.checkpoint(weights), slots=slots, step=step, inventory=inventory)
-
-
-def read_optimizer(source: Source, config: BertConfig, weights: dict[str, Array]) -> tuple[dict[str, Array], int]:
-    """Returns the moments of all weights, by our names, and the step."""
-    names = numbered(NAMES, config)
-    slots = {}
-    wanted = [(name, slot) for name in weights for slot in SLOTS]
-    absent = [f"{names[name]}/{slot}" for name, slot in wanted if f"{names[name]}/{slot}" not in source.shapes]
-    if STEP not in source.shapes:
-        absent.append(STEP)
-    if absent:
-        raise UserError(
-            f"{source.path} lacks {len(absent)} tensors of the optimizer's state, {absent[0]} among them; released "
-            "checkpoints have none: convert without --optimizer"
-        )
-    for name, slot in wanted:
-        theirs, shape = f"{names[name]}/{slot}", weights[name].shape
-        stored = layout(name, shape)
-        if tuple(source.shapes[theirs]) != stored.shape:
-            raise UserError(
-                f"{theirs} in {source.path} has shape {list(source.shapes[theirs])}; expected {list(stored.shape)}"
-            )
-        slots[f"{name}/{slot}"] = stored.from_external(checked(source.read(theirs), theirs, source.path), shape)
-    return slots, int(source.read(STEP))
 
 
 def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
