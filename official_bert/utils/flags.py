@@ -12,7 +12,7 @@ import dataclasses
 import re
 import textwrap
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -97,13 +97,8 @@ class Flag:
         elif self.choices:
             flags.DEFINE_enum(self.name, self.default, self.choices, self.help, flag_values=values)
         else:
-            definers: dict[type, Callable[..., Any]] = {
-                bool: flags.DEFINE_bool,
-                int: flags.DEFINE_integer,
-                float: flags.DEFINE_float,
-                str: flags.DEFINE_string,
-            }
-            definers[self.kind](self.name, self.default, self.help, flag_values=values)
+            definers: dict[type, Any] = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+            definers.get(self.kind, flags.DEFINE_string)(self.name, self.default, self.help, flag_values=values)
 
     def expected(self) -> str:
         """Returns what its value may be, for an error."""

@@ -11,13 +11,13 @@ import fcntl
 import json
 import os
 import platform
-import threading
 import time
 import uuid
 from collections.abc import Iterator
 
 from official_bert.errors import UserError
 from official_bert.utils import files
+from official_bert.utils.progress import repeating
 
 LOCK_FILE = ".lock"
 
@@ -113,20 +113,15 @@ def _mark(path: str, output: str, flag: str) -> Iterator[None]:
     files.write_text(path, _owner(token))
     if token not in (now := files.read_text(path)):  # another process was as quick
         raise _in_use(output, flag, now)
-    is_over = threading.Event()
 
     def renew() -> None:
-        while not is_over.wait(_RENEWED_EVERY):
-            with contextlib.suppress(UserError):  # the next renewal is soon enough
-                files.write_text(path, _owner(token))
+        with contextlib.suppress(UserError):  # the next renewal is soon enough
+            files.write_text(path, _owner(token))
 
-    thread = threading.Thread(target=renew, daemon=True)
-    thread.start()
     try:
-        yield
+        with repeating(renew, _RENEWED_EVERY):
+            yield
     finally:
-        is_over.set()
-        thread.join()
         files.remove(path)
 
 
