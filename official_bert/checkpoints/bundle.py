@@ -95,11 +95,7 @@ def newest_first(folder: str, name: str | None = None) -> list[str]:
 def newest_whole(folder: str, name: str | None = None) -> str | None:
     """Returns the numbered checkpoint with the highest number that can be read as a whole; None where there is none.
 
-    One that is cut short or damaged is passed over with a warning.
-
-    Args:
-        folder: the folder.
-        name: as for `newest_first`.
+    One that is cut short or damaged is passed over with a warning. The arguments are those of `newest_first`.
 
     Raises:
         UserError: there are checkpoints, but none that can be read.

@@ -51,11 +51,9 @@ def _write(folder: str, of_files: Mapping[str, Any], of_tensors: Mapping[str, st
 
 
 def check_files(folder: str, only: str | None = None) -> None:
-    """Raises a UserError if a file is not as it was written; folders without checksums.json pass.
+    """Raises a UserError if a file, or the one named `only`, is not as it was written.
 
-    Args:
-        folder: of the files.
-        only: the one file to check; None for all.
+    Folders without checksums.json pass.
     """
     for name, expected in _read(folder)["files"].items():
         path = os.path.join(folder, name)

@@ -125,11 +125,7 @@ def load_task_spec(folder: str) -> dict[str, Any]:
 
 
 def load(folder: str, dtype: Any = "float32") -> FineTuned:
-    """Returns the fine-tuned model of a folder.
-
-    Args:
-        folder: as `save` writes it.
-        dtype: a Keras dtype policy for the layers.
+    """Returns the fine-tuned model of a folder that `save` wrote; `dtype` is a Keras dtype policy for its layers.
 
     Raises:
         UserError: a file is missing or damaged, or they do not fit together.

@@ -72,13 +72,9 @@ def local_folder(path: str) -> str:
 
 
 def _download(address: str, target: str, size: int | None, folder: str) -> None:
-    """Downloads a zip; its length and the server's MD5 of it are compared.
+    """Downloads a zip; its length, also with `size` if that is known, and the server's MD5 of it are compared.
 
-    Args:
-        address: of the zip.
-        target: the file to write.
-        size: the length that is known, in bytes; None for none.
-        folder: where the files would be, for the error.
+    `folder` is where its files would be, for the error.
     """
     by_hand = (
         f"to do it by hand, download {address}{f' ({size:,} bytes)' if size else ''} on any machine, unpack it, and "

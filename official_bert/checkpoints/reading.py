@@ -39,11 +39,7 @@ def detect_format(path: str) -> Format:
 
 
 def read(path: str, overrides: LoadOverrides | None = None) -> tuple[Format, Checkpoint]:
-    """Returns the format of a checkpoint and what it holds.
-
-    Args:
-        path: as for `detect_format`.
-        overrides: what the checkpoint does not say itself.
+    """Returns the format of a checkpoint, whose path is as for `detect_format`, and what it holds.
 
     Raises:
         UserError: something is missing, left over, damaged, or does not fit together.

@@ -74,7 +74,7 @@ class RunCheckpoints:
 
     def remove_all(self) -> None:
         """Removes all checkpoints, to begin anew."""
-        for path in bundle.newest_first(self._folder, _NAME):
+        for path in saved_checkpoints(self._folder):
             self._remove(path)
         self.remove_unfinished()
 
@@ -88,11 +88,7 @@ class RunCheckpoints:
                 tf.io.gfile.rmtree(path) if tf.io.gfile.isdir(path) else files.remove(path)
 
     def newest_whole(self) -> str | None:
-        """Returns the path of the newest checkpoint that can be read, without .index; None where there is none.
-
-        Raises:
-            UserError: there are checkpoints, but none is whole.
-        """
+        """As the function of this name."""
         return newest_whole(self._folder)
 
     def restore_latest(self) -> str | None:
@@ -107,11 +103,7 @@ class RunCheckpoints:
         return path
 
     def restore(self, path: str, leave: Collection[str] = ()) -> None:
-        """Restores everything from a checkpoint.
-
-        Args:
-            path: of a whole checkpoint, without .index.
-            leave: what variables belong to that keep the values they have.
+        """Restores everything from the path of a whole checkpoint without .index, but what belongs to one in `leave`.
 
         Raises:
             UserError: it does not fit.

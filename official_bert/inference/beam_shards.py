@@ -122,7 +122,7 @@ def run(computation: Computation, input_file: str, output_file: str, num_shards:
         computation: what is done to the rows.
         input_file: a file, or a pattern of several; may be remote, as the output.
         output_file: the name of the shards without their numbers, and the whole name of a single one.
-        num_shards: how many files.
+        num_shards: how many shards there are.
         beam_arguments: Beam's pipeline options, such as "--runner=DataflowRunner".
 
     Raises:

@@ -19,11 +19,9 @@ EXTRAS = {
 
 
 def missing(error: ModuleNotFoundError, extra: str | None = None) -> UserError | None:
-    """Returns what to tell a user whose installation lacks an extra; None if the module is of none.
+    """Returns what to tell a user whose installation lacks an extra, as `extra` of the running command.
 
-    Args:
-        error: of an import.
-        extra: the extra that the running command needs.
+    None is returned if the module that could not be imported is of none.
     """
     package = (error.name or "").partition(".")[0]
     extras = [name for name, packages in EXTRAS.items() if package in packages]

@@ -46,11 +46,7 @@ def detect(path: CheckpointPath) -> bool:
 
 
 def read(path: str, overrides: LoadOverrides) -> Checkpoint:
-    """Reads a folder.
-
-    Args:
-        path: the folder, or its model.safetensors.
-        overrides: a vocabulary to take in place of the folder's, with its casing.
+    """Reads a folder, or the one of a model.safetensors.
 
     Raises:
         UserError: something is missing, left over, damaged, or nothing that our model computes.

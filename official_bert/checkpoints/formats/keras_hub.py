@@ -83,11 +83,7 @@ def detect(path: CheckpointPath) -> bool:
 
 
 def read(path: str, overrides: LoadOverrides) -> Checkpoint:
-    """Reads a preset's folder.
-
-    Args:
-        path: the folder, or its model.weights.h5.
-        overrides: a vocabulary to take in place of the folder's, with its casing.
+    """Reads a preset's folder, or the one of a model.weights.h5.
 
     Raises:
         UserError: something is missing, left over or damaged, or the preset is none of BERT's.
@@ -114,7 +110,7 @@ def _open_weights(folder: str) -> Source:
         names.append(TASK_WEIGHTS_FILE)
     sources = {name: hdf5.open_hdf5(os.path.join(folder, name)) for name in names}
     shapes = {
-        _with_block_number(f"{file}/{name}"): shape
+        f"{file}/{name}".replace("/transformer_encoder/", "/transformer_encoder_0/"): shape
         for file, source in sources.items()
         for name, shape in source.shapes.items()
     }
@@ -126,12 +122,8 @@ def _open_weights(folder: str) -> Source:
     return Source(folder, shapes, read)
 
 
-def _with_block_number(name: str) -> str:
-    """The name of a tensor in a file as it stands in `NAMES`, where the first block has a number too."""
-    return name.replace("/transformer_encoder/", "/transformer_encoder_0/")
-
-
 def _without_block_number(name: str) -> str:
+    """A name of `NAMES` as it stands in the file, where the first block has no number."""
     return name.replace("/transformer_encoder_0/", "/transformer_encoder/")
 
 
@@ -190,13 +182,8 @@ def backbone_outputs(checkpoint: Checkpoint, folder: str, features: Mapping[str,
     import keras_hub as hub
 
     backbone = hub.models.BertBackbone.from_preset(folder)
-    result = backbone(
-        {
-            "token_ids": features["input_ids"],
-            "segment_ids": features["segment_ids"],
-            "padding_mask": features["input_mask"],
-        }
-    )
+    names = {"token_ids": "input_ids", "segment_ids": "segment_ids", "padding_mask": "input_mask"}
+    result = backbone({theirs: features[ours] for theirs, ours in names.items()})
     return {
         f"hidden_{checkpoint.config.num_hidden_layers - 1}": np.asarray(result["sequence_output"]),
         "pooled_output": np.asarray(result["pooled_output"]),

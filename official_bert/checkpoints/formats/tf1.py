@@ -73,11 +73,7 @@ def detect(path: CheckpointPath) -> bool:
 
 
 def read(path: str, overrides: LoadOverrides) -> Checkpoint:
-    """Reads a checkpoint with its configuration and vocabulary.
-
-    Args:
-        path: the folder, or a checkpoint in it without .index.
-        overrides: what the folder lacks, and whether to read the optimizer's moments and the step.
+    """Reads a checkpoint, given by its folder or its path without .index, with its configuration and vocabulary.
 
     Raises:
         UserError: something is missing, left over, damaged, or does not fit together.
