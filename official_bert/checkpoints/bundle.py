@@ -79,11 +79,8 @@ def _named_by_state_file(folder: str) -> str | None:
 def newest_first(folder: str, name: str | None = None) -> list[str]:
     """Returns the paths of the numbered checkpoints in a folder (ckpt-20, model.ckpt-20), the highest number first.
 
-    TensorFlow's file named checkpoint is not asked: it may be damaged, or older than the checkpoints.
-
-    Args:
-        folder: the folder; it may be missing.
-        name: what stands before the number; None where all checkpoints must have the same, or none is returned.
+    TensorFlow's file named checkpoint is not asked: it may be damaged, or older than the checkpoints. The folder may be
+    missing. `name` is what stands before the number; None where all must have the same, or none is returned.
     """
     matches = [(prefix, re.fullmatch(r"(.+)-(\d+)", os.path.basename(prefix))) for prefix in _prefixes_in(folder)]
     numbers = {prefix: int(match[2]) for prefix, match in matches if match and name in (None, match[1])}

@@ -14,11 +14,7 @@ def check_self_contained(path: str, shown: str) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of what an HDF5 file holds, by name.
 
     HDF5 offers three ways to name another file, whose bytes would become weights: links to it, datasets with external
-    storage and virtual datasets.
-
-    Args:
-        path: a local file.
-        shown: its name for errors.
+    storage and virtual datasets. The path is local; `shown` is its name for errors.
 
     Raises:
         UserError: the file is damaged or would have other files read.

@@ -73,14 +73,8 @@ def collect(
 ) -> tuple[dict[str, Array], dict[str, str]]:
     """Returns the weights that a file holds, by our names, after checking that it holds them wholly and nothing else.
 
-    The second of the two is `loaded` as in `Inventory`.
-
-    Args:
-        source: the file.
-        config: the sizes that the tensors must have.
-        table: the format's names, by ours.
-        layout: how the format stores them.
-        ignored: regular expressions of names that are not weights, by what they are.
+    The second of the two is `loaded` as in `Inventory`. `table` has the format's names by ours, `ignored` regular
+    expressions of names that are not weights, by what they are.
 
     Raises:
         UserError: a tensor is missing, unexpected, of another shape or damaged.
@@ -125,14 +119,8 @@ def collect_slots(
 ) -> tuple[dict[str, Array], int]:
     """Returns the optimizer's moments in a file, by our names as in `Checkpoint.slots`, and the step.
 
-    Args:
-        source: the file.
-        slots: our names of the moments, by the format's.
-        step: the format's name of the step.
-        weights: what the moments are of, by our names.
-        layout: how the format stores them.
-        whose: what the tensors are, for the error.
-        repair_hint: the end of the error.
+    `slots` has our names of the moments by the format's, whose name of the step is `step`. `whose` says what tensors
+    are missing, for the error.
 
     Raises:
         UserError: a tensor is missing, of another shape or damaged.

@@ -185,11 +185,8 @@ def read_rows(path: str, inputs: list[str], table: Mapping[str, Any] | None = No
 
     In a table the endings of multiple choice have columns of their own: ending0, ending1, ...
 
-    Args:
-        path: the file.
-        inputs: the model's.
-        table: which columns the model was trained on, as a fine-tuned model's task.json has it; a row without the
-            inputs themselves is read by these.
+    `table` says which columns the model was trained on, as a fine-tuned model's task.json does; a row without the
+    inputs themselves is read by these.
 
     Raises:
         UserError: the file cannot be read, or a row lacks an input; its line is named.
@@ -219,12 +216,7 @@ def read_rows(path: str, inputs: list[str], table: Mapping[str, Any] | None = No
 
 
 class RefusedRow(Exception):  # noqa: N818  (caught where the number of the row is known)
-    """The model cannot answer one of the rows.
-
-    Args:
-        number: of the row, among those that were given.
-        reason: what the model says.
-    """
+    """The model cannot answer one of the rows, that of a number among those that were given."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(number, reason)

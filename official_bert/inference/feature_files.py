@@ -55,12 +55,7 @@ def writer(path: str, format: str, extractor: FeatureExtractor, pooling: str, fi
     - jsonl: the same as JSON, with "layers" by number.
     - original: extract_features.py's: linex_index, and features: for each token its layers, rounded to six digits.
 
-    Args:
-        path: the file.
-        format: one of FEATURE_FORMATS but "auto".
-        extractor: what makes the vectors.
-        pooling: how.
-        first: the number of the first text, from which JSON lines count.
+    `first` is the number of the first text, from which JSON lines count.
     """
     if format == ORIGINAL and pooling != NONE:
         raise UserError(f"the original's format has a vector for each token; with --pooling={pooling} take another")

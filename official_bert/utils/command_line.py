@@ -96,9 +96,7 @@ class Command:
     def run(self, arguments: Sequence[str] | None = None, program: str | None = None) -> NoReturn:
         """Runs the command, and ends the process with its exit code.
 
-        Args:
-            arguments: what follows the program's name; None for those of this process.
-            program: another name that it was called by, for --help.
+        None stands for the arguments of this process; `program` is another name that it was called by, for --help.
         """
         with exit_codes(self.extra):
             arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -150,12 +148,7 @@ class Command:
         ]
 
     def help(self, arguments: Sequence[str] = (), program: str | None = None) -> str:
-        """Returns the text of --help.
-
-        Args:
-            arguments: those given beside --help: if the chooser is among them, its variant's flags are shown too.
-            program: another name of the command.
-        """
+        """Returns the text of --help; if the chooser is among the arguments, its variant's flags are shown too."""
         program = program or self.program
         variant = self._variant([each for each in arguments if each not in _HELP], must_be_given=False)
         positional = f" [{self.positional}]" if self.positional else ""

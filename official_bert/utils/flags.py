@@ -130,10 +130,7 @@ class Flag:
 def flags_of(options: type, shown_defaults: Mapping[str, Any] | None = None, group: str = OTHER) -> list[Flag]:
     """Returns a flag for each field of the dataclass `options` that is made by `option`.
 
-    Args:
-        options: a dataclass.
-        shown_defaults: what None stands for, by the field's name.
-        group: the heading of fields that name none.
+    `shown_defaults` says what None stands for, by the field's name; `group` is the heading of fields that name none.
     """
     hints = typing.get_type_hints(options)
     flags = []

@@ -24,12 +24,9 @@ def _amount(value: float) -> str:
 
 
 class Progress:
-    """Prints a line to stderr every ten seconds; short work prints none.
+    """Prints a line to stderr every ten seconds, which begins with what is being done; short work prints none.
 
-    Args:
-        what: what is being done, for the line's start.
-        total: the amount at the end, in `unit`.
-        unit: what is counted.
+    `total` is the amount at the end, in `unit`.
     """
 
     def __init__(self, what: str, total: float, unit: str) -> None:

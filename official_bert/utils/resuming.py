@@ -24,10 +24,7 @@ def locked_values(options: Any) -> dict[str, Any]:
 def changed_options(options: Any, before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns the locked options that differ from those that a run was begun with: old and new value by name.
 
-    Args:
-        options: an instance of an options dataclass.
-        before: what was written down when the run was begun, by name. An option that is missing here was not there
-            then: the program behaved as it now does by the option's default.
+    An option that is missing in `before` was not there then: the program behaved as it now does by its default.
     """
     defaults = {
         field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()

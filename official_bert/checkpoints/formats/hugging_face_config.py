@@ -18,18 +18,9 @@ _ACTIVATIONS_IN = {
 }
 # Keys that have the same name and meaning there.
 _SAME_KEYS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "initializer_range",
-    "layer_norm_eps",
-)
+    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_dropout_prob "
+    "attention_probs_dropout_prob max_position_embeddings type_vocab_size initializer_range layer_norm_eps"
+).split()
 # Values under which their BERT computes what ours does.
 _REQUIRED = {
     "model_type": "bert",

@@ -7,7 +7,6 @@ A head there may have a pooler of its own, which is the one that was trained: it
 encoder's, which then stands in the file with its initial values, is left behind.
 """
 
-import dataclasses
 import os
 import re
 
@@ -17,7 +16,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from official_bert.checkpoints import bundle
 from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides, names_by_variable
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
-from official_bert.checkpoints.model_files import read_model_files
+from official_bert.checkpoints.model_files import read_model_files, with_weights
 from official_bert.checkpoints.tensors import Source, collect, take_inventory, with_head_axis
 from official_bert.errors import UserError
 
@@ -86,7 +85,7 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     source = _by_variable_name(bundle.open_bundle(prefix))
     weights, loaded = collect(source, described.config, NAMES, with_head_axis(described.config), _IGNORED)
     inventory = take_inventory(source, loaded, _IGNORED)
-    return dataclasses.replace(described.checkpoint(weights), inventory=inventory)
+    return with_weights(described, weights, inventory=inventory)
 
 
 def _by_variable_name(source: Source) -> Source:

@@ -1,6 +1,5 @@
 """Our own checkpoints: what run_pretraining leaves in its --output_dir, and what it starts or goes on from."""
 
-import dataclasses
 import os
 import re
 
@@ -10,7 +9,7 @@ import tensorflow as tf
 from official_bert.checkpoints import bundle, checksums, run_checkpoints
 from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, SLOTS, Checkpoint, LoadOverrides
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
-from official_bert.checkpoints.model_files import read_model_files, write_model_files
+from official_bert.checkpoints.model_files import read_model_files, with_weights, write_model_files
 from official_bert.checkpoints.tensors import Source, collect, collect_slots, identity, take_inventory, to_external
 from official_bert.errors import UserError
 from official_bert.modeling.pretraining_model import build_pretraining_model
@@ -55,13 +54,13 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     step = int(number.group(1)) if number else None
     if not overrides.optimizer:
         inventory = take_inventory(source, loaded, _IGNORED)
-        return dataclasses.replace(described.checkpoint(weights), step=step, inventory=inventory)
+        return with_weights(described, weights, step=step, inventory=inventory)
     wanted = {_slot_name(name, slot): f"{name}/{slot}" for name in weights for slot in SLOTS}
     slots, step = collect_slots(
         source, wanted, _STEP, weights, identity, "BertAdamW's state", "convert without --optimizer"
     )
     inventory = take_inventory(source, loaded | wanted | {_STEP: "step"}, _IGNORED)
-    return dataclasses.replace(described.checkpoint(weights), slots=slots, step=step, inventory=inventory)
+    return with_weights(described, weights, slots=slots, step=step, inventory=inventory)
 
 
 def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:

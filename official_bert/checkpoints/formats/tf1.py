@@ -9,7 +9,7 @@ import numpy as np
 from official_bert.checkpoints import bundle, checksums
 from official_bert.checkpoints.checkpoint import SLOTS, Checkpoint, LoadOverrides, names_by_variable, numbered
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
-from official_bert.checkpoints.model_files import read_model_files, write_model_files
+from official_bert.checkpoints.model_files import read_model_files, with_weights, write_model_files
 from official_bert.checkpoints.tensors import Layout, Source, collect, collect_slots, take_inventory, to_external
 from official_bert.errors import UserError
 from official_bert.modeling.config import LAYER_NORM_EPSILON
@@ -83,12 +83,12 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     source = bundle.open_bundle(prefix)
     weights, loaded = collect(source, described.config, NAMES, layout, _IGNORED)
     if not overrides.optimizer:
-        return dataclasses.replace(described.checkpoint(weights), inventory=take_inventory(source, loaded, _IGNORED))
+        return with_weights(described, weights, inventory=take_inventory(source, loaded, _IGNORED))
     wanted = {f"{theirs}/{slot}": f"{name}/{slot}" for theirs, name in loaded.items() for slot in SLOTS}
     hint = "released checkpoints have none: convert without --optimizer"
     slots, step = collect_slots(source, wanted, STEP, weights, layout, "the optimizer's state", hint)
     inventory = take_inventory(source, loaded | wanted | {STEP: "step"}, _IGNORED)
-    return dataclasses.replace(described.checkpoint(weights), slots=slots, step=step, inventory=inventory)
+    return with_weights(described, weights, slots=slots, step=step, inventory=inventory)
 
 
 def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
