@@ -186,16 +186,13 @@ def _data_files(prefix: str) -> list[str]:
 
 def _missing_data_files(prefix: str) -> list[str]:
     """The data files that should stand beside an index and do not; the name of each tells how many there are."""
-    folder, base = os.path.split(prefix)
-    beside = tf.io.gfile.listdir(folder or ".")
-    counts = {
-        match.group(1) for name in beside if (match := re.fullmatch(rf"{re.escape(base)}\.data-\d+-of-(\d+)", name))
-    }
+    held = [os.path.basename(path) for path in _data_files(prefix)]
+    counts = {match[1] for name in held if (match := re.search(r"\.data-\d+-of-(\d+)$", name))}
     if len(counts) > 1:  # files of several checkpoints; reading will tell
         return []
     count = counts.pop() if counts else "00001"
-    names = [f"{base}.data-{number:05}-of-{count}" for number in range(int(count))]
-    return [name for name in names if name not in beside]
+    names = [f"{os.path.basename(prefix)}.data-{number:05}-of-{count}" for number in range(int(count))]
+    return [name for name in names if name not in held]
 
 
 def _first_line(error: Exception) -> str:

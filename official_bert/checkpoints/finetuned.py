@@ -37,10 +37,7 @@ def _are_labels(value: Any) -> bool:
 # What each value must be, and that in words.
 _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "task": (lambda value: isinstance(value, str), "the task's name"),
-    "kind": (
-        lambda value: isinstance(value, str) and value in task_models.KINDS,
-        f"one of {', '.join(task_models.KINDS)}",
-    ),
+    "kind": (lambda value: value in task_models.KINDS, f"one of {', '.join(task_models.KINDS)}"),
     "pair": (lambda value: isinstance(value, bool), "true or false"),
     "labels": (lambda value: value is None or _are_labels(value), "a list of the classes' names, or null"),
     "num_choices": (lambda value: value is None or _is_count(value, _MOST_CHOICES), "a number of choices, or null"),

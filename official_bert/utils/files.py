@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from official_bert.errors import UserError
@@ -202,17 +202,11 @@ def folder_written_whole(path: str) -> Iterator[str]:
     if exists(path) and (os.path.isfile(path) or list_folder(path)):
         raise UserError(f"{path} is there already; give the name of a new or empty folder")
     beside = f"{path}.writing-{os.getpid()}"
-    try:
+    with _renamed_at_the_end(beside, path, remove_folder):
         make_folder(beside)
         yield beside
         if exists(path):
             remove_folder(path)
-        rename(beside, path)
-    except BaseException as error:
-        if exists(beside):
-            remove_folder(beside)
-        _raise_as_user_error(path, error)
-        raise
 
 
 @contextlib.contextmanager
@@ -227,13 +221,23 @@ def written_whole(path: str) -> Iterator[str]:
         if os.path.exists(path) and not os.path.isfile(path):
             raise UserError(f"{path} is not an ordinary file; give the name of one, or of none")
     beside = f"{path}.writing-{uuid.uuid4().hex[:12]}"  # other machines may be writing the same file
-    try:
+    with _renamed_at_the_end(beside, path, remove):
         make_folder(os.path.dirname(path) or ".")
         yield beside
+
+
+@contextlib.contextmanager
+def _renamed_at_the_end(beside: str, path: str, discard: Callable[[str], None]) -> Iterator[None]:
+    """Renames `beside` on leaving without an error; else discards it, and raises the file system's refusal as ours."""
+    try:
+        yield
         rename(beside, path)
     except BaseException as error:
-        remove(beside)
-        _raise_as_user_error(path, error)
+        discard(beside)
+        if isinstance(error, OSError):
+            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+        if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
+            raise UserError(f"cannot write {path}: {error}") from error
         raise
 
 
@@ -241,14 +245,6 @@ def remove_unfinished(path: str) -> None:
     """Removes what processes that were killed within `written_whole` left beside a local file."""
     for left in glob(f"{local_glob.escape(real(path))}.writing-*"):
         remove(left)
-
-
-def _raise_as_user_error(path: str, error: BaseException) -> None:
-    """Raises a UserError if this is the file system's refusal of a write."""
-    if isinstance(error, OSError):
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
-    if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
-        raise UserError(f"cannot write {path}: {error}") from error
 
 
 def write_bytes(path: str, content: bytes | memoryview) -> None:

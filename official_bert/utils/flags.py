@@ -67,13 +67,10 @@ class Flag:
         field: the field's name.
         kind: the type of its value, or of each value of a list: bool, int, float or str.
         is_list: whether it takes several values.
-        repeated: whether it is given once for each of them.
-        required: whether it has no default.
-        default: the default; None where there is none.
+        default: None where there is none.
         shown_default: what --help shows as the default.
-        choices: the values allowed, or None.
-        help: the sentence of its field.
-        group: the heading in --help.
+
+    The others are as for `option`.
     """
 
     name: str

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from official_bert.checkpoints.checkpoint import PARTS, SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, Checkpoint
+from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, Checkpoint
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 
@@ -74,11 +74,9 @@ def config_json(checkpoint: Checkpoint, name_of_class: str) -> str:
         "dtype": "float32",
         **{key: getattr(config, key) for key in _SAME_KEYS},
     }
-    for part in (SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER):
-        if part in checkpoint.parts:
-            bias = next(name for name in PARTS[part] if name.endswith("/bias"))
-            classes = checkpoint.weights[bias].shape[0]
-            labels = numbered_labels(classes)
+    for bias in CLASSIFIER_BIASES:
+        if bias in checkpoint.weights:
+            labels = numbered_labels(len(checkpoint.weights[bias]))
             if checkpoint.labels is not None:
                 labels = dict(zip(labels, checkpoint.labels, strict=True))
             values["id2label"] = labels

@@ -22,15 +22,8 @@ from official_bert.checkpoints.checkpoint import (
     names_by_variable,
     only,
 )
+from official_bert.checkpoints.formats import keras_hub_files
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
-from official_bert.checkpoints.formats.keras_hub_files import (
-    CONFIG_FILE,
-    TASK_WEIGHTS_FILE,
-    check_head,
-    preset_files,
-    read_config,
-    read_tokenizer,
-)
 from official_bert.checkpoints.tensors import Source, collect, take_inventory, to_external, with_head_axis
 from official_bert.errors import UserError
 from official_bert.modeling.config import LAYER_NORM_EPSILON
@@ -92,11 +85,11 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     if overrides.optimizer:
         raise UserError(f"the {NAME} format is read without the optimizer's state; convert without --optimizer")
     checksums.check_files(folder)
-    config = read_config(os.path.join(folder, CONFIG_FILE))
-    vocab, do_lower_case, notes = read_tokenizer(folder, config, overrides)
+    config = keras_hub_files.read_config(os.path.join(folder, keras_hub_files.CONFIG_FILE))
+    vocab, do_lower_case, notes = keras_hub_files.read_tokenizer(folder, config, overrides)
     source = checksums.with_checks(_open_weights(folder), folder)
     weights, loaded = collect(source, config, NAMES, with_head_axis(config), _IGNORED)
-    check_head(folder, weights)
+    keras_hub_files.check_head(folder, weights)
     if "masked_lm_output/bias" in weights:
         notes += (_MASKED_LM_NOTE,)
     inventory = take_inventory(source, loaded, _IGNORED)
@@ -106,8 +99,8 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
 def _open_weights(folder: str) -> Source:
     """Both files of weights as one source, names beginning with the file's."""
     names = [MODEL_WEIGHTS_FILE]
-    if files.exists(os.path.join(folder, TASK_WEIGHTS_FILE)):
-        names.append(TASK_WEIGHTS_FILE)
+    if files.exists(os.path.join(folder, keras_hub_files.TASK_WEIGHTS_FILE)):
+        names.append(keras_hub_files.TASK_WEIGHTS_FILE)
     sources = {name: hdf5.open_hdf5(os.path.join(folder, name)) for name in names}
     shapes = {
         f"{file}/{name}".replace("/transformer_encoder/", "/transformer_encoder_0/"): shape
@@ -154,24 +147,24 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
         raise UserError("the checkpoint has no pooler, which keras-hub's backbone needs")
     if {MASKED_LM, SEQUENCE_CLASSIFIER} <= set(kept.parts):
         raise UserError(f"a preset holds one head; the checkpoint has {MASKED_LM} and {SEQUENCE_CLASSIFIER}")
+    notes = kept.notes
     if config.initializer_range != _INITIALIZER_RANGE:
         config = dataclasses.replace(config, initializer_range=_INITIALIZER_RANGE)
-        note = f"keras-hub's initializer_range is always {_INITIALIZER_RANGE}; the model's was not kept"
-        kept = dataclasses.replace(kept, config=config, notes=(*kept.notes, note))
-    if MASKED_LM in kept.parts and _MASKED_LM_NOTE not in kept.notes:
-        kept = dataclasses.replace(kept, notes=(*kept.notes, _MASKED_LM_NOTE))
+        notes += (f"keras-hub's initializer_range is always {_INITIALIZER_RANGE}; the model's was not kept",)
+    if MASKED_LM in kept.parts and _MASKED_LM_NOTE not in notes:
+        notes += (_MASKED_LM_NOTE,)
     if kept.labels is not None:
-        note = _LABELS_NOTE.format(", ".join(kept.labels))
-        kept = dataclasses.replace(kept, labels=None, notes=(*kept.notes, note))
+        notes += (_LABELS_NOTE.format(", ".join(kept.labels)),)
+    kept = dataclasses.replace(kept, config=config, labels=None, notes=notes)
     tensors = to_external(kept.weights, config, NAMES, with_head_axis(config), NAME)
-    contents = preset_files(kept)
+    contents = keras_hub_files.preset_files(kept)
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), content)
-    for file in (MODEL_WEIGHTS_FILE, TASK_WEIGHTS_FILE):
+    for file in (MODEL_WEIGHTS_FILE, keras_hub_files.TASK_WEIGHTS_FILE):
         held = {name: value for name, value in tensors.items() if name.startswith(f"{file}/")}
         if held:
             named = {_without_block_number(name).split("/", 1)[1]: value for name, value in held.items()}
-            named |= _TASK_OPTIMIZER if file == TASK_WEIGHTS_FILE else {}
+            named |= _TASK_OPTIMIZER if file == keras_hub_files.TASK_WEIGHTS_FILE else {}
             hdf5.write_hdf5(os.path.join(folder, file), named)
     checksums.write(folder, list(contents), tensors)
     return kept
