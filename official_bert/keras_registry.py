@@ -15,44 +15,28 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 PACKAGE = "official_bert"
-# What is registered with Keras, and the module that does so when it is imported. Lower-case names are functions.
-MODULE_OF = {
-    "AbsoluteError": "official_bert.tasks.heads.metrics",
-    "AttentionContext": "official_bert.modeling.encoder_block",
-    "AttentionProbabilities": "official_bert.modeling.encoder_block",
-    "BertAdamW": "official_bert.optimization.optimizers",
-    "Dropout": "official_bert.modeling.dropout",
-    "BiLSTM": "official_bert.modeling.bilstm",
-    "LastToken": "official_bert.modeling.heads",
-    "FirstPosition": "official_bert.modeling.heads",
-    "FoldChoices": "official_bert.modeling.task_models",
-    "GatherPositions": "official_bert.modeling.heads",
-    "KerasAdamW": "official_bert.optimization.optimizers",
-    "Lamb": "official_bert.optimization.optimizers",
-    "LayerwiseAdamW": "official_bert.optimization.optimizers",
-    "MaskedLM": "official_bert.keras_models.masked_lm",
-    "MultipleChoice": "official_bert.keras_models.multiple_choice",
-    "OutputBias": "official_bert.modeling.heads",
-    "PhasedSchedule": "official_bert.optimization.schedules",
-    "PositionEmbedding": "official_bert.modeling.embeddings",
-    "Preprocessor": "official_bert.keras_models.preprocessor",
-    "QuestionAnswerer": "official_bert.keras_models.question_answering",
-    "SpanLogits": "official_bert.modeling.task_models",
-    "SquaredError": "official_bert.tasks.heads.losses",
-    "TagAccuracy": "official_bert.tasks.heads.metrics",
-    "TaggingLoss": "official_bert.tasks.heads.losses",
-    "TextClassifier": "official_bert.keras_models.classification",
-    "TextEncoder": "official_bert.keras_models.text_encoder",
-    "TextRegressor": "official_bert.keras_models.classification",
-    "TokenTagger": "official_bert.keras_models.tagging",
-    "TokenTypeEmbedding": "official_bert.modeling.embeddings",
-    "UnfoldChoices": "official_bert.modeling.task_models",
-    "WarmupPolynomialDecay": "official_bert.optimization.schedules",
-    "WithoutAxis": "official_bert.modeling.task_models",
-    "WordEmbedding": "official_bert.modeling.embeddings",
-    "gelu_exact": "official_bert.modeling.initialization",
-    "gelu_tanh": "official_bert.modeling.initialization",
+# What is registered with Keras, by the module that does so when it is imported. Lower-case names are functions.
+_NAMES = {
+    "official_bert.keras_models.classification": "TextClassifier TextRegressor",
+    "official_bert.keras_models.masked_lm": "MaskedLM",
+    "official_bert.keras_models.multiple_choice": "MultipleChoice",
+    "official_bert.keras_models.preprocessor": "Preprocessor",
+    "official_bert.keras_models.question_answering": "QuestionAnswerer",
+    "official_bert.keras_models.tagging": "TokenTagger",
+    "official_bert.keras_models.text_encoder": "TextEncoder",
+    "official_bert.modeling.bilstm": "BiLSTM",
+    "official_bert.modeling.dropout": "Dropout",
+    "official_bert.modeling.embeddings": "PositionEmbedding TokenTypeEmbedding WordEmbedding",
+    "official_bert.modeling.encoder_block": "AttentionContext AttentionProbabilities",
+    "official_bert.modeling.heads": "FirstPosition GatherPositions LastToken OutputBias",
+    "official_bert.modeling.initialization": "gelu_exact gelu_tanh",
+    "official_bert.modeling.task_models": "FoldChoices SpanLogits UnfoldChoices WithoutAxis",
+    "official_bert.optimization.optimizers": "BertAdamW KerasAdamW Lamb LayerwiseAdamW",
+    "official_bert.optimization.schedules": "PhasedSchedule WarmupPolynomialDecay",
+    "official_bert.tasks.heads.losses": "SquaredError TaggingLoss",
+    "official_bert.tasks.heads.metrics": "AbsoluteError TagAccuracy",
 }
+MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def register_when_keras_is_imported() -> None:

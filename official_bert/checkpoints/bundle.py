@@ -79,11 +79,8 @@ def _named_by_state_file(folder: str) -> str | None:
 def newest_first(folder: str, name: str | None = None) -> list[str]:
     """Returns the paths of the numbered checkpoints in a folder (ckpt-20, model.ckpt-20), the highest number first.
 
-    TensorFlow's file named checkpoint is not asked: it may be damaged, or older than the checkpoints.
-
-    Args:
-        folder: the folder; it may be missing.
-        name: what stands before the number; None where all checkpoints must have the same, or none is returned.
+    TensorFlow's file named checkpoint is not asked: it may be damaged, or older than the checkpoints. The folder may be
+    missing. `name` is what stands before the number; None where all must have the same, or none is returned.
     """
     matches = [(prefix, re.fullmatch(r"(.+)-(\d+)", os.path.basename(prefix))) for prefix in _prefixes_in(folder)]
     numbers = {prefix: int(match[2]) for prefix, match in matches if match and name in (None, match[1])}
@@ -95,11 +92,7 @@ def newest_first(folder: str, name: str | None = None) -> list[str]:
 def newest_whole(folder: str, name: str | None = None) -> str | None:
     """Returns the numbered checkpoint with the highest number that can be read as a whole; None where there is none.
 
-    One that is cut short or damaged is passed over with a warning.
-
-    Args:
-        folder: the folder.
-        name: as for `newest_first`.
+    One that is cut short or damaged is passed over with a warning. The arguments are those of `newest_first`.
 
     Raises:
         UserError: there are checkpoints, but none that can be read.
@@ -123,7 +116,8 @@ def find_damage(prefix: str) -> str | None:
     """Reads a checkpoint, which compares its checksums; returns what is wrong, or None where it is whole."""
     try:
         source = open_bundle(prefix)
-        identity = (prefix, *(_identity(path) for path in (f"{prefix}.index", *_data_files(prefix))))
+        stats = [tf.io.gfile.stat(path) for path in (f"{prefix}.index", *_data_files(prefix))]
+        identity = (prefix, *((stat.length, stat.mtime_nsec) for stat in stats))
         if identity not in _known_whole:  # those that were read once are not read again
             for name in source.shapes:
                 source.read(name)
@@ -131,12 +125,6 @@ def find_damage(prefix: str) -> str | None:
     except UserError as error:
         return str(error)
     return None
-
-
-def _identity(path: str) -> tuple[int, int]:
-    """A file's length and time of change."""
-    stat = tf.io.gfile.stat(path)
-    return stat.length, stat.mtime_nsec
 
 
 @contextlib.contextmanager
@@ -180,18 +168,14 @@ def open_bundle(prefix: str) -> Source:
         try:
             value: Array = reader.get_tensor(name)
         except _READ_ERRORS as error:
+            where = ", ".join(_data_files(prefix)) or f"{prefix}.data-*"
             raise UserError(
-                f"{name} in {data_files(prefix)} is damaged: {_first_line(error)}; restore the file from a copy"
+                f"{name} in {where} is damaged: {_first_line(error)}; restore the file from a copy"
             ) from error
         return value
 
     weakref.finalize(read, opened.close)
     return Source(prefix, shapes, read)
-
-
-def data_files(prefix: str) -> str:
-    """Returns the names of a checkpoint's data files, for a message."""
-    return ", ".join(_data_files(prefix)) or f"{prefix}.data-*"
 
 
 def _data_files(prefix: str) -> list[str]:
@@ -202,16 +186,13 @@ def _data_files(prefix: str) -> list[str]:
 
 def _missing_data_files(prefix: str) -> list[str]:
     """The data files that should stand beside an index and do not; the name of each tells how many there are."""
-    folder, base = os.path.split(prefix)
-    beside = tf.io.gfile.listdir(folder or ".")
-    counts = {
-        match.group(1) for name in beside if (match := re.fullmatch(rf"{re.escape(base)}\.data-\d+-of-(\d+)", name))
-    }
+    held = [os.path.basename(path) for path in _data_files(prefix)]
+    counts = {match[1] for name in held if (match := re.search(r"\.data-\d+-of-(\d+)$", name))}
     if len(counts) > 1:  # files of several checkpoints; reading will tell
         return []
     count = counts.pop() if counts else "00001"
-    names = [f"{base}.data-{number:05}-of-{count}" for number in range(int(count))]
-    return [name for name in names if name not in beside]
+    names = [f"{os.path.basename(prefix)}.data-{number:05}-of-{count}" for number in range(int(count))]
+    return [name for name in names if name not in held]
 
 
 def _first_line(error: Exception) -> str:

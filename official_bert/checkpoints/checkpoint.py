@@ -131,6 +131,24 @@ class LoadOverrides:
     optimizer: bool = False
 
 
+def names_by_variable(table: Mapping[str, str], suffixes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Returns a format's names of our variables, by our names.
+
+    Args:
+        table: its names of layers, by ours; of a variable that is not called by its layer, the whole name by ours.
+        suffixes: what it calls a layer's variables, by ours (kernel, bias, ...); those that are missing are called so
+            there too.
+    """
+    names = {}
+    for name in (name for shapes in PARTS.values() for name in shapes):
+        layer, variable = name.rsplit("/", 1)
+        if name in table:
+            names[name] = table[name]
+        elif layer in table:
+            names[name] = table[layer] + (suffixes or {}).get(variable, f"/{variable}")
+    return names
+
+
 def numbered(table: Mapping[str, str], config: BertConfig) -> dict[str, str]:
     """Returns a table of names with a row for each block of the model."""
     return {

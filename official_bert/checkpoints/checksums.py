@@ -20,11 +20,8 @@ CHECKSUM_FILE = "checksums.json"
 
 def write(folder: str, names: list[str], tensors: Mapping[str, Array]) -> None:
     """Writes the checksums of files in the folder and of tensors in its weight files."""
-    contents = {
-        "files": {name: files.sha256(os.path.join(folder, name)) for name in sorted(names)},
-        "tensors": {name: _of_tensor(tensors[name]) for name in sorted(tensors)},
-    }
-    files.write_text(os.path.join(folder, CHECKSUM_FILE), json.dumps(contents, indent=2) + "\n")
+    digests = {name: files.sha256(os.path.join(folder, name)) for name in sorted(names)}
+    _write(folder, digests, {name: _of_tensor(tensors[name]) for name in sorted(tensors)})
 
 
 def replace_files(source: str, folder: str, names: list[str]) -> None:
@@ -33,10 +30,10 @@ def replace_files(source: str, folder: str, names: list[str]) -> None:
     While the files are replaced the checksums of both are right, so that the folder can be read whenever this stops.
     """
     new = {name: files.sha256(os.path.join(source, name)) for name in names}
-    _write_files(folder, {name: [digest, *_accepted(folder, name)] for name, digest in new.items()})
+    _write(folder, {name: [digest, *_accepted(folder, name)] for name, digest in new.items()}, {})
     for name in new:
         files.copy(os.path.join(source, name), os.path.join(folder, name))
-    _write_files(folder, new)
+    _write(folder, new, {})
 
 
 def _accepted(folder: str, name: str) -> list[str]:
@@ -48,17 +45,15 @@ def _accepted(folder: str, name: str) -> list[str]:
     return expected if isinstance(expected, list) else [expected]
 
 
-def _write_files(folder: str, digests: Mapping[str, Any]) -> None:
-    contents = {"files": dict(digests), "tensors": {}}
+def _write(folder: str, of_files: Mapping[str, Any], of_tensors: Mapping[str, str]) -> None:
+    contents = {"files": of_files, "tensors": of_tensors}
     files.write_text(os.path.join(folder, CHECKSUM_FILE), json.dumps(contents, indent=2) + "\n")
 
 
 def check_files(folder: str, only: str | None = None) -> None:
-    """Raises a UserError if a file is not as it was written; folders without checksums.json pass.
+    """Raises a UserError if a file, or the one named `only`, is not as it was written.
 
-    Args:
-        folder: of the files.
-        only: the one file to check; None for all.
+    Folders without checksums.json pass.
     """
     for name, expected in _read(folder)["files"].items():
         path = os.path.join(folder, name)

@@ -37,10 +37,7 @@ def _are_labels(value: Any) -> bool:
 # What each value must be, and that in words.
 _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "task": (lambda value: isinstance(value, str), "the task's name"),
-    "kind": (
-        lambda value: isinstance(value, str) and value in task_models.KINDS,
-        f"one of {', '.join(task_models.KINDS)}",
-    ),
+    "kind": (lambda value: value in task_models.KINDS, f"one of {', '.join(task_models.KINDS)}"),
     "pair": (lambda value: isinstance(value, bool), "true or false"),
     "labels": (lambda value: value is None or _are_labels(value), "a list of the classes' names, or null"),
     "num_choices": (lambda value: value is None or _is_count(value, _MOST_CHOICES), "a number of choices, or null"),
@@ -61,12 +58,7 @@ class FineTuned(NamedTuple):
 
 
 def save(
-    folder: str,
-    model: keras.Model,
-    task_spec: Mapping[str, Any],
-    config: BertConfig,
-    vocab: str,
-    do_lower_case: bool,
+    folder: str, model: keras.Model, task_spec: Mapping[str, Any], config: BertConfig, vocab: str, do_lower_case: bool
 ) -> None:
     """Writes a model's folder, with checksums; each file appears whole, over that of an earlier save.
 
@@ -130,11 +122,7 @@ def load_task_spec(folder: str) -> dict[str, Any]:
 
 
 def load(folder: str, dtype: Any = "float32") -> FineTuned:
-    """Returns the fine-tuned model of a folder.
-
-    Args:
-        folder: as `save` writes it.
-        dtype: a Keras dtype policy for the layers.
+    """Returns the fine-tuned model of a folder that `save` wrote; `dtype` is a Keras dtype policy for its layers.
 
     Raises:
         UserError: a file is missing or damaged, or they do not fit together.

@@ -5,11 +5,11 @@ import functools
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 import urllib.error
 import urllib.request
 import zipfile
-from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.utils import files
@@ -60,7 +60,8 @@ def local_folder(path: str) -> str:
             f"{path} is none of Google's releases; the names are {', '.join(_DATES)} and "
             "uncased_L-{2,4,6,8,10,12}_H-{128,256,512,768}_A-{2,4,8,12}"
         )
-    folder = os.path.join(_cache_folder(), name)
+    cache = os.environ.get(CACHE_VARIABLE) or os.path.join(os.path.expanduser("~"), ".cache", "official_bert")
+    folder = os.path.join(cache, "google", name)
     if not files.exists(folder):
         address = f"{ADDRESS}/{date}/{name}.zip"
         with tempfile.TemporaryDirectory() as local:
@@ -70,20 +71,10 @@ def local_folder(path: str) -> str:
     return folder
 
 
-def _cache_folder() -> str:
-    """Where downloads are kept."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return os.path.join(chosen or os.path.join(os.path.expanduser("~"), ".cache", "official_bert"), "google")
-
-
 def _download(address: str, target: str, size: int | None, folder: str) -> None:
-    """Downloads a zip; its length and the server's MD5 of it are compared.
+    """Downloads a zip; its length, also with `size` if that is known, and the server's MD5 of it are compared.
 
-    Args:
-        address: of the zip.
-        target: the file to write.
-        size: the length that is known, in bytes; None for none.
-        folder: where the files would be, for the error.
+    `folder` is where its files would be, for the error.
     """
     by_hand = (
         f"to do it by hand, download {address}{f' ({size:,} bytes)' if size else ''} on any machine, unpack it, and "
@@ -123,11 +114,6 @@ def _unpack(zip_file: str, address: str, folder: str) -> None:
                 )
             for name, member in members.items():
                 with opened.open(member) as reader, open(os.path.join(unpacked, name), "wb") as writer:
-                    _copy(reader, writer)
+                    shutil.copyfileobj(reader, writer, _BYTES_AT_ONCE)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise UserError(f"{address} was received damaged: {error}; try again") from error
-
-
-def _copy(reader: Any, writer: Any) -> None:
-    while part := reader.read(_BYTES_AT_ONCE):
-        writer.write(part)

@@ -1,7 +1,6 @@
 """Keras' HDF5 files of weights."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from official_bert.checkpoints.checkpoint import Array
 from official_bert.checkpoints.tensors import Source
@@ -11,19 +10,19 @@ from official_bert.utils import files
 _FOREIGN = "{} holds {}; only a file with all of its weights in itself is read; take it from its source again"
 
 
-def check_self_contained(path: str, shown: str) -> None:
-    """Raises a UserError if an HDF5 file is damaged or would have other files read.
+def check_self_contained(path: str, shown: str) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of what an HDF5 file holds, by name.
 
     HDF5 offers three ways to name another file, whose bytes would become weights: links to it, datasets with external
-    storage and virtual datasets.
+    storage and virtual datasets. The path is local; `shown` is its name for errors.
 
-    Args:
-        path: a local file.
-        shown: its name for errors.
+    Raises:
+        UserError: the file is damaged or would have other files read.
     """
     import h5py
 
     files.check_regular(path)
+    shapes: dict[str, tuple[int, ...]] = {}
 
     def check(group: h5py.Group) -> None:
         for name in group:
@@ -32,8 +31,10 @@ def check_self_contained(path: str, shown: str) -> None:
             item = group[name]
             if isinstance(item, h5py.Group):
                 check(item)
-            elif isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
-                raise UserError(_FOREIGN.format(shown, f"the dataset {item.name}, stored in other files"))
+            elif isinstance(item, h5py.Dataset):
+                if item.external or item.is_virtual:
+                    raise UserError(_FOREIGN.format(shown, f"the dataset {item.name}, stored in other files"))
+                shapes[item.name.removeprefix("/")] = tuple(item.shape)
 
     try:
         with h5py.File(path, "r") as opened:
@@ -42,6 +43,7 @@ def check_self_contained(path: str, shown: str) -> None:
         raise
     except Exception as error:  # h5py raises whatever its C library meets
         raise UserError(f"{shown} is damaged: {error}; restore the file from a copy") from error
+    return shapes
 
 
 def open_hdf5(path: str) -> Source:
@@ -50,23 +52,13 @@ def open_hdf5(path: str) -> Source:
 
     if files.is_remote(path):
         raise UserError(f"{path} is on another file system; copy the folder to this machine first")
-    check_self_contained(path, path)
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def note(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            shapes[name] = tuple(item.shape)
-
-    try:
-        opened = h5py.File(path, "r")
-        opened.visititems(note)
-    except Exception as error:  # h5py raises whatever its C library meets
-        raise UserError(f"{path} is damaged: {error}; restore the file from a copy") from error
+    shapes = check_self_contained(path, path)
+    opened = h5py.File(path, "r")
 
     def read(name: str) -> Array:
         try:
             value: Array = opened[name][()]
-        except Exception as error:
+        except Exception as error:  # as above
             raise UserError(f"{name} in {path} is damaged: {error}; restore the file from a copy") from error
         return value
 

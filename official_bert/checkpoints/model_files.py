@@ -7,6 +7,7 @@ releases have neither; whether the vocabulary is uncased is then an argument, or
 import dataclasses
 import json
 import os
+from typing import Any
 
 from official_bert.checkpoints import checksums
 from official_bert.checkpoints.checkpoint import (
@@ -25,36 +26,26 @@ from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelFiles:
-    """What the files hold, as in `Checkpoint`."""
+def with_weights(described: Checkpoint, weights: dict[str, Array], **fields: Any) -> Checkpoint:
+    """Returns the checkpoint of which `read_model_files` has read the description, with weights and further fields.
 
-    config: BertConfig
-    vocab: str | None
-    do_lower_case: bool
-    labels: tuple[str, ...] | None
-    notes: tuple[str, ...]
-
-    def checkpoint(self, weights: dict[str, Array]) -> Checkpoint:
-        """Returns the checkpoint that they make with these weights.
-
-        Raises:
-            UserError: the classifier has another number of classes than are named.
-        """
-        classifier = next((name for name in CLASSIFIER_BIASES if name in weights), None)
-        if self.labels is not None and classifier and len(self.labels) != len(weights[classifier]):
-            raise UserError(
-                f"{LABELS_FILE} names {len(self.labels)} classes, but the classifier beside it has "
-                f"{len(weights[classifier])}; give the file the names of all classes, or remove it"
-            )
-        labels, notes = self.labels, self.notes
-        if labels is not None and not classifier:
-            labels, notes = None, (*notes, f"{LABELS_FILE} names classes, but there is no classifier: it was not taken")
-        return Checkpoint(self.config, weights, self.vocab, self.do_lower_case, labels=labels, notes=notes)
+    Raises:
+        UserError: the classifier has another number of classes than are named.
+    """
+    classifier = next((name for name in CLASSIFIER_BIASES if name in weights), None)
+    labels, notes = described.labels, described.notes
+    if labels is not None and classifier and len(labels) != len(weights[classifier]):
+        raise UserError(
+            f"{LABELS_FILE} names {len(labels)} classes, but the classifier beside it has "
+            f"{len(weights[classifier])}; give the file the names of all classes, or remove it"
+        )
+    if labels is not None and not classifier:
+        labels, notes = None, (*notes, f"{LABELS_FILE} names classes, but there is no classifier: it was not taken")
+    return dataclasses.replace(described, weights=weights, labels=labels, notes=notes, **fields)
 
 
-def read_model_files(folder: str, overrides: LoadOverrides) -> ModelFiles:
-    """Reads the files of a folder, or those that the overrides name instead.
+def read_model_files(folder: str, overrides: LoadOverrides) -> Checkpoint:
+    """Returns a checkpoint without its weights, from the files of a folder or those that the overrides name instead.
 
     Raises:
         UserError: there is no configuration, a file is damaged, or vocabulary and configuration do not fit together.
@@ -70,7 +61,7 @@ def read_model_files(folder: str, overrides: LoadOverrides) -> ModelFiles:
         if overrides.vocab_file:
             raise UserError(f"there is no file {vocab_file}")
         note = f"{folder} has no {VOCAB_FILE}; give it as --vocab_file to have it written with the model"
-        return ModelFiles(config, None, overrides.do_lower_case is not False, labels, (note,))
+        return Checkpoint(config, {}, None, overrides.do_lower_case is not False, labels=labels, notes=(note,))
     vocab = files.read_text(vocab_file)
     notes = check_vocabulary(vocab, config, vocab_file)
     settings_file = os.path.join(folder, TOKENIZER_FILE)
@@ -82,7 +73,7 @@ def read_model_files(folder: str, overrides: LoadOverrides) -> ModelFiles:
         do_lower_case = is_uncased(vocab)
         looks = "uncased" if do_lower_case else "cased"
         notes += (f"the vocabulary looks {looks}; --do_lower_case or --nodo_lower_case say it, where it is not",)
-    return ModelFiles(config, vocab, do_lower_case, labels, notes)
+    return Checkpoint(config, {}, vocab, do_lower_case, labels=labels, notes=notes)
 
 
 def casing_in(settings_file: str) -> bool:
@@ -109,10 +100,7 @@ def _labels_in(path: str) -> tuple[str, ...] | None:
 
 def write_model_files(checkpoint: Checkpoint, folder: str) -> list[str]:
     """Writes the files and returns their names."""
-    contents = {CONFIG_FILE: checkpoint.config.to_json()}
-    if checkpoint.vocab is not None:
-        contents[VOCAB_FILE] = checkpoint.vocab
-        contents[TOKENIZER_FILE] = json.dumps({"do_lower_case": checkpoint.do_lower_case}, indent=2) + "\n"
+    contents = _contents(checkpoint.config, checkpoint.vocab, checkpoint.do_lower_case)
     if checkpoint.labels is not None:
         contents[LABELS_FILE] = json.dumps(checkpoint.labels, ensure_ascii=False) + "\n"
     for name, content in contents.items():
@@ -122,9 +110,13 @@ def write_model_files(checkpoint: Checkpoint, folder: str) -> list[str]:
 
 def contents_of(config: BertConfig, vocab_file: str | None, do_lower_case: bool) -> dict[str, str]:
     """Returns what stands beside a model's checkpoints: configuration, vocabulary, tokenizer settings, by file name."""
+    return _contents(config, files.read_text(vocab_file) if vocab_file else None, do_lower_case)
+
+
+def _contents(config: BertConfig, vocab: str | None, do_lower_case: bool) -> dict[str, str]:
     contents = {CONFIG_FILE: config.to_json()}
-    if vocab_file:
-        contents[VOCAB_FILE] = files.read_text(vocab_file)
+    if vocab is not None:
+        contents[VOCAB_FILE] = vocab
         contents[TOKENIZER_FILE] = json.dumps({"do_lower_case": do_lower_case}, indent=2) + "\n"
     return contents
 
@@ -134,10 +126,9 @@ def check_contents(folder: str, contents: dict[str, str]) -> None:
     for name, content in contents.items():
         path = os.path.join(folder, name)
         if files.exists(path) and files.read_text(path) != content:
-            is_config = name == CONFIG_FILE
-            flags = (
-                "--bert_config_file and --vocab_size_from_vocab" if is_config else "--vocab_file and --do_lower_case"
-            )
+            flags = "--vocab_file and --do_lower_case"
+            if name == CONFIG_FILE:
+                flags = "--bert_config_file and --vocab_size_from_vocab"
             raise UserError(
                 f"{path} differs from this command's: the folder holds another run; give the same {flags}, or another "
                 "--output_dir"

@@ -23,8 +23,7 @@ _PATTERNS = [
 def local_folder(path: str) -> str:
     """Returns the folder of a checkpoint: that of a name, which is downloaded if need be, or `path` itself.
 
-    Args:
-        path: a path; hf://owner/name, with @revision behind it for a branch, tag or commit; or google://name.
+    Names are hf://owner/name, with @revision behind it for a branch, tag or commit, and google://name.
 
     Raises:
         UserError: the name is unknown, or cannot be downloaded and is not in the cache.

@@ -61,15 +61,13 @@ def our_outputs(checkpoint: Checkpoint) -> dict[str, Array]:
     for part, name in ((MASKED_LM, "masked_lm_logits"), (NEXT_SENTENCE, "next_sentence_logits")):
         if part in parts:
             outputs[name] = np.asarray(computed[name])
-    for part, on_tokens in (
-        ("sequence classifier", False),
-        ("multiple-choice head", False),
-        ("token classifier", True),
-        ("question-answering head", True),
-    ):
+    pooled, last = computed["pooled_output"], computed["encoder_outputs"][-1]
+    for part, encoded in (
+        ("sequence classifier", pooled), ("multiple-choice head", pooled),
+        ("token classifier", last), ("question-answering head", last),
+    ):  # fmt: skip
         if part in parts:
             kernel, bias = (checkpoint.weights[name] for name in PARTS[part])
-            encoded = computed["encoder_outputs"][-1] if on_tokens else computed["pooled_output"]
             outputs["logits"] = np.asarray(encoded) @ kernel + bias
     return outputs
 

@@ -9,17 +9,8 @@ from official_bert.errors import UserError
 from official_bert.utils import files
 
 
-def detect_format(path: str) -> Format:
-    """Returns a checkpoint's format.
-
-    Args:
-        path: a folder, or one of the checkpoint's files; a TensorFlow checkpoint also without .index; or a name as of
-            `named_models`.
-
-    Raises:
-        UserError: there is none that is known.
-    """
-    path = named_models.local_folder(path)
+def _detect_format(path: str) -> Format:
+    """Returns a checkpoint's format; a UserError says that it is none that is known."""
     candidate = CheckpointPath(path)
     for each in FORMATS.values():
         if each.detect(candidate):
@@ -42,15 +33,16 @@ def read(path: str, overrides: LoadOverrides | None = None) -> tuple[Format, Che
     """Returns the format of a checkpoint and what it holds.
 
     Args:
-        path: as for `detect_format`.
+        path: a folder, or one of the checkpoint's files; a TensorFlow checkpoint also without .index; or a name as of
+            `named_models`.
         overrides: what the checkpoint does not say itself.
 
     Raises:
-        UserError: something is missing, left over, damaged, or does not fit together.
+        UserError: its format is unknown, or something is missing, left over, damaged, or does not fit together.
     """
     path = named_models.local_folder(path)
     overrides = overrides or LoadOverrides()
-    checkpoint_format = detect_format(path)
+    checkpoint_format = _detect_format(path)
     if overrides.bert_config_file and checkpoint_format.holds_config:
         raise UserError(f"--bert_config_file is for checkpoints without a configuration; {path} has its own")
     return checkpoint_format, checkpoint_format.read(path, overrides)

@@ -74,7 +74,7 @@ class RunCheckpoints:
 
     def remove_all(self) -> None:
         """Removes all checkpoints, to begin anew."""
-        for path in bundle.newest_first(self._folder, _NAME):
+        for path in saved_checkpoints(self._folder):
             self._remove(path)
         self.remove_unfinished()
 
@@ -88,33 +88,22 @@ class RunCheckpoints:
                 tf.io.gfile.rmtree(path) if tf.io.gfile.isdir(path) else files.remove(path)
 
     def newest_whole(self) -> str | None:
-        """Returns the path of the newest checkpoint that can be read, without .index; None where there is none.
-
-        Raises:
-            UserError: there are checkpoints, but none is whole.
-        """
+        """As the function of this name."""
         return newest_whole(self._folder)
 
-    def restore_latest(self, leave: Collection[str] = ()) -> str | None:
+    def restore_latest(self) -> str | None:
         """Restores everything from the newest whole checkpoint and returns its path, or None where there is none.
-
-        Args:
-            leave: what variables belong to that keep the values they have.
 
         Raises:
             UserError: there are checkpoints, but none is whole, or it does not fit.
         """
         path = self.newest_whole()
         if path is not None:
-            self.restore(path, leave)
+            self.restore(path)
         return path
 
     def restore(self, path: str, leave: Collection[str] = ()) -> None:
-        """Restores everything from a checkpoint.
-
-        Args:
-            path: of a whole checkpoint, without .index.
-            leave: what variables belong to that keep the values they have.
+        """Restores everything from the path of a whole checkpoint without .index, but what belongs to one in `leave`.
 
         Raises:
             UserError: it does not fit.
@@ -126,8 +115,8 @@ class RunCheckpoints:
                 status.expect_partial().assert_existing_objects_matched()
         except AssertionError as error:  # TensorFlow's message shows Python objects, not names
             held = bundle.open_bundle(path).shapes
-            names = [f"{owner}/{name}" for owner, each in wanted.items() for name in each]
-            missing = [name for name in names if f"{_escaped(name)}/.ATTRIBUTES/VARIABLE_VALUE" not in held]
+            names = [(owner, name) for owner, each in wanted.items() for name in each]
+            missing = [f"{owner}/{name}" for owner, name in names if stored_name(name, owner) not in held]
             raise UserError(
                 f"the checkpoint {path} lacks {len(missing)} of the {len(names)} tensors that this run needs, as "
                 f"{', '.join(missing[:3])}; it is of another model, optimizer or dtype"
@@ -170,11 +159,6 @@ def newest_step(folder: str) -> int:
     return max(map(step_of, saved_checkpoints(folder)), default=0)
 
 
-def stored_name(path: str) -> str:
-    """Returns the name of one of our variables in our checkpoints."""
-    return f"model/{path.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-def _escaped(name: str) -> str:
-    owner, path = name.split("/", 1)
-    return f"{owner}/{path.replace('/', '.S')}"
+def stored_name(path: str, owner: str = "model") -> str:
+    """Returns the name of one of our variables in our checkpoints; `owner` is what it belongs to."""
+    return f"{owner}/{path.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"

@@ -70,15 +70,11 @@ def with_head_axis(config: BertConfig) -> LayoutRule:
 
 def collect(
     source: Source, config: BertConfig, table: Mapping[str, str], layout: LayoutRule, ignored: Mapping[str, str]
-) -> dict[str, Array]:
+) -> tuple[dict[str, Array], dict[str, str]]:
     """Returns the weights that a file holds, by our names, after checking that it holds them wholly and nothing else.
 
-    Args:
-        source: the file.
-        config: the sizes that the tensors must have.
-        table: the format's names, by ours.
-        layout: how the format stores them.
-        ignored: regular expressions of names that are not weights, by what they are.
+    The second of the two is `loaded` as in `Inventory`. `table` has the format's names by ours, `ignored` regular
+    expressions of names that are not weights, by what they are.
 
     Raises:
         UserError: a tensor is missing, unexpected, of another shape or damaged.
@@ -105,10 +101,43 @@ def collect(
             f"{len(missing)} missing{_listed(missing)}; {len(unexpected)} unexpected{_listed(unexpected)}; "
             f"{len(misshapen)} of another shape{_listed(misshapen)}"
         )
-    return {
+    weights = {
         name: layouts[name].from_external(checked(source.read(names[name]), names[name], source.path), shape)
         for name, shape in shapes.items()
     }
+    return weights, {names[name]: name for name in shapes}
+
+
+def collect_slots(
+    source: Source,
+    slots: Mapping[str, str],
+    step: str,
+    weights: Mapping[str, Array],
+    layout: LayoutRule,
+    whose: str,
+    repair_hint: str,
+) -> tuple[dict[str, Array], int]:
+    """Returns the optimizer's moments in a file, by our names as in `Checkpoint.slots`, and the step.
+
+    `slots` has our names of the moments by the format's, whose name of the step is `step`. `whose` says what tensors
+    are missing, for the error.
+
+    Raises:
+        UserError: a tensor is missing, of another shape or damaged.
+    """
+    absent = [name for name in [*slots, step] if name not in source.shapes]
+    if absent:
+        raise UserError(f"{source.path} lacks {len(absent)} tensors of {whose}, {absent[0]} among them; {repair_hint}")
+    values = {}
+    for theirs, ours in slots.items():
+        name = ours.rpartition("/")[0]
+        shape, stored = weights[name].shape, layout(name, weights[name].shape)
+        if source.shapes[theirs] != stored.shape:
+            raise UserError(
+                f"{theirs} in {source.path} has shape {list(source.shapes[theirs])}; expected {list(stored.shape)}"
+            )
+        values[ours] = stored.from_external(checked(source.read(theirs), theirs, source.path), shape)
+    return values, int(source.read(step))
 
 
 def take_inventory(source: Source, loaded: Mapping[str, str], ignored: Mapping[str, str]) -> Inventory:

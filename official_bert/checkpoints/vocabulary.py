@@ -13,16 +13,11 @@ def lines_of(vocab: str) -> list[str]:
 
 
 def check_vocabulary(vocab: str, config: BertConfig, path: str) -> tuple[str, ...]:
-    """Compares the number of tokens with the rows of the word table; returns a note where they differ.
+    """Compares a vocab.txt's number of tokens with the rows of the word table; returns a note where they differ.
 
     A table may have more rows than the vocabulary has tokens, in training and in every format: some pad it for the
     speed of their devices, and some train a released configuration with a vocabulary of their own. The other rows are
     kept and never used. The other way round there are tokens without a row.
-
-    Args:
-        vocab: the text of a vocab.txt.
-        config: the model's.
-        path: the vocabulary's, for the error.
 
     Raises:
         UserError: there are more tokens than rows, or a special token is missing.

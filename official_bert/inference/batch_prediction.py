@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -82,9 +83,8 @@ def _predict(options: BatchPredictionOptions) -> str:
         files.refuse_overwriting(path, "output_file", [options.input_file, *exports.files_of(folder)])
     files.check_writable(part)
     inputs, table = check_export(folder)
-    total, row_digests = _count_and_digest(
-        options.input_file, inputs, table
-    )  # every row is read before the first answer
+    # Every row is read before the first answer.
+    total, row_digests = _count_and_digest(options.input_file, inputs, table)
     identity = {"model": files.absolute(folder), "model_sha256": model_digest(folder), "row_digests": row_digests}
     done = _answers_to_keep(part, run, identity) if files.exists(part) else 0
     files.write_text(run, json.dumps(identity, indent=1) + "\n")
@@ -185,11 +185,8 @@ def read_rows(path: str, inputs: list[str], table: Mapping[str, Any] | None = No
 
     In a table the endings of multiple choice have columns of their own: ending0, ending1, ...
 
-    Args:
-        path: the file.
-        inputs: the model's.
-        table: which columns the model was trained on, as a fine-tuned model's task.json has it; a row without the
-            inputs themselves is read by these.
+    `table` says which columns the model was trained on, as a fine-tuned model's task.json does; a row without the
+    inputs themselves is read by these.
 
     Raises:
         UserError: the file cannot be read, or a row lacks an input; its line is named.
@@ -210,28 +207,16 @@ def read_rows(path: str, inputs: list[str], table: Mapping[str, Any] | None = No
                 kind, shown = "a list of texts" if name == "endings" else "a text", json.dumps(value)[:60]
                 shown = "nothing" if value is None else shown
                 raise UserError(f"{path}, line {line}: {name!r} is {shown}; expected {kind} (the inputs: {inputs})")
-            for text in texts:
-                _check_unicode(path, line, name, str(text))
+            if half := re.search("[\ud800-\udfff]", "".join(texts)):
+                raise UserError(
+                    f"{path}, line {line}: {name!r} has half a surrogate, \\u{ord(half[0]):04x}, which is no "
+                    "character; remove it"
+                )
         yield values
 
 
-def _check_unicode(path: str, line: int, name: str, text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"{path}, line {line}: {name!r} has half a surrogate, \\u{ord(text[error.start]):04x}, which is no "
-            "character; remove it"
-        ) from error
-
-
 class RefusedRow(Exception):  # noqa: N818  (caught where the number of the row is known)
-    """The model cannot answer one of the rows.
-
-    Args:
-        number: of the row, among those that were given.
-        reason: what the model says.
-    """
+    """The model cannot answer one of the rows, that of a number among those that were given."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(number, reason)

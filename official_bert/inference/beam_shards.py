@@ -50,15 +50,12 @@ class Computation(Protocol):
 
     def read(self, path: str) -> Iterator[Any]:
         """Yields the rows of an input file, as JSON can hold them."""
-        ...
 
     def load(self) -> Any:
         """Returns the model, which the threads of a process share."""
-        ...
 
     def files_of(self, path: str) -> list[str]:
         """Returns the files of a shard of that name, the one that appears last first."""
-        ...
 
     def write(self, model: Any, first: int, rows: Iterator[Any], path: str) -> None:
         """Writes the shard of rows, the first of which has that number among all; it appears whole.
@@ -66,7 +63,6 @@ class Computation(Protocol):
         Raises:
             RefusedRow: no result can be computed of a row, which is named by its number among all.
         """
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +118,7 @@ def run(computation: Computation, input_file: str, output_file: str, num_shards:
         computation: what is done to the rows.
         input_file: a file, or a pattern of several; may be remote, as the output.
         output_file: the name of the shards without their numbers, and the whole name of a single one.
-        num_shards: how many files.
+        num_shards: how many shards there are.
         beam_arguments: Beam's pipeline options, such as "--runner=DataflowRunner".
 
     Raises:

@@ -36,11 +36,9 @@ def _write_features(options: FeatureOptions, format: str) -> str:
     with feature_files.writer(options.output_file, format, extractor, options.pooling) as add:
         for features in extractor.extract(read_lines(options.input_file)):
             add(features)
-            count, truncated, done = (
-                count + 1,
-                truncated + features.is_truncated,
-                done + len(features.text.encode()) + 1,
-            )
+            count += 1
+            truncated += features.is_truncated
+            done += len(features.text.encode()) + 1
             progress.update(done / 1e3)
     return f"{count:,} texts in {options.output_file}; {truncated:,} were cut to {options.max_seq_length} tokens"
 

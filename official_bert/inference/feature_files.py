@@ -55,20 +55,12 @@ def writer(path: str, format: str, extractor: FeatureExtractor, pooling: str, fi
     - jsonl: the same as JSON, with "layers" by number.
     - original: extract_features.py's: linex_index, and features: for each token its layers, rounded to six digits.
 
-    Args:
-        path: the file.
-        format: one of FEATURE_FORMATS but "auto".
-        extractor: what makes the vectors.
-        pooling: how.
-        first: the number of the first text, from which JSON lines count.
+    `first` is the number of the first text, from which JSON lines count.
     """
     if format == ORIGINAL and pooling != NONE:
         raise UserError(f"the original's format has a vector for each token; with --pooling={pooling} take another")
     with _local(path) as local:
-        if format == PARQUET:
-            with _parquet(local, extractor, pooling != NONE) as add:
-                yield add
-        elif format == NPY and pooling == NONE:
+        if format == NPY and pooling == NONE:
             with _npy(local, extractor) as add_values, _lines(path + _TOKENS_SUFFIX) as add_line:
 
                 def add_both(features: TextFeatures) -> None:
@@ -76,8 +68,8 @@ def writer(path: str, format: str, extractor: FeatureExtractor, pooling: str, fi
                     add_line({"tokens": features.tokens, "starts": features.starts, "ends": features.ends})
 
                 yield add_both
-        elif format == NPY:
-            with _npy(local, extractor) as add:
+        elif format in (NPY, PARQUET):
+            with _npy(local, extractor) if format == NPY else _parquet(local, extractor, pooling != NONE) as add:
                 yield add
         else:
             row = _original_row if format == ORIGINAL else _row
@@ -140,11 +132,8 @@ def _parquet(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterato
     import pyarrow.parquet
 
     vector = pa.list_(pa.float32(), extractor.hidden_size)
-    token_columns = [
-        ("tokens", pa.list_(pa.string())),
-        ("starts", pa.list_(pa.int32())),
-        ("ends", pa.list_(pa.int32())),
-    ]
+    offsets = pa.list_(pa.int32())
+    token_columns = [("tokens", pa.list_(pa.string())), ("starts", offsets), ("ends", offsets)]
     schema = pa.schema([
         ("text", pa.string()),
         *([] if is_pooled else token_columns),
@@ -183,24 +172,14 @@ def _row(number: int, features: TextFeatures, layers: Sequence[int]) -> dict[str
     row: dict[str, Any] = {"index": number, "text": features.text}
     if features.tokens or features.values.ndim == 3:
         row |= {"tokens": features.tokens, "starts": features.starts, "ends": features.ends}
-    row["layers"] = {
-        str(layer): features.values[..., number, :].astype(float).round(6).tolist()
-        for number, layer in enumerate(layers)
-    }
+    values = features.values.astype(float).round(6)
+    row["layers"] = {str(layer): values[..., number, :].tolist() for number, layer in enumerate(layers)}
     return row
 
 
 def _original_row(number: int, features: TextFeatures, layers: Sequence[int]) -> dict[str, Any]:
-    return {
-        "linex_index": number,
-        "features": [
-            {
-                "token": token,
-                "layers": [
-                    {"index": layer, "values": vector.astype(float).round(6).tolist()}
-                    for layer, vector in zip(layers, vectors, strict=True)
-                ],
-            }
-            for token, vectors in zip(features.tokens, features.values, strict=True)
-        ],
-    }
+    tokens = []
+    for token, vectors in zip(features.tokens, features.values.astype(float).round(6).tolist(), strict=True):
+        in_layers = zip(layers, vectors, strict=True)
+        tokens.append({"token": token, "layers": [{"index": layer, "values": values} for layer, values in in_layers]})
+    return {"linex_index": number, "features": tokens}

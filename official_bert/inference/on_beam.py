@@ -80,13 +80,7 @@ class _Prediction:
 def write_features(options: FeatureOptions, num_shards: int, beam_arguments: list[str]) -> str:
     """Writes vectors as `feature_extraction.write_features`, on Apache Beam; returns a line about it.
 
-    Args:
-        options: as on one machine, but that the input may be a pattern of several files, and paths may be remote.
-        num_shards: into how many files the vectors go.
-        beam_arguments: Beam's pipeline options.
-
-    Raises:
-        UserError: as on one machine.
+    Arguments and errors are as for `predict`.
     """
     feature_files.format_of(options.output_file, options.output_format)
     vocab_file = files.absolute(options.vocab_file) if options.vocab_file else None

@@ -96,9 +96,7 @@ class Command:
     def run(self, arguments: Sequence[str] | None = None, program: str | None = None) -> NoReturn:
         """Runs the command, and ends the process with its exit code.
 
-        Args:
-            arguments: what follows the program's name; None for those of this process.
-            program: another name that it was called by, for --help.
+        None stands for the arguments of this process; `program` is another name that it was called by, for --help.
         """
         with exit_codes(self.extra):
             arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -132,30 +130,25 @@ class Command:
         missing = [f"--{flag.name}" for flag in known_flags if flag.required and values[flag.name].value is None]
         if missing:
             verb = "is" if len(missing) == 1 else "are"
-            raise UserError(f"{_listed(missing, 'and')} {verb} required; --help shows all flags")
+            raise UserError(f"{_listed(missing)} {verb} required; --help shows all flags")
         if positional and not self.positional:
             raise UserError(f"unexpected argument {positional[0]!r}; flags are given as --name=value")
         instances = [
             options(**{flag.field: _found(flag.field, values[flag.name].value) for flag in flags_of(options)})
-            for options in self._classes(variant)
+            for options in (*self.options, *self._chosen(variant).options)
         ]
         return [*instances, positional] if self.positional else instances
 
     def flags(self, variant: str | None = None) -> list[Flag]:
         """Returns the flags, with those and the shown defaults of a variant."""
-        chosen = self.variants[variant] if variant is not None else Variant()
+        chosen = self._chosen(variant)
         own = [flag for options in self.options for flag in flags_of(options, chosen.shown_defaults)]
         return own + [
             flag for options in chosen.options for flag in flags_of(options, group=f"--{self.chooser}={variant}")
         ]
 
     def help(self, arguments: Sequence[str] = (), program: str | None = None) -> str:
-        """Returns the text of --help.
-
-        Args:
-            arguments: those given beside --help: if the chooser is among them, its variant's flags are shown too.
-            program: another name of the command.
-        """
+        """Returns the text of --help; if the chooser is among the arguments, its variant's flags are shown too."""
         program = program or self.program
         variant = self._variant([each for each in arguments if each not in _HELP], must_be_given=False)
         positional = f" [{self.positional}]" if self.positional else ""
@@ -172,8 +165,8 @@ class Command:
             parts.append("\n".join(["examples:", *(f"  {program} {example}" for example in self.examples)]))
         return "\n\n".join(parts)
 
-    def _classes(self, variant: str | None) -> tuple[type, ...]:
-        return self.options + (self.variants[variant].options if variant is not None else ())
+    def _chosen(self, variant: str | None) -> Variant:
+        return self.variants[variant] if variant is not None else Variant()
 
     def _variant(self, arguments: Sequence[str], must_be_given: bool = True) -> str | None:
         """Returns the chooser's value among the arguments; None if there is no chooser, or none was given."""
@@ -201,7 +194,7 @@ class Command:
             other for other in self.variants if name in {flag.name for flag in self.flags(other)} - {self.chooser}
         ]
         if owners:
-            return f"--{self.chooser}={variant} does not take --{name}, a flag of {_listed(owners, 'and')}"
+            return f"--{self.chooser}={variant} does not take --{name}, a flag of {_listed(owners)}"
         known = [flag.name for flag in self.flags(variant)]
         return f"unknown flag --{name}" + (_suggestion(name, known, "--") or "; --help shows all flags")
 
@@ -210,23 +203,18 @@ class Command:
 def exit_codes(extra: str | None = None) -> Iterator[None]:
     """Within its context, a UserError is shown as one line and ends the process with code 1, Ctrl-C with code 130.
 
-    A package of an extra that is not installed, and a process that may open no more files, are UserErrors too. A reader
-    of the output that stops reading ends the process with code 0.
-
-    Args:
-        extra: the extra whose packages are imported.
+    A package of `extra` (or another) that is not installed, and a process that may open no more files, are UserErrors
+    too. A reader of the output that stops reading ends the process with code 0.
     """
     try:
         yield
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        _fail(str(error))
     except ModuleNotFoundError as error:
         explained = extras.missing(error, extra)
         if explained is None:
             raise
-        print(f"error: {explained}", file=sys.stderr)
-        sys.exit(1)
+        _fail(str(explained))
     except KeyboardInterrupt:
         end_interrupted()
     except BrokenPipeError:
@@ -239,12 +227,15 @@ def exit_codes(extra: str | None = None) -> Iterator[None]:
         if not _is_out_of_descriptors(error):
             raise
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        print(
-            f"error: the process may have {most:,} files open at once, and needs more; expected at least 256: raise "
-            "the limit (ulimit -n 1024) and give the command again",
-            file=sys.stderr,
+        _fail(
+            f"the process may have {most:,} files open at once, and needs more; expected at least 256: raise the limit "
+            "(ulimit -n 1024) and give the command again"
         )
-        sys.exit(1)
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(1)
 
 
 def _is_out_of_descriptors(error: BaseException | None) -> bool:
@@ -273,11 +264,7 @@ def _parsed(
 ) -> tuple[flags.FlagValues, list[str]]:
     """Returns the flags with their values, and the arguments that are not flags.
 
-    Args:
-        known_flags: the flags that there are.
-        aliases: other names of them.
-        arguments: what follows the program's name.
-        explain: returns what to say of a flag that is not there; None to pass such flags over.
+    `explain` returns what to say of a flag that is not there; None to pass such flags over.
 
     Raises:
         UserError: a flag is not there, its value is wrong, or a flagfile cannot be read.
@@ -335,5 +322,5 @@ def _suggestion(name: str, known: Sequence[str] | Mapping[str, Any], dashes: str
     return f"; did you mean {dashes}{close[0]}?" if close else ""
 
 
-def _listed(words: Sequence[str], conjunction: str) -> str:
-    return f" {conjunction} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

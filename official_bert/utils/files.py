@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from official_bert.errors import UserError
@@ -38,10 +38,7 @@ def normal(path: str) -> str:
 def refuse_overwriting(path: str, flag: str, inputs: Iterable[str]) -> None:
     """Raises a UserError if a file to be written is one of those that are read, in any spelling or by any link.
 
-    Args:
-        path: of the file to be written.
-        flag: where it was given, without dashes.
-        inputs: files that are read.
+    `flag` is where it was given, without dashes.
     """
     for read in inputs:
         if is_same_file(path, read):
@@ -54,15 +51,11 @@ def refuse_overwriting(path: str, flag: str, inputs: Iterable[str]) -> None:
 def is_same_file(path: str, other: str) -> bool:
     """Whether two names, in any spelling or by any link, are one file, which need not be there yet."""
     if is_remote(path) or is_remote(other):
-        return _normal_remote(path) == _normal_remote(other)
+        (*scheme, name), (*other_scheme, other_name) = path.partition("://"), other.partition("://")
+        return scheme == other_scheme and os.path.normpath(name) == os.path.normpath(other_name)
     if os.path.exists(path) and os.path.exists(other):
         return os.path.samefile(path, other)  # hard links, too
     return os.path.realpath(path) == os.path.realpath(other)
-
-
-def _normal_remote(path: str) -> str:
-    scheme, separator, rest = path.partition("://")
-    return f"{scheme}://{os.path.normpath(rest)}" if separator else path
 
 
 def real(path: str) -> str:
@@ -183,15 +176,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def read_json(path: str, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Returns the value in a JSON file.
-
-    Args:
-        path: the file.
-        max_bytes: the greatest size of the file.
-
-    Raises:
-        UserError: the file is missing, too large, or not valid JSON.
-    """
+    """Returns the value in a JSON file; a missing, too large or wrong one is a UserError that names it."""
     check_regular(path)
     if exists(path) and size(path) > max_bytes:
         raise UserError(f"{path} has {size(path):,} bytes; expected a JSON file of at most {max_bytes:,}")
@@ -217,17 +202,11 @@ def folder_written_whole(path: str) -> Iterator[str]:
     if exists(path) and (os.path.isfile(path) or list_folder(path)):
         raise UserError(f"{path} is there already; give the name of a new or empty folder")
     beside = f"{path}.writing-{os.getpid()}"
-    try:
+    with _renamed_at_the_end(beside, path, remove_folder):
         make_folder(beside)
         yield beside
         if exists(path):
             remove_folder(path)
-        rename(beside, path)
-    except BaseException as error:
-        if exists(beside):
-            remove_folder(beside)
-        _raise_as_user_error(path, error)
-        raise
 
 
 @contextlib.contextmanager
@@ -242,13 +221,23 @@ def written_whole(path: str) -> Iterator[str]:
         if os.path.exists(path) and not os.path.isfile(path):
             raise UserError(f"{path} is not an ordinary file; give the name of one, or of none")
     beside = f"{path}.writing-{uuid.uuid4().hex[:12]}"  # other machines may be writing the same file
-    try:
+    with _renamed_at_the_end(beside, path, remove):
         make_folder(os.path.dirname(path) or ".")
         yield beside
+
+
+@contextlib.contextmanager
+def _renamed_at_the_end(beside: str, path: str, discard: Callable[[str], None]) -> Iterator[None]:
+    """Renames `beside` on leaving without an error; else discards it, and raises the file system's refusal as ours."""
+    try:
+        yield
         rename(beside, path)
     except BaseException as error:
-        remove(beside)
-        _raise_as_user_error(path, error)
+        discard(beside)
+        if isinstance(error, OSError):
+            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+        if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
+            raise UserError(f"cannot write {path}: {error}") from error
         raise
 
 
@@ -256,14 +245,6 @@ def remove_unfinished(path: str) -> None:
     """Removes what processes that were killed within `written_whole` left beside a local file."""
     for left in glob(f"{local_glob.escape(real(path))}.writing-*"):
         remove(left)
-
-
-def _raise_as_user_error(path: str, error: BaseException) -> None:
-    """Raises a UserError if this is the file system's refusal of a write."""
-    if isinstance(error, OSError):
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
-    if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
-        raise UserError(f"cannot write {path}: {error}") from error
 
 
 def write_bytes(path: str, content: bytes | memoryview) -> None:
@@ -361,9 +342,7 @@ def glob(pattern: str) -> list[str]:
 def expand(patterns: list[str], flag: str) -> list[str]:
     """Returns the files that the names and glob patterns stand for, in the order given and sorted within a pattern.
 
-    Args:
-        patterns: file names or glob patterns.
-        flag: the name of the flag they came from, for the error.
+    `flag` is where they were given, without dashes, for the error.
 
     Raises:
         UserError: nothing was given, or a pattern matches no file.
@@ -388,13 +367,9 @@ def expand(patterns: list[str], flag: str) -> list[str]:
 
 
 def check_utf8(text: str, what: str) -> None:
-    """Raises a UserError if a text from the system, as the name of a file is one, is not UTF-8.
+    """Raises a UserError, which begins with `what`, if a text from the system, such as a file's name, is not UTF-8.
 
     Python stands halves of surrogates for such bytes; TensorFlow, JSON and terminals take none.
-
-    Args:
-        text: as the system gave it.
-        what: of what it is, to begin the error with.
     """
     try:
         text.encode()

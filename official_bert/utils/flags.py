@@ -12,7 +12,7 @@ import dataclasses
 import re
 import textwrap
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -67,13 +67,10 @@ class Flag:
         field: the field's name.
         kind: the type of its value, or of each value of a list: bool, int, float or str.
         is_list: whether it takes several values.
-        repeated: whether it is given once for each of them.
-        required: whether it has no default.
-        default: the default; None where there is none.
+        default: None where there is none.
         shown_default: what --help shows as the default.
-        choices: the values allowed, or None.
-        help: the sentence of its field.
-        group: the heading in --help.
+
+    The others are as for `option`.
     """
 
     name: str
@@ -97,13 +94,8 @@ class Flag:
         elif self.choices:
             flags.DEFINE_enum(self.name, self.default, self.choices, self.help, flag_values=values)
         else:
-            definers: dict[type, Callable[..., Any]] = {
-                bool: flags.DEFINE_bool,
-                int: flags.DEFINE_integer,
-                float: flags.DEFINE_float,
-                str: flags.DEFINE_string,
-            }
-            definers[self.kind](self.name, self.default, self.help, flag_values=values)
+            definers: dict[type, Any] = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float}
+            definers.get(self.kind, flags.DEFINE_string)(self.name, self.default, self.help, flag_values=values)
 
     def expected(self) -> str:
         """Returns what its value may be, for an error."""
@@ -135,10 +127,7 @@ class Flag:
 def flags_of(options: type, shown_defaults: Mapping[str, Any] | None = None, group: str = OTHER) -> list[Flag]:
     """Returns a flag for each field of the dataclass `options` that is made by `option`.
 
-    Args:
-        options: a dataclass.
-        shown_defaults: what None stands for, by the field's name.
-        group: the heading of fields that name none.
+    `shown_defaults` says what None stands for, by the field's name; `group` is the heading of fields that name none.
     """
     hints = typing.get_type_hints(options)
     flags = []

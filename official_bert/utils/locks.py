@@ -11,13 +11,13 @@ import fcntl
 import json
 import os
 import platform
-import threading
 import time
 import uuid
 from collections.abc import Iterator
 
 from official_bert.errors import UserError
 from official_bert.utils import files
+from official_bert.utils.progress import repeating
 
 LOCK_FILE = ".lock"
 
@@ -29,9 +29,7 @@ _STALE_AFTER = 600.0  # seconds without renewal; clocks of two machines may diff
 def lock_folder(folder: str, flag: str) -> Iterator[None]:
     """Keeps other processes from writing into a folder within this context; makes the folder where it is missing.
 
-    Args:
-        folder: to be written into.
-        flag: that names it, without dashes, for the error.
+    `flag` is what names the folder, without dashes, for the error.
 
     Raises:
         UserError: another process holds the lock, or the folder cannot be written.
@@ -51,14 +49,9 @@ def lock_folder(folder: str, flag: str) -> Iterator[None]:
 def lock_file(path: str, flag: str) -> Iterator[None]:
     """Keeps other processes from writing a file within this context, by a hidden file beside it.
 
-    Args:
-        path: of the file to be written.
-        flag: that names it, without dashes, for the error.
-
-    Raises:
-        UserError: another process holds the lock, or its folder cannot be written.
+    `flag` and errors are as for `lock_folder`.
     """
-    path = path if files.is_remote(path) else os.path.realpath(path)
+    path = files.real(path)
     folder, name = os.path.split(path)
     files.make_folder(folder or ".")
     with _lock(os.path.join(folder, f".{name}{LOCK_FILE}"), path, flag):
@@ -113,20 +106,15 @@ def _mark(path: str, output: str, flag: str) -> Iterator[None]:
     files.write_text(path, _owner(token))
     if token not in (now := files.read_text(path)):  # another process was as quick
         raise _in_use(output, flag, now)
-    is_over = threading.Event()
 
     def renew() -> None:
-        while not is_over.wait(_RENEWED_EVERY):
-            with contextlib.suppress(UserError):  # the next renewal is soon enough
-                files.write_text(path, _owner(token))
+        with contextlib.suppress(UserError):  # the next renewal is soon enough
+            files.write_text(path, _owner(token))
 
-    thread = threading.Thread(target=renew, daemon=True)
-    thread.start()
     try:
-        yield
+        with repeating(renew, _RENEWED_EVERY):
+            yield
     finally:
-        is_over.set()
-        thread.join()
         files.remove(path)
 
 

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -24,12 +24,9 @@ def _amount(value: float) -> str:
 
 
 class Progress:
-    """Prints a line to stderr every ten seconds; short work prints none.
+    """Prints a line to stderr every ten seconds, which begins with what is being done; short work prints none.
 
-    Args:
-        what: what is being done, for the line's start.
-        total: the amount at the end, in `unit`.
-        unit: what is counted.
+    `total` is the amount at the end, in `unit`.
     """
 
     def __init__(self, what: str, total: float, unit: str) -> None:
@@ -60,18 +57,26 @@ class Progress:
 
 @contextlib.contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Prints a line to stderr every ten seconds while the block runs, for work whose share done is not known.
-
-    Args:
-        what: what is being done, for the line's start.
-    """
-    start, done = time.monotonic(), threading.Event()
+    """Prints a line to stderr every ten seconds while the block runs, for work whose share done is not known."""
+    start = time.monotonic()
 
     def report() -> None:
-        while not done.wait(_SECONDS_BETWEEN_LINES):
-            print(f"{what}: {duration(time.monotonic() - start)} so far", file=sys.stderr, flush=True)
+        print(f"{what}: {duration(time.monotonic() - start)} so far", file=sys.stderr, flush=True)
 
-    thread = threading.Thread(target=report, daemon=True)
+    with repeating(report, _SECONDS_BETWEEN_LINES):
+        yield
+
+
+@contextlib.contextmanager
+def repeating(function: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Calls a function every so many seconds, in a thread of its own, while the block runs."""
+    done = threading.Event()
+
+    def repeat() -> None:
+        while not done.wait(seconds):
+            function()
+
+    thread = threading.Thread(target=repeat, daemon=True)
     thread.start()
     try:
         yield

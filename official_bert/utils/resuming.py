@@ -24,31 +24,16 @@ def locked_values(options: Any) -> dict[str, Any]:
 def changed_options(options: Any, before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns the locked options that differ from those that a run was begun with: old and new value by name.
 
-    Args:
-        options: an instance of an options dataclass.
-        before: what was written down when the run was begun, by name. An option that is missing here was not there
-            then: the program behaved as it now does by the option's default.
+    An option that is missing in `before` was not there then: the program behaved as it now does by its default.
     """
-    defaults = _defaults(type(options))
-    changes = {}
-    for name, value in locked_values(options).items():
-        old = before.get(name, defaults.get(name, value))
-        if old != value:
-            changes[name] = (old, value)
-    return changes
+    defaults = {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(options)
+    }
+    pairs = {name: (before.get(name, defaults[name]), value) for name, value in locked_values(options).items()}
+    return {name: (old, new) for name, (old, new) in pairs.items() if old != new and old is not dataclasses.MISSING}
 
 
 def described(changes: Mapping[str, tuple[Any, Any]]) -> str:
     """Returns a line on changes for an error: `--name was 1 and is 2; --other was ...`."""
     return "; ".join(f"--{name} was {old!r} and is {new!r}" for name, (old, new) in changes.items())
-
-
-def _defaults(options: type) -> dict[str, Any]:
-    """The defaults of the options that are not required."""
-    defaults = {}
-    for field in dataclasses.fields(options):
-        if field.default is not dataclasses.MISSING:
-            defaults[field.name] = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            defaults[field.name] = field.default_factory()
-    return defaults

@@ -46,40 +46,29 @@ class TrainingLog:
             print("no TensorBoard events are written: there is no tensorboard package")
             self._writers = dict.fromkeys((TRAIN, EVAL))
 
-    def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Adds the measurements of a step to the JSON lines and the TensorBoard events."""
         if self._folder is None:
             return
         try:
-            self._append(self._folder, kind, {"step": step, **values})
-            if kind not in self._writers:
+            with tf.io.gfile.GFile(_path(self._folder, kind), "a") as writer:
+                writer.write(line_of({"step": step, **values}))
+            if kind != NOTICES and kind not in self._writers:
                 self._writers[kind] = tf.summary.create_file_writer(os.path.join(self._folder, kind))
-            if self._writers[kind]:
+            if self._writers.get(kind):
                 with self._writers[kind].as_default(step=step):
                     for name, value in values.items():
                         tf.summary.scalar(name, value)
                 self._writers[kind].flush()
         except (OSError, tf.errors.OpError) as error:
-            raise self._not_written(error) from error
+            raise UserError(
+                f"cannot write the log in {self._folder}: {error}; the checkpoints are intact: make room and run the "
+                "same command to go on from the last one"
+            ) from error
 
     def note(self, step: int, notice: str) -> None:
         """Keeps for the run's report what happened out of the ordinary: a resumption, a skipped step."""
-        if self._folder is None:
-            return
-        try:
-            self._append(self._folder, NOTICES, {"step": step, "notice": notice})
-        except (OSError, tf.errors.OpError) as error:
-            raise self._not_written(error) from error
-
-    def _append(self, folder: str, kind: str, line: Mapping[str, Any]) -> None:
-        with tf.io.gfile.GFile(_path(folder, kind), "a") as writer:
-            writer.write(line_of(line))
-
-    def _not_written(self, error: Exception) -> UserError:
-        return UserError(
-            f"cannot write the log in {self._folder}: {error}; the checkpoints are intact: make room and run the same "
-            "command to go on from the last one"
-        )
+        self.write(NOTICES, step, {"notice": notice})
 
 
 def line_of(values: Mapping[str, Any]) -> str:

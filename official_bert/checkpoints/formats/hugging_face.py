@@ -12,15 +12,8 @@ from typing import Any
 import numpy as np
 
 from official_bert.checkpoints import checksums
-from official_bert.checkpoints.checkpoint import (
-    PARTS,
-    POOLER,
-    SEQUENCE_CLASSIFIER,
-    Array,
-    Checkpoint,
-    LoadOverrides,
-    numbered,
-)
+from official_bert.checkpoints.checkpoint import PARTS, POOLER, SEQUENCE_CLASSIFIER, Array, Checkpoint, LoadOverrides
+from official_bert.checkpoints.formats import hugging_face_names as hf
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
 from official_bert.checkpoints.formats.hugging_face_config import (
     CONFIG_FILE,
@@ -28,15 +21,6 @@ from official_bert.checkpoints.formats.hugging_face_config import (
     numbered_labels,
     read_config,
     read_labels,
-)
-from official_bert.checkpoints.formats.hugging_face_names import (
-    CLASSES,
-    CLASSIFIERS,
-    HEADS,
-    IGNORED,
-    NAMES,
-    TIED,
-    layout,
 )
 from official_bert.checkpoints.formats.hugging_face_tokenizer import read_tokenizer, tokenizer_files
 from official_bert.checkpoints.tensors import Source, collect, take_inventory, to_external
@@ -54,11 +38,7 @@ def detect(path: CheckpointPath) -> bool:
 
 
 def read(path: str, overrides: LoadOverrides) -> Checkpoint:
-    """Reads a folder.
-
-    Args:
-        path: the folder, or its model.safetensors.
-        overrides: a vocabulary to take in place of the folder's, with its casing.
+    """Reads a folder, or the one of a model.safetensors.
 
     Raises:
         UserError: something is missing, left over, damaged, or nothing that our model computes.
@@ -84,16 +64,15 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise UserError(f"{folder}/{CONFIG_FILE} has architectures {classes!r}; expected a list of names of classes")
     other_classifiers = {
-        name for part, name_of_class in CLASSIFIERS.items() for name in PARTS[part] if name_of_class not in classes
+        name for part, name_of_class in hf.CLASSIFIERS.items() for name in PARTS[part] if name_of_class not in classes
     }
-    if len(other_classifiers) == 2 * len(CLASSIFIERS):  # none is named: the commonest
+    if len(other_classifiers) == 2 * len(hf.CLASSIFIERS):  # none is named: the commonest
         other_classifiers -= set(PARTS[SEQUENCE_CLASSIFIER])
-    names = {ours: theirs for ours, theirs in NAMES.items() if ours not in other_classifiers}
-    weights = collect(source, config, names, layout, IGNORED)
-    theirs = numbered(names, config)
-    inventory = take_inventory(source, {theirs[name]: name for name in weights}, IGNORED)
+    names = {ours: theirs for ours, theirs in hf.NAMES.items() if ours not in other_classifiers}
+    weights, loaded = collect(source, config, names, hf.layout, hf.IGNORED)
+    inventory = take_inventory(source, loaded, hf.IGNORED)
     for name_of_class in classes:
-        for part in HEADS.get(name_of_class, ()):
+        for part in hf.HEADS.get(name_of_class, ()):
             if next(iter(PARTS[part])) not in weights:
                 raise UserError(f"{folder}/{CONFIG_FILE} describes a {name_of_class}, but {weights_file} has no {part}")
     kernel = weights.get("sequence_classifier/kernel", weights.get("token_classifier/kernel"))
@@ -142,7 +121,7 @@ def _with_new_names(source: Source) -> Source:
 
 def _check_tied(source: Source) -> None:
     """Raises a UserError if the output layer has weights of its own: ours shares the word embeddings."""
-    for copy, original in TIED.items():
+    for copy, original in hf.TIED.items():
         if copy in source.shapes and original in source.shapes:
             a, b = source.read(copy), source.read(original)
             if a.shape != b.shape or a.tobytes() != b.tobytes():
@@ -159,10 +138,10 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     """
     from safetensors.numpy import save_file
 
-    name_of_class = CLASSES.get(frozenset(checkpoint.parts))
+    name_of_class = hf.CLASSES.get(frozenset(checkpoint.parts))
     if name_of_class is None:
         raise UserError(f"no model of transformers has {', '.join(checkpoint.parts)} together")
-    tensors = to_external(checkpoint.weights, checkpoint.config, NAMES, layout, NAME)
+    tensors = to_external(checkpoint.weights, checkpoint.config, hf.NAMES, hf.layout, NAME)
     if checkpoint.labels == tuple(numbered_labels(len(checkpoint.labels or ())).values()):  # stands there for no names
         checkpoint = dataclasses.replace(checkpoint, labels=None)
     if name_of_class == "BertModel":
@@ -183,7 +162,7 @@ def transformers_outputs(checkpoint: Checkpoint, folder: str, features: Mapping[
 
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()
-    name_of_class = CLASSES.get(frozenset(checkpoint.parts), "BertModel")
+    name_of_class = hf.CLASSES.get(frozenset(checkpoint.parts), "BertModel")
     options: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32, "local_files_only": True}
     if name_of_class == "BertModel" and POOLER not in checkpoint.parts:
         options["add_pooling_layer"] = False

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from official_bert.checkpoints.checkpoint import PARTS, SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, Checkpoint
+from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, Checkpoint
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 
@@ -18,18 +18,9 @@ _ACTIVATIONS_IN = {
 }
 # Keys that have the same name and meaning there.
 _SAME_KEYS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "initializer_range",
-    "layer_norm_eps",
-)
+    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_dropout_prob "
+    "attention_probs_dropout_prob max_position_embeddings type_vocab_size initializer_range layer_norm_eps"
+).split()
 # Values under which their BERT computes what ours does.
 _REQUIRED = {
     "model_type": "bert",
@@ -83,11 +74,9 @@ def config_json(checkpoint: Checkpoint, name_of_class: str) -> str:
         "dtype": "float32",
         **{key: getattr(config, key) for key in _SAME_KEYS},
     }
-    for part in (SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER):
-        if part in checkpoint.parts:
-            bias = next(name for name in PARTS[part] if name.endswith("/bias"))
-            classes = checkpoint.weights[bias].shape[0]
-            labels = numbered_labels(classes)
+    for bias in CLASSIFIER_BIASES:
+        if bias in checkpoint.weights:
+            labels = numbered_labels(len(checkpoint.weights[bias]))
             if checkpoint.labels is not None:
                 labels = dict(zip(labels, checkpoint.labels, strict=True))
             values["id2label"] = labels

@@ -8,16 +8,7 @@ from official_bert.checkpoints.checkpoint import VOCAB_FILE, Checkpoint, LoadOve
 from official_bert.checkpoints.vocabulary import check_vocabulary, is_uncased, lines_of
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.exact import (
-    CLS,
-    CONTINUATION,
-    MASK,
-    MAX_CHARACTERS_PER_WORD,
-    PAD,
-    SEP,
-    SPECIAL_TOKENS,
-    UNK,
-)
+from official_bert.tokenization import exact
 from official_bert.utils import files
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -116,11 +107,11 @@ def _settings_json(checkpoint: Checkpoint) -> str:
         "strip_accents": None,
         "tokenize_chinese_chars": True,
         "model_max_length": checkpoint.config.max_position_embeddings,
-        "pad_token": PAD,
-        "unk_token": UNK,
-        "cls_token": CLS,
-        "sep_token": SEP,
-        "mask_token": MASK,
+        "pad_token": exact.PAD,
+        "unk_token": exact.UNK,
+        "cls_token": exact.CLS,
+        "sep_token": exact.SEP,
+        "mask_token": exact.MASK,
     }
     return json.dumps(values, indent=2) + "\n"
 
@@ -129,18 +120,18 @@ def _tokenizer_json(tokens: list[str], do_lower_case: bool) -> str:
     numbers = {token: number for number, token in enumerate(tokens)}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     first = [
-        {"SpecialToken": {"id": CLS, "type_id": 0}},
+        {"SpecialToken": {"id": exact.CLS, "type_id": 0}},
         {"Sequence": {"id": "A", "type_id": 0}},
-        {"SpecialToken": {"id": SEP, "type_id": 0}},
+        {"SpecialToken": {"id": exact.SEP, "type_id": 0}},
     ]
-    second = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": SEP, "type_id": 1}}]
+    second = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": exact.SEP, "type_id": 1}}]
     values = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [
             {"id": numbers[token], "content": token, **flags}
-            for token in sorted(SPECIAL_TOKENS, key=numbers.__getitem__)
+            for token in sorted(exact.SPECIAL_TOKENS, key=numbers.__getitem__)
         ],
         "normalizer": {
             "type": "BertNormalizer",
@@ -155,15 +146,15 @@ def _tokenizer_json(tokens: list[str], do_lower_case: bool) -> str:
             "single": first,
             "pair": first + second,
             "special_tokens": {
-                token: {"id": token, "ids": [numbers[token]], "tokens": [token]} for token in (CLS, SEP)
+                token: {"id": token, "ids": [numbers[token]], "tokens": [token]} for token in (exact.CLS, exact.SEP)
             },
         },
-        "decoder": {"type": "WordPiece", "prefix": CONTINUATION, "cleanup": True},
+        "decoder": {"type": "WordPiece", "prefix": exact.CONTINUATION, "cleanup": True},
         "model": {
             "type": "WordPiece",
-            "unk_token": UNK,
-            "continuing_subword_prefix": CONTINUATION,
-            "max_input_chars_per_word": MAX_CHARACTERS_PER_WORD,
+            "unk_token": exact.UNK,
+            "continuing_subword_prefix": exact.CONTINUATION,
+            "max_input_chars_per_word": exact.MAX_CHARACTERS_PER_WORD,
             "vocab": numbers,
         },
     }

@@ -19,18 +19,11 @@ from official_bert.checkpoints.checkpoint import (
     Array,
     Checkpoint,
     LoadOverrides,
-    numbered,
+    names_by_variable,
     only,
 )
+from official_bert.checkpoints.formats import keras_hub_files
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
-from official_bert.checkpoints.formats.keras_hub_files import (
-    CONFIG_FILE,
-    TASK_WEIGHTS_FILE,
-    check_head,
-    preset_files,
-    read_config,
-    read_tokenizer,
-)
 from official_bert.checkpoints.tensors import Source, collect, take_inventory, to_external, with_head_axis
 from official_bert.errors import UserError
 from official_bert.modeling.config import LAYER_NORM_EPSILON
@@ -40,39 +33,28 @@ NAME = "keras-hub"
 MODEL_WEIGHTS_FILE = "model.weights.h5"
 
 _BLOCK = "model.weights.h5/layers/transformer_encoder_{}/"
-# File and name there, by our names; {} is the number of a block. (Block 0 has no number in the file.)
-NAMES = {
-    "word_embeddings/embeddings": "model.weights.h5/layers/reversible_embedding/vars/0",
-    "token_type_embeddings/embeddings": "model.weights.h5/layers/embedding/vars/0",
-    "position_embeddings/embeddings": "model.weights.h5/layers/position_embedding/vars/0",
-    "embeddings_layer_norm/gamma": "model.weights.h5/layers/layer_normalization/vars/0",
-    "embeddings_layer_norm/beta": "model.weights.h5/layers/layer_normalization/vars/1",
-    "layer_{}_attention_query/kernel": _BLOCK + "_self_attention_layer/query_dense/vars/0",
-    "layer_{}_attention_query/bias": _BLOCK + "_self_attention_layer/query_dense/vars/1",
-    "layer_{}_attention_key/kernel": _BLOCK + "_self_attention_layer/key_dense/vars/0",
-    "layer_{}_attention_key/bias": _BLOCK + "_self_attention_layer/key_dense/vars/1",
-    "layer_{}_attention_value/kernel": _BLOCK + "_self_attention_layer/value_dense/vars/0",
-    "layer_{}_attention_value/bias": _BLOCK + "_self_attention_layer/value_dense/vars/1",
-    "layer_{}_attention_output/kernel": _BLOCK + "_self_attention_layer/output_dense/vars/0",
-    "layer_{}_attention_output/bias": _BLOCK + "_self_attention_layer/output_dense/vars/1",
-    "layer_{}_attention_layer_norm/gamma": _BLOCK + "_self_attention_layer_norm/vars/0",
-    "layer_{}_attention_layer_norm/beta": _BLOCK + "_self_attention_layer_norm/vars/1",
-    "layer_{}_intermediate/kernel": _BLOCK + "_feedforward_intermediate_dense/vars/0",
-    "layer_{}_intermediate/bias": _BLOCK + "_feedforward_intermediate_dense/vars/1",
-    "layer_{}_output/kernel": _BLOCK + "_feedforward_output_dense/vars/0",
-    "layer_{}_output/bias": _BLOCK + "_feedforward_output_dense/vars/1",
-    "layer_{}_output_layer_norm/gamma": _BLOCK + "_feedforward_layer_norm/vars/0",
-    "layer_{}_output_layer_norm/beta": _BLOCK + "_feedforward_layer_norm/vars/1",
-    "pooler/kernel": "model.weights.h5/layers/dense/vars/0",
-    "pooler/bias": "model.weights.h5/layers/dense/vars/1",
-    "masked_lm_transform/kernel": "task.weights.h5/layers/masked_lm_head/_intermediate_dense/vars/0",
-    "masked_lm_transform/bias": "task.weights.h5/layers/masked_lm_head/_intermediate_dense/vars/1",
-    "masked_lm_layer_norm/gamma": "task.weights.h5/layers/masked_lm_head/_intermediate_layer_norm/vars/0",
-    "masked_lm_layer_norm/beta": "task.weights.h5/layers/masked_lm_head/_intermediate_layer_norm/vars/1",
+# File and name there, by ours (`names_by_variable`); {} is the number of a block. (Block 0 has no number in the file.)
+_TABLE = {
+    "word_embeddings": "model.weights.h5/layers/reversible_embedding",
+    "token_type_embeddings": "model.weights.h5/layers/embedding",
+    "position_embeddings": "model.weights.h5/layers/position_embedding",
+    "embeddings_layer_norm": "model.weights.h5/layers/layer_normalization",
+    "layer_{}_attention_query": _BLOCK + "_self_attention_layer/query_dense",
+    "layer_{}_attention_key": _BLOCK + "_self_attention_layer/key_dense",
+    "layer_{}_attention_value": _BLOCK + "_self_attention_layer/value_dense",
+    "layer_{}_attention_output": _BLOCK + "_self_attention_layer/output_dense",
+    "layer_{}_attention_layer_norm": _BLOCK + "_self_attention_layer_norm",
+    "layer_{}_intermediate": _BLOCK + "_feedforward_intermediate_dense",
+    "layer_{}_output": _BLOCK + "_feedforward_output_dense",
+    "layer_{}_output_layer_norm": _BLOCK + "_feedforward_layer_norm",
+    "pooler": "model.weights.h5/layers/dense",
+    "masked_lm_transform": "task.weights.h5/layers/masked_lm_head/_intermediate_dense",
+    "masked_lm_layer_norm": "task.weights.h5/layers/masked_lm_head/_intermediate_layer_norm",
     "masked_lm_output/bias": "task.weights.h5/layers/masked_lm_head/vars/0",
-    "sequence_classifier/kernel": "task.weights.h5/layers/dense/vars/0",
-    "sequence_classifier/bias": "task.weights.h5/layers/dense/vars/1",
+    "sequence_classifier": "task.weights.h5/layers/dense",
 }
+_SUFFIXES = {"embeddings": "/vars/0", "kernel": "/vars/0", "bias": "/vars/1", "gamma": "/vars/0", "beta": "/vars/1"}
+NAMES = names_by_variable(_TABLE, _SUFFIXES)
 # A task is compiled when it is loaded, and then wants its optimizer's step and learning rate.
 _TASK_OPTIMIZER: dict[str, Array] = {
     "optimizer/vars/0": np.array(0, np.int64),
@@ -94,11 +76,7 @@ def detect(path: CheckpointPath) -> bool:
 
 
 def read(path: str, overrides: LoadOverrides) -> Checkpoint:
-    """Reads a preset's folder.
-
-    Args:
-        path: the folder, or its model.weights.h5.
-        overrides: a vocabulary to take in place of the folder's, with its casing.
+    """Reads a preset's folder, or the one of a model.weights.h5.
 
     Raises:
         UserError: something is missing, left over or damaged, or the preset is none of BERT's.
@@ -107,26 +85,25 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     if overrides.optimizer:
         raise UserError(f"the {NAME} format is read without the optimizer's state; convert without --optimizer")
     checksums.check_files(folder)
-    config = read_config(os.path.join(folder, CONFIG_FILE))
-    vocab, do_lower_case, notes = read_tokenizer(folder, config, overrides)
+    config = keras_hub_files.read_config(os.path.join(folder, keras_hub_files.CONFIG_FILE))
+    vocab, do_lower_case, notes = keras_hub_files.read_tokenizer(folder, config, overrides)
     source = checksums.with_checks(_open_weights(folder), folder)
-    weights = collect(source, config, NAMES, with_head_axis(config), _IGNORED)
-    check_head(folder, weights)
+    weights, loaded = collect(source, config, NAMES, with_head_axis(config), _IGNORED)
+    keras_hub_files.check_head(folder, weights)
     if "masked_lm_output/bias" in weights:
         notes += (_MASKED_LM_NOTE,)
-    theirs = numbered(NAMES, config)
-    inventory = take_inventory(source, {theirs[name]: name for name in weights}, _IGNORED)
+    inventory = take_inventory(source, loaded, _IGNORED)
     return Checkpoint(config, weights, vocab, do_lower_case, notes=notes, inventory=inventory)
 
 
 def _open_weights(folder: str) -> Source:
     """Both files of weights as one source, names beginning with the file's."""
     names = [MODEL_WEIGHTS_FILE]
-    if files.exists(os.path.join(folder, TASK_WEIGHTS_FILE)):
-        names.append(TASK_WEIGHTS_FILE)
+    if files.exists(os.path.join(folder, keras_hub_files.TASK_WEIGHTS_FILE)):
+        names.append(keras_hub_files.TASK_WEIGHTS_FILE)
     sources = {name: hdf5.open_hdf5(os.path.join(folder, name)) for name in names}
     shapes = {
-        _with_block_number(f"{file}/{name}"): shape
+        f"{file}/{name}".replace("/transformer_encoder/", "/transformer_encoder_0/"): shape
         for file, source in sources.items()
         for name, shape in source.shapes.items()
     }
@@ -138,12 +115,8 @@ def _open_weights(folder: str) -> Source:
     return Source(folder, shapes, read)
 
 
-def _with_block_number(name: str) -> str:
-    """The name of a tensor in a file as it stands in `NAMES`, where the first block has a number too."""
-    return name.replace("/transformer_encoder/", "/transformer_encoder_0/")
-
-
 def _without_block_number(name: str) -> str:
+    """A name of `NAMES` as it stands in the file, where the first block has no number."""
     return name.replace("/transformer_encoder_0/", "/transformer_encoder/")
 
 
@@ -174,24 +147,24 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
         raise UserError("the checkpoint has no pooler, which keras-hub's backbone needs")
     if {MASKED_LM, SEQUENCE_CLASSIFIER} <= set(kept.parts):
         raise UserError(f"a preset holds one head; the checkpoint has {MASKED_LM} and {SEQUENCE_CLASSIFIER}")
+    notes = kept.notes
     if config.initializer_range != _INITIALIZER_RANGE:
         config = dataclasses.replace(config, initializer_range=_INITIALIZER_RANGE)
-        note = f"keras-hub's initializer_range is always {_INITIALIZER_RANGE}; the model's was not kept"
-        kept = dataclasses.replace(kept, config=config, notes=(*kept.notes, note))
-    if MASKED_LM in kept.parts and _MASKED_LM_NOTE not in kept.notes:
-        kept = dataclasses.replace(kept, notes=(*kept.notes, _MASKED_LM_NOTE))
+        notes += (f"keras-hub's initializer_range is always {_INITIALIZER_RANGE}; the model's was not kept",)
+    if MASKED_LM in kept.parts and _MASKED_LM_NOTE not in notes:
+        notes += (_MASKED_LM_NOTE,)
     if kept.labels is not None:
-        note = _LABELS_NOTE.format(", ".join(kept.labels))
-        kept = dataclasses.replace(kept, labels=None, notes=(*kept.notes, note))
+        notes += (_LABELS_NOTE.format(", ".join(kept.labels)),)
+    kept = dataclasses.replace(kept, config=config, labels=None, notes=notes)
     tensors = to_external(kept.weights, config, NAMES, with_head_axis(config), NAME)
-    contents = preset_files(kept)
+    contents = keras_hub_files.preset_files(kept)
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), content)
-    for file in (MODEL_WEIGHTS_FILE, TASK_WEIGHTS_FILE):
+    for file in (MODEL_WEIGHTS_FILE, keras_hub_files.TASK_WEIGHTS_FILE):
         held = {name: value for name, value in tensors.items() if name.startswith(f"{file}/")}
         if held:
             named = {_without_block_number(name).split("/", 1)[1]: value for name, value in held.items()}
-            named |= _TASK_OPTIMIZER if file == TASK_WEIGHTS_FILE else {}
+            named |= _TASK_OPTIMIZER if file == keras_hub_files.TASK_WEIGHTS_FILE else {}
             hdf5.write_hdf5(os.path.join(folder, file), named)
     checksums.write(folder, list(contents), tensors)
     return kept
@@ -202,13 +175,8 @@ def backbone_outputs(checkpoint: Checkpoint, folder: str, features: Mapping[str,
     import keras_hub as hub
 
     backbone = hub.models.BertBackbone.from_preset(folder)
-    result = backbone(
-        {
-            "token_ids": features["input_ids"],
-            "segment_ids": features["segment_ids"],
-            "padding_mask": features["input_mask"],
-        }
-    )
+    names = {"token_ids": "input_ids", "segment_ids": "segment_ids", "padding_mask": "input_mask"}
+    result = backbone({theirs: features[ours] for theirs, ours in names.items()})
     return {
         f"hidden_{checkpoint.config.num_hidden_layers - 1}": np.asarray(result["sequence_output"]),
         "pooled_output": np.asarray(result["pooled_output"]),

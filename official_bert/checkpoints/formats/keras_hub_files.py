@@ -32,7 +32,7 @@ _KEYS = {
     "max_position_embeddings": "max_sequence_length",
     "type_vocab_size": "num_segments",
 }
-
+_MODULES = {"BertMaskedLM": "bert_masked_lm", "BertTextClassifier": "bert_text_classifier"}
 # A weight of each task's head.
 _HEADS = {"BertMaskedLM": "masked_lm_output/bias", "BertTextClassifier": "sequence_classifier/bias"}
 
@@ -101,35 +101,22 @@ def preset_files(checkpoint: Checkpoint) -> dict[str, str]:
     head = "BertMaskedLM" if MASKED_LM in checkpoint.parts else "BertTextClassifier"
     has_head = len(checkpoint.parts) > 2
     if checkpoint.vocab is not None:
-        values[TOKENIZER_FILE] = tokenizer = _serialized(
-            "bert_tokenizer",
-            "BertTokenizer",
-            "int32",
-            {
-                "config_file": TOKENIZER_FILE,
-                "vocabulary": None,
-                "lowercase": checkpoint.do_lower_case,
-                "strip_accents": checkpoint.do_lower_case,
-            },
-        )
+        settings: dict[str, Any] = {"config_file": TOKENIZER_FILE, "vocabulary": None}
+        settings |= dict.fromkeys(("lowercase", "strip_accents"), checkpoint.do_lower_case)
+        values[TOKENIZER_FILE] = tokenizer = _serialized("bert_tokenizer", "BertTokenizer", "int32", settings)
         contents[VOCAB_FILE] = checkpoint.vocab
         if has_head:
+            settings = {"tokenizer": tokenizer, "config_file": PREPROCESSOR_FILE}
+            settings["sequence_length"] = config.max_position_embeddings
             values[PREPROCESSOR_FILE] = preprocessor = _serialized(
-                f"{_snake(head)}_preprocessor",
-                f"{head}Preprocessor",
-                "float32",
-                {
-                    "tokenizer": tokenizer,
-                    "config_file": PREPROCESSOR_FILE,
-                    "sequence_length": config.max_position_embeddings,
-                },
+                f"{_MODULES[head]}_preprocessor", f"{head}Preprocessor", "float32", settings
             )
     if has_head:
         task: dict[str, Any] = {"backbone": backbone, "preprocessor": preprocessor}
         if head == "BertTextClassifier":
             task |= {"num_classes": checkpoint.weights["sequence_classifier/bias"].shape[0], "activation": "linear"}
             task["dropout"] = config.hidden_dropout_prob
-        values[TASK_FILE] = _serialized(_snake(head), head, None, task)
+        values[TASK_FILE] = _serialized(_MODULES[head], head, None, task)
     return {**contents, **{name: json.dumps(value, indent=4) + "\n" for name, value in values.items()}}
 
 
@@ -141,7 +128,3 @@ def _serialized(module: str, name: str, dtype: str | None, config: dict[str, Any
         "config": {"name": module, **({"trainable": True, "dtype": policy} if dtype else {}), **config},
         "registered_name": f"keras_hub>{name}",
     }
-
-
-def _snake(name: str) -> str:
-    return {"BertMaskedLM": "bert_masked_lm", "BertTextClassifier": "bert_text_classifier"}[name]

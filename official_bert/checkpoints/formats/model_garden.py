@@ -7,7 +7,6 @@ A head there may have a pooler of its own, which is the one that was trained: it
 encoder's, which then stands in the file with its initial values, is left behind.
 """
 
-import dataclasses
 import os
 import re
 
@@ -15,49 +14,36 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official_bert.checkpoints import bundle
-from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides, numbered
+from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides, names_by_variable
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
-from official_bert.checkpoints.model_files import read_model_files
+from official_bert.checkpoints.model_files import read_model_files, with_weights
 from official_bert.checkpoints.tensors import Source, collect, take_inventory, with_head_axis
 from official_bert.errors import UserError
 
 NAME = "model garden"
 
-# Names of variables there, by ours; {} is the number of a block.
-NAMES = {
-    "word_embeddings/embeddings": "word_embeddings/embeddings",
-    "token_type_embeddings/embeddings": "type_embeddings/embeddings",
-    "position_embeddings/embeddings": "position_embedding/embeddings",
-    "embeddings_layer_norm/gamma": "embeddings/layer_norm/gamma",
-    "embeddings_layer_norm/beta": "embeddings/layer_norm/beta",
-    "layer_{}_attention_query/kernel": "transformer/layer_{}/self_attention/query/kernel",
-    "layer_{}_attention_query/bias": "transformer/layer_{}/self_attention/query/bias",
-    "layer_{}_attention_key/kernel": "transformer/layer_{}/self_attention/key/kernel",
-    "layer_{}_attention_key/bias": "transformer/layer_{}/self_attention/key/bias",
-    "layer_{}_attention_value/kernel": "transformer/layer_{}/self_attention/value/kernel",
-    "layer_{}_attention_value/bias": "transformer/layer_{}/self_attention/value/bias",
-    "layer_{}_attention_output/kernel": "transformer/layer_{}/self_attention/attention_output/kernel",
-    "layer_{}_attention_output/bias": "transformer/layer_{}/self_attention/attention_output/bias",
-    "layer_{}_attention_layer_norm/gamma": "transformer/layer_{}/self_attention_layer_norm/gamma",
-    "layer_{}_attention_layer_norm/beta": "transformer/layer_{}/self_attention_layer_norm/beta",
-    "layer_{}_intermediate/kernel": "transformer/layer_{}/intermediate/kernel",
-    "layer_{}_intermediate/bias": "transformer/layer_{}/intermediate/bias",
-    "layer_{}_output/kernel": "transformer/layer_{}/output/kernel",
-    "layer_{}_output/bias": "transformer/layer_{}/output/bias",
-    "layer_{}_output_layer_norm/gamma": "transformer/layer_{}/output_layer_norm/gamma",
-    "layer_{}_output_layer_norm/beta": "transformer/layer_{}/output_layer_norm/beta",
-    "pooler/kernel": "pooler_transform/kernel",
-    "pooler/bias": "pooler_transform/bias",
-    "masked_lm_transform/kernel": "cls/predictions/transform/dense/kernel",
-    "masked_lm_transform/bias": "cls/predictions/transform/dense/bias",
-    "masked_lm_layer_norm/gamma": "cls/predictions/transform/LayerNorm/gamma",
-    "masked_lm_layer_norm/beta": "cls/predictions/transform/LayerNorm/beta",
+# Names of variables there, by ours (`names_by_variable`); {} is the number of a block.
+_TABLE = {
+    "word_embeddings": "word_embeddings",
+    "token_type_embeddings": "type_embeddings",
+    "position_embeddings": "position_embedding",
+    "embeddings_layer_norm": "embeddings/layer_norm",
+    "layer_{}_attention_query": "transformer/layer_{}/self_attention/query",
+    "layer_{}_attention_key": "transformer/layer_{}/self_attention/key",
+    "layer_{}_attention_value": "transformer/layer_{}/self_attention/value",
+    "layer_{}_attention_output": "transformer/layer_{}/self_attention/attention_output",
+    "layer_{}_attention_layer_norm": "transformer/layer_{}/self_attention_layer_norm",
+    "layer_{}_intermediate": "transformer/layer_{}/intermediate",
+    "layer_{}_output": "transformer/layer_{}/output",
+    "layer_{}_output_layer_norm": "transformer/layer_{}/output_layer_norm",
+    "pooler": "pooler_transform",
+    "masked_lm_transform": "cls/predictions/transform/dense",
+    "masked_lm_layer_norm": "cls/predictions/transform/LayerNorm",
     "masked_lm_output/bias": "cls/predictions/output_bias/bias",
-    "next_sentence/kernel": "next_sentence/logits/kernel",
-    "next_sentence/bias": "next_sentence/logits/bias",
-    "sequence_classifier/kernel": "sentence_prediction/logits/kernel",
-    "sequence_classifier/bias": "sentence_prediction/logits/bias",
+    "next_sentence": "next_sentence/logits",
+    "sequence_classifier": "sentence_prediction/logits",
 }
+NAMES = names_by_variable(_TABLE)
 # The name of a model may stand before these, as in bert/cls/predictions/output_bias/bias.
 _NAME_OF_MODEL = re.compile(
     r"^.*?(?=\b(word_embeddings|type_embeddings|position_embedding|embeddings/layer_norm|transformer/layer_\d+|"
@@ -97,10 +83,9 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     prefix = bundle.prefix_of(path)
     described = read_model_files(os.path.dirname(prefix), overrides)
     source = _by_variable_name(bundle.open_bundle(prefix))
-    weights = collect(source, described.config, NAMES, with_head_axis(described.config), _IGNORED)
-    names = numbered(NAMES, described.config)
-    inventory = take_inventory(source, {names[name]: name for name in weights}, _IGNORED)
-    return dataclasses.replace(described.checkpoint(weights), inventory=inventory)
+    weights, loaded = collect(source, described.config, NAMES, with_head_axis(described.config), _IGNORED)
+    inventory = take_inventory(source, loaded, _IGNORED)
+    return with_weights(described, weights, inventory=inventory)
 
 
 def _by_variable_name(source: Source) -> Source:

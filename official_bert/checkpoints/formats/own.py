@@ -1,18 +1,16 @@
 """Our own checkpoints: what run_pretraining leaves in its --output_dir, and what it starts or goes on from."""
 
-import dataclasses
 import os
 import re
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from official_bert.checkpoints import bundle, checksums, run_checkpoints
-from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, SLOTS, Array, Checkpoint, LoadOverrides, numbered
+from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, SLOTS, Checkpoint, LoadOverrides
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
-from official_bert.checkpoints.model_files import read_model_files, write_model_files
-from official_bert.checkpoints.tensors import Source, checked, collect, identity, take_inventory, to_external
+from official_bert.checkpoints.model_files import read_model_files, with_weights, write_model_files
+from official_bert.checkpoints.tensors import Source, collect, collect_slots, identity, take_inventory, to_external
 from official_bert.errors import UserError
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization.optimizers import BertAdamW
@@ -30,11 +28,11 @@ _IGNORED = {
     "of the best weights' loss": r"best/.*",
     "of TensorFlow's own (number of saves, graph of objects)": r"save_counter/.*|_CHECKPOINTABLE_OBJECT_GRAPH",
 }
-_STEP = "optimizer/bert_adam_w.Siteration/.ATTRIBUTES/VARIABLE_VALUE"
+_STEP = run_checkpoints.stored_name("bert_adam_w/iteration", "optimizer")
 
 
 def _slot_name(name: str, slot: str) -> str:
-    return f"optimizer/bert_adam_w.S{name.replace('/', '_')}_{slot}/.ATTRIBUTES/VARIABLE_VALUE"
+    return run_checkpoints.stored_name(f"bert_adam_w/{name.replace('/', '_')}_{slot}", "optimizer")
 
 
 def detect(path: CheckpointPath) -> bool:
@@ -51,32 +49,18 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     prefix = bundle.prefix_of(path)
     described = read_model_files(os.path.dirname(prefix), overrides)
     source = bundle.open_bundle(prefix)
-    weights = collect(source, described.config, NAMES, identity, _IGNORED)
+    weights, loaded = collect(source, described.config, NAMES, identity, _IGNORED)
     number = re.search(r"ckpt-(\d+)$", prefix)
     step = int(number.group(1)) if number else None
-    names = numbered(NAMES, described.config)
-    loaded = {names[name]: name for name in weights}
     if not overrides.optimizer:
         inventory = take_inventory(source, loaded, _IGNORED)
-        return dataclasses.replace(described.checkpoint(weights), step=step, inventory=inventory)
-    wanted = {f"{name}/{slot}": _slot_name(name, slot) for name in weights for slot in SLOTS}
-    missing = [theirs for theirs in [*wanted.values(), _STEP] if theirs not in source.shapes]
-    if missing:
-        raise UserError(
-            f"{prefix} lacks {len(missing)} tensors of BertAdamW's state, {missing[0]} among them; convert without "
-            "--optimizer"
-        )
-    slots = {name: _slot(source, theirs, weights[os.path.dirname(name)].shape) for name, theirs in wanted.items()}
-    loaded |= {theirs: name for name, theirs in wanted.items()} | {_STEP: "step"}
-    inventory = take_inventory(source, loaded, _IGNORED)
-    step = int(source.read(_STEP))
-    return dataclasses.replace(described.checkpoint(weights), slots=slots, step=step, inventory=inventory)
-
-
-def _slot(source: Source, name: str, shape: tuple[int, ...]) -> Array:
-    if source.shapes[name] != shape:
-        raise UserError(f"{name} in {source.path} has shape {list(source.shapes[name])}; expected {list(shape)}")
-    return checked(source.read(name), name, source.path)
+        return with_weights(described, weights, step=step, inventory=inventory)
+    wanted = {_slot_name(name, slot): f"{name}/{slot}" for name in weights for slot in SLOTS}
+    slots, step = collect_slots(
+        source, wanted, _STEP, weights, identity, "BertAdamW's state", "convert without --optimizer"
+    )
+    inventory = take_inventory(source, loaded | wanted | {_STEP: "step"}, _IGNORED)
+    return with_weights(described, weights, slots=slots, step=step, inventory=inventory)
 
 
 def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
@@ -111,19 +95,14 @@ def _write_run(checkpoint: Checkpoint, folder: str) -> None:
     model = build_pretraining_model(checkpoint.config)
     optimizer = BertAdamW(WarmupPolynomialDecay(1.0, 1))  # the schedule is not saved
     optimizer.build(model.trainable_variables)
-    assign(model, checkpoint.weights)
+    for variable in model.variables:
+        variable.assign(checkpoint.weights[variable.path])
     values = {_slot_name(*path.rsplit("/", 1)): value for path, value in checkpoint.slots.items()}
     values[_STEP] = np.array(checkpoint.step or 0, np.int64)
     for variable in optimizer.variables:
-        variable.assign(values[f"optimizer/{variable.path.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"])
+        variable.assign(values[run_checkpoints.stored_name(variable.path, "optimizer")])
     held = {"model": model.variables, "optimizer": optimizer.variables, "place": run_checkpoints.data_position()}
     run_checkpoints.RunCheckpoints(folder, held, keep=1).save(checkpoint.step or 0)
-
-
-def assign(model: keras.Model, weights: dict[str, Array]) -> None:
-    """Fills a model of ours; every variable must have its weight."""
-    for variable in model.variables:
-        variable.assign(weights[variable.path])
 
 
 FORMAT = Format(name="official_bert", title=NAME, detect=detect, read=read, write=write, holds_optimizer=True)

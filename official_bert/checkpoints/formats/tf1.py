@@ -7,46 +7,34 @@ import re
 import numpy as np
 
 from official_bert.checkpoints import bundle, checksums
-from official_bert.checkpoints.checkpoint import SLOTS, Array, Checkpoint, LoadOverrides, numbered
+from official_bert.checkpoints.checkpoint import SLOTS, Checkpoint, LoadOverrides, names_by_variable, numbered
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
-from official_bert.checkpoints.model_files import read_model_files, write_model_files
-from official_bert.checkpoints.tensors import Layout, Source, checked, collect, take_inventory, to_external
+from official_bert.checkpoints.model_files import read_model_files, with_weights, write_model_files
+from official_bert.checkpoints.tensors import Layout, Source, collect, collect_slots, take_inventory, to_external
 from official_bert.errors import UserError
-from official_bert.modeling.config import LAYER_NORM_EPSILON, BertConfig
+from official_bert.modeling.config import LAYER_NORM_EPSILON
 
 NAME = "Google TF1"
 CHECKPOINT = "bert_model.ckpt"
 STEP = "global_step"
 
-# Google's names, by ours; {} is the number of a block.
-NAMES = {
+# Google's names, by ours (`names_by_variable`); {} is the number of a block.
+_TABLE = {
     "word_embeddings/embeddings": "bert/embeddings/word_embeddings",
     "token_type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
     "position_embeddings/embeddings": "bert/embeddings/position_embeddings",
-    "embeddings_layer_norm/gamma": "bert/embeddings/LayerNorm/gamma",
-    "embeddings_layer_norm/beta": "bert/embeddings/LayerNorm/beta",
-    "layer_{}_attention_query/kernel": "bert/encoder/layer_{}/attention/self/query/kernel",
-    "layer_{}_attention_query/bias": "bert/encoder/layer_{}/attention/self/query/bias",
-    "layer_{}_attention_key/kernel": "bert/encoder/layer_{}/attention/self/key/kernel",
-    "layer_{}_attention_key/bias": "bert/encoder/layer_{}/attention/self/key/bias",
-    "layer_{}_attention_value/kernel": "bert/encoder/layer_{}/attention/self/value/kernel",
-    "layer_{}_attention_value/bias": "bert/encoder/layer_{}/attention/self/value/bias",
-    "layer_{}_attention_output/kernel": "bert/encoder/layer_{}/attention/output/dense/kernel",
-    "layer_{}_attention_output/bias": "bert/encoder/layer_{}/attention/output/dense/bias",
-    "layer_{}_attention_layer_norm/gamma": "bert/encoder/layer_{}/attention/output/LayerNorm/gamma",
-    "layer_{}_attention_layer_norm/beta": "bert/encoder/layer_{}/attention/output/LayerNorm/beta",
-    "layer_{}_intermediate/kernel": "bert/encoder/layer_{}/intermediate/dense/kernel",
-    "layer_{}_intermediate/bias": "bert/encoder/layer_{}/intermediate/dense/bias",
-    "layer_{}_output/kernel": "bert/encoder/layer_{}/output/dense/kernel",
-    "layer_{}_output/bias": "bert/encoder/layer_{}/output/dense/bias",
-    "layer_{}_output_layer_norm/gamma": "bert/encoder/layer_{}/output/LayerNorm/gamma",
-    "layer_{}_output_layer_norm/beta": "bert/encoder/layer_{}/output/LayerNorm/beta",
-    "pooler/kernel": "bert/pooler/dense/kernel",
-    "pooler/bias": "bert/pooler/dense/bias",
-    "masked_lm_transform/kernel": "cls/predictions/transform/dense/kernel",
-    "masked_lm_transform/bias": "cls/predictions/transform/dense/bias",
-    "masked_lm_layer_norm/gamma": "cls/predictions/transform/LayerNorm/gamma",
-    "masked_lm_layer_norm/beta": "cls/predictions/transform/LayerNorm/beta",
+    "embeddings_layer_norm": "bert/embeddings/LayerNorm",
+    "layer_{}_attention_query": "bert/encoder/layer_{}/attention/self/query",
+    "layer_{}_attention_key": "bert/encoder/layer_{}/attention/self/key",
+    "layer_{}_attention_value": "bert/encoder/layer_{}/attention/self/value",
+    "layer_{}_attention_output": "bert/encoder/layer_{}/attention/output/dense",
+    "layer_{}_attention_layer_norm": "bert/encoder/layer_{}/attention/output/LayerNorm",
+    "layer_{}_intermediate": "bert/encoder/layer_{}/intermediate/dense",
+    "layer_{}_output": "bert/encoder/layer_{}/output/dense",
+    "layer_{}_output_layer_norm": "bert/encoder/layer_{}/output/LayerNorm",
+    "pooler": "bert/pooler/dense",
+    "masked_lm_transform": "cls/predictions/transform/dense",
+    "masked_lm_layer_norm": "cls/predictions/transform/LayerNorm",
     "masked_lm_output/bias": "cls/predictions/output_bias",
     "next_sentence/kernel": "cls/seq_relationship/output_weights",
     "next_sentence/bias": "cls/seq_relationship/output_bias",
@@ -55,6 +43,7 @@ NAMES = {
     "question_answering/kernel": "cls/squad/output_weights",
     "question_answering/bias": "cls/squad/output_bias",
 }
+NAMES = names_by_variable(_TABLE)
 # Stored as [classes, H]; ours are [H, classes].
 TRANSPOSED = frozenset({"next_sentence/kernel", "sequence_classifier/kernel", "question_answering/kernel"})
 # What is no weight.
@@ -84,11 +73,7 @@ def detect(path: CheckpointPath) -> bool:
 
 
 def read(path: str, overrides: LoadOverrides) -> Checkpoint:
-    """Reads a checkpoint with its configuration and vocabulary.
-
-    Args:
-        path: the folder, or a checkpoint in it without .index.
-        overrides: what the folder lacks, and whether to read the optimizer's moments and the step.
+    """Reads a checkpoint, given by its folder or its path without .index, with its configuration and vocabulary.
 
     Raises:
         UserError: something is missing, left over, damaged, or does not fit together.
@@ -96,39 +81,14 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     prefix = bundle.prefix_of(path)
     described = read_model_files(os.path.dirname(prefix), overrides)
     source = bundle.open_bundle(prefix)
-    weights = collect(source, described.config, NAMES, layout, _IGNORED)
-    names = numbered(NAMES, described.config)
-    loaded = {names[name]: name for name in weights}
+    weights, loaded = collect(source, described.config, NAMES, layout, _IGNORED)
     if not overrides.optimizer:
-        return dataclasses.replace(described.checkpoint(weights), inventory=take_inventory(source, loaded, _IGNORED))
-    slots, step = read_optimizer(source, described.config, weights)
-    loaded |= {f"{names[name]}/{slot}": f"{name}/{slot}" for name in weights for slot in SLOTS} | {STEP: "step"}
-    inventory = take_inventory(source, loaded, _IGNORED)
-    return dataclasses.replace(described.checkpoint(weights), slots=slots, step=step, inventory=inventory)
-
-
-def read_optimizer(source: Source, config: BertConfig, weights: dict[str, Array]) -> tuple[dict[str, Array], int]:
-    """Returns the moments of all weights, by our names, and the step."""
-    names = numbered(NAMES, config)
-    slots = {}
-    wanted = [(name, slot) for name in weights for slot in SLOTS]
-    absent = [f"{names[name]}/{slot}" for name, slot in wanted if f"{names[name]}/{slot}" not in source.shapes]
-    if STEP not in source.shapes:
-        absent.append(STEP)
-    if absent:
-        raise UserError(
-            f"{source.path} lacks {len(absent)} tensors of the optimizer's state, {absent[0]} among them; released "
-            "checkpoints have none: convert without --optimizer"
-        )
-    for name, slot in wanted:
-        theirs, shape = f"{names[name]}/{slot}", weights[name].shape
-        stored = layout(name, shape)
-        if tuple(source.shapes[theirs]) != stored.shape:
-            raise UserError(
-                f"{theirs} in {source.path} has shape {list(source.shapes[theirs])}; expected {list(stored.shape)}"
-            )
-        slots[f"{name}/{slot}"] = stored.from_external(checked(source.read(theirs), theirs, source.path), shape)
-    return slots, int(source.read(STEP))
+        return with_weights(described, weights, inventory=take_inventory(source, loaded, _IGNORED))
+    wanted = {f"{theirs}/{slot}": f"{name}/{slot}" for theirs, name in loaded.items() for slot in SLOTS}
+    hint = "released checkpoints have none: convert without --optimizer"
+    slots, step = collect_slots(source, wanted, STEP, weights, layout, "the optimizer's state", hint)
+    inventory = take_inventory(source, loaded | wanted | {STEP: "step"}, _IGNORED)
+    return with_weights(described, weights, slots=slots, step=step, inventory=inventory)
 
 
 def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:

@@ -18,7 +18,7 @@ from official_bert.checkpoints.checkpoint import (
     PRETRAINING,
     LoadOverrides,
 )
-from official_bert.checkpoints.formats import hugging_face, hugging_face_config
+from official_bert.checkpoints.formats import hugging_face, hugging_face_config, hugging_face_names
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -162,7 +162,7 @@ def test_transformers_loads_ours_wholly_and_computes_the_same(
 ):
     transformers = transformers_models()
     checkpoint = hugging_face.write(sample(exact_config, frozenset(parts)), str(tmp_path))
-    name = hugging_face.CLASSES[frozenset(parts)]
+    name = hugging_face_names.CLASSES[frozenset(parts)]
     extra = {"add_pooling_layer": False} if parts == {ENCODER} else {}
     _, info = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True, **extra)
     assert not info["missing_keys"]
