@@ -109,11 +109,7 @@ def encoder_block(
     key = projection(width, "attention_key")(x)
     value = projection(width, "attention_value")(x)
     probabilities = AttentionProbabilities(
-        config.num_attention_heads,
-        config.causal_attention,
-        packed,
-        name=f"{name}_attention_probabilities",
-        dtype=dtype,
+        config.num_attention_heads, config.causal_attention, packed, name=f"{name}_attention_probabilities", dtype=dtype
     )([query, key, attention_ids])
     probabilities = dropout(config.attention_probs_dropout_prob, "attention_probabilities_dropout")(probabilities)
     context = AttentionContext(name=f"{name}_attention_context", dtype=dtype)([probabilities, value])

@@ -106,12 +106,7 @@ class Memory:
 
 
 def memory_estimate(
-    config: BertConfig,
-    batch: int,
-    length: int,
-    predictions: int,
-    dtype: str = "float32",
-    rematerialize: bool = False,
+    config: BertConfig, batch: int, length: int, predictions: int, dtype: str = "float32", rematerialize: bool = False
 ) -> Memory:
     """Estimates what pre-training needs on each device, besides the program itself.
 

@@ -41,14 +41,7 @@ _OBJECTIVES = {
     "sentence_objective": NEXT_SENTENCE,
 }
 
-_COLUMNS = (
-    "step",
-    "masked_lm_loss",
-    "masked_lm_accuracy",
-    "next_sentence_loss",
-    "next_sentence_accuracy",
-    LENGTH,
-)
+_COLUMNS = ("step", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy", LENGTH)
 _REFERENCE_LINES = 100
 _TOLERANCE = 0.05  # two seeds of a run of BERT-Tiny differed by at most 3.3 % in its first 200 steps
 _WINDOW = 0.1  # the share of the steps so far over which losses are averaged before they are compared

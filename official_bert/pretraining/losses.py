@@ -118,11 +118,7 @@ def factored_masked_lm_losses(logits: FactoredLogits, labels: Any) -> tuple[Any,
             # As a batch of one: TensorFlow has another kernel for batches, a sixth faster for this transposed product.
             of_table = tf.matmul(errors[None], weighted[None], transpose_a=True)[0]
             of_bias = tf.matmul(tf.cast(weights, errors.dtype), errors, transpose_a=True)[0]
-            return (
-                tf.cast(of_vectors, vectors.dtype),
-                tf.cast(of_table, table.dtype),
-                tf.cast(of_bias, bias.dtype),
-            )
+            return (tf.cast(of_vectors, vectors.dtype), tf.cast(of_table, table.dtype), tf.cast(of_bias, bias.dtype))
 
         return (loss, hits), gradient
 
