@@ -6,7 +6,7 @@ from official_bert.checkpoints import run_checkpoints
 from official_bert.errors import UserError
 from official_bert.pretraining import cost
 from official_bert.pretraining.metrics import pretraining_metrics
-from official_bert.pretraining.option_groups.phases import Phase
+from official_bert.pretraining.options import Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
 from official_bert.utils.training_log import TRAIN, TrainingLog, progress_line

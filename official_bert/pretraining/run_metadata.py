@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.option_groups.run import RECORDS
-from official_bert.pretraining.options import Options
+from official_bert.pretraining.options import RECORDS, Options
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.utils import files, resuming
 from official_bert.version import __version__

@@ -4,8 +4,7 @@ import functools
 
 from official_bert.data.packing import Packing
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.option_groups.phases import Phase
-from official_bert.pretraining.options import Options
+from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.record_files import RecordFiles
 
 

@@ -28,8 +28,7 @@ from official_bert.pretraining.checks import (
     read_config,
 )
 from official_bert.pretraining.curves import read_curves
-from official_bert.pretraining.option_groups.phases import Phase
-from official_bert.pretraining.options import Options
+from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import Pretrainer

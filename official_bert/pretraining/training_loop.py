@@ -5,7 +5,7 @@ import time
 
 from official_bert.pretraining.evaluation import HeldOutEvaluation
 from official_bert.pretraining.monitor import Monitor
-from official_bert.pretraining.option_groups.phases import Phase
+from official_bert.pretraining.options import Phase
 from official_bert.pretraining.profiling import Profile
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
