@@ -13,7 +13,7 @@ class DynamicLossScale:
     float16 ends at 65,504 and loses what is below 6e-8, bfloat16 and float32 do not. So the factor is as large as it
     may be: it doubles after `growth_steps` steps without an overflow, and halves in a step whose gradients overflow,
     which must be skipped. Factors are powers of two, which change no digit. A step differentiates
-    `scaled(loss)`, and gives the gradients of `unscale` to the optimizer, whose norm says to `update` if all is finite.
+    `scaled(loss)`, and gives what `unscale` returns to the optimizer; its norm tells `update` whether all was finite.
 
     keras.optimizers.LossScaleOptimizer does not fit here: it looks for overflows in the gradients of the first replica
     alone, so that it needs summed gradients, but its inner optimizer then sums them again; and clipping would come
