@@ -32,13 +32,10 @@ class FactoredLogits(NamedTuple):
 
 
 def with_compiled_blocks(model: keras.Model) -> Callable[..., dict[str, Any]]:
-    """Returns a function that is called as the model is and gives the same, outputs and gradients, in less time.
+    """Returns a function that is called as a pre-training model is and gives the same, and gradients, in less time.
 
     The model itself, its layers, their names, its variables and how it is saved do not change. Outside of training the
     function is the model. In training it has the same dropout masks, and masked_lm_logits are `FactoredLogits`.
-
-    Args:
-        model: of `build_pretraining_model`.
     """
     parts = split_model(model)
     assert parts is not None
@@ -64,9 +61,7 @@ def with_compiled_blocks(model: keras.Model) -> Callable[..., dict[str, Any]]:
 class _CompiledFunctions:
     """The compiled functions; all blocks share them, since they differ in nothing but weights and random numbers.
 
-    Args:
-        model: with the embeddings.
-        block: any block: what its layers are set to counts for all.
+    What the layers of `block`, any of them, are set to counts for all.
     """
 
     def __init__(self, model: keras.Model, block: BlockLayers) -> None:

@@ -10,14 +10,8 @@ from official_bert.utils import files
 
 # The Chinese and multilingual releases carry these keys; no code of the original reads them.
 IGNORED_KEYS = frozenset(
-    {
-        "directionality",
-        "pooler_fc_size",
-        "pooler_num_attention_heads",
-        "pooler_num_fc_layers",
-        "pooler_size_per_head",
-        "pooler_type",
-    }
+    "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
+    "pooler_type".split()
 )
 
 # "gelu" is the tanh approximation, as in the original; "gelu_exact" is the one with erf, as Hugging Face's "gelu".

@@ -32,11 +32,7 @@ def step_seed(seed: int, step: Any, replica: Any, micro_batch: Any = 0) -> Any:
 
 @contextlib.contextmanager
 def dropout_seed(seed: Any) -> Iterator[None]:
-    """Within this context every Dropout layer draws its mask from `seed` and its own name alone.
-
-    Args:
-        seed: int32 [2], a tensor or array: different for each step and replica.
-    """
+    """Within this context every Dropout layer draws its mask from its own name and `seed` alone, int32 [2]."""
     _seeds.append(seed)
     try:
         yield
@@ -59,25 +55,15 @@ class _TensorSeed(keras.random.SeedGenerator):
         return self._seed
 
 
-class _SeedOfReplica(keras.random.SeedGenerator):
-    """Draws a new seed whenever it is asked, by an operation of TensorFlow that needs no variable."""
-
-    def __init__(self) -> None:  # and no variable: the base class would make one
-        pass
-
-    def next(self, ordered: bool = True) -> Any:
-        import tensorflow as tf
-
-        return tf.random.uniform([2], -(2**31), 2**31 - 1, dtype=tf.int32)
-
-
-def _within_replica() -> bool:
-    """Whether a tf.distribute strategy runs this: there Keras' global generator cannot make its variable."""
+def _seed_of_replica() -> Any:
+    """A new seed where a tf.distribute strategy runs this: there Keras' global generator cannot make its variable."""
     if keras.backend.backend() != "tensorflow":
-        return False
+        return None
     import tensorflow as tf
 
-    return bool(tf.distribute.has_strategy())
+    if not tf.distribute.has_strategy():
+        return None
+    return _TensorSeed(tf.random.uniform([2], -(2**31), 2**31 - 1, dtype=tf.int32))
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -132,7 +118,7 @@ class Dropout(keras.layers.Layer):
     def _seed(self) -> Any:
         seed = current_seed()
         if seed is None:
-            return _SeedOfReplica() if _within_replica() else None
+            return _seed_of_replica()
         # Names are unique within a model; 31 bits keep the number within int32.
         of_layer = zlib.crc32(self.name.encode()) & 0x7FFFFFFF
         seed = ops.convert_to_tensor(seed, dtype="int32")

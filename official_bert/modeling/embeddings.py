@@ -29,8 +29,7 @@ class WordEmbedding(keras.layers.Layer):
 
     def __init__(self, vocab_size: int, hidden_size: int, embeddings_initializer: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
+        self.vocab_size, self.hidden_size = vocab_size, hidden_size
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, input_shape: Any) -> None:
@@ -58,22 +57,16 @@ class WordEmbedding(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TokenTypeEmbedding(keras.layers.Layer):
-    """One vector per segment id: [B, S] int32 to [B, S, H].
+    """One vector per segment id: [B, S] int32 to [B, S, H]; arguments as WordEmbedding's, with T rows.
 
     With so few rows a product with one-hot vectors is faster than a look-up, its gradient above all.
-
-    Args:
-        type_vocab_size: number of segment ids, T.
-        hidden_size: width, H.
-        embeddings_initializer: how the table starts.
     """
 
     def __init__(
         self, type_vocab_size: int, hidden_size: int, embeddings_initializer: Any = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.type_vocab_size = type_vocab_size
-        self.hidden_size = hidden_size
+        self.type_vocab_size, self.hidden_size = type_vocab_size, hidden_size
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, input_shape: Any) -> None:
@@ -114,11 +107,8 @@ class PositionEmbedding(keras.layers.Layer):
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, inputs_shape: Any, position_ids_shape: Any = None) -> None:
-        self.embeddings = self.add_weight(
-            shape=(self.max_position_embeddings, inputs_shape[-1]),
-            initializer=self.embeddings_initializer,
-            name="embeddings",
-        )
+        shape = (self.max_position_embeddings, inputs_shape[-1])
+        self.embeddings = self.add_weight(shape=shape, initializer=self.embeddings_initializer, name="embeddings")
 
     def call(self, inputs: Any, position_ids: Any = None) -> Any:
         if position_ids is not None:
@@ -144,34 +134,17 @@ def embed(
 ) -> Any:
     """Returns the sum of the three embeddings, normalized, with dropout: [B, S, H].
 
-    Args:
-        input_ids: [B, S] int32.
-        segment_ids: [B, S] int32.
-        config: the model's sizes and rates.
-        seed: of the initial weights; None for any.
-        dtype: the layers' dtype policy.
-        position_ids: [B, S] int32; None to count them from 0.
+    All ids are [B, S] int32; without position_ids positions count from 0. The rest is as for `build_encoder`.
     """
-    x = WordEmbedding(
-        config.vocab_size,
-        config.hidden_size,
-        initializer(config, seed, layer_names.WORD_EMBEDDINGS),
-        name=layer_names.WORD_EMBEDDINGS,
-        dtype=dtype,
-    )(input_ids)
-    types = TokenTypeEmbedding(
-        config.type_vocab_size,
-        config.hidden_size,
-        initializer(config, seed, layer_names.TOKEN_TYPE_EMBEDDINGS),
-        name=layer_names.TOKEN_TYPE_EMBEDDINGS,
-        dtype=dtype,
-    )(segment_ids)
+
+    def table(layer: type[keras.Layer], name: str, *sizes: int) -> keras.Layer:
+        return layer(*sizes, initializer(config, seed, name), name=name, dtype=dtype)
+
+    width = config.hidden_size
+    x = table(WordEmbedding, layer_names.WORD_EMBEDDINGS, config.vocab_size, width)(input_ids)
+    types = table(TokenTypeEmbedding, layer_names.TOKEN_TYPE_EMBEDDINGS, config.type_vocab_size, width)(segment_ids)
     x = keras.layers.Add(name="embeddings_sum", dtype=dtype)([x, types])
-    x = PositionEmbedding(
-        config.max_position_embeddings,
-        initializer(config, seed, layer_names.POSITION_EMBEDDINGS),
-        name=layer_names.POSITION_EMBEDDINGS,
-        dtype=dtype,
-    )(x, position_ids)
+    positions = table(PositionEmbedding, layer_names.POSITION_EMBEDDINGS, config.max_position_embeddings)
+    x = positions(x, position_ids)
     x = layer_norm(layer_names.EMBEDDINGS_LAYER_NORM, config, dtype)(x)
     return Dropout(config.hidden_dropout_prob, name=layer_names.EMBEDDINGS_DROPOUT, dtype=dtype)(x)

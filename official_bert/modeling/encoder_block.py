@@ -33,9 +33,7 @@ class AttentionProbabilities(keras.layers.Layer):
 
     def __init__(self, num_heads: int, causal: bool = False, packed: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.causal = causal
-        self.packed = packed
+        self.num_heads, self.causal, self.packed = num_heads, causal, packed
 
     def call(self, inputs: Any) -> Any:
         query, key, attention_ids = inputs
@@ -84,14 +82,8 @@ def encoder_block(
 ) -> Any:
     """Returns the block's output, [B, S, H]: self-attention, then a feed-forward layer, each added and normalized.
 
-    Args:
-        x: [B, S, H].
-        attention_ids: [B, S] int32: the input_mask, or with `packed` the record_ids (see `build_encoder`).
-        config: the model's sizes and rates.
-        name: the beginning of the names of the block's layers.
-        seed: of the initial weights; None for any.
-        dtype: the layers' dtype policy.
-        packed: whether several records share a row.
+    x is [B, S, H] and attention_ids, [B, S] int32, the input_mask or with `packed` the record_ids; the names of the
+    block's layers begin with `name`. The rest is as for `build_encoder`.
     """
 
     def projection(units: int, part: str, activation: Any = None) -> keras.Layer:
@@ -109,11 +101,7 @@ def encoder_block(
     key = projection(width, "attention_key")(x)
     value = projection(width, "attention_value")(x)
     probabilities = AttentionProbabilities(
-        config.num_attention_heads,
-        config.causal_attention,
-        packed,
-        name=f"{name}_attention_probabilities",
-        dtype=dtype,
+        config.num_attention_heads, config.causal_attention, packed, name=f"{name}_attention_probabilities", dtype=dtype
     )([query, key, attention_ids])
     probabilities = dropout(config.attention_probs_dropout_prob, "attention_probabilities_dropout")(probabilities)
     context = AttentionContext(name=f"{name}_attention_context", dtype=dtype)([probabilities, value])

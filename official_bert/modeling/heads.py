@@ -70,16 +70,8 @@ def pool(
 ) -> Any:
     """Returns the pooled output, [B, H]: a dense layer with tanh on the vector of [CLS].
 
-    With causal attention it is on the vector of the last token, the only one that sees the whole text.
-
-    Args:
-        sequence_output: [B, S, H].
-        attention_ids: [B, S] int32: the input_mask, or the record_ids where records are packed.
-        config: the model's sizes.
-        seed: of the initial weights; None for any.
-        dtype: the layers' dtype policy.
-        record_starts: [B, R] int32, at which positions there is a [CLS], where records are packed: the pooled output
-            then is [B, R, H].
+    With causal attention it is on the vector of the last token, the only one that sees the whole text; where records
+    are packed, on those at record_starts, [B, R] int32, and is [B, R, H]. Arguments are as for `encoder_block`.
     """
     if record_starts is not None:
         pooled = GatherPositions(name=layer_names.FIRST_POSITION, dtype=dtype)([sequence_output, record_starts])
@@ -96,14 +88,7 @@ def masked_lm_logits(
     """Returns the scores of every word piece at the positions to predict, [B, P, V] float32 (paper, appendix A.3).
 
     A dense layer with the model's activation, normalization, the transposed word embeddings, a bias per piece.
-
-    Args:
-        sequence_output: [B, S, H].
-        positions: [B, P] int32.
-        word_embedding: the encoder's WordEmbedding layer, whose table is shared.
-        config: the model's sizes.
-        seed: of the initial weights; None for any.
-        dtype: the layers' dtype policy.
+    sequence_output is [B, S, H], positions [B, P] int32, word_embedding the encoder's layer, whose table is shared.
     """
     x = GatherPositions(name="masked_lm_gather", dtype=dtype)([sequence_output, positions])
     x = dense(config.hidden_size, "masked_lm_transform", config, seed, dtype, activation(config))(x)

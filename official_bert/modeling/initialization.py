@@ -27,13 +27,10 @@ def seeded_normal(stddev: float, seed: int | None, name: str) -> keras.initializ
     return keras.initializers.TruncatedNormal(stddev=stddev, seed=mixed)
 
 
-def dense(
-    units: int, name: str, config: BertConfig, seed: int | None, dtype: Any, activation: Any = None
-) -> keras.Layer:
+def dense(units: int, name: str, config: BertConfig, seed: int | None, dtype: Any, activation: Any = None) -> Any:
     """Returns a dense layer, initialized as BERT's are; biases start at zero."""
-    return keras.layers.Dense(
-        units, activation=activation, kernel_initializer=initializer(config, seed, name), name=name, dtype=dtype
-    )
+    kernel = initializer(config, seed, name)
+    return keras.layers.Dense(units, activation, kernel_initializer=kernel, name=name, dtype=dtype)
 
 
 def layer_norm(name: str, config: BertConfig, dtype: Any) -> keras.Layer:

@@ -35,8 +35,7 @@ def without_unread_positions(model: keras.Model, rematerialize: bool = False) ->
     head = _head_of_first_position(model)
     if head is None:
         return rematerialized(model) if rematerialize else model
-    *_, block_input, _ = (parts.embedded, *(block.encoded for block in parts.blocks))
-    below: Any = keras.Model(model.input, block_input)
+    below: Any = keras.Model(model.input, parts.encoded[-2])
     if rematerialize:
         below = rematerialized(below)
 

@@ -4,6 +4,7 @@ B batch, S sequence, H hidden size
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,46 +52,35 @@ def blocks_of(model: keras.Model) -> list[BlockLayers]:
 
 @dataclasses.dataclass(frozen=True)
 class ModelParts:
-    """The parts of a functional model. They share its layers and weights; the model itself does not change.
-
-    Attributes:
-        model: the model.
-        embedded: the first block's input, [B, S, H], as a symbolic tensor.
-        blocks: the layers of each block.
-        attention_ids: the name of the input by which attention is masked.
-    """
+    """The parts of a functional model. They share its layers and weights; the model itself does not change."""
 
     model: keras.Model
-    embedded: Any
+    embedded: Any  # the first block's input, [B, S, H], as a symbolic tensor
     blocks: list[BlockLayers]
-    attention_ids: str
+    attention_ids: str  # the name of the input by which attention is masked
 
     def features(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Returns the model's inputs among others, as int32 tensors."""
         return {name: ops.convert_to_tensor(inputs[name], "int32") for name in self.model.input}
 
-    def embeddings(self) -> keras.Model:
-        """Returns a model from the inputs to the first block's input."""
-        return keras.Model(self.model.input, self.embedded)
+    @property
+    def encoded(self) -> list[Any]:
+        """The first block's input and each block's output, [B, S, H], as symbolic tensors."""
+        return [self.embedded, *(block.encoded for block in self.blocks)]
 
     def block_models(self) -> list[keras.Model]:
         """Returns a model of each block, from [its input, the input named `attention_ids`] to its output."""
-        attention_ids = self.model.input[self.attention_ids]
-        inputs = [self.embedded, *(block.encoded for block in self.blocks)]
-        return [
-            keras.Model([x, attention_ids], block.encoded) for x, block in zip(inputs[:-1], self.blocks, strict=True)
-        ]
+        ids = self.model.input[self.attention_ids]
+        return [keras.Model([x, ids], encoded) for x, encoded in itertools.pairwise(self.encoded)]
 
     def heads(self, outputs: Any = None) -> Callable[..., Any]:
         """Returns a function of what blocks give to what the model gives.
 
-        It takes a list of the first block's input and each block's output, the features, and `training`.
-
-        Args:
-            outputs: symbolic tensors of the model to return, in any structure; None for its outputs.
+        It takes a list of the first block's input and each block's output, the features, and `training`. It returns
+        `outputs`, symbolic tensors of the model in any structure; None for its outputs.
         """
         outputs = self.model.output if outputs is None else outputs
-        encoded = [self.embedded, *(block.encoded for block in self.blocks)]
+        encoded = self.encoded
         # Keras builds no model whose output is its input, as an encoder's sequence_output would be.
         wanted = keras.tree.flatten(outputs)
         predicted = [tensor for tensor in wanted if id(tensor) not in map(id, encoded)]

@@ -16,18 +16,10 @@ from official_bert.modeling.heads import masked_lm_logits, next_sentence_logits
 def build_pretraining_model(
     config: BertConfig, seed: int | None = None, dtype: Any = "float32", packed: bool = False
 ) -> keras.Model:
-    """Builds the encoder with both pre-training heads (paper, section 3.1).
+    """Builds the encoder with both pre-training heads (paper, section 3.1); arguments as for `build_encoder`.
 
     The model takes the encoder's inputs and masked_lm_positions, [B, P] int32. It returns masked_lm_logits, [B, P, V],
-    and next_sentence_logits, [B, 2], both float32. `encoder_of` returns the encoder within.
-
-    With `packed` several records share a row, and next_sentence_logits are [B, R, 2]: see `build_encoder`.
-
-    Args:
-        config: sizes and rates.
-        seed: of the initial weights; None for any.
-        dtype: a Keras dtype policy for all layers.
-        packed: whether several records share a row.
+    and next_sentence_logits, [B, 2], with `packed` [B, R, 2], both float32. `encoder_of` returns the encoder within.
     """
     encoder = build_encoder(config, seed=seed, dtype=dtype, packed=packed)
     positions = keras.Input(shape=(None,), dtype="int32", name="masked_lm_positions")
@@ -48,10 +40,7 @@ def encoder_of(model: keras.Model) -> keras.Model:
     The model is not one for packed records.
     """
     inputs = {name: tensor for name, tensor in model.input.items() if name != "masked_lm_positions"}
-    names = {layer.name for layer in model.layers}
-    pooled = model.get_layer(
-        next(name for name in (layer_names.FIRST_POSITION, layer_names.LAST_TOKEN) if name in names)
-    )
+    pooled = next(each for each in model.layers if each.name in (layer_names.FIRST_POSITION, layer_names.LAST_TOKEN))
     outputs = {
         "sequence_output": keras.tree.flatten(pooled.input)[0],
         "pooled_output": model.get_layer(layer_names.POOLER).output,

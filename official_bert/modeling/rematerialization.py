@@ -31,7 +31,7 @@ def rematerialized(model: keras.Model) -> Callable[..., Any]:
     parts = split_model(model)
     if parts is None:
         return with_inner_model(model, rematerialized)
-    embed, blocks, heads = parts.embeddings(), parts.block_models(), parts.heads()
+    embed, blocks, heads = keras.Model(model.input, parts.embedded), parts.block_models(), parts.heads()
 
     def call(features: dict[str, Any], training: bool = False) -> Any:
         seed = current_seed()

@@ -64,11 +64,7 @@ class FoldChoices(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class UnfoldChoices(keras.layers.Layer):
-    """Puts the choices of an example beside each other: [B * N, 1] to [B, N].
-
-    Args:
-        num_choices: N.
-    """
+    """Puts the choices of an example beside each other: [B * N, 1] to [B, N]; N is `num_choices`."""
 
     def __init__(self, num_choices: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -99,7 +95,7 @@ def build_classifier(
 
 
 def build_regressor(encoder: keras.Model, dropout_rate: float = DROPOUT_RATE, seed: int | None = None) -> keras.Model:
-    """Returns a model of texts or pairs that gives a number, [B]; arguments as for `classifier`."""
+    """Returns a model of texts or pairs that gives a number, [B]; arguments as for `build_classifier`."""
     value = _dense(encoder, _pooled(encoder, dropout_rate), 1, "sequence_classifier", seed)
     value = WithoutAxis(name="value", dtype="float32")(_float32(value))
     return keras.Model(encoder.input, value, name="regressor")
@@ -108,7 +104,7 @@ def build_regressor(encoder: keras.Model, dropout_rate: float = DROPOUT_RATE, se
 def build_token_tagger(
     encoder: keras.Model, num_labels: int, dropout_rate: float = DROPOUT_RATE, seed: int | None = None
 ) -> keras.Model:
-    """Returns a model that gives every position logits, [B, S, C]; arguments as for `classifier`."""
+    """Returns a model that gives every position logits, [B, S, C]; arguments as for `build_classifier`."""
     x = Dropout(dropout_rate, name="head_dropout", dtype=_policy(encoder))(encoder.output["sequence_output"])
     logits = _dense(encoder, x, num_labels, "token_classifier", seed)
     return keras.Model(encoder.input, _float32(logits), name="token_tagger")
@@ -117,11 +113,7 @@ def build_token_tagger(
 def build_span_predictor(encoder: keras.Model, seed: int | None = None) -> keras.Model:
     """Returns a model of questions and contexts: {"start_logits", "end_logits"}, each [B, S].
 
-    As in the original there is no dropout before the head.
-
-    Args:
-        encoder: any.
-        seed: of the new weights; None for any.
+    As in the original there is no dropout before the head. `seed` is of the new weights; None for any.
     """
     scores = _dense(encoder, encoder.output["sequence_output"], 2, "question_answering", seed)
     logits = SpanLogits(name="span_logits", dtype="float32")([scores, encoder.input["input_mask"]])
@@ -133,17 +125,11 @@ def build_multiple_choice_model(
 ) -> keras.Model:
     """Returns a model that scores the choices of an example: inputs [B, N, S] to logits [B, N].
 
-    Each choice is a sequence by itself; a vector, the same for all, gives the score of its pooled output.
-
-    Args:
-        encoder: with pooled_output.
-        num_choices: N.
-        dropout_rate: of the pooled output while training.
-        seed: of the new weights; None for any.
+    Each choice is a sequence by itself; a vector, the same for all, gives the score of its pooled output. num_choices
+    is N; the other arguments are as for `build_classifier`.
     """
-    inputs = {
-        name: keras.Input(shape=(num_choices, None), dtype="int32", name=name) for name in sequence_inputs()
-    }  # [B, N, S]
+    shape = (num_choices, None)
+    inputs = {name: keras.Input(shape, dtype="int32", name=name) for name in sequence_inputs()}  # [B, N, S]
     head = keras.Model(encoder.input, _pooled(encoder, dropout_rate), name=layer_names.CHOICE_ENCODER)
     pooled = head({name: FoldChoices(name=f"fold_{name}", dtype="int32")(each) for name, each in inputs.items()})
     scores = _dense(encoder, pooled, 1, layer_names.MULTIPLE_CHOICE, seed)  # [B * N, 1]

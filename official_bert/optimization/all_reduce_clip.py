@@ -22,7 +22,8 @@ class AllReduceClipMixin:
         clips_rows: whether a sparse gradient is clipped by its rows, those of equal ids added up, before it is made
             dense: a table of word pieces is much larger than what a batch reads of it. For one replica and graphs that
             XLA does not compile, as the number of rows is not known in advance.
-        uses_kernel: whether a kernel of TensorFlow's changes the weights, where the optimizer has one (see BertAdamW).
+        uses_kernel: whether TensorFlow's kernel of Adam changes the weights, in one pass over memory and without a
+            compilation: for one device, with variables of TensorFlow, and BertAdamW's rule alone.
     """
 
     clip_norm: float | None

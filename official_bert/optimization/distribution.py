@@ -90,10 +90,7 @@ def _tpu(name: str, zone: str | None, project: str | None) -> tf.distribute.Stra
 def set_workers(name: str, worker_hosts: Sequence[str], worker_index: int | None) -> None:
     """Sets the environment variable TF_CONFIG, by which TensorFlow finds the workers, where a flag or SLURM says them.
 
-    Args:
-        name: of the strategy.
-        worker_hosts: host:port of each worker, in an order that is the same for all.
-        worker_index: which of them this process is.
+    Arguments are as for `get_strategy`; the hosts' order is the same for all workers.
 
     Raises:
         UserError: hosts and index do not go together or contradict TF_CONFIG, or SLURM's variables cannot be used.
@@ -207,9 +204,4 @@ def compiles_parts(strategy: tf.distribute.Strategy) -> bool:
     TensorFlow's kernels for a CPU multiply matrices faster than XLA's and pass over memory more often.
     """
     is_cpu = isinstance(strategy, tf.distribute.OneDeviceStrategy) and "CPU" in strategy.extended.worker_devices[0]
-    return is_cpu and has_xla_for_host()
-
-
-def has_xla_for_host() -> bool:
-    """Whether XLA can compile for this machine's own processor or GPU: not with the TensorFlow of a TPU's host."""
-    return importlib.util.find_spec("libtpu") is None
+    return is_cpu and importlib.util.find_spec("libtpu") is None  # the TensorFlow of a TPU's host has no XLA for it

@@ -12,16 +12,8 @@ class DynamicLossScale:
 
     float16 ends at 65,504 and loses what is below 6e-8, bfloat16 and float32 do not. So the factor is as large as it
     may be: it doubles after `growth_steps` steps without an overflow, and halves in a step whose gradients overflow,
-    which must be skipped. Factors are powers of two, which change no digit. A step:
-
-        with tf.GradientTape() as tape:
-            loss = ...
-            scaled = loss_scale.scaled(loss)
-        gradients = loss_scale.unscale(tape.gradient(scaled, variables))
-        gradients, norm = optimizer.sum_and_clip(gradients)
-        finite = tf.math.is_finite(norm)
-        optimizer.apply_summed(gradients, variables, only_if=finite)
-        loss_scale.update(finite)
+    which must be skipped. Factors are powers of two, which change no digit. A step differentiates
+    `scaled(loss)`, and gives what `unscale` returns to the optimizer; its norm tells `update` whether all was finite.
 
     keras.optimizers.LossScaleOptimizer does not fit here: it looks for overflows in the gradients of the first replica
     alone, so that it needs summed gradients, but its inner optimizer then sums them again; and clipping would come
@@ -41,13 +33,10 @@ class DynamicLossScale:
 
     def __init__(self, initial: float = 2.0**15, growth_steps: int = 2000) -> None:
         self.growth_steps = growth_steps
+        settings = {"trainable": False, "aggregation": "only_first_replica"}
         with keras.name_scope("loss_scale"):
-            self._factor = keras.Variable(
-                initial, dtype="float32", trainable=False, aggregation="only_first_replica", name="factor"
-            )
-            self._finite_steps = keras.Variable(
-                0, dtype="int32", trainable=False, aggregation="only_first_replica", name="finite_steps"
-            )
+            self._factor = keras.Variable(initial, dtype="float32", name="factor", **settings)
+            self._finite_steps = keras.Variable(0, dtype="int32", name="finite_steps", **settings)
         self.variables = [self._factor, self._finite_steps]
 
     @property
@@ -68,11 +57,7 @@ class DynamicLossScale:
         ]
 
     def update(self, finite: Any) -> None:
-        """Adapts the factor to a step.
-
-        Args:
-            finite: a bool scalar, equal on all replicas: whether all gradients of the step were finite.
-        """
+        """Adapts the factor to a step; `finite`, a bool scalar equal on all replicas, is whether its gradients were."""
         finite_steps = tf.where(finite, self._finite_steps.value + 1, 0)
         grows = finite_steps >= self.growth_steps
         change = tf.where(finite, tf.where(grows, 2.0, 1.0), 0.5)

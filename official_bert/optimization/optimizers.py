@@ -17,38 +17,12 @@ from official_bert.optimization.choices import OPTIMIZERS
 NOT_DECAYED = frozenset({"bias", "gamma", "beta"})
 
 
-def get_optimizer(
-    name: str,
-    learning_rate: Any,
-    *,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-6,
-    weight_decay_rate: float = 0.01,
-    clip_norm: float | None = 1.0,
-) -> Any:
-    """Returns the optimizer of that name; all three have the same settings and differ in their rule alone.
-
-    Args:
-        name: "adamw" (the original's), "lamb" or "keras_adamw".
-        learning_rate: a number or schedule.
-        beta_1: decay of the mean of gradients.
-        beta_2: decay of the mean of their squares.
-        epsilon: added to the root.
-        weight_decay_rate: share of a weight that is subtracted, times the learning rate.
-        clip_norm: the greatest global norm; None for no clipping.
-
-    Raises:
-        UserError: the name is unknown.
-    """
-    settings: dict[str, Any] = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon, "clip_norm": clip_norm}
-    if name == "adamw":
-        return BertAdamW(learning_rate, weight_decay_rate=weight_decay_rate, **settings)
-    if name == "lamb":
-        return Lamb(learning_rate, weight_decay_rate=weight_decay_rate, **settings)
-    if name == "keras_adamw":
-        return KerasAdamW(learning_rate, weight_decay=weight_decay_rate, **settings)
-    raise UserError(f"unknown optimizer {name!r}; expected one of {', '.join(OPTIMIZERS)}")
+def get_optimizer(name: str, learning_rate: Any, **settings: Any) -> Any:
+    """Returns the optimizer of a name of choices.OPTIMIZERS, with settings of its class; UserError for another name."""
+    classes = {"adamw": BertAdamW, "lamb": Lamb, "keras_adamw": KerasAdamW}
+    if name not in classes:
+        raise UserError(f"unknown optimizer {name!r}; expected one of {', '.join(OPTIMIZERS)}")
+    return classes[name](learning_rate, **settings)
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -70,13 +44,7 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         epsilon: added to the root.
         weight_decay_rate: share of a weight that is subtracted, times the learning rate.
         clip_norm: the greatest global norm; None for no clipping.
-
-    Attributes:
-        uses_kernel: whether TensorFlow's kernel of Adam changes the weights: in one pass over memory, and without a
-            compilation. For one device, with variables of TensorFlow; not for Lamb, which has another rule.
     """
-
-    uses_kernel = False
 
     def __init__(
         self,
@@ -90,11 +58,8 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
-        self.weight_decay_rate = weight_decay_rate
-        self.clip_norm = clip_norm
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.weight_decay_rate, self.clip_norm = weight_decay_rate, clip_norm
 
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the two moments of each variable; under a strategy this must happen within its scope."""
@@ -157,13 +122,8 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         config.pop("weight_decay", None)  # Keras' own, which takes no part
-        return {
-            **config,
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
-            "weight_decay_rate": self.weight_decay_rate,
-        }
+        own = ("beta_1", "beta_2", "epsilon", "weight_decay_rate")
+        return {**config, **{name: getattr(self, name) for name in own}}
 
 
 @keras.saving.register_keras_serializable(package="official_bert")

@@ -37,12 +37,8 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         power: float = 1.0,
         end_rate: float = 0.0,
     ) -> None:
-        self.peak = peak
-        self.num_steps = num_steps
-        self.warmup_steps = warmup_steps
-        self.jump = jump
-        self.power = power
-        self.end_rate = end_rate
+        self.peak, self.num_steps, self.warmup_steps = peak, num_steps, warmup_steps
+        self.jump, self.power, self.end_rate = jump, power, end_rate
 
     def __call__(self, step: Any) -> Any:
         step = ops.cast(step, "float32")
@@ -56,14 +52,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         return rate
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            "peak": self.peak,
-            "num_steps": self.num_steps,
-            "warmup_steps": self.warmup_steps,
-            "jump": self.jump,
-            "power": self.power,
-            "end_rate": self.end_rate,
-        }
+        return dict(vars(self))
 
 
 @keras.saving.register_keras_serializable(package="official_bert")

@@ -7,8 +7,6 @@ from official_bert.checkpoints.vocabulary import check_vocabulary, lines_of
 from official_bert.data.sentence_objectives import NONE
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.option_groups.data import DataOptions
-from official_bert.pretraining.option_groups.training import TrainingOptions
 from official_bert.pretraining.options import Options
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.utils import files
@@ -25,7 +23,7 @@ def read_config(options: Options) -> BertConfig:
     return config
 
 
-def check_vocabulary_size(options: DataOptions, config: BertConfig) -> None:
+def check_vocabulary_size(options: Options, config: BertConfig) -> None:
     """Raises a UserError if the vocabulary has more tokens than the model; warns if it has fewer."""
     if options.vocab_file:
         for note in check_vocabulary(files.read_text(options.vocab_file), config, options.vocab_file):
@@ -42,7 +40,7 @@ def check_lengths(options: Options, config: BertConfig) -> None:
             )
 
 
-def check_objectives(options: TrainingOptions, training: Iterable[RecordFiles], held_out: RecordFiles | None) -> None:
+def check_objectives(options: Options, training: Iterable[RecordFiles], held_out: RecordFiles | None) -> None:
     """Raises a UserError if the records of phases and evaluation are of several objectives, or not of the run's."""
     training = list(training)
     judged = [*training, *([held_out] if held_out else [])]
@@ -65,7 +63,7 @@ def check_objectives(options: TrainingOptions, training: Iterable[RecordFiles], 
         )
 
 
-def check_packing(options: TrainingOptions, config: BertConfig) -> None:
+def check_packing(options: Options, config: BertConfig) -> None:
     """Raises a UserError if records are to be packed for a model that cannot tell them apart."""
     if options.pack_sequences and config.causal_attention:
         raise UserError("--pack_sequences is not for models with causal attention (--left_to_right); leave it out")

@@ -26,12 +26,7 @@ def training_flop(config: BertConfig, batch: int, length: int, predictions: int)
 
     A multiply-add is 2 operations, and the backward pass takes twice the forward one. All positions count, padding too.
     Embeddings are look-ups and count for nothing; nor does what rematerialization computes a second time.
-
-    Args:
-        config: the model's sizes.
-        batch: examples in a step, over all devices.
-        length: S.
-        predictions: P.
+    `batch` is that of all devices, S the length.
     """
     width, wide = config.hidden_size, config.intermediate_size
     block = 4 * length * width**2 + 2 * length**2 * width + 2 * length * width * wide
@@ -43,12 +38,7 @@ def matmul_rate(strategy: tf.distribute.Strategy, dtype: str = "float32", repeat
     """Measures the operations per second of large matrix products, on all replicas at once, in about a second.
 
     The products are of square matrices of 1,024 rows on a CPU and of 8,192 elsewhere, eight in a call, one after
-    another; the fastest call counts. What it returns is of all replicas together.
-
-    Args:
-        strategy: where to run.
-        dtype: of the matrices: "float32", "bfloat16" or "float16".
-        repeats: number of calls.
+    another; the fastest of `repeats` calls counts. What it returns is of all replicas together.
     """
     size = 1024 if "CPU" in strategy.extended.worker_devices[0] else 8192
     products = 8
@@ -80,23 +70,14 @@ def matmul_rate(strategy: tf.distribute.Strategy, dtype: str = "float32", repeat
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes that pre-training needs on each device.
+    """Bytes that pre-training needs on each device."""
 
-    Attributes:
-        weights: in float32.
-        optimizer: its moments, for every weight two.
-        gradients: of the weights, and the parts of the word embeddings' one, which comes from the input and the output.
-        activations: what is kept from the forward pass for the backward pass.
-        working: what the loss, or one block's backward pass, needs for itself.
-        update: what the update needs when the backward pass is over: gradients, clipped ones, the rule's intermediate
-            values. TensorFlow updates all variables at once.
-    """
-
-    weights: int
-    optimizer: int
-    gradients: int
-    activations: int
-    working: int
+    weights: int  # in float32
+    optimizer: int  # its moments, for every weight two
+    gradients: int  # of the weights, and the two parts of the word embeddings' one, from the input and the output
+    activations: int  # what is kept from the forward pass for the backward pass
+    working: int  # what the loss, or one block's backward pass, needs for itself
+    # Of all variables at once, when the backward pass is over: gradients, clipped ones, the rule's intermediate values.
     update: int
 
     @property
@@ -106,12 +87,7 @@ class Memory:
 
 
 def memory_estimate(
-    config: BertConfig,
-    batch: int,
-    length: int,
-    predictions: int,
-    dtype: str = "float32",
-    rematerialize: bool = False,
+    config: BertConfig, batch: int, length: int, predictions: int, dtype: str = "float32", rematerialize: bool = False
 ) -> Memory:
     """Estimates what pre-training needs on each device, besides the program itself.
 
@@ -130,13 +106,8 @@ def memory_estimate(
     batches of 2,048 to 8,192 tokens, float32 and bfloat16, with and without rematerialization) are 1.1 to 1.4 times the
     total; 0.1 to 0.2 GB of that are the traced step. With XLA, which gains less from rematerialization, up to 1.6.
 
-    Args:
-        config: the model's sizes.
-        batch: B, the examples of one device in a step (of one micro-batch, where gradients are accumulated).
-        length: S.
-        predictions: P.
-        dtype: of the computation: "float32", "bfloat16" or "float16", or a Keras policy of them.
-        rematerialize: whether blocks are computed again in the backward pass.
+    B is the batch of one device in a step (of one micro-batch, where gradients are accumulated), S the length. The
+    dtype is "float32" or any other for half precision.
     """
     number = 4 if dtype == "float32" else 2
     width, wide, blocks = config.hidden_size, config.intermediate_size, config.num_hidden_layers

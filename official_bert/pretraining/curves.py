@@ -19,19 +19,9 @@ LENGTH = "max_seq_length"
 
 # The options that must agree before two runs' losses can be expected to; beside them the model's configuration counts.
 COMPARED_OPTIONS = (
-    "max_seq_length",
-    "max_predictions_per_seq",
-    "train_batch_size",
-    "learning_rate",
-    "num_train_steps",
-    "num_warmup_steps",
-    "warmup_jump",
-    "decay_power",
-    "end_learning_rate",
-    "optimizer",
-    "freeze",
-    "dtype",
-)
+    "max_seq_length max_predictions_per_seq train_batch_size learning_rate num_train_steps num_warmup_steps "
+    "warmup_jump decay_power end_learning_rate optimizer freeze dtype"
+).split()
 
 # What the losses are of; the values of runs that do not say it.
 _OBJECTIVES = {
@@ -41,14 +31,7 @@ _OBJECTIVES = {
     "sentence_objective": NEXT_SENTENCE,
 }
 
-_COLUMNS = (
-    "step",
-    "masked_lm_loss",
-    "masked_lm_accuracy",
-    "next_sentence_loss",
-    "next_sentence_accuracy",
-    LENGTH,
-)
+_COLUMNS = ("step", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy", LENGTH)
 _REFERENCE_LINES = 100
 _TOLERANCE = 0.05  # two seeds of a run of BERT-Tiny differed by at most 3.3 % in its first 200 steps
 _WINDOW = 0.1  # the share of the steps so far over which losses are averaged before they are compared
@@ -56,20 +39,12 @@ _WINDOW = 0.1  # the share of the steps so far over which losses are averaged be
 
 @dataclasses.dataclass(frozen=True)
 class Curves:
-    """What was measured in a run, by step.
-
-    Attributes:
-        name: of the run.
-        train: a line for each interval of the log, with the means over its steps; `step` is its last one. Ascending,
-            each step once.
-        eval: the same for evaluations, which are of one step.
-        settings: what decides the losses, as far as it is known.
-    """
+    """What was measured in a run, by step; lines are ascending, each step once."""
 
     name: str
-    train: list[dict[str, Any]]
-    eval: list[dict[str, Any]]
-    settings: dict[str, Any]
+    train: list[dict[str, Any]]  # a line for each interval of the log, the means over its steps; `step` is its last one
+    eval: list[dict[str, Any]]  # the same for evaluations, which are of one step
+    settings: dict[str, Any]  # what decides the losses, as far as it is known
 
     @property
     def last_step(self) -> int:
@@ -93,12 +68,7 @@ def read_curves(path: str) -> Curves:
 
 
 def run_curves(folder: str, metadata: Mapping[str, Any]) -> Curves:
-    """Returns the curves of a run's folder, which may have no log yet.
-
-    Args:
-        folder: the run's.
-        metadata: what report.write_report keeps of a run.
-    """
+    """Returns the curves of a run's folder, which may have no log yet; `metadata` as in report.write_report."""
     name = os.path.basename(os.path.normpath(folder))
     return Curves(name, _in_order(read_log(folder, TRAIN)), _in_order(read_log(folder, EVAL)), _settings(metadata))
 
@@ -107,11 +77,7 @@ def save_curves(folder: str, path: str) -> None:
     """Writes a run's curves to a small JSON file, as a reference to compare other runs with.
 
     It holds at most a hundred intervals of training and as many evaluations, the run's command, versions and settings,
-    and no path of the machine but those in the command.
-
-    Args:
-        folder: the run's, after report.write_report.
-        path: the file, NAME.json.
+    and no path of the machine but those in the command. To be called after report.write_report.
 
     Raises:
         UserError: the run has logged nothing, or the name is of another form.
@@ -180,9 +146,7 @@ def values_of(lines: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def thinned(
-    lines: Sequence[Mapping[str, Any]], name: str, most: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def thinned(lines: Sequence[Mapping[str, Any]], name: str, most: int) -> tuple[np.ndarray, ...]:
     """Returns one measurement over the steps with at most `most` points.
 
     Returns:
@@ -191,17 +155,13 @@ def thinned(
     """
     steps, values = values_of(lines, "step"), values_of(lines, name)
     widths = np.diff(steps, prepend=0)
-    groups = np.array_split(np.arange(len(lines)), max(1, min(most, len(lines)))) if len(lines) else []
     points = []
-    for group in groups:
-        kept = group[np.isfinite(values[group])]
+    for group in np.array_split(np.arange(len(lines)), min(most, len(lines))) if len(lines) else []:
+        kept, seen = group[np.isfinite(values[group])], (np.nan, np.nan, np.nan)
         if len(kept):
-            mean = np.average(values[kept], weights=widths[kept])
-            points.append((steps[group[-1]], mean, values[kept].min(), values[kept].max()))
-        else:
-            points.append((steps[group[-1]], np.nan, np.nan, np.nan))
-    of_steps, means, least, greatest = np.array(points).reshape(-1, 4).T
-    return of_steps, means, least, greatest
+            seen = np.average(values[kept], weights=widths[kept]), values[kept].min(), values[kept].max()
+        points.append((steps[group[-1]], *seen))
+    return tuple(np.array(points).reshape(-1, 4).T)
 
 
 def spread(lines: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
@@ -230,11 +190,10 @@ def _in_order(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
     flags = metadata.get("flags", {})
     settings = {name: flags[name] for name in COMPARED_OPTIONS if name in flags} | dict(metadata.get("config", {}))
-    made_by: Mapping[str, Any] = next(
-        (manifest.get("source", {}).get("flags", {}) for manifest in metadata.get("data", ())), {}
-    )
-    settings |= {name: {**made_by, **flags}[name] for name in _OBJECTIVES if name in made_by or name in flags}
-    vocabularies = {manifest.get("source", {}).get("vocabulary") for manifest in metadata.get("data", ())} - {None}
+    sources = [manifest.get("source", {}) for manifest in metadata.get("data", ())]
+    given = {**(sources[0].get("flags", {}) if sources else {}), **flags}
+    settings |= {name: given[name] for name in _OBJECTIVES if name in given}
+    vocabularies = {source.get("vocabulary") for source in sources} - {None}
     if vocabularies:
         settings["vocabulary"] = " ".join(sorted(digest[:12] for digest in vocabularies))
     return settings

@@ -1,5 +1,6 @@
 """Evaluation on held-out records, while training and after it, and the weights that did best."""
 
+import collections
 import math
 import os
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import tensorflow as tf
 from official_bert.checkpoints import bundle, run_checkpoints
 from official_bert.checkpoints.model_files import write_contents
 from official_bert.errors import UserError
-from official_bert.pretraining.metrics import pretraining_metrics
+from official_bert.pretraining.losses import pretraining_metrics
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
 from official_bert.pretraining.train_step import SUMS, Pretrainer
@@ -21,15 +22,11 @@ RESULTS_FILE = "eval_results.txt"
 
 
 class HeldOutEvaluation:
-    """Evaluates a run on its held-out records.
-
-    Args:
-        setup: the run.
-        log: where the scores are written.
-    """
+    """Evaluates a run on its held-out records and writes the scores to its log."""
 
     def __init__(self, setup: RunSetup, log: TrainingLog) -> None:
         self._setup, self._log = setup, log
+        self._folder = os.path.join(setup.folder, "best")
 
     def on_the_way(self, is_stopping: Callable[[], bool]) -> bool:
         """Evaluates while training and keeps the best weights; returns False where a stop came first."""
@@ -44,7 +41,7 @@ class HeldOutEvaluation:
             flush=True,
         )
         if self._setup.is_chief and self._best_weights().keep_if_better(step, metrics["loss"]):
-            print(f"the best so far, kept in {best_folder(self._setup.folder)}", flush=True)
+            print(f"the best so far, kept in {self._folder}", flush=True)
         return True
 
     def at_the_end(self) -> None:
@@ -74,9 +71,7 @@ class HeldOutEvaluation:
 
     def _best_weights(self) -> "BestWeights":
         setup = self._setup
-        return BestWeights(
-            best_folder(setup.folder), setup.pretrainer.model, setup.model_files, self._records().fingerprint
-        )
+        return BestWeights(self._folder, setup.pretrainer.model, setup.model_files, self._records().fingerprint)
 
     def _records(self) -> RecordFiles:
         records = self._setup.records.held_out
@@ -89,12 +84,7 @@ def evaluate(
 ) -> tuple[dict[str, float], dict[str, float]] | None:
     """Returns the metrics of the weights as they are and the sums behind them; None where a stop came first.
 
-    Args:
-        pretrainer: holds the weights.
-        records: to evaluate on.
-        batch_size: records in a batch, over all devices.
-        most_batches: after which the rest is left out.
-        is_stopping: whether a stop is asked for; it is asked before each batch.
+    A batch has `batch_size` records over all devices; before each of at most `most_batches`, `is_stopping` is asked.
     """
     data = records.evaluation(batch_size).take(most_batches)
     totals = dict.fromkeys(SUMS, 0.0)
@@ -108,33 +98,24 @@ def evaluate(
 
 def unigram_accuracy(records: RecordFiles, batch_size: int, most_batches: int) -> float:
     """Returns how often the best constant answer is right: the share of the commonest token among those to predict."""
-    counts: dict[int, int] = {}
+    counts: collections.Counter[int] = collections.Counter()
     for batch in records.evaluation(batch_size).take(most_batches):
-        ids = tf.boolean_mask(batch["masked_lm_ids"], batch["masked_lm_weights"] > 0)
-        for token in ids.numpy().tolist():
-            counts[token] = counts.get(token, 0) + 1
-    return max(counts.values(), default=0) / max(sum(counts.values()), 1)
+        counts.update(tf.boolean_mask(batch["masked_lm_ids"], batch["masked_lm_weights"] > 0).numpy().tolist())
+    return max(counts.values(), default=0) / max(counts.total(), 1)
 
 
 class BestWeights:
     """The weights that had the lowest loss on the held-out records so far, in a folder of their own.
 
-    Their loss and the records' fingerprint are saved with them, so that they are judged by nothing else.
-
-    Args:
-        folder: where they are kept.
-        model: whose weights.
-        model_files: contents of the small files beside them, by name.
-        data: the fingerprint of the held-out records.
+    Their loss and the records' fingerprint, `data`, are saved with them, so that they are judged by nothing else.
     """
 
     def __init__(self, folder: str, model: keras.Model, model_files: dict[str, str], data: int) -> None:
         self._folder, self._model_files = folder, model_files
         self._loss = keras.Variable(0.0, dtype="float64", trainable=False, name="loss")
         self._data = run_checkpoints.counter("data", data)
-        self._saved = run_checkpoints.RunCheckpoints(
-            folder, {"model": model.variables, "best": [self._loss, self._data]}, keep=1
-        )
+        saved = {"model": model.variables, "best": [self._loss, self._data]}
+        self._saved = run_checkpoints.RunCheckpoints(folder, saved, keep=1)
 
     def keep_if_better(self, step: int, loss: float) -> bool:
         """Saves the weights of a step if their loss is finite and below that of those kept; says whether it did."""
@@ -156,8 +137,3 @@ class BestWeights:
         source = bundle.open_bundle(path)
         held = {name: source.read(f"best/{name}/.ATTRIBUTES/VARIABLE_VALUE") for name in ("loss", "data")}
         return float(held["loss"]) if int(held["data"]) == int(self._data.numpy()) else math.inf
-
-
-def best_folder(folder: str) -> str:
-    """Returns where a run keeps its best weights."""
-    return os.path.join(folder, "best")

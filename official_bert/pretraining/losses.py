@@ -4,7 +4,7 @@ B batch, P predictions, V vocabulary, R records of a packed row
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -22,12 +22,8 @@ def pretraining_sums(
     """Returns the sums and counts behind losses and accuracies, as float32 scalars.
 
     A record whose input_mask is all zero is padding of the batch and counts for nothing. Where several records share a
-    row (see data.packing), each counts.
-
-    Args:
-        outputs: of the pre-training model.
-        features: a batch of records.
-        of_masked_lm: what gives loss and hits of masked_lm_logits and labels; None for `masked_lm_losses`.
+    row (see data.packing), each counts. `of_masked_lm` gives loss and hits of masked_lm_logits and labels; by default
+    it is `masked_lm_losses`.
 
     Returns:
         masked_lm_loss, masked_lm_correct and masked_lm_count: cross-entropy (natural logarithm), hits and number of the
@@ -96,20 +92,15 @@ def factored_masked_lm_losses(logits: FactoredLogits, labels: Any) -> tuple[Any,
     Of the gradient by the logits, (softmax - one-hot) times the loss's, only a factor is computed, with the
     exponentials at hand: the other one is a number for each prediction, which is as well multiplied with the vectors.
 
-    Args:
-        logits: their factors.
-        labels: [B, P] int32.
     """
 
     @tf.custom_gradient
     def losses(vectors: tf.Tensor, table: tf.Tensor, bias: tf.Tensor) -> tuple[Any, Any]:
         cast_table = tf.cast(table, vectors.dtype)
-        products = tf.matmul(vectors, cast_table, transpose_b=True)  # [B * P, V]
-        if products.dtype == bias.dtype:
-            products = tf.nn.bias_add(products, bias)  # which TensorFlow fuses with the product
-            loss, hits, errors, scale = _compiled(_forward_and_errors)(products, tf.zeros([]), flat_labels)
-        else:
-            loss, hits, errors, scale = _compiled(_forward_and_errors)(products, bias, flat_labels)
+        products, still_to_add = tf.matmul(vectors, cast_table, transpose_b=True), bias  # [B * P, V]
+        if products.dtype == bias.dtype:  # TensorFlow fuses this addition with the product
+            products, still_to_add = tf.nn.bias_add(products, bias), tf.zeros([])
+        loss, hits, errors, scale = _compiled(_forward_and_errors)(products, still_to_add, flat_labels)
 
         def gradient(of_loss: tf.Tensor, _: tf.Tensor) -> tuple[Any, Any, Any]:
             weights = (of_loss * scale)[:, None]  # [B * P, 1]
@@ -118,11 +109,7 @@ def factored_masked_lm_losses(logits: FactoredLogits, labels: Any) -> tuple[Any,
             # As a batch of one: TensorFlow has another kernel for batches, a sixth faster for this transposed product.
             of_table = tf.matmul(errors[None], weighted[None], transpose_a=True)[0]
             of_bias = tf.matmul(tf.cast(weights, errors.dtype), errors, transpose_a=True)[0]
-            return (
-                tf.cast(of_vectors, vectors.dtype),
-                tf.cast(of_table, table.dtype),
-                tf.cast(of_bias, bias.dtype),
-            )
+            return (tf.cast(of_vectors, vectors.dtype), tf.cast(of_table, table.dtype), tf.cast(of_bias, bias.dtype))
 
         return (loss, hits), gradient
 
@@ -178,10 +165,24 @@ def _compiled(function: Any) -> Any:
 def mean_losses(sums: dict[str, Any], masked_lm_count: Any, next_sentence_count: Any) -> tuple[Any, Any]:
     """Returns the masked-LM loss, sum / (count + 1e-5), and the next-sentence loss, sum / count.
 
-    Args:
-        sums: of one device, from `pretraining_sums`.
-        masked_lm_count: the number of predictions in the whole batch, on all devices.
-        next_sentence_count: the number of records in the whole batch.
+    The sums are those of one device, the counts those of the whole batch, on all devices.
     """
     masked_lm = sums["masked_lm_loss"] / (masked_lm_count + MASKED_LM_EPSILON)
     return masked_lm, sums["next_sentence_loss"] / ops.maximum(next_sentence_count, 1.0)
+
+
+def pretraining_metrics(sums: Mapping[str, float]) -> dict[str, float]:
+    """Returns the means of what `pretraining_sums` adds up, by the names of the original's eval_results.txt.
+
+    Losses are in nats, accuracies from 0 to 1; loss is the sum of both losses. A mean of nothing is 0; without any
+    sentence label there are no metrics of next sentences.
+    """
+    predictions = max(sums["masked_lm_count"], 1.0)
+    records = max(sums["next_sentence_count"], 1.0)
+    masked_lm_loss, next_sentence_loss = sums["masked_lm_loss"] / predictions, sums["next_sentence_loss"] / records
+    metrics = {"loss": masked_lm_loss + next_sentence_loss, "masked_lm_loss": masked_lm_loss}
+    metrics["masked_lm_accuracy"] = sums["masked_lm_correct"] / predictions
+    if sums["next_sentence_count"]:
+        metrics["next_sentence_loss"] = next_sentence_loss
+        metrics["next_sentence_accuracy"] = sums["next_sentence_correct"] / records
+    return metrics

@@ -1,6 +1,7 @@
 """The model card: what a reader must know of a pre-trained model, in Markdown."""
 
 import html
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,14 +14,7 @@ _ORIGINAL_SEQUENCES = 256_000_000  # 1,000,000 steps of 256 sequences (the paper
 
 
 def model_card(curves: Curves, metadata: Mapping[str, Any], notices: Sequence[Mapping[str, Any]], verdict: str) -> str:
-    """Returns the card's text.
-
-    Args:
-        curves: the run's.
-        metadata: as in report.write_report.
-        notices: the lines of the log of that name.
-        verdict: how the run compares with a reference; empty where there is none.
-    """
+    """Returns the card's text; `metadata` as in report.write_report, `verdict` of `comparison`, empty without one."""
     flags = metadata.get("flags", {})
     parts = [f"# {_text(curves.name)}", _introduction(metadata)]
 
@@ -134,9 +128,7 @@ def _text(text: str) -> str:
 
 def _code(text: str) -> str:
     """A code span; its fence is longer than any run of backticks in it."""
-    fence = "`"
-    while fence in text:
-        fence += "`"
+    fence = next(fence for fence in ("`" * count for count in itertools.count(1)) if fence not in text)
     return f"{fence} {text} {fence}" if len(fence) > 1 else f"`{text}`"
 
 

@@ -5,8 +5,8 @@ import os
 from official_bert.checkpoints import run_checkpoints
 from official_bert.errors import UserError
 from official_bert.pretraining import cost
-from official_bert.pretraining.metrics import pretraining_metrics
-from official_bert.pretraining.option_groups.phases import Phase
+from official_bert.pretraining.losses import pretraining_metrics
+from official_bert.pretraining.options import Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
 from official_bert.utils.training_log import TRAIN, TrainingLog, progress_line
@@ -15,20 +15,12 @@ _MOST_SKIPPED = 100  # steps in a row that are not finite: a run that only skips
 
 
 class Monitor:
-    """Sums up the steps since the last line of the log, writes that line, and stops a run whose steps are not finite.
-
-    Args:
-        setup: the run.
-        log: where measurements and notices are written.
-
-    Attributes:
-        skipped_in_a_row: how many steps up to now, without a finite one among them, were skipped.
-    """
+    """Sums up the steps since the last line of the log, writes that line, and stops a run that is not finite."""
 
     def __init__(self, setup: RunSetup, log: TrainingLog) -> None:
         self._setup, self._log = setup, log
         self._matmul_rate = cost.matmul_rate(setup.strategy, setup.options.dtype)
-        self.skipped_in_a_row = 0
+        self.skipped_in_a_row = 0  # steps up to now, without a finite one among them
         self.start_interval(setup.pretrainer.step)
 
     def start_interval(self, step: int) -> None:
@@ -51,12 +43,8 @@ class Monitor:
 
     def _measurements(self, step: int, phase: Phase) -> dict[str, float]:
         steps, seconds, sums = step - self._first_step, self._seconds, self._sums
-        flop = cost.training_flop(
-            self._setup.config,
-            self._setup.records.rows(phase),
-            phase.max_seq_length,
-            phase.predictions(self._setup.config),
-        )
+        config, rows = self._setup.config, self._setup.records.rows(phase)
+        flop = cost.training_flop(config, rows, phase.max_seq_length, phase.predictions(config))
         return {
             **pretraining_metrics(sums),
             "learning_rate": float(self._setup.pretrainer.schedule(step - 1)),
@@ -75,13 +63,8 @@ class Monitor:
     ) -> None:
         """Notes steps that were skipped, as they were not finite, or stops the run.
 
-        Args:
-            sums: of a call (see Pretrainer.train).
-            first: the number of steps done before the call.
-            last: the number of steps done after it.
-            position: how many records of the phase were used before the call.
-            phase: which the steps belong to.
-            records: of the phase.
+        The sums are of a call (see Pretrainer.train): before it `first` steps were done and `position` records of the
+        phase were used, after it `last` steps were done.
 
         Raises:
             UserError: a step was not finite, and is not to be skipped, or too many were skipped in a row.
@@ -92,10 +75,8 @@ class Monitor:
         if not sums["nonfinite_steps"]:
             return
         step = int(sums["nonfinite_step"])
-        what = (
-            f"step {step:,}: loss {sums['nonfinite_loss']}, gradient norm {sums['nonfinite_norm']} "
-            "(sums over the batch)"
-        )
+        loss, norm = sums["nonfinite_loss"], sums["nonfinite_norm"]
+        what = f"step {step:,}: loss {loss}, gradient norm {norm} (sums over the batch)"
         options = self._setup.options
         first_skipped = last - self.skipped_in_a_row + 1
         # Gradients of float16 overflow now and then, until the loss is scaled less.

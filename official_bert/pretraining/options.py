@@ -2,35 +2,186 @@
 
 A flag is locked between the stop and the next start of a run, unless it is marked as free: where the run stands and on
 which devices, what is logged, evaluated and kept, and what is checked in another way (files by their content).
+Importing this needs no TensorFlow.
 """
 
 import dataclasses
+import functools
+import re
 
 from official_bert.errors import UserError
-from official_bert.pretraining.option_groups.data import DataOptions
-from official_bert.pretraining.option_groups.evaluation import EvaluationOptions
-from official_bert.pretraining.option_groups.hardware import HardwareOptions
-from official_bert.pretraining.option_groups.model import ModelOptions
-from official_bert.pretraining.option_groups.phases import Phase, SecondPhaseOptions
-from official_bert.pretraining.option_groups.run import RECORDS, RunOptions
-from official_bert.pretraining.option_groups.training import TrainingOptions
+from official_bert.modeling.config import BertConfig
+from official_bert.optimization import choices
 from official_bert.utils import resuming
+from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
+
+RECORDS = "data"  # what --allow_changes calls the records themselves
+
+_data = functools.partial(option, group=DATA)
+_model = functools.partial(option, group=MODEL)
+_training = functools.partial(option, group=TRAINING)
+_phase2 = functools.partial(option, group="second phase")
+_evaluation = functools.partial(option, group=EVALUATION, free=True)
+_run = functools.partial(option, group="the run", free=True)
+_hardware = functools.partial(option, group=HARDWARE, free=True)
+
+# The flags that each phase has for itself: those of the second begin with phase2_.
+_PHASE_SETTINGS = "input_file max_seq_length max_predictions_per_seq train_batch_size learning_rate num_warmup_steps"
 
 
-# The fields of the last base come first, so that --help begins with the data.
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(
-    HardwareOptions, RunOptions, EvaluationOptions, SecondPhaseOptions, TrainingOptions, ModelOptions, DataOptions
-):
+class Phase:
+    """A part of training, on records of one length."""
+
+    number: int  # 1 or 2
+    first_step: int  # the number of steps done before it
+    last_step: int  # the number of steps done at its end
+    input_file: list[str]  # TFRecord files or glob patterns
+    max_seq_length: int
+    max_predictions_per_seq: int
+    train_batch_size: int  # records in a step, over all devices
+    learning_rate: float  # the highest
+    num_warmup_steps: int  # in which the rate rises from 0
+
+    def predictions(self, config: BertConfig) -> int:
+        """Returns how many predictions the model makes of a record: from left to right, of all tokens."""
+        return self.max_seq_length - 1 if config.causal_attention else self.max_predictions_per_seq
+
+    def flag(self, name: str) -> str:
+        """Returns the flag that sets one of these."""
+        return f"--{name}" if self.number == 1 else f"--phase2_{name}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
     """The flags of run_pretraining: the original's with its defaults, and some of our own."""
+
+    input_file: list[str] = _data(
+        dataclasses.MISSING, "TFRecord files or glob patterns, separated by commas.", free=True
+    )
+    max_seq_length: int = _data(128, "Length of the records, in tokens.")
+    max_predictions_per_seq: int = _data(20, "Predictions in a record.")
+    vocab_file: str | None = _data(
+        None, "The records' vocabulary; it is kept with the model, for its answers.", free=True
+    )
+    do_lower_case: bool | None = _data(
+        None, "Whether that vocabulary is uncased; by default what the records' manifest says.", free=True
+    )
+    on_corrupt_record: str = _data(
+        "stop",
+        "What to do with damaged records; to skip them all files are read through first.",
+        ("stop", "skip"),
+        free=True,
+    )
+
+    bert_config_file: str = _model(
+        dataclasses.MISSING, "The model's bert_config.json; configs/models has all sizes.", free=True
+    )
+    vocab_size_from_vocab: bool = _model(
+        False, "Whether --vocab_file's number of tokens takes the place of the configuration's vocab_size.", free=True
+    )
+    left_to_right: bool = _model(
+        False, "Whether attention is causal and each token is predicted from those before it, instead of masked tokens."
+    )
+    init_checkpoint: str | None = _model(
+        None, "Weights to start from: a run's folder or a checkpoint, ours or a TF1 one."
+    )
+    init_allow: list[str] = _model(
+        [],
+        "Regular expressions of whole names, separated by commas: weights that it may lack, or hold unused.",
+        free=True,
+    )
+
+    do_train: bool = _training(False, "Whether to train.", free=True)
+    train_batch_size: int = _training(32, "Records in a step, over all devices and micro-batches.")
+    learning_rate: float = _training(5e-5, "The highest learning rate.")
+    num_train_steps: int = _training(100_000, "Steps in all (of the first phase, if there are two).")
+    num_warmup_steps: int = _training(10_000, "Steps in which the learning rate rises from 0.")
+    warmup_jump: bool = _training(
+        True, "Whether the rate drops after warm-up as in the original, where decay counts from 0."
+    )
+    decay_power: float = _training(1.0, "The power of the rate's polynomial decay; 1 is the original's line.")
+    end_learning_rate: float = _training(0.0, "The rate at the last step.")
+    next_sentence_prediction: bool = _training(
+        True,
+        "Whether the loss of the records' sentence labels (next sentence, or order) is trained; without it the pooler "
+        "keeps its initial weights.",
+    )
+    optimizer: str = _training(
+        "adamw", "adamw: the original's; lamb: for large batches; keras_adamw.", choices.OPTIMIZERS
+    )
+    freeze: list[str] = _training([], "Regular expressions of layers' whole names, separated by commas: not trained.")
+    random_seed: int = _training(12345, "The seed of initial weights, order of records and dropout.")
+    gradient_accumulation_steps: int = _training(
+        1, "Parts that each device's share of a batch is cut into: less memory, the same step."
+    )
+    pack_sequences: bool = _training(
+        False, "Whether short records share a row: less padding, the same losses and gradients."
+    )
+    on_nonfinite: str = _training(
+        "stop", "What to do with a step whose loss or gradient is not finite.", ("stop", "skip"), free=True
+    )
+
+    phase2_num_train_steps: int = _phase2(0, "Steps of a second phase after the first, on longer records; 0 for none.")
+    phase2_input_file: list[str] = _phase2([], "Its TFRecord files or patterns.", free=True)
+    phase2_max_seq_length: int = _phase2(512, "Length of its records.")
+    phase2_max_predictions_per_seq: int = _phase2(77, "Predictions in a record of it.")
+    phase2_train_batch_size: int | None = _phase2(None, "Records in a step of it; by default as in the first phase.")
+    phase2_learning_rate: float | None = _phase2(None, "Its highest learning rate; by default as in the first phase.")
+    phase2_num_warmup_steps: int = _phase2(0, "Steps in which its rate rises from 0.")
+
+    do_eval: bool = _evaluation(
+        False, "Whether to evaluate, after training if there is any, on --eval_input_file or else the input files."
+    )
+    eval_input_file: list[str] = _evaluation([], "Held-out TFRecord files or patterns, of the first phase's length.")
+    eval_batch_size: int = _evaluation(8, "Records in an evaluation batch, over all devices.")
+    max_eval_steps: int = _evaluation(100, "The most batches to evaluate.")
+    eval_steps: int = _evaluation(0, "Steps between evaluations on --eval_input_file while training; 0 for none.")
+
+    output_dir: str = _run(dataclasses.MISSING, "Folder of the run: checkpoints, logs, results. Given again, resumes.")
+    begin_anew: bool = _run(False, "Whether to begin at step 0 in a folder whose run has lost its checkpoints.")
+    allow_changes: list[str] = _run(
+        [], f"Options (or {RECORDS}: the records) that may differ from those the run was begun with."
+    )
+    save_checkpoints_steps: int = _run(1000, "Steps between checkpoints.")
+    keep_checkpoint_max: int = _run(5, "How many checkpoints are kept.")
+    log_steps: int = _run(100, "Steps between lines of the log.")
+    compare_with: str | None = _run(None, "A run's folder or a file of configs/curves, to draw behind this run.")
+    save_curves: str | None = _run(None, "A file to keep this run's curves in, for other runs to compare with.")
+    profile_steps: list[str] = _run([], "First and last step of a profile for TensorBoard, as in 100,110.")
+
+    distribution_strategy: str = _hardware(
+        choices.ONE_DEVICE, "Where to run: one device, all of this machine, many machines, a TPU.", choices.STRATEGIES
+    )
+    worker_hosts: list[str] = choices.worker_hosts_option()
+    worker_index: int | None = choices.worker_index_option()
+    dtype: str = option(
+        "float32", "Of the computation; weights, softmax and losses are float32.", tuple(choices.DTYPES), group=HARDWARE
+    )
+    jit_compile: bool = _hardware(False, "Whether XLA compiles the step (one device only; TPUs always do).")
+    compile_parts: bool = _hardware(
+        True, "Whether XLA compiles all but the products of matrices on one CPU; --jit_compile compiles those too."
+    )
+    rematerialize: bool = _hardware(False, "Whether encoder blocks are computed twice: less memory, more time.")
+    iterations_per_loop: int = _hardware(1000, "The most steps in one call to the devices.")
+    use_tpu: bool = _hardware(False, "Short for --distribution_strategy=tpu.")
+    tpu_name: str | None = _hardware(None, "The TPU's name or grpc address; by default the one of this TPU VM.")
+    tpu_zone: str | None = _hardware(None, "The TPU's zone.")
+    gcp_project: str | None = _hardware(None, "The project the TPU belongs to.")
+    num_tpu_cores: int | None = _hardware(None, "The number of TPU cores to expect; an error if there are others.")
 
     def __post_init__(self) -> None:
         self._check_ranges()
-        self.check_hardware()
+        if self.use_tpu and self.distribution_strategy not in (choices.ONE_DEVICE, choices.TPU):
+            raise UserError(f"--use_tpu and --distribution_strategy={self.distribution_strategy} exclude each other")
+        if self.strategy == choices.TPU and self.dtype == "float16":
+            raise UserError("--dtype is float16, which is for GPUs; a TPU computes in bfloat16")
         if not (self.do_train or self.do_eval):
             raise UserError("nothing to do; pass --do_train, --do_eval or both")
-        self.check_evaluation()
-        self.check_second_phase()
+        if self.eval_steps and not self.eval_input_file:
+            raise UserError("--eval_steps needs --eval_input_file: evaluation is on records that are not trained on")
+        if bool(self.phase2_num_train_steps) != bool(self.phase2_input_file):
+            raise UserError("--phase2_num_train_steps and --phase2_input_file go together; one of them is missing")
         changeable = resuming.locked_options(Options) | {RECORDS}
         unknown = sorted(set(self.allow_changes) - changeable)
         if unknown:
@@ -39,8 +190,11 @@ class Options(
             )
         if self.vocab_size_from_vocab and not self.vocab_file:
             raise UserError("--vocab_size_from_vocab needs the vocabulary; give it as --vocab_file")
-        self.check_model()
-        self.check_run()
+        if self.init_allow and not self.init_checkpoint:
+            raise UserError("--init_allow is about --init_checkpoint, which is not given")
+        steps = self.profile_steps
+        if steps and not (re.fullmatch(r"\d+,\d+", ",".join(steps)) and int(steps[0]) < int(steps[1])):
+            raise UserError(f"--profile_steps is {','.join(steps)}; expected two steps, as in 100,110")
 
     def _check_ranges(self) -> None:
         """Raises a UserError if a number is outside of its range."""
@@ -61,31 +215,28 @@ class Options(
             )
 
     @property
+    def strategy(self) -> str:
+        """The name of the distribution strategy."""
+        return choices.TPU if self.use_tpu else self.distribution_strategy
+
+    @property
     def phases(self) -> list[Phase]:
         """The parts of training, in order."""
         first = Phase(
             number=1,
             first_step=0,
             last_step=self.num_train_steps,
-            input_file=self.input_file,
-            max_seq_length=self.max_seq_length,
-            max_predictions_per_seq=self.max_predictions_per_seq,
-            train_batch_size=self.train_batch_size,
-            learning_rate=self.learning_rate,
-            num_warmup_steps=self.num_warmup_steps,
+            **{name: getattr(self, name) for name in _PHASE_SETTINGS.split()},
         )
         if not self.phase2_num_train_steps:
             return [first]
-        second = Phase(
+        of_second = {name: getattr(self, f"phase2_{name}") for name in _PHASE_SETTINGS.split()}
+        second = dataclasses.replace(
+            first,
             number=2,
-            first_step=self.num_train_steps,
-            last_step=self.num_train_steps + self.phase2_num_train_steps,
-            input_file=self.phase2_input_file,
-            max_seq_length=self.phase2_max_seq_length,
-            max_predictions_per_seq=self.phase2_max_predictions_per_seq,
-            train_batch_size=self.phase2_train_batch_size or self.train_batch_size,
-            learning_rate=self.phase2_learning_rate or self.learning_rate,
-            num_warmup_steps=self.phase2_num_warmup_steps,
+            first_step=first.last_step,
+            last_step=first.last_step + self.phase2_num_train_steps,
+            **{name: value for name, value in of_second.items() if value is not None},  # None: as in the first phase
         )
         return [first, second]
 

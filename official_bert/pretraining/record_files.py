@@ -32,26 +32,17 @@ _MOST_FILES_NAMED = 10  # that are empty
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordFiles:
-    """Record files that fit together and the model.
-
-    Attributes:
-        paths: the files.
-        schema: of the records in them.
-        masking: hides tokens of records that were written without masks; None where they have them. For a model with
-            causal attention, predictions of all tokens from left to right.
-        readable: the ranges of records that can be read, of each file; None for all.
-        manifests: that describe these files.
-        shards: the manifest's entry of each file that has one.
-        damaged: how many records are left out because they cannot be read.
-    """
+    """Record files that fit together and the model."""
 
     paths: list[str]
     schema: record_schema.Schema
+    # Hides tokens of records that were written without masks; None where they have them. For a model with causal
+    # attention, predictions of all tokens from left to right.
     masking: DynamicMasking | LeftToRight | None
-    readable: RecordRanges | None
+    readable: RecordRanges | None  # of each file; None for all
     manifests: list[manifest.Manifest]
-    shards: dict[str, manifest.Shard]
-    damaged: int = 0
+    shards: dict[str, manifest.Shard]  # the manifest's entry of each file that has one
+    damaged: int = 0  # how many records are left out because they cannot be read
 
     @classmethod
     def find(
@@ -124,29 +115,15 @@ class RecordFiles:
         self, batch_size: int, seed: int, skipped_records: int, packing: Packing | None = None
     ) -> tf.data.Dataset:
         """Returns endless batches: see input_pipeline.training_batches."""
+        ranges = self._record_ranges(skipped_records)
         return training_batches(
-            self.paths,
-            batch_size,
-            self.schema,
-            seed,
-            skipped_records,
-            self._record_ranges(skipped_records),
-            self.masking,
-            packing,
+            self.paths, batch_size, self.schema, seed, skipped_records, ranges, self.masking, packing
         )
 
     def packing(self, batch_size: int, seed: int, replicas: int, micro_batches: int) -> Packing:
         """Returns how `training` packs batches: see input_pipeline.packed_shapes."""
-        return packed_shapes(
-            self.paths,
-            batch_size,
-            self.schema,
-            seed,
-            self.readable,
-            self.masking,
-            replicas=replicas,
-            micro_batches=micro_batches,
-        )
+        parts = {"replicas": replicas, "micro_batches": micro_batches}
+        return packed_shapes(self.paths, batch_size, self.schema, seed, self.readable, self.masking, **parts)
 
     def evaluation(self, batch_size: int) -> tf.data.Dataset:
         """Returns each record once: see input_pipeline.evaluation_batches."""
@@ -155,9 +132,8 @@ class RecordFiles:
     def record_locations(self, seed: int, skipped_records: int, number: int) -> str:
         """Returns where the records stand that `training` yields after the skipped ones, for a reader."""
         numbers: dict[str, list[int]] = {}
-        for path, record in record_locations(
-            self.paths, seed, skipped_records, number, self._record_ranges(skipped_records)
-        ):
+        ranges = self._record_ranges(skipped_records)
+        for path, record in record_locations(self.paths, seed, skipped_records, number, ranges):
             numbers.setdefault(path, []).append(record)
         return "; ".join(
             f"{path}: {', '.join(map(str, sorted(some)[:_MOST_NAMED]))}{' ...' * (len(some) > _MOST_NAMED)}"
@@ -207,10 +183,8 @@ class RecordFiles:
         # Numbers of records are needed to start within the data alone; the manifest has them without reading.
         if self.readable is not None or not skipped_records:
             return self.readable
-        counts = [
-            self.shards[path].records if path in self.shards else record_reader.count(path) for path in self.paths
-        ]
-        return [[(0, count)] for count in counts]
+        shards = ((path, self.shards.get(path)) for path in self.paths)
+        return [[(0, shard.records if shard else record_reader.count(path))] for path, shard in shards]
 
 
 def _without_empty_files(paths: list[str]) -> list[str]:

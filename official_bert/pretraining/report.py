@@ -152,22 +152,17 @@ def _page(
     notices: Sequence[Mapping[str, Any]],
     verdict: str,
 ) -> str:
-    pictures = {name: _draw(curves, reference, [name], "svg", columns=1) for name in _PANELS}
-    images = "".join(
-        html_pages.picture(f"{_PANELS[name]}, by step", picture) + "\n" for name, picture in pictures.items() if picture
-    )
+    pictures = {title: _draw(curves, reference, [name], "svg", columns=1) for name, title in _PANELS.items()}
+    images = "".join(html_pages.picture(f"{title}, by step", each) + "\n" for title, each in pictures.items() if each)
     parameters = f" {metadata['parameters']:,} parameters." if "parameters" in metadata else ""
+    numbers = f'<div class="numbers">{html_pages.table(_numbers(curves))}</div>' if curves.train else ""
     body = [
         f"<h1>{html_pages.text(curves.name)}</h1>",
         f"<p>Pre-training of BERT, at step {curves.last_step:,}.{parameters}</p>",
         f'<p class="verdict">{html_pages.text(verdict[:1].upper() + verdict[1:])}</p>' if verdict else "",
         "<h2>Curves</h2>",
         f'<div class="curves">\n{images}</div>' if images else "<p>There are no pictures.</p>",
-        html_pages.folded(
-            "The numbers", f'<div class="numbers">{html_pages.table(_numbers(curves))}</div>', is_open=not images
-        )
-        if curves.train
-        else "",
+        html_pages.folded("The numbers", numbers, is_open=not images) if curves.train else "",
         html_pages.section("Scores", summary.score_table(curves)),
         html_pages.section("Training", summary.amount_table(curves)),
         html_pages.section("Throughput, medians over the log", summary.rate_table(curves)),
@@ -177,12 +172,9 @@ def _page(
         html_pages.folded("Flags", html_pages.table(summary.flag_table(metadata.get("flags", {})))),
         html_pages.folded("Model", html_pages.table(summary.model_table(metadata))),
         *(
-            html_pages.folded("Training records", html_pages.table(summary.data_table(each)))
-            for each in metadata.get("data", ())
-        ),
-        *(
-            html_pages.folded("Evaluation records", html_pages.table(summary.data_table(each)))
-            for each in metadata.get("evaluation_data", ())
+            html_pages.folded(title, html_pages.table(summary.data_table(each)))
+            for title, key in (("Training records", "data"), ("Evaluation records", "evaluation_data"))
+            for each in metadata.get(key, ())
         ),
         html_pages.folded("Versions and devices", html_pages.table(summary.environment_table(metadata))),
     ]

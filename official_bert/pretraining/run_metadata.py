@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.option_groups.run import RECORDS
-from official_bert.pretraining.options import Options
+from official_bert.pretraining.options import RECORDS, Options
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.utils import files, resuming
 from official_bert.version import __version__
@@ -43,12 +42,7 @@ def collect_run_metadata(
 ) -> dict[str, Any]:
     """Returns what is kept beside the checkpoints (see report.write_report).
 
-    Args:
-        options: the run's.
-        config: the model.
-        strategy: where it runs.
-        records: those of each phase that is not done yet, by its number.
-        held_out: those for evaluation.
+    `records` are those of each phase that is not done yet, by its number; `held_out` those for evaluation.
     """
     before = read_run_metadata(options.output_dir)
     manifests = {id(each): each for of_phase in records.values() for each in of_phase.manifests}.values()
@@ -85,10 +79,6 @@ def command_line() -> str:
 
 def check_resume_compatibility(options: Options, records: Mapping[int, RecordFiles]) -> dict[str, tuple[Any, Any]]:
     """Compares the locked options and the records with those that the folder's run was begun with.
-
-    Args:
-        options: the run's.
-        records: those of each phase that is not done yet, by its number.
 
     Returns:
         What --allow_changes lets differ: old and new value by option; None and None for options.RECORDS.

@@ -4,19 +4,12 @@ import functools
 
 from official_bert.data.packing import Packing
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.option_groups.phases import Phase
-from official_bert.pretraining.options import Options
+from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.record_files import RecordFiles
 
 
 class RunRecords:
-    """The records of a run: found and checked when they are first asked for.
-
-    Args:
-        options: the run's.
-        config: the model.
-        replicas: how many share a batch.
-    """
+    """The records of a run: found and checked when they are first asked for."""
 
     def __init__(self, options: Options, config: BertConfig, replicas: int) -> None:
         self._options, self._config, self._replicas = options, config, replicas
@@ -33,15 +26,13 @@ class RunRecords:
     def packing(self, phase: Phase) -> Packing | None:
         """Returns how a phase's batches are packed; None where each record has a row of its own."""
         options = self._options
-        if not options.pack_sequences:
-            return None
-        if phase.number not in self._packing:
+        if options.pack_sequences and phase.number not in self._packing:
             records = self.training(phase)
             with records.naming_damage():
                 self._packing[phase.number] = records.packing(
                     phase.train_batch_size, options.random_seed, self._replicas, options.gradient_accumulation_steps
                 )
-        return self._packing[phase.number]
+        return self._packing.get(phase.number)
 
     def rows(self, phase: Phase) -> int:
         """Returns how many rows of the phase's length a step computes, over all replicas; packed, usually."""

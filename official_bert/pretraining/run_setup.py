@@ -18,18 +18,9 @@ from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.optimization.choices import DTYPES, TPU
 from official_bert.optimization.schedules import PhasedSchedule, WarmupPolynomialDecay
-from official_bert.pretraining import cost, run_metadata
-from official_bert.pretraining.checks import (
-    check_lengths,
-    check_objectives,
-    check_packing,
-    check_replicas,
-    check_vocabulary_size,
-    read_config,
-)
+from official_bert.pretraining import checks, cost, run_metadata
 from official_bert.pretraining.curves import read_curves
-from official_bert.pretraining.option_groups.phases import Phase
-from official_bert.pretraining.options import Options
+from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import Pretrainer
@@ -39,33 +30,19 @@ from official_bert.utils.training_log import TRAIN, read_log
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSetup:
-    """What a run is made of.
-
-    Attributes:
-        options: what the user asked for.
-        strategy: the devices.
-        config: the model's sizes.
-        model_files: contents of the small files beside the checkpoints, by name.
-        records: to train and to evaluate on.
-        metadata: what run.json keeps of the run.
-        changes: the options (and the records) that --allow_changes let differ from those the run was begun with.
-        pretrainer: the model, its optimizer and its steps.
-        data_position: variables of the position in the data, saved with the weights.
-        checkpoints: where all of it is saved.
-        resumed_from: the checkpoint that the run goes on from; None where it begins.
-    """
+    """What a run is made of."""
 
     options: Options
     strategy: tf.distribute.Strategy
     config: BertConfig
-    model_files: dict[str, str]
+    model_files: dict[str, str]  # contents of the small files beside the checkpoints, by name
     records: RunRecords
-    metadata: dict[str, Any]
-    changes: dict[str, tuple[Any, Any]]
+    metadata: dict[str, Any]  # what run.json keeps of the run
+    changes: dict[str, tuple[Any, Any]]  # see run_metadata.check_resume_compatibility
     pretrainer: Pretrainer
-    data_position: list[Any]
+    data_position: list[Any]  # variables, saved with the weights
     checkpoints: run_checkpoints.RunCheckpoints
-    resumed_from: str | None
+    resumed_from: str | None  # the checkpoint that the run goes on from; None where it begins
 
     @property
     def folder(self) -> str:
@@ -85,16 +62,12 @@ class RunSetup:
 def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
     """Returns all that a run needs; the model has random weights still (see `restore_or_initialize`).
 
-    Args:
-        options: what the user asked for.
-        strategy: where to run.
-
     Raises:
         UserError: something does not fit together, or does not fit the run that the folder holds.
     """
     # 1. The model's sizes, the records, and where the run goes on.
-    check_replicas(options, strategy.num_replicas_in_sync)
-    config = read_config(options)
+    checks.check_replicas(options, strategy.num_replicas_in_sync)
+    config = checks.read_config(options)
     records = RunRecords(options, config, strategy.num_replicas_in_sync)
     resumed_from = _find_checkpoint(options)
     phases = _phases_to_do(options, resumed_from)
@@ -150,22 +123,18 @@ def _check(
         The options, their casing being that of the records; contents of the model's small files by name; and what
         --allow_changes lets differ from the run that the folder holds.
     """
-    errors = CollectedErrors()
+    errors, held_out = CollectedErrors(), None
     training_records: dict[int, RecordFiles] = {}
-    held_out = None
     for phase in phases:
         with errors.collecting():
             training_records[phase.number] = records.training(phase)
     with errors.collecting():
         held_out = records.held_out
     with errors.collecting():
-        check_objectives(options, training_records.values(), held_out)
-    with errors.collecting():
-        check_lengths(options, config)
-    with errors.collecting():
-        check_packing(options, config)
-    with errors.collecting():
-        check_vocabulary_size(options, config)
+        checks.check_objectives(options, training_records.values(), held_out)
+    for check in (checks.check_lengths, checks.check_packing, checks.check_vocabulary_size):
+        with errors.collecting():
+            check(options, config)
     with errors.collecting():
         if options.compare_with:
             read_curves(options.compare_with)
@@ -261,22 +230,17 @@ def _check_model_files(options: Options, contents: dict[str, str], manifests: Se
 
 
 def _schedule(options: Options) -> PhasedSchedule:
-    return PhasedSchedule(
-        [
-            (
-                phase.first_step,
-                WarmupPolynomialDecay(
-                    phase.learning_rate,
-                    phase.last_step - phase.first_step,
-                    phase.num_warmup_steps,
-                    jump=options.warmup_jump,
-                    power=options.decay_power,
-                    end_rate=options.end_learning_rate,
-                ),
-            )
-            for phase in options.phases
-        ]
-    )
+    decay: dict[str, Any] = {
+        "jump": options.warmup_jump,
+        "power": options.decay_power,
+        "end_rate": options.end_learning_rate,
+    }
+    schedules = []
+    for phase in options.phases:
+        steps = phase.last_step - phase.first_step
+        schedule = WarmupPolynomialDecay(phase.learning_rate, steps, phase.num_warmup_steps, **decay)
+        schedules.append((phase.first_step, schedule))
+    return PhasedSchedule(schedules)
 
 
 def _print_memory_estimates(
@@ -286,18 +250,12 @@ def _print_memory_estimates(
         rows = records.rows(phase)
         if options.pack_sequences:
             print(f"phase {phase.number}: {phase.train_batch_size} records are packed into {rows} rows", flush=True)
+        batch, predictions = rows // replicas // options.gradient_accumulation_steps, phase.predictions(config)
         needed = cost.memory_estimate(
-            config,
-            rows // replicas // options.gradient_accumulation_steps,
-            phase.max_seq_length,
-            phase.predictions(config),
-            options.dtype,
-            options.rematerialize,
-        )
+            config, batch, phase.max_seq_length, predictions, options.dtype, options.rematerialize
+        ).total
         on_tpu = " (its compiler makes do with less: make tpu-check)" if options.strategy == TPU else ""
-        print(
-            f"estimated memory of each device in phase {phase.number}: {needed.total / 1e9:.2f} GB{on_tpu}", flush=True
-        )
+        print(f"estimated memory of each device in phase {phase.number}: {needed / 1e9:.2f} GB{on_tpu}", flush=True)
 
 
 def restore_or_initialize(setup: RunSetup) -> None:

@@ -51,6 +51,18 @@ _RATES: dict[str, tuple[str, Callable[[float], str]]] = {
     "flops_utilization": ("their share of the matrix-product rate", _percent),
 }
 
+# Of a manifest's statistics.
+_COUNTS = {
+    "text_documents": "documents of text",
+    "text_tokens": "tokens of text",
+    "tokens": "tokens in the records, without padding",
+    "predictions": "predictions",
+}
+_SHARES = (
+    ("text_unknown", "text_tokens", "unknown tokens of text"),
+    ("random_next", "instances", "random or swapped second segments"),
+)
+
 
 def score_table(curves: Curves) -> Table:
     """Returns the last and the best scores, with the steps they belong to; only a head where nothing was measured."""
@@ -62,18 +74,13 @@ def score_table(curves: Curves) -> Table:
         columns.append(("best evaluation", curves.eval, True))
     table = [["score", *(head for head, _, _ in columns)]]
     if columns:
-        for name, (label, text, best) in _SCORES.items():
-            table.append([label, *(_score(lines, name, text, best, with_step) for _, lines, with_step in columns)])
+        for name, (label, *_) in _SCORES.items():
+            table.append([label, *(_score(lines, name, with_step) for _, lines, with_step in columns)])
     return table
 
 
-def _score(
-    lines: list[dict[str, Any]],
-    name: str,
-    text: Callable[[float], str],
-    best: Callable[[np.ndarray], Any],
-    with_step: bool,
-) -> str:
+def _score(lines: list[dict[str, Any]], name: str, with_step: bool) -> str:
+    _, text, best = _SCORES[name]
     values = values_of(lines, name)
     if not np.isfinite(values).any():
         return MISSING
@@ -118,11 +125,9 @@ def amount_table(curves: Curves) -> Table:
             ["tokens, without padding", _count(done["tokens"])],
             ["time in steps", duration(done["seconds"])],
         ]
-        table += [
-            [f"phase {number}", f"length {length or 'unknown'}, up to step {lines[-1]['step']:,}"]
-            for number, (length, lines) in enumerate(phases(curves.train), start=1)
-            if len(phases(curves.train)) > 1
-        ]
+        of_phases = phases(curves.train)
+        for number, (length, lines) in enumerate(of_phases if len(of_phases) > 1 else (), start=1):
+            table.append([f"phase {number}", f"length {length or 'unknown'}, up to step {lines[-1]['step']:,}"])
     return table
 
 
@@ -159,18 +164,8 @@ def data_table(manifest: Mapping[str, Any]) -> Table:
         ["records", _count(sum(shard.get("records", 0) for shard in shards))],
         ["text", _names([str(each.get("file")) for each in inputs])],
     ]
-    for name, label in (
-        ("text_documents", "documents of text"),
-        ("text_tokens", "tokens of text"),
-        ("tokens", "tokens in the records, without padding"),
-        ("predictions", "predictions"),
-    ):
-        if name in counts:
-            rows.append([label, _count(counts[name])])
-    for name, of, label in (
-        ("text_unknown", "text_tokens", "unknown tokens of text"),
-        ("random_next", "instances", "random or swapped second segments"),
-    ):
+    rows += [[label, _count(counts[name])] for name, label in _COUNTS.items() if name in counts]
+    for name, of, label in _SHARES:
         if name in counts and counts.get(of):
             rows.append([label, f"{100 * counts[name] / counts[of]:.2f} %"])
     if "vocabulary" in source:
@@ -188,9 +183,5 @@ def _names(names: Sequence[str]) -> str:
 def shared_shards(manifests: Iterable[Mapping[str, Any]], others: Iterable[Mapping[str, Any]]) -> set[str]:
     """Returns the names of the others' files that are also among the first ones', judged by content."""
     hashes = {shard.get("sha256") for manifest in manifests for shard in manifest.get("shards", ())}
-    return {
-        str(shard.get("file"))
-        for manifest in others
-        for shard in manifest.get("shards", ())
-        if shard.get("sha256") in hashes
-    }
+    of_others = (shard for manifest in others for shard in manifest.get("shards", ()))
+    return {str(shard.get("file")) for shard in of_others if shard.get("sha256") in hashes}

@@ -22,26 +22,14 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.modeling.rematerialization import rematerialized
-from official_bert.optimization import distribution
 from official_bert.optimization.freezing import freeze
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import get_optimizer
-from official_bert.pretraining.losses import (
-    factored_masked_lm_losses,
-    masked_lm_losses,
-    mean_losses,
-    pretraining_sums,
-    record_weights,
-)
+from official_bert.pretraining import losses
 
-SUMS = (
-    "masked_lm_loss",
-    "masked_lm_correct",
-    "masked_lm_count",
-    "next_sentence_loss",
-    "next_sentence_correct",
-    "next_sentence_count",
-    "tokens",
+SUMS = tuple(
+    "masked_lm_loss masked_lm_correct masked_lm_count next_sentence_loss next_sentence_correct next_sentence_count "
+    "tokens".split()
 )
 
 
@@ -103,21 +91,21 @@ class Pretrainer:
             self._loss_scale = DynamicLossScale() if dtype == "mixed_float16" else None
         compile_parts = compile_parts and not jit_compile
         self._call: Any = self.model
-        self._masked_lm_losses: Any = masked_lm_losses
+        self._masked_lm_losses: Any = losses.masked_lm_losses
         if rematerialize:
             self._call = rematerialized(self.model)
-            self._masked_lm_losses = functools.partial(masked_lm_losses, compiled=compile_parts)
+            self._masked_lm_losses = functools.partial(losses.masked_lm_losses, compiled=compile_parts)
         elif compile_parts:
-            self._call, self._masked_lm_losses = with_compiled_blocks(self.model), factored_masked_lm_losses
+            self._call, self._masked_lm_losses = with_compiled_blocks(self.model), losses.factored_masked_lm_losses
         # Compiled once each; the number of steps is a tensor, so that another number does not compile again.
         self._update: Any = functools.partial(replica_update, self.optimizer, self._loss_scale, skip_nonfinite)
         if compile_parts:
             self._update = tf.function(self._update, jit_compile=True, autograph=False)
         # AutoGraph would rewrite all functions that are called, in vain: most of the time of tracing.
         self._train = tf.function(self._train_steps, autograph=False)
-        self._step = (
-            tf.function(self.replica_step, jit_compile=True, autograph=False) if jit_compile else self.replica_step
-        )
+        self._step = self.replica_step
+        if jit_compile:
+            self._step = tf.function(self.replica_step, jit_compile=True, autograph=False)
         self._evaluate = tf.function(self._evaluate_step, autograph=False)
 
     @property
@@ -148,10 +136,6 @@ class Pretrainer:
         """Returns the sums of pretraining_sums over one batch, without dropout."""
         return {name: float(value) for name, value in self._evaluate(batch).items()}
 
-    def mean_over_workers(self, value: float) -> float:
-        """Returns the mean of all workers' values; all of them must ask together."""
-        return distribution.mean_over_workers(self.strategy, value)
-
     @tf.autograph.experimental.do_not_convert  # in callers' own graphs, too
     def replica_step(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """One step as a replica sees it: [B, ...] of its own (packed [parts, B, ...]), gradients and sums of all.
@@ -162,7 +146,7 @@ class Pretrainer:
         """
         # The losses' denominators are those of the whole batch: a replica with fewer predictions weighs less.
         predictions = all_reduce_sum(tf.reduce_sum(features["masked_lm_weights"]))
-        examples = all_reduce_sum(tf.reduce_sum(record_weights(features)))
+        examples = all_reduce_sum(tf.reduce_sum(losses.record_weights(features)))
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         sums, gradients = self._accumulated(features, predictions, examples, replica)
         sums = _all_together(sums)
@@ -181,7 +165,7 @@ class Pretrainer:
         def micro_batch_gradients(number: Any, part: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], list[Any]]:
             with tf.GradientTape() as tape, dropout_seed(self._dropout_seed(replica, number)):
                 sums = self._sums(part, training=True)
-                loss = tf.add(*mean_losses(sums, predictions, examples))
+                loss = tf.add(*losses.mean_losses(sums, predictions, examples))
                 if self._loss_scale:
                     loss = self._loss_scale.scaled(loss)
             return sums, tape.gradient(loss, variables)
@@ -202,7 +186,7 @@ class Pretrainer:
         # Labels are left out: Keras wants the model's inputs and nothing else.
         inputs = {name: features[name] for name in self.model.input}
         outputs = self._call(inputs, training=training)
-        sums = pretraining_sums(outputs, features, self._masked_lm_losses if training else masked_lm_losses)
+        sums = losses.pretraining_sums(outputs, features, self._masked_lm_losses if training else None)
         if self._next_sentence:
             return sums
         return {name: tf.zeros(()) if name.startswith("next_sentence") else value for name, value in sums.items()}
@@ -218,14 +202,10 @@ class Pretrainer:
 
         def step(number: Any, totals: Any, bad: Any, nonfinite_at_end: Any, waited: Any) -> tuple[Any, ...]:
             batch, seconds = self._next(batches, after=totals["gradient_norm"])
-            results = {
-                name: self._of_one_replica(value)
-                for name, value in self.strategy.run(self._step, args=(batch,)).items()
-            }
+            results = self._on_replicas(self._step, batch)
             finite, finite_loss = results.pop("finite"), results.pop("finite_loss")
-            is_first = tf.where(
-                finite_loss, ~finite & (totals["nonfinite_steps"] == 0), totals["nonfinite_losses"] == 0
-            )
+            is_first_of_all = ~finite & (totals["nonfinite_steps"] == 0)
+            is_first = tf.where(finite_loss, is_first_of_all, totals["nonfinite_losses"] == 0)
             loss = results["masked_lm_loss"] + results["next_sentence_loss"]
             iterations = tf.cast(self.optimizer.iterations, tf.float32)
             now = {"nonfinite_step": iterations, "nonfinite_loss": loss, "nonfinite_norm": results["gradient_norm"]}
@@ -259,12 +239,12 @@ class Pretrainer:
         def replica_step(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             return _all_together(self._sums(features, training=False))
 
-        return {
-            name: self._of_one_replica(sums) for name, sums in self.strategy.run(replica_step, args=(batch,)).items()
-        }
+        return self._on_replicas(replica_step, batch)
 
-    def _of_one_replica(self, value: Any) -> tf.Tensor:
-        return self.strategy.experimental_local_results(value)[0]
+    def _on_replicas(self, step: Any, batch: Any) -> dict[str, tf.Tensor]:
+        """What a step gives on every replica, where it is the same."""
+        results = self.strategy.run(step, args=(batch,))
+        return {name: self.strategy.experimental_local_results(value)[0] for name, value in results.items()}
 
 
 def _all_together(sums: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

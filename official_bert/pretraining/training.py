@@ -49,10 +49,8 @@ def _run(setup: RunSetup) -> int:
             setup.write_metadata()
     log = TrainingLog(setup.folder if setup.is_chief else None, setup.pretrainer.step if options.do_train else None)
     evaluation = HeldOutEvaluation(setup, log)
-    if options.do_train:
-        stopped_by = _train(setup, log, evaluation)
-        if stopped_by:
-            return 128 + stopped_by
+    if options.do_train and (stopped_by := _train(setup, log, evaluation)):
+        return 128 + stopped_by
     if options.do_eval:
         evaluation.at_the_end()
     if setup.is_chief:
@@ -74,12 +72,10 @@ def _train(setup: RunSetup, log: TrainingLog, evaluation: HeldOutEvaluation) -> 
 
 
 def _write_report(setup: RunSetup) -> None:
-    options = setup.options
-    metadata = setup.metadata
+    options, metadata = setup.options, setup.metadata
     if not options.do_train:  # after an evaluation alone, what is kept of the training stays
-        metadata = {
-            **metadata, **read_run_metadata(setup.folder), "evaluation_data": metadata["evaluation_data"]
-        }  # fmt: skip
+        kept, evaluated = read_run_metadata(setup.folder), metadata["evaluation_data"]
+        metadata = {**metadata, **kept, "evaluation_data": evaluated}
     written = report.write_report(setup.folder, metadata, options.compare_with)
     print(f"report in {', '.join(written)}")
     if options.compare_with:

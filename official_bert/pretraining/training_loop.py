@@ -1,36 +1,59 @@
 """The loop over the steps of a run, with what stands between them: log, evaluation, saving, stopping."""
 
+import functools
+import os
 import signal
 import time
 
+import tensorflow as tf
+
+from official_bert.optimization import distribution
 from official_bert.pretraining.evaluation import HeldOutEvaluation
 from official_bert.pretraining.monitor import Monitor
-from official_bert.pretraining.option_groups.phases import Phase
-from official_bert.pretraining.profiling import Profile
+from official_bert.pretraining.options import Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
 from official_bert.utils.allocator import retune_allocator
 from official_bert.utils.signals import StopRequest
-from official_bert.utils.training_log import EVAL, TrainingLog, read_log
+from official_bert.utils.training_log import EVAL, TRAIN, TrainingLog, read_log
 
 _GRACE = 10.0  # seconds that one call to the devices should take at the most, so that a stop is answered in time
 
 
-class TrainingLoop:
-    """Trains phase after phase, call after call: a call is a number of steps that the devices take by themselves.
+class Profile:
+    """Starts and stops TensorFlow's profiler over some steps of a run."""
 
-    Args:
-        setup: the run.
-        log: takes notices.
-        monitor: looks at what each call returns.
-        evaluation: judges the weights on the way.
-    """
+    def __init__(self, steps: list[str], folder: str) -> None:
+        self.steps = [int(step) for step in steps]
+        self._folder = os.path.join(folder, TRAIN)
+        self._running = False
+
+    def at(self, step: int) -> None:
+        """Does what is due when so many steps are done."""
+        if self.steps and not self._running and self.steps[0] <= step < self.steps[1]:
+            tf.profiler.experimental.start(self._folder)
+            self._running = True
+        elif self._running and step >= self.steps[1]:
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends the profile, if one is under way."""
+        if self._running:
+            tf.profiler.experimental.stop()
+            self._running = False
+            self.steps = []
+            print(f"profile written to {self._folder}; see it in TensorBoard", flush=True)
+
+
+class TrainingLoop:
+    """Trains phase after phase, call after call: a call is a number of steps that the devices take by themselves."""
 
     def __init__(self, setup: RunSetup, log: TrainingLog, monitor: Monitor, evaluation: HeldOutEvaluation) -> None:
         self._setup, self._options, self._pretrainer = setup, setup.options, setup.pretrainer
         self._log, self._monitor, self._evaluation = log, monitor, evaluation
         self._seconds_per_step: float | None = None  # of all workers; None until a call was timed
         self._metadata_is_written = not setup.changes
+        self._mean_over_workers = functools.partial(distribution.mean_over_workers, setup.strategy)
 
     def run(self) -> int | None:
         """Trains up to the last step; returns the number of the signal that stopped it, if one did."""
@@ -67,7 +90,7 @@ class TrainingLoop:
             seconds = time.monotonic() - since
             profile.at(step)
             if is_compiled:  # the first call compiles: what it takes says nothing
-                self._seconds_per_step = pretrainer.mean_over_workers(seconds / (step - first))
+                self._seconds_per_step = self._mean_over_workers(seconds / (step - first))
             is_compiled = True
             monitor.check_finite(sums, first, step, position, phase, records)
             monitor.add(sums, seconds)
@@ -122,7 +145,7 @@ class TrainingLoop:
 
     def _is_stopping(self, stop: StopRequest) -> bool:
         """Whether a stop was asked of any worker; all of them must ask together."""
-        return self._pretrainer.mean_over_workers(float(stop.signal is not None)) > 0
+        return self._mean_over_workers(float(stop.signal is not None)) > 0
 
     def _is_evaluated(self, step: int) -> bool:
         eval_steps = self._options.eval_steps
@@ -140,15 +163,14 @@ class TrainingLoop:
             return
         # Only the chief has the log; all workers must evaluate together.
         missed = self._setup.is_chief and step not in {line["step"] for line in read_log(self._setup.folder, EVAL)}
-        if self._pretrainer.mean_over_workers(float(missed)) > 0:
+        if self._mean_over_workers(float(missed)) > 0:
             self._evaluate(stop)
 
     def _save(self, step: int, phase: Phase, position: int, records: RecordFiles) -> None:
         if not self._setup.is_chief:
             return
-        for variable, value in zip(
-            self._setup.data_position, (phase.number, position, records.fingerprint), strict=True
-        ):
+        saved = (phase.number, position, records.fingerprint)
+        for variable, value in zip(self._setup.data_position, saved, strict=True):
             variable.assign(value)
         print(f"saved {self._setup.checkpoints.save(step)}", flush=True)
         if not self._metadata_is_written:

@@ -6,8 +6,12 @@ import tensorflow as tf
 
 from official_bert.modeling.compiled_blocks import FactoredLogits
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.losses import factored_masked_lm_losses, masked_lm_losses, pretraining_sums
-from official_bert.pretraining.metrics import pretraining_metrics
+from official_bert.pretraining.losses import (
+    factored_masked_lm_losses,
+    masked_lm_losses,
+    pretraining_metrics,
+    pretraining_sums,
+)
 from tests.pretraining.pretraining_runs import batches_for, pretrainer_for, weights_of
 from tests.reference import Reference, softmax
 

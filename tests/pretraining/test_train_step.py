@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.metrics import pretraining_metrics
+from official_bert.pretraining.losses import pretraining_metrics
 from tests.conftest import ROOT
 from tests.pretraining.pretraining_runs import batches_for, pretrainer_for, weights_of, without_dropout
 
