@@ -76,7 +76,7 @@ class LossShare:
             losses, _ = self._loss.token_losses(targets, outputs)  # [B, S]
             losses *= is_row[:, None]
             return tf.reduce_sum(losses if weights is None else losses * by_token(weights)) / count
-        # So many times as much, and then divided: what Keras shows of each output is a mean over micro-batches, and what
+        # So many times as much, then divided: what Keras shows of each output is a mean over micro-batches, and what
         # it adds for the weights themselves is added by each of them.
         parts = tf.distribute.get_replica_context().num_replicas_in_sync * self._micro_batches
         share_of_row = is_row * tf.cast(tf.size(is_row) * parts, tf.float32) / count
