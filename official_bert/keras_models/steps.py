@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_bert.learning.loss_share import LossShare, are_rows, times_weights
+from official_bert.learning.loss_share import LossShare, are_rows, check_losses_of_rows, times_weights
 from official_bert.learning.replica_step import all_reduce_sum
 from official_bert.learning.training_step import TrainingStep
 from official_bert.optimization import distribution
@@ -26,10 +26,11 @@ class SteppedModel(keras.Model):
         seed: of dropout.
         micro_batches: into how many parts a replica's rows are cut.
         rematerialize: whether encoder blocks are computed again in the backward pass.
+        weighs_metrics: whether metrics over padded rows are weighed as a user's examples are.
     """
 
     seed: int
-    micro_batches, rematerialize = 1, False
+    micro_batches, rematerialize, weighs_metrics = 1, False, False
     train_function: Any
     test_function: Any
 
@@ -47,20 +48,22 @@ class SteppedModel(keras.Model):
         """Whether XLA compiles the step."""
         return bool(self.jit_compile) or distribution.needs_static_shapes(self.distribute_strategy)
 
-    def _loss_share(self) -> LossShare:
-        def mean_loss(targets: Any, outputs: Any, weights: Any) -> Any:
+    def _loss_share(self, micro_batches: int = 1) -> LossShare:
+        def mean_loss(inputs: Any, targets: Any, outputs: Any, weights: Any) -> Any:
             targets, outputs = _with_axis(targets, outputs)
-            return self.compute_loss(None, targets, outputs, weights)
+            if self._pads_rows:
+                check_losses_of_rows(self.loss, targets, outputs)
+            return self.compute_loss(inputs, targets, outputs, weights)
 
-        return LossShare(self.loss, mean_loss)
+        return LossShare(self.loss, mean_loss, is_whole=not self._pads_rows, micro_batches=micro_batches)
 
     def make_train_function(self, force: bool = False) -> None:
         if self.train_function is not None and not force:
             return
         with self._scope():
             self._step = TrainingStep(
-                self, self.optimizer, self._loss_share(), seed=self.seed, micro_batches=self.micro_batches,
-                rematerialize=self.rematerialize, is_compiled=self._is_compiled,
+                self, self.optimizer, self._loss_share(self.micro_batches), seed=self.seed,
+                micro_batches=self.micro_batches, rematerialize=self.rematerialize, is_compiled=self._is_compiled,
             )  # fmt: skip
         if takes_own_steps(self.distribute_strategy):
             self.train_function = _on_all_replicas(self, self.train_step)
@@ -88,7 +91,7 @@ class SteppedModel(keras.Model):
 
     def _update_metrics(self, x: Any, y: Any, outputs: Any, weights: Any) -> None:
         if self._pads_rows:
-            weights = times_weights(are_rows(x), None, y)
+            weights = times_weights(are_rows(x), weights if self.weighs_metrics else None, y, outputs)
         elif weights is not None and isinstance(y, dict) and not isinstance(weights, dict):
             weights = dict.fromkeys(y, weights)
         y, outputs = _with_axis(y, outputs)
@@ -96,7 +99,7 @@ class SteppedModel(keras.Model):
 
     def _logs_with(self, loss: Any, count: Any) -> dict[str, Any]:
         """The metrics, with the loss as the mean over all that the batches' losses are means over."""
-        (tracker,) = (metric for metric in self.metrics if metric.name == "loss")
+        tracker = next(metric for metric in self.metrics if metric.name == "loss")  # a user's own come after it
         tracker.update_state(loss, sample_weight=count / self.distribute_strategy.num_replicas_in_sync)
         return self.get_metrics_result()
 

@@ -19,6 +19,7 @@ from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import SteppedModel, shared_out, takes_own_steps
 from official_bert.learning.initial_model import InitialModel, read_initial_model, same_head
+from official_bert.learning.loss_share import check_reduction
 from official_bert.learning.predictor import Predictor
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -29,6 +30,7 @@ from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.tasks.heads import python_data
 from official_bert.tasks.heads.head import Head
+from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 
@@ -325,6 +327,14 @@ class TextModel(SteppedModel):
         }
         if arguments.get("jit_compile", "auto") == "auto":
             arguments["jit_compile"] = False
+        self.weighs_metrics = bool(arguments.get("weighted_metrics"))
+        if self._pads_rows:
+            check_reduction(arguments["loss"])
+            if isinstance(arguments["loss"], TaggingLoss) and (arguments["loss_weights"] or self.losses):
+                raise UserError(
+                    "over several replicas, and with micro-batches, the loss of tags is taken without loss_weights and "
+                    "regularizers; leave them out"
+                )
         if self._pads_rows and arguments["metrics"]:
             # Keras hands the weights of rows, by which padding is left out, to weighted metrics alone.
             if arguments.get("weighted_metrics"):

@@ -9,13 +9,16 @@ B rows of one replica or micro-batch, S sequence
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from official_bert.errors import UserError
 from official_bert.tasks.features import NO_LABEL
 from official_bert.tasks.heads.losses import TaggingLoss, by_token
 
-# From targets, outputs and weights, each a tensor or a dict by output, to Keras' mean over B.
-MeanLoss = Callable[[Any, Any, Any], Any]
+# From inputs, targets, outputs and weights, the last three a tensor or a dict by output, to Keras' mean over B.
+MeanLoss = Callable[[Any, Any, Any, Any], Any]
+_MEANS = ("mean", "sum_over_batch_size")  # reductions, two names for one
 
 
 class LossShare:
@@ -26,15 +29,24 @@ class LossShare:
         mean_loss: what computes it for a batch, as Keras does: divided by B and by the number of replicas. None for the
             losses themselves, weighed by
         loss_weights: of several losses, by output.
+        is_whole: whether there is one replica, no micro-batch and no padding: the loss is `mean_loss` as it is.
+        micro_batches: whose shares are added up.
     """
 
     def __init__(
-        self, loss: Any, mean_loss: MeanLoss | None = None, loss_weights: Mapping[str, float] | None = None
+        self,
+        loss: Any,
+        mean_loss: MeanLoss | None = None,
+        loss_weights: Mapping[str, float] | None = None,
+        *,
+        is_whole: bool = False,
+        micro_batches: int = 1,
     ) -> None:
         self._loss, self._loss_weights = loss, loss_weights or {}
         self._mean_loss = mean_loss or self._mean_of_losses
+        self._is_whole, self._micro_batches = is_whole, micro_batches
 
-    def _mean_of_losses(self, targets: Any, outputs: Any, weights: Any) -> Any:
+    def _mean_of_losses(self, inputs: Any, targets: Any, outputs: Any, weights: Any) -> Any:
         if not isinstance(self._loss, dict):
             return self._loss(targets, outputs, weights)
         means = {name: loss(targets[name], outputs[name], weights[name]) for name, loss in self._loss.items()}
@@ -57,14 +69,19 @@ class LossShare:
             weights: how much rows weigh, float32 [B], of tags also [B, 1], or tokens, [B, S]; by output, or None for 1.
             count: `count` of the whole batch, over all replicas.
         """
+        if self._is_whole:
+            return self._mean_loss(inputs, targets, outputs, weights)
         count, is_row = tf.maximum(count, 1.0), are_rows(inputs)
         if isinstance(self._loss, TaggingLoss):
             losses, _ = self._loss.token_losses(targets, outputs)  # [B, S]
             losses *= is_row[:, None]
             return tf.reduce_sum(losses if weights is None else losses * by_token(weights)) / count
-        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        share_of_row = is_row * tf.cast(tf.size(is_row) * replicas, tf.float32) / count
-        return self._mean_loss(targets, outputs, times_weights(share_of_row, weights, targets))
+        # So many times as much, then divided: what Keras shows of each output is a mean over micro-batches, and what
+        # it adds for the weights themselves is added by each of them.
+        parts = tf.distribute.get_replica_context().num_replicas_in_sync * self._micro_batches
+        share_of_row = is_row * tf.cast(tf.size(is_row) * parts, tf.float32) / count
+        weights = times_weights(share_of_row, weights, targets, outputs)
+        return self._mean_loss(inputs, targets, outputs, weights) / self._micro_batches
 
 
 def are_rows(inputs: Mapping[str, Any]) -> tf.Tensor:
@@ -73,12 +90,43 @@ def are_rows(inputs: Mapping[str, Any]) -> tf.Tensor:
     return tf.cast(tf.reduce_any(mask > 0, axis=range(1, len(mask.shape))), tf.float32)
 
 
-def times_weights(values: Any, weights: Any, targets: Any) -> Any:
-    """Returns values of rows, [B], times the weights that a user gave, in the structure of the targets."""
+def times_weights(values: Any, weights: Any, targets: Any, outputs: Any) -> Any:
+    """Returns values of rows, [B], times the weights that a user gave, in the structure of the targets.
+
+    Those of an output of tokens, [B, S, C], whose losses are [B, S], are [B, 1] or [B, S].
+    """
     if isinstance(targets, dict):
         by_output = weights if isinstance(weights, dict) else dict.fromkeys(targets, weights)
-        return {name: times_weights(values, by_output[name], None) for name in targets}
+        return {name: times_weights(values, by_output[name], None, outputs[name]) for name in targets}
+    if not isinstance(outputs, dict) and len(outputs.shape) == 3:
+        values, weights = values[:, None], None if weights is None else by_token(weights)
     if weights is None:
         return values
     weights = tf.cast(weights, tf.float32)
-    return values * weights if weights.shape.rank == 1 else values[:, None] * weights  # those of a tagger are [B, 1]
+    return values[:, None] * weights if weights.shape.rank == 2 and values.shape.rank == 1 else values * weights
+
+
+def check_reduction(loss: Any) -> None:
+    """Raises a UserError unless parts of a batch have shares of a user's losses that add up: those of means do."""
+    for each in tf.nest.flatten(loss):
+        reduction = getattr(each, "reduction", "mean")
+        if reduction not in _MEANS:
+            raise UserError(
+                f"the loss {each.name} has the reduction {reduction!r}; over several replicas, and with micro-batches, "
+                f"expected a mean over rows: make it with reduction={_MEANS[1]!r}"
+            )
+
+
+def check_losses_of_rows(loss: Any, targets: Any, outputs: Any) -> None:
+    """Raises a UserError if a user's function of targets and outputs returns one number rather than one for each row.
+
+    Such a number cannot leave out rows that are padding.
+    """
+    if isinstance(loss, dict):
+        for name, each in loss.items():
+            check_losses_of_rows(each, targets[name], outputs[name])
+    elif callable(loss) and not isinstance(loss, keras.losses.Loss) and not loss(targets, outputs).shape.rank:
+        raise UserError(
+            f"the loss {getattr(loss, '__name__', loss)} returns one number; over several replicas, and with "
+            "micro-batches, expected one for each row: leave its mean to Keras"
+        )

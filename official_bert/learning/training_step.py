@@ -113,7 +113,8 @@ class TrainingStep:
 def _filled_up(batch: Any, multiple: int) -> Any:
     """The batch with rows of zeros, which are padding, after it, up to a multiple of rows."""
 
-    def filled(values: tf.Tensor) -> tf.Tensor:
+    def filled(values: Any) -> tf.Tensor:
+        values = tf.convert_to_tensor(values)  # an array where Keras runs eagerly
         missing = -number_of_rows(values) % multiple
         return tf.pad(values, [[0, missing], *([[0, 0]] * (values.shape.rank - 1))])
 

@@ -1,10 +1,13 @@
 """How a model is compiled: what a clone and a loaded model have of it, precisions, and the optimizer of the command."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 
 import official_bert
+from official_bert.errors import UserError
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.learning.initial_model import InitialModel
@@ -77,3 +80,52 @@ def test_the_command_and_fit_take_the_same_steps():
     np.testing.assert_allclose(seen, losses.reshape(2, 2).mean(axis=1), rtol=1e-5)
     for ours, expected in zip(model.variables, command.model.variables, strict=True):
         np.testing.assert_allclose(ours, expected, atol=1e-6, err_msg=ours.path)
+
+
+def own_loss_of_tokens(tags, logits):
+    return keras.losses.sparse_categorical_crossentropy(keras.ops.maximum(tags, 0), logits, from_logits=True)
+
+
+def figures_of_a_step(name: str, micro_batches: int) -> dict[str, float]:
+    """What a step on four rows shows, of which each has four tokens."""
+    config = dataclasses.replace(CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    ids = np.arange(5, 21, dtype=np.int32).reshape(4, 4)
+    x = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+    y, kind, weights, compiled = np.array([0, 1, 1, 0]), official_bert.TextClassifier, np.arange(4.0), {}
+    settings = {"labels": ["0", "1"]}
+    if name == "weighted metrics":
+        compiled = {"metrics": [], "weighted_metrics": ["accuracy"]}
+    elif name == "outputs":
+        kind, settings, y = official_bert.QuestionAnswerer, {}, {"start_logits": y, "end_logits": y + 1}
+        compiled = {"metrics": []}
+    elif name == "tokens":
+        kind, y, weights = official_bert.TokenTagger, ids % 2, None
+        compiled = {"loss": own_loss_of_tokens, "metrics": ["accuracy"]}
+    model = kind(config, VOCAB, gradient_accumulation_steps=micro_batches, **settings)
+    for layer in model.layers:
+        if layer.name == "head_dropout":
+            layer.rate = 0.0
+    if name == "weighted metrics":
+        model.trainable_variables[0].regularizer = keras.regularizers.L2(0.5)
+    model.compile("sgd", run_eagerly=True, **compiled)
+    return model.train_on_batch(x, y, sample_weight=weights, return_dict=True)
+
+
+@pytest.mark.parametrize("name", ["weighted metrics", "outputs", "tokens"])
+def test_micro_batches_show_the_figures_of_the_whole_batch(name: str):
+    whole = figures_of_a_step(name, 1)
+    assert figures_of_a_step(name, 2) == pytest.approx(whole, rel=1e-5)
+    assert len(whole) > 1
+
+
+def test_a_loss_that_parts_of_a_batch_do_not_add_up_to_is_named():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    with pytest.raises(UserError, match="has the reduction 'sum'"):
+        classifier(gradient_accumulation_steps=2).compile("sgd", loss)
+    model = classifier(gradient_accumulation_steps=2)
+    model.compile("sgd", lambda y, logits: keras.ops.mean(loss(y, logits)))
+    with pytest.raises(UserError, match="returns one number"):
+        model.fit(TEXTS, LABELS, verbose=0)
+    model = official_bert.MaskedLM(CONFIG, VOCAB, gradient_accumulation_steps=2)
+    with pytest.raises(UserError, match="without loss_weights"):
+        model.compile("sgd", loss_weights=[0.5])

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.learning.loss_share import LossShare
+from official_bert.errors import UserError
+from official_bert.learning.loss_share import LossShare, check_losses_of_rows, check_reduction
 from official_bert.tasks.features import NO_LABEL
 from official_bert.tasks.heads.all_heads import HEADS
 
@@ -96,7 +97,7 @@ def test_padding_is_not_learned(kind: str):
 
 
 def test_a_user_s_own_loss_is_shared_out_as_keras_would_take_it():
-    def mean_loss(targets, outputs, weights):
+    def mean_loss(_, targets, outputs, weights):
         return (
             keras.losses.get("mean_absolute_error")(targets[:, None], outputs[:, None])
             if weights is None
@@ -117,3 +118,61 @@ def test_a_batch_without_a_row_has_no_loss():
     share_of = LossShare(HEADS["classification"](labels=tuple("abcd")).loss())
     inputs = {"input_mask": 0 * inputs["input_mask"]}
     assert float(share_of.share(inputs, labels, outputs, None, share_of.count(inputs, labels))) == 0.0
+
+
+def test_a_whole_batch_has_the_loss_that_keras_gives_it_whatever_its_reduction():
+    inputs, labels, outputs = batch_of("classification")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+    share_of = LossShare(loss, lambda _, *batch: loss(*batch), is_whole=True)
+    weights = np.linspace(0.5, 2.0, ROWS + PADDING).astype(np.float32)
+    share = share_of.share(inputs, labels, outputs, weights, share_of.count(inputs, labels))
+    assert float(share) == pytest.approx(float(loss(labels, outputs, weights)))
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+def test_a_user_s_own_loss_of_tokens_weighs_each_row_s(weighed: bool):
+    """As many rows as tokens, so that the wrong axis would not be seen."""
+    own = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=NO_LABEL)
+    inputs, labels, outputs = (tf.nest.map_structure(lambda each: each[:LENGTH], part) for part in batch_of("tagging"))
+    weights = np.arange(1, LENGTH + 1, dtype=np.float32) if weighed else None
+    share_of = LossShare(own)
+    share = share_of.share(inputs, labels, outputs, weights, share_of.count(inputs, labels))
+    assert float(share) == pytest.approx(float(own(labels, outputs, weights[:, None] if weighed else None)))
+
+
+def test_what_keras_shows_is_a_mean_over_micro_batches():
+    shown = []
+
+    def mean_loss(inputs, *batch):
+        shown.append(float(loss(*batch)))
+        return shown[-1] + 3.0  # as for the weights themselves
+
+    inputs, labels, outputs = batch_of("classification")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    share_of = LossShare(loss, mean_loss, micro_batches=2)
+    count = share_of.count(inputs, labels)
+    expected = loss_by_hand("classification", labels, outputs, np.ones(ROWS + PADDING))
+    shares = [share_of.share(*part, None, count) for part in parts((inputs, labels, outputs), (4, 4))]
+    assert np.mean(shown) == pytest.approx(expected)
+    assert float(sum(shares)) == pytest.approx(expected + 3.0)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "none", None, "mean_with_sample_weight"])
+def test_a_reduction_whose_shares_do_not_add_up_is_named(reduction):
+    own = keras.losses.MeanSquaredError(reduction=reduction)
+    for loss in (own, {"start_logits": own, "end_logits": "mse"}):
+        with pytest.raises(UserError, match=f"mean_squared_error has the reduction {reduction!r}.*sum_over_batch_size"):
+            check_reduction(loss)
+    check_reduction({"start_logits": keras.losses.MeanSquaredError(reduction="mean"), "end_logits": "mse"})
+
+
+def test_a_function_that_takes_the_mean_itself_is_named():
+    def own(targets, outputs):
+        return tf.reduce_mean(tf.square(targets - outputs))
+
+    values = tf.ones([4, 1])
+    for arguments in ((own, values, values), ({"x": own}, {"x": values}, {"x": values})):
+        with pytest.raises(UserError, match="own returns one number.*one for each row"):
+            check_losses_of_rows(*arguments)
+    for loss in (keras.losses.MeanSquaredError(), keras.losses.mean_squared_error, "mse"):
+        check_losses_of_rows(loss, values, values)
