@@ -119,8 +119,8 @@ MUTATIONS = [
     M("official_bert/tokenization/exact.py", "return result + sorted(marks, key", "return result + sorted(marks[::-1], key", _EXACT + " tests/tokenization/test_fast.py"),
     # Tokenization in the graph.
     M("official_bert/export/graph_tokenization.py", "ends_word = before & ~after", "ends_word = before", _GRAPH),
-    M("official_bert/export/graph_tokenization.py", "begins = (breaks > 0) | (flags & ALONE > 0)", "begins = breaks > 0", _GRAPH),
-    M("official_bert/export/graph_tokenization.py", "kept = _positions(flags & SPACE == 0)", "kept = _positions(flags >= 0)", _GRAPH),
+    M("official_bert/export/graph_tokenization.py", "begins = (breaks > 0) | (flags & tables.ALONE > 0)", "begins = breaks > 0", _GRAPH),
+    M("official_bert/export/graph_tokenization.py", "kept = positions_of(flags & tables.SPACE == 0)", "kept = positions_of(flags >= 0)", _GRAPH),
     M("official_bert/export/graph_inputs.py", "(room + 1) // 2", "room // 2", "tests/export"),
     # Answers.
     M("official_bert/tasks/heads/candidates.py", "(lengths >= 1) & (lengths <= max_answer_length)", "(lengths >= 1) & (lengths < max_answer_length)", _SQUAD),

@@ -18,18 +18,15 @@ def classes(logits: Any, labels: list[str]) -> dict[str, Any]:
     return {
         "label": tf.gather(tf.constant(labels), tf.argmax(probabilities, -1)),
         "probability": tf.reduce_max(probabilities, -1),
-        "labels": _all_labels(labels, logits),
+        "labels": tf.broadcast_to(tf.constant(labels)[None], tf.shape(logits)),
         "probabilities": probabilities,
     }
 
 
 def several_classes(logits: Any, labels: list[str]) -> dict[str, Any]:
     """Returns labels [B, C] and the probability of each by itself [B, C] from logits [B, C]."""
-    return {"labels": _all_labels(labels, logits), "probabilities": tf.sigmoid(logits)}
-
-
-def _all_labels(labels: list[str], logits: Any) -> Any:
-    return tf.broadcast_to(tf.constant(labels)[None], tf.shape(logits))
+    all_labels = tf.broadcast_to(tf.constant(labels)[None], tf.shape(logits))
+    return {"labels": all_labels, "probabilities": tf.sigmoid(logits)}
 
 
 def choices(logits: Any) -> dict[str, Any]:
@@ -57,7 +54,7 @@ def mask_candidates(logits: Any, counts: Any, vocab: dict[str, int], top_k: int)
 
 
 def tags(
-    logits: Any, windows: Windows, first_words: Any, last_words: Any, word_starts: Any, labels: list[str]
+    logits: Any, labels: list[str], windows: Windows, first_words: Any, last_words: Any, word_starts: Any
 ) -> tuple[Any, Any]:
     """Returns each word's most probable tag, string [W], and its probability, [W].
 
@@ -65,11 +62,11 @@ def tags(
 
     Args:
         logits: [N, S, C].
+        labels: the tags.
         windows: those of all texts.
         first_words: int32 [N], the first word of each window.
         last_words: int32 [N], the word after its last.
         word_starts: int32 [W + 1], the position of each word's first piece among those of all texts, and the end.
-        labels: the tags.
     """
     rows, number = each_position(last_words - first_words)
     words = tf.gather(first_words, rows) + number

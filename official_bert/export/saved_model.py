@@ -18,9 +18,8 @@ from official_bert.checkpoints import checksums, finetuned, loading, named_model
 from official_bert.checkpoints.checkpoint import MASKED_LM, VOCAB_FILE, Checkpoint
 from official_bert.errors import UserError
 from official_bert.export import tf_hub, warmup
-from official_bert.export.all_text_models import text_model
 from official_bert.export.options import SavedModelOptions
-from official_bert.export.text_models import ENCODER, FILL_MASK
+from official_bert.export.text_models import ENCODER, FILL_MASK, text_model
 from official_bert.inference import exports
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder

@@ -62,9 +62,7 @@ class Application:
 
     def make(self) -> web.Application:
         """Returns aiohttp's application of these handlers."""
-        application = web.Application(
-            middlewares=[self._observed, self._refusals_as_json, self._guarded],
-        )
+        application = web.Application(middlewares=[self._observed, self._refusals_as_json, self._guarded])
         model = "/v1/models/{model:[^/:]+}"
         routes = [web.get(path, self.page) for path in _PAGE]
         for path in (model, model + "/versions/{version:[0-9]+}", model + "/labels/{label:[^/:]+}"):
