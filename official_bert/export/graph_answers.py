@@ -1,8 +1,8 @@
-"""From logits to what a person can read, as TensorFlow operations; graph_spans.py has those of questions.
+"""From logits to filled masks and tags of words, as TensorFlow operations; graph_spans.py has those of questions.
 
 The Python implementations of the same rules are inference/fill_mask.py and tasks/tagging.py.
 
-B texts, S sequence, C classes, M masks of a text, K candidates, N windows, V vocabulary, W words of all texts
+B texts, S sequence, C tags, M masks of a text, K candidates, N windows, V vocabulary, W words of all texts
 """
 
 from typing import Any
@@ -10,28 +10,6 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.export.graph_inputs import Windows, each_position, has_most_context
-
-
-def classes(logits: Any, labels: list[str]) -> dict[str, Any]:
-    """Returns label [B], probability [B], and labels and probabilities of all classes [B, C] from logits [B, C]."""
-    probabilities = tf.nn.softmax(logits)
-    return {
-        "label": tf.gather(tf.constant(labels), tf.argmax(probabilities, -1)),
-        "probability": tf.reduce_max(probabilities, -1),
-        "labels": tf.broadcast_to(tf.constant(labels)[None], tf.shape(logits)),
-        "probabilities": probabilities,
-    }
-
-
-def several_classes(logits: Any, labels: list[str]) -> dict[str, Any]:
-    """Returns labels [B, C] and the probability of each by itself [B, C] from logits [B, C]."""
-    all_labels = tf.broadcast_to(tf.constant(labels)[None], tf.shape(logits))
-    return {"labels": all_labels, "probabilities": tf.sigmoid(logits)}
-
-
-def choices(logits: Any) -> dict[str, Any]:
-    """Returns the number of the best choice [B] int32, and the probabilities of all, from logits [B, choices]."""
-    return {"choice": tf.argmax(logits, -1, tf.int32), "probabilities": tf.nn.softmax(logits)}
 
 
 def mask_candidates(logits: Any, counts: Any, vocab: dict[str, int], top_k: int) -> dict[str, Any]:

@@ -117,11 +117,8 @@ class GraphTokenizer(tf.Module):
         ids, piece_splits = pieces.values, tf.cast(pieces.row_splits, tf.int32)
 
         word_of_piece = _rows(piece_splits, tf.range(tf.size(ids)))  # [P]
-        widths = tf.where(
-            ids == self._unknown_id,
-            tf.gather(word_splits[1:] - word_splits[:-1], word_of_piece),
-            tf.gather(self._piece_lengths, ids),
-        )
+        of_words = tf.gather(word_splits[1:] - word_splits[:-1], word_of_piece)
+        widths = tf.where(ids == self._unknown_id, of_words, tf.gather(self._piece_lengths, ids))
         if special_tokens:
             first_letters = tf.gather(letters, tf.gather(firsts, word_of_piece))
             special = first_letters <= len(SPECIAL_TOKENS)
@@ -172,10 +169,8 @@ class GraphTokenizer(tf.Module):
         ends_word = before & ~after & (tf.gather(codes, seen) == ord(tables.CAPITAL_SIGMA))
         positions = tf.gather(seen, positions_of(ends_word))[:, None]
         final = tf.fill(tf.shape(positions)[:1], ord(tables.FINAL_SIGMA))
-        return (
-            tf.tensor_scatter_nd_update(codes, positions, final),
-            tf.tensor_scatter_nd_update(properties, positions, self._properties(final)),
-        )
+        codes = tf.tensor_scatter_nd_update(codes, positions, final)
+        return codes, tf.tensor_scatter_nd_update(properties, positions, self._properties(final))
 
     @staticmethod
     def _in_canonical_order(letters: Any, flags: Any, origins: Any, properties: Any) -> tuple[Any, Any, Any]:

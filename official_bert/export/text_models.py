@@ -107,16 +107,24 @@ class ClassificationModel(ShortTextModel):
     """One class of several."""
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
-        logits = self._model(features)
-        return {**graph_answers.classes(logits, self._task_spec["labels"]), "logits": logits}
+        labels, logits = tf.constant(self._task_spec["labels"]), self._model(features)  # [C], [B, C]
+        probabilities = tf.nn.softmax(logits)
+        return {
+            "label": tf.gather(labels, tf.argmax(probabilities, -1)),
+            "probability": tf.reduce_max(probabilities, -1),
+            "labels": tf.broadcast_to(labels[None], tf.shape(logits)),
+            "probabilities": probabilities,
+            "logits": logits,
+        }
 
 
 class MultiLabelModel(ShortTextModel):
     """Any number of classes."""
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
-        logits = self._model(features)
-        return {**graph_answers.several_classes(logits, self._task_spec["labels"]), "logits": logits}
+        logits = self._model(features)  # [B, C]
+        labels = tf.broadcast_to(tf.constant(self._task_spec["labels"])[None], tf.shape(logits))
+        return {"labels": labels, "probabilities": tf.sigmoid(logits), "logits": logits}
 
 
 class RegressionModel(ShortTextModel):
@@ -160,9 +168,8 @@ class MultipleChoiceModel(TextModel):
 
     @property
     def inputs(self) -> dict[str, tf.TensorSpec]:
-        return {
-            "prompt": tf.TensorSpec([None], tf.string), "endings": tf.TensorSpec([None, self._choices], tf.string)
-        }  # fmt: skip
+        endings = tf.TensorSpec([None, self._choices], tf.string)
+        return {"prompt": tf.TensorSpec([None], tf.string), "endings": endings}
 
     def _ids_spec(self) -> tf.TensorSpec:
         return tf.TensorSpec([None, self._choices, None], tf.int32)
@@ -176,12 +183,20 @@ class MultipleChoiceModel(TextModel):
         return {name: tf.reshape(value, shape) for name, value in features.items()}
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
-        logits = self._model(features)
-        return {**graph_answers.choices(logits), "logits": logits}
+        logits = self._model(features)  # [B, N]
+        return {"choice": tf.argmax(logits, -1, tf.int32), "probabilities": tf.nn.softmax(logits), "logits": logits}
 
 
 class LongTextModel(TextModel):
     """What models with a row for each window of a text share."""
+
+    @abc.abstractmethod
+    def _windows(self, **texts: Any) -> tuple[dict[str, Any], Windows, Any, Any]:
+        """Returns inputs, windows, and what `answer` needs beside them."""
+
+    def tokenize(self, **texts: Any) -> dict[str, Any]:
+        features, windows, *_ = self._windows(**texts)
+        return {**features, "text_index": windows.texts}
 
     def _in_chunks(self, features: dict[str, Any], width: int) -> Any:
         """The model's outputs for many rows, [R, S, width], some at a time."""
@@ -206,24 +221,20 @@ class QuestionAnsweringModel(LongTextModel):
     def inputs(self) -> dict[str, tf.TensorSpec]:
         return dict.fromkeys(("question", "context"), tf.TensorSpec([None], tf.string))
 
-    def tokenize(self, **texts: Any) -> dict[str, Any]:
-        features, windows, _, _ = self._question_windows(**texts)
-        return {**features, "text_index": windows.texts}
-
     def answer(self, **texts: Any) -> dict[str, Any]:
-        features, windows, offsets, tokens = self._question_windows(**texts)
+        features, windows, offsets, tokens = self._windows(**texts)
         logits = self._in_chunks(features, 2)
         return graph_spans.span_answers(logits, windows, offsets, texts["context"], tokens, self._task_spec)
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
         return dict(self._model(features))
 
-    def _question_windows(self, question: Any, context: Any) -> tuple[dict[str, Any], Windows, Any, Tokens]:
+    def _windows(self, **texts: Any) -> tuple[dict[str, Any], Windows, Any, Tokens]:
         """Returns inputs, windows, the position in its sequence of each window's context, and the contexts' pieces."""
-        questions = token_spans(self._tokenizer.tokenize(question).ids)
+        questions = token_spans(self._tokenizer.tokenize(texts["question"]).ids)
         longest = min(int(self._task_spec["max_query_length"]), self._length - 4)  # a piece of context fits beside it
         questions = questions._replace(lengths=tf.minimum(questions.lengths, longest))
-        tokens = self._tokenizer.tokenize(context)
+        tokens = self._tokenizer.tokenize(texts["context"])
         contexts = token_spans(tokens.ids)
         room = self._length - 3 - questions.lengths
         windows = graph_inputs.windows(contexts.lengths, room, int(self._task_spec["doc_stride"]))
@@ -239,12 +250,8 @@ class TaggingModel(LongTextModel):
     def inputs(self) -> dict[str, tf.TensorSpec]:
         return {"text": tf.TensorSpec([None], tf.string)}
 
-    def tokenize(self, **texts: Any) -> dict[str, Any]:
-        features, windows, *_ = self._word_windows(**texts)
-        return {**features, "text_index": windows.texts}
-
     def answer(self, **texts: Any) -> dict[str, Any]:
-        features, windows, words, (first_pieces, splits, tokens) = self._word_windows(**texts)
+        features, windows, words, (first_pieces, splits, tokens) = self._windows(**texts)
         labels = self._task_spec["labels"]
         tags, probabilities = graph_answers.tags(self._in_chunks(features, len(labels)), labels, windows, *words)
         last_pieces = tf.concat([first_pieces[1:], [tf.size(tokens.ids.values)]], 0)[: tf.size(first_pieces)] - 1
@@ -266,13 +273,13 @@ class TaggingModel(LongTextModel):
     def answer_ids(self, **features: Any) -> dict[str, Any]:
         return {"logits": self._model(features)}
 
-    def _word_windows(self, text: Any) -> tuple[dict[str, Any], Windows, tuple[Any, ...], tuple[Any, Any, Tokens]]:
+    def _windows(self, **texts: Any) -> tuple[dict[str, Any], Windows, tuple[Any, ...], tuple[Any, Any, Tokens]]:
         """Returns inputs; windows; what `graph_answers.tags` wants of words; and first pieces, texts' words and pieces.
 
         A word of more pieces than the model reads keeps the first ones.
         """
         room = self._length - 2
-        tokens = self._tokenizer.tokenize(text)
+        tokens = self._tokenizer.tokenize(texts["text"])
         begins = tokens.word_starts.values  # [P]
         first_pieces = positions_of(begins)  # [W]
         word_of_piece = tf.cumsum(tf.cast(begins, tf.int32)) - 1

@@ -71,9 +71,9 @@ def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[Server, Cl
     started, failures = threading.Event(), []
 
     async def serve() -> None:
-        ready = asyncio.Event()
-        task = asyncio.create_task(server.run(ready))
-        await asyncio.wait([task, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.create_task(server.run())
+        while not (task.done() or server.models.ready):
+            await asyncio.sleep(0.01)
         server.loop = asyncio.get_running_loop()
         if not task.done():  # else its failure is to be noted first
             started.set()
