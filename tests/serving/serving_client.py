@@ -71,9 +71,15 @@ def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[Server, Cl
     started, failures = threading.Event(), []
 
     async def serve() -> None:
+        ready, load = asyncio.Event(), server.models.load
+
+        async def load_all() -> None:
+            await load()
+            ready.set()
+
+        server.models.load = load_all
         task = asyncio.create_task(server.run())
-        while not (task.done() or server.models.ready):
-            await asyncio.sleep(0.01)
+        await asyncio.wait([task, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
         server.loop = asyncio.get_running_loop()
         if not task.done():  # else its failure is to be noted first
             started.set()
