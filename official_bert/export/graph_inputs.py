@@ -42,17 +42,10 @@ def truncated(
 def pack(
     first: TokenSpans, second: TokenSpans | None, cls: int, sep: int, without_empty: bool = False
 ) -> dict[str, Any]:
-    """Returns [CLS] first [SEP] or [CLS] first [SEP] second [SEP], padded to the longest row.
+    """Returns [CLS] first [SEP], or [CLS] first [SEP] second [SEP]: input_ids, input_mask, segment_ids, int32 [R, S].
 
-    Args:
-        first: a span for each row.
-        second: likewise, or None.
-        cls: the id of [CLS].
-        sep: the id of [SEP].
-        without_empty: whether a second span without pieces has no [SEP] either, as in the original's classifiers.
-
-    Returns:
-        input_ids, input_mask and segment_ids, int32 [R, S].
+    There is a span for each row; all are padded to the longest. By without_empty, a second span without pieces has no
+    [SEP] either, as in the original's classifiers.
     """
     sources = [[0, cls, sep], first.ids]  # the indices below point into their concatenation
     pad_index, cls_index, sep_index = 0, 1, 2

@@ -40,13 +40,10 @@ def span_answers(
         settings: n_best_size, max_answer_length, version_2 and null_score_diff_threshold, as in task.json.
     """
     n_best, version_2 = int(settings["n_best_size"]), bool(settings["version_2"])
-    start_logits, end_logits = logits[..., 0], logits[..., 1]
-    candidates = _candidates(
-        start_logits, end_logits, windows, offsets, tokens, n_best, int(settings["max_answer_length"])
-    )
-    candidates = _distinct(candidates, contexts, n_best)
+    most_pieces = int(settings["max_answer_length"])
+    candidates = _distinct(_candidates(logits, windows, offsets, contexts, tokens, n_best, most_pieces), n_best)
     # The score of "no answer" is that of the window where it is lowest.
-    null = tf.cast(start_logits[:, 0], tf.float64) + tf.cast(end_logits[:, 0], tf.float64)
+    null = tf.cast(logits[:, 0, 0], tf.float64) + tf.cast(logits[:, 0, 1], tf.float64)
     null = tf.math.segment_min(null, windows.texts)  # [B]
 
     count = tf.size(null)
@@ -79,13 +76,14 @@ def span_answers(
 
 
 def _candidates(
-    start_logits: Any, end_logits: Any, windows: Windows, offsets: Any, tokens: Tokens, n_best: int, most_pieces: int
+    logits: Any, windows: Windows, offsets: Any, contexts: Any, tokens: Tokens, n_best: int, most_pieces: int
 ) -> _Candidates:
-    """Pairs of the n_best starts and the n_best ends of each window, without their texts.
+    """Pairs of the n_best starts and the n_best ends of each window.
 
     A start must be a piece of context that no other window sees with more context, an end any piece of context, and the
     answer has at most most_pieces.
     """
+    start_logits, end_logits = logits[..., 0], logits[..., 1]
     splits = tf.cast(tokens.ids.row_splits, tf.int32)
     rows, positions = each_position(windows.lengths)
     first_pieces = tf.gather(splits, windows.texts) + windows.starts  # [N], among the pieces of all contexts
@@ -115,18 +113,16 @@ def _candidates(
     base = tf.gather(first_pieces - offsets, window)  # from a position in the sequence to a piece among all
     starts = tf.gather(tokens.starts.values, base + tf.gather_nd(first.indices, tf.stack([window, start], 1)))
     ends = tf.gather(tokens.ends.values, base + tf.gather_nd(last.indices, tf.stack([window, end], 1)))
-    return _Candidates(texts, scores, starts, ends, None)
+    return _Candidates(texts, scores, starts, ends, characters_between(contexts, texts, starts, ends))
 
 
-def _distinct(candidates: _Candidates, contexts: Any, n_best: int) -> _Candidates:
+def _distinct(candidates: _Candidates, n_best: int) -> _Candidates:
     """The best candidate of each answer's text, at most n_best for a question."""
-    texts, scores, starts, ends, _ = candidates
-    answers = characters_between(contexts, texts, starts, ends)
-    _, group = tf.unique(tf.strings.join([tf.strings.as_string(texts), answers], " "))
+    _, group = tf.unique(tf.strings.join([tf.strings.as_string(candidates.texts), candidates.answers], " "))
     numbers = tf.range(tf.size(group))
     earliest = tf.math.unsorted_segment_min(numbers, group, tf.size(group))
     kept = positions_of(tf.gather(earliest, group) == numbers)
-    texts_of_kept = tf.gather(texts, kept)  # sorted
+    texts_of_kept = tf.gather(candidates.texts, kept)  # sorted
     ranks = tf.range(tf.size(kept)) - tf.searchsorted(texts_of_kept, texts_of_kept)  # within the text, from 0
     kept = tf.gather(kept, positions_of(ranks < n_best))
-    return _Candidates(*(tf.gather(each, kept) for each in (texts, scores, starts, ends, answers)))
+    return _Candidates(*(tf.gather(each, kept) for each in candidates))

@@ -16,20 +16,13 @@ import tensorflow_text
 from official_bert.errors import UserError
 from official_bert.export import character_tables as tables
 from official_bert.export.graph_inputs import each_position, positions_of
-from official_bert.tokenization.exact import (
-    CONTINUATION,
-    MAX_BYTES_PER_WORD,
-    MAX_CHARACTERS_PER_WORD,
-    SPECIAL_TOKENS,
-    UNK,
-    FullTokenizer,
-)
+from official_bert.tokenization import exact
 
-_TOO_LONG = "a" * (MAX_BYTES_PER_WORD + 1)  # the kernel answers [UNK]
+_TOO_LONG = "a" * (exact.MAX_BYTES_PER_WORD + 1)  # the kernel answers [UNK]
 
 # One control character stands for each special token while a text is tokenized. Rule 1 deletes control characters, so
 # that those of the text itself may be replaced by another one.
-_SPECIAL_CODES = {token: code for code, token in enumerate(SPECIAL_TOKENS, start=1)}
+_SPECIAL_CODES = {token: code for code, token in enumerate(exact.SPECIAL_TOKENS, start=1)}
 _OTHER_CONTROL = "\x06"
 
 
@@ -48,36 +41,34 @@ class GraphTokenizer(tf.Module):
     """FullTokenizer for tensors of strings, within any graph; it reads them as UTF-8 and drops bytes that are not.
 
     Args:
-        exact: the tokenizer that this one equals.
+        tokenizer: the one that this one equals.
 
     Raises:
         UserError: the vocabulary is beyond the limits of tensorflow-text's kernel.
     """
 
-    def __init__(self, exact: FullTokenizer) -> None:
+    def __init__(self, tokenizer: exact.FullTokenizer) -> None:
         super().__init__()
-        self.do_lower_case = exact.basic_tokenizer.do_lower_case
-        self._unknown_id = exact.vocab[UNK]  # not the vocabulary itself: a module would track each of its entries
+        self.do_lower_case = tokenizer.basic_tokenizer.do_lower_case
+        self._unknown_id = tokenizer.vocab[exact.UNK]  # not the vocabulary: a module would track each of its entries
         # Tensors, so that a SavedModel holds each once for all its functions.
-        (self._page_numbers, self._pages, self._form_starts, self._form_lengths, self._form_codes, self._form_flags) = (
-            map(tf.constant, tables.character_tables(self.do_lower_case))
-        )
-        pieces = _pieces_for_the_kernel(exact.vocab)
-        self._piece_lengths = tf.constant([len(piece.removeprefix(CONTINUATION)) for piece in pieces])
-        self._special_ids = tf.constant([0, *(exact.vocab[token] for token in _SPECIAL_CODES)])
+        self._tables = tables.CharacterTables(*map(tf.constant, tables.character_tables(self.do_lower_case)))
+        pieces = _pieces_for_the_kernel(tokenizer.vocab)
+        self._piece_lengths = tf.constant([len(piece.removeprefix(exact.CONTINUATION)) for piece in pieces])
+        self._special_ids = tf.constant([0, *(tokenizer.vocab[token] for token in _SPECIAL_CODES)])
         try:
             self._kernel = tensorflow_text.FastWordpieceTokenizer(
                 pieces,
-                max_bytes_per_word=MAX_BYTES_PER_WORD,
+                max_bytes_per_word=exact.MAX_BYTES_PER_WORD,
                 token_out_type=tf.int32,
-                unknown_token=UNK,
+                unknown_token=exact.UNK,
                 no_pretokenization=True,
                 support_detokenization=False,
             )
         except RuntimeError as error:
             raise UserError(
-                f"tensorflow-text cannot take the vocabulary of {len(exact.vocab)} tokens: {error}; a model with it "
-                "cannot take text in a graph"
+                f"tensorflow-text cannot take the vocabulary of {len(tokenizer.vocab)} tokens: {error}; a model with "
+                "it cannot take text in a graph"
             ) from error
 
     def tokenize(self, texts: Any, special_tokens: bool = False) -> Tokens:
@@ -94,7 +85,7 @@ class GraphTokenizer(tf.Module):
         codes, text_splits = decoded.values, tf.cast(decoded.row_splits, tf.int32)  # [C], [B + 1]
         properties = self._properties(codes)
         if special_tokens:
-            is_special = (codes > 0) & (codes <= len(SPECIAL_TOKENS))
+            is_special = (codes > 0) & (codes <= len(exact.SPECIAL_TOKENS))
             properties = tf.where(is_special, self._properties(tf.constant([ord(",")])), properties)  # alone, too
         letters, flags, origins = tf.cond(
             tf.reduce_any(properties & tables.BY_NEIGHBOURS > 0),
@@ -113,7 +104,9 @@ class GraphTokenizer(tf.Module):
         word_splits = tf.concat([firsts, [tf.size(letters)]], 0)
         words = tf.RaggedTensor.from_row_splits(letters, word_splits, validate=False)
         strings = tf.strings.unicode_encode(words, "UTF-8")
-        pieces = self._kernel.tokenize(tf.where(words.row_lengths() > MAX_CHARACTERS_PER_WORD, _TOO_LONG, strings))
+        pieces = self._kernel.tokenize(
+            tf.where(words.row_lengths() > exact.MAX_CHARACTERS_PER_WORD, _TOO_LONG, strings)
+        )
         ids, piece_splits = pieces.values, tf.cast(pieces.row_splits, tf.int32)
 
         word_of_piece = _rows(piece_splits, tf.range(tf.size(ids)))  # [P]
@@ -121,7 +114,7 @@ class GraphTokenizer(tf.Module):
         widths = tf.where(ids == self._unknown_id, of_words, tf.gather(self._piece_lengths, ids))
         if special_tokens:
             first_letters = tf.gather(letters, tf.gather(firsts, word_of_piece))
-            special = first_letters <= len(SPECIAL_TOKENS)
+            special = first_letters <= len(exact.SPECIAL_TOKENS)
             ids = tf.where(special, tf.gather(self._special_ids, tf.where(special, first_letters, 0)), ids)
 
         # Which piece each letter belongs to: the pieces together are as long as the words.
@@ -142,23 +135,23 @@ class GraphTokenizer(tf.Module):
     def _in_normal_form(self, codes: Any, properties: Any) -> tuple[Any, Any, Any]:
         """Returns the characters' forms one after the other: code points, flags, positions in [C]; int32 [E]."""
         forms = properties // tables.FORM
-        lengths = tf.gather(self._form_lengths, forms)
+        lengths = tf.gather(self._tables.form_lengths, forms)
         origins, within = each_position(lengths)  # [E]
-        positions = tf.gather(self._form_starts, tf.gather(forms, origins)) + within  # in the codes of all forms
-        letters = tf.gather(self._form_codes, positions)
+        positions = tf.gather(self._tables.form_starts, tf.gather(forms, origins)) + within  # in the codes of all forms
+        letters = tf.gather(self._tables.codes, positions)
         letters = tf.where(letters == tables.ITSELF, tf.gather(codes, origins), letters)
-        return letters, tf.gather(self._form_flags, positions), origins
+        return letters, tf.gather(self._tables.flags, positions), origins
 
     def _marked(self, texts: Any) -> Any:
         """Replaces each special token by its control character."""
-        texts = tf.strings.regex_replace(texts, f"[\x01-{chr(len(SPECIAL_TOKENS))}]", _OTHER_CONTROL)
+        texts = tf.strings.regex_replace(texts, f"[\x01-{chr(len(exact.SPECIAL_TOKENS))}]", _OTHER_CONTROL)
         for token, code in _SPECIAL_CODES.items():
             texts = tf.strings.regex_replace(texts, rf"\[{token[1:-1]}\]", chr(code))
         return texts
 
     def _properties(self, codes: Any) -> Any:
-        pages = tf.gather(self._page_numbers, codes // tables.PAGE)
-        return tf.gather(self._pages, pages * tables.PAGE + codes % tables.PAGE)
+        pages = tf.gather(self._tables.page_numbers, codes // tables.PAGE)
+        return tf.gather(self._tables.pages, pages * tables.PAGE + codes % tables.PAGE)
 
     def _with_final_sigmas(self, codes: Any, properties: Any) -> tuple[Any, Any]:
         """Replaces each capital sigma that ends a word (a cased letter stands before it, none after) by a final one."""
@@ -201,7 +194,7 @@ def _pieces_for_the_kernel(vocab: dict[str, int]) -> list[str]:
     """
     pieces = [f" {index}" for index in range(max(vocab.values()) + 1)]
     for token, index in vocab.items():
-        if token not in ("", CONTINUATION) and "\0" not in token:
+        if token not in ("", exact.CONTINUATION) and "\0" not in token:
             pieces[index] = token
     return pieces
 

@@ -25,8 +25,6 @@ TOP_K = 5  # what fill_mask answers for each mask
 # The most windows of long texts that the model reads at once, so that memory does not grow with the text.
 _WINDOWS_AT_ONCE = 32
 
-Signature = Callable[..., dict[str, Any]]
-
 
 class TextModel(abc.ABC):
     """The functions of a model that takes text.
@@ -311,7 +309,7 @@ def text_model(model: keras.Model, tokenizer: FullTokenizer, kind: str, task_spe
     return TEXT_MODELS[kind](model, tokenizer, task_spec)
 
 
-def _traced(function: Signature, inputs: Mapping[str, Any]) -> Any:
+def _traced(function: Callable[..., dict[str, Any]], inputs: Mapping[str, Any]) -> Any:
     """The function, traced once for inputs of these names."""
     specs = {name: tf.TensorSpec(spec.shape, spec.dtype, name=name) for name, spec in inputs.items()}
     return tf.function(lambda **tensors: function(**tensors)).get_concrete_function(**specs)

@@ -49,7 +49,6 @@ class Batcher:
         threads: where batches are computed.
         parallel: how many batches at a time.
         options: the most instances in a batch, the longest wait, the most that wait.
-        metrics: what is counted.
     """
 
     def __init__(

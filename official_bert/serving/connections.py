@@ -68,8 +68,7 @@ class _Connection(asyncio.Protocol):
         self.handler.data_received(data)
 
     def eof_received(self) -> bool | None:
-        result: bool | None = self.handler.eof_received()
-        return result
+        return self.handler.eof_received()
 
     def pause_writing(self) -> None:
         self.handler.pause_writing()
@@ -117,8 +116,7 @@ class Connections:
             ) from error
         for listener in self._listeners:
             loop.add_reader(listener, self._accept_some, listener)
-        first: tuple[str, int] = self._listeners[0].getsockname()[:2]
-        return first
+        return self._listeners[0].getsockname()[:2]
 
     def begin_request(self, request: web.BaseRequest) -> None:
         """Notes that a request's headers have arrived."""

@@ -51,9 +51,6 @@ class Model:
         name: as in the address.
         folder: holds a folder for each version, named by its number.
         labels: versions by label, which stay loaded.
-        pools: the server's threads.
-        options: the server's.
-        metrics: the server's.
     """
 
     def __init__(
@@ -79,9 +76,7 @@ class Model:
             raise RequestError(503, f"{self.name} is being loaded; try again later", retry_after=1)
         if label is not None:
             if label not in self.labels:
-                raise RequestError(
-                    404, f"{self.name} has no label {label!r}{self._choice('; there are ', self.labels)}"
-                )
+                raise RequestError(404, f"{self.name} has no label {label!r}{_choice_of(self.labels)}")
             version = str(self.labels[label])
         if version is None:
             return available[max(available)]
@@ -91,13 +86,7 @@ class Model:
             if str(number) == digits:
                 return each
         shown = digits if len(digits) <= 20 else f"{digits[:20]}..."
-        raise RequestError(
-            404, f"version {shown} of {self.name} is not served{self._choice('; there are ', available)}"
-        )
-
-    @staticmethod
-    def _choice(start: str, names: Any) -> str:
-        return start + ", ".join(map(str, names)) if names else ""
+        raise RequestError(404, f"version {shown} of {self.name} is not served{_choice_of(available)}")
 
     @contextlib.contextmanager
     def in_use(self, version: Version) -> Iterator[tuple[SavedModel, Batcher]]:
@@ -159,6 +148,10 @@ class Model:
             version.state = "END"
             logs.info("unloaded", model=self.name, version=version.number)
             self._pools.loader.submit(gc.collect)  # TensorFlow's functions refer to each other in circles
+
+
+def _choice_of(names: Any) -> str:
+    return "; there are " + ", ".join(map(str, names)) if names else ""
 
 
 class Pools:

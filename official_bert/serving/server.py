@@ -88,18 +88,15 @@ class Server:
         finally:
             for task in background:
                 task.cancel()
-            await self._drain()
+            # Requests that have reached this machine but have not been read yet are answered too.
+            await self._connections.stop_accepting()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.drain_seconds):
+                    while self._application.in_flight or self._connections.requests_arriving:
+                        await asyncio.sleep(0.02)
             await runner.cleanup()
             self.models.pools.shut_down()
             logs.info("stopped")
-
-    async def _drain(self) -> None:
-        """Answers the requests in flight, and those that have reached this machine but have not been read yet."""
-        await self._connections.stop_accepting()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._options.drain_seconds):
-                while self._application.in_flight or self._connections.requests_arriving:
-                    await asyncio.sleep(0.02)
 
     async def _listen(self, runner: web.AppRunner) -> None:
         assert runner.server
