@@ -119,8 +119,8 @@ MUTATIONS = [
     M("official_bert/tokenization/exact.py", "return result + sorted(marks, key", "return result + sorted(marks[::-1], key", _EXACT + " tests/tokenization/test_fast.py"),
     # Tokenization in the graph.
     M("official_bert/export/graph_tokenization.py", "ends_word = before & ~after", "ends_word = before", _GRAPH),
-    M("official_bert/export/graph_tokenization.py", "begins = (breaks > 0) | (flags & ALONE > 0)", "begins = breaks > 0", _GRAPH),
-    M("official_bert/export/graph_tokenization.py", "kept = _positions(flags & SPACE == 0)", "kept = _positions(flags >= 0)", _GRAPH),
+    M("official_bert/export/graph_tokenization.py", "begins = (breaks > 0) | (flags & tables.ALONE > 0)", "begins = breaks > 0", _GRAPH),
+    M("official_bert/export/graph_tokenization.py", "kept = positions_of(flags & tables.SPACE == 0)", "kept = positions_of(flags >= 0)", _GRAPH),
     M("official_bert/export/graph_inputs.py", "(room + 1) // 2", "room // 2", "tests/export"),
     # Answers.
     M("official_bert/tasks/heads/candidates.py", "(lengths >= 1) & (lengths <= max_answer_length)", "(lengths >= 1) & (lengths < max_answer_length)", _SQUAD),
@@ -133,12 +133,12 @@ MUTATIONS = [
     M("official_bert/learning/batches.py", "np.random.default_rng([seed, epoch])", "np.random.default_rng([seed])", "tests/learning"),
     M("official_bert/optimization/finetuning_optimizer.py", "int(num_steps * warmup_proportion)", "int(num_steps * warmup_proportion) + 1", "tests/finetuning"),
     # Serving.
-    M("official_bert/serving/batching.py", "len(self._waiting) + count > self._limits.queue", "len(self._waiting) > self._limits.queue", _SERVING),
-    M("official_bert/serving/batching.py", "if self._running and len(batch) < self._limits.size and left > 0:", "if len(batch) < self._limits.size and left > 0:", "tests/serving"),
+    M("official_bert/serving/batching.py", "len(self._waiting) + count > self._options.max_queue", "len(self._waiting) > self._options.max_queue", _SERVING),
+    M("official_bert/serving/batching.py", "if self._running and len(batch) < self._options.max_batch_size and left > 0:", "if len(batch) < self._options.max_batch_size and left > 0:", "tests/serving"),
     M("official_bert/serving/batching.py", "max(length, other) <= max(_SHORT, _ALIKE * min(length, other))", "length >= 0", "tests/serving"),
     M("official_bert/serving/json_requests.py", '("instances" in message) == ("inputs" in message)', '("instances" in message) and ("inputs" in message)', _JSON + " " + _SERVING),
-    M("official_bert/serving/json_requests.py", "if count > limits.instances:", "if count > limits.instances + 1:", _JSON + " " + _SERVING),
-    M("official_bert/serving/json_requests.py", "if len(value) > limits.text_bytes:", "if len(value) >= limits.text_bytes:", _JSON + " " + _SERVING),
+    M("official_bert/serving/json_requests.py", "if count > options.max_instances:", "if count > options.max_instances + 1:", _JSON + " " + _SERVING),
+    M("official_bert/serving/json_requests.py", "if len(value) > options.max_text_bytes:", "if len(value) >= options.max_text_bytes:", _JSON + " " + _SERVING),
     # Many machines.
     M("official_bert/inference/beam_shards.py", "lambda each: each[0] // rows_at_once)", "lambda each: number)", _BEAM),
     M("official_bert/inference/beam_shards.py", "key=lambda piece: piece[0])", "key=lambda piece: -piece[0])", _BEAM),

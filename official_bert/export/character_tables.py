@@ -72,14 +72,8 @@ def character_tables(do_lower_case: bool) -> CharacterTables:
     pages, page_numbers = np.unique(properties.reshape(-1, PAGE), axis=0, return_inverse=True)
     lengths = np.array([len(form) for form in forms], np.int32)
     letters = np.array([letter for form in forms for letter in form], np.int32)
-    return CharacterTables(
-        page_numbers.ravel().astype(np.int32),
-        pages.ravel(),
-        (np.cumsum(lengths) - lengths).astype(np.int32),
-        lengths,
-        letters[:, 0],
-        letters[:, 1],
-    )
+    numbers, starts = page_numbers.ravel().astype(np.int32), (np.cumsum(lengths) - lengths).astype(np.int32)
+    return CharacterTables(numbers, pages.ravel(), starts, lengths, letters[:, 0], letters[:, 1])
 
 
 def _may_change(code: int) -> bool:
@@ -99,19 +93,13 @@ def _words_between_letters(codes: list[int], tokenizer: BasicTokenizer) -> Itera
 
 
 def _form(character: str, words: list[str], do_lower_case: bool) -> tuple[tuple[int, int], ...]:
-    """What a character becomes wherever it stands: code points with their flags.
-
-    Args:
-        character: the character.
-        words: of the text "aca", where c is the character.
-        do_lower_case: whether rule 4 applies, which orders marks.
-    """
+    """What a character c with the words of "aca" becomes wherever it stands: code points with their flags."""
     if words == ["a", "a"]:
         return ((ord(" "), SPACE),)
     alone = ALONE if len(words) > 1 else 0
     form = []
     for letter in "".join(words)[1:-1]:
-        mark = unicodedata.combining(letter) if do_lower_case else 0
+        mark = unicodedata.combining(letter) if do_lower_case else 0  # rule 4 orders marks
         form.append((ITSELF if letter == character else ord(letter), alone | MARK * mark))
     return tuple(form)
 

@@ -1,8 +1,8 @@
-"""From logits to what a person can read, as TensorFlow operations; graph_spans.py has those of questions.
+"""From logits to filled masks and tags of words, as TensorFlow operations; graph_spans.py has those of questions.
 
 The Python implementations of the same rules are inference/fill_mask.py and tasks/tagging.py.
 
-B texts, S sequence, C classes, M masks of a text, K candidates, N windows, V vocabulary, W words of all texts
+B texts, S sequence, C tags, M masks of a text, K candidates, N windows, V vocabulary, W words of all texts
 """
 
 from typing import Any
@@ -10,31 +10,6 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.export.graph_inputs import Windows, each_position, has_most_context
-
-
-def classes(logits: Any, labels: list[str]) -> dict[str, Any]:
-    """Returns label [B], probability [B], and labels and probabilities of all classes [B, C] from logits [B, C]."""
-    probabilities = tf.nn.softmax(logits)
-    return {
-        "label": tf.gather(tf.constant(labels), tf.argmax(probabilities, -1)),
-        "probability": tf.reduce_max(probabilities, -1),
-        "labels": _all_labels(labels, logits),
-        "probabilities": probabilities,
-    }
-
-
-def several_classes(logits: Any, labels: list[str]) -> dict[str, Any]:
-    """Returns labels [B, C] and the probability of each by itself [B, C] from logits [B, C]."""
-    return {"labels": _all_labels(labels, logits), "probabilities": tf.sigmoid(logits)}
-
-
-def _all_labels(labels: list[str], logits: Any) -> Any:
-    return tf.broadcast_to(tf.constant(labels)[None], tf.shape(logits))
-
-
-def choices(logits: Any) -> dict[str, Any]:
-    """Returns the number of the best choice [B] int32, and the probabilities of all, from logits [B, choices]."""
-    return {"choice": tf.argmax(logits, -1, tf.int32), "probabilities": tf.nn.softmax(logits)}
 
 
 def mask_candidates(logits: Any, counts: Any, vocab: dict[str, int], top_k: int) -> dict[str, Any]:
@@ -57,7 +32,7 @@ def mask_candidates(logits: Any, counts: Any, vocab: dict[str, int], top_k: int)
 
 
 def tags(
-    logits: Any, windows: Windows, first_words: Any, last_words: Any, word_starts: Any, labels: list[str]
+    logits: Any, labels: list[str], windows: Windows, first_words: Any, last_words: Any, word_starts: Any
 ) -> tuple[Any, Any]:
     """Returns each word's most probable tag, string [W], and its probability, [W].
 
@@ -65,11 +40,11 @@ def tags(
 
     Args:
         logits: [N, S, C].
+        labels: the tags.
         windows: those of all texts.
         first_words: int32 [N], the first word of each window.
         last_words: int32 [N], the word after its last.
         word_starts: int32 [W + 1], the position of each word's first piece among those of all texts, and the end.
-        labels: the tags.
     """
     rows, number = each_position(last_words - first_words)
     words = tf.gather(first_words, rows) + number

@@ -1,5 +1,4 @@
-"""From pieces to a model's inputs, as TensorFlow operations: what tokenization/pairs.py and the tasks' windows do in
-Python.
+"""From pieces to a model's inputs in a graph: what tokenization/pairs.py and the tasks' windows do in Python.
 
 The pieces of all texts stand one after the other in a vector; a span of them has a start and a length.
 
@@ -12,17 +11,11 @@ import tensorflow as tf
 
 
 class TokenSpans(NamedTuple):
-    """Spans of pieces, one for each row.
+    """Spans of pieces, one for each row."""
 
-    Args:
-        ids: int32 [P], of all texts.
-        starts: int32 [R], into `ids`.
-        lengths: int32 [R].
-    """
-
-    ids: Any
-    starts: Any
-    lengths: Any
+    ids: Any  # int32 [P], of all texts
+    starts: Any  # int32 [R], into `ids`
+    lengths: Any  # int32 [R]
 
 
 def token_spans(ids: Any) -> TokenSpans:
@@ -36,11 +29,7 @@ def truncated(
 ) -> tuple[TokenSpans, TokenSpans | None]:
     """Returns what fits into a sequence, as in fine-tuning: the longer one (of equal ones, the second) is cut.
 
-    Args:
-        first: a span for each row.
-        second: likewise, or None.
-        max_seq_length: of the sequence, with its special tokens.
-        without_empty: as for `pack`.
+    The length counts the special tokens too; the other arguments are as for `pack`.
     """
     if second is None:
         return first._replace(lengths=tf.minimum(first.lengths, max_seq_length - 2)), None
@@ -53,23 +42,14 @@ def truncated(
 def pack(
     first: TokenSpans, second: TokenSpans | None, cls: int, sep: int, without_empty: bool = False
 ) -> dict[str, Any]:
-    """Returns [CLS] first [SEP] or [CLS] first [SEP] second [SEP], padded to the longest row.
+    """Returns [CLS] first [SEP], or [CLS] first [SEP] second [SEP]: input_ids, input_mask, segment_ids, int32 [R, S].
 
-    Args:
-        first: a span for each row.
-        second: likewise, or None.
-        cls: the id of [CLS].
-        sep: the id of [SEP].
-        without_empty: whether a second span without pieces has no [SEP] either, as in the original's classifiers.
-
-    Returns:
-        input_ids, input_mask and segment_ids, int32 [R, S].
+    There is a span for each row; all are padded to the longest. By without_empty, a second span without pieces has no
+    [SEP] either, as in the original's classifiers.
     """
     sources = [[0, cls, sep], first.ids]  # the indices below point into their concatenation
     pad_index, cls_index, sep_index = 0, 1, 2
-    first_indices = first.starts[:, None] + 3
-    middle = first.lengths[:, None] + 1  # the position of the first [SEP]
-    last = middle
+    last = middle = first.lengths[:, None] + 1  # the position of the first [SEP]
     if second is not None:
         sources.append(second.ids)
         second_indices = second.starts[:, None] + 3 + tf.size(first.ids)
@@ -78,7 +58,7 @@ def pack(
             last = tf.where(second.lengths[:, None] > 0, last, middle)
     position = tf.range(tf.reduce_max(tf.concat([last[:, 0], [1]], 0)) + 1)[None]  # [1, S]
     index = tf.where(position == middle, sep_index, pad_index)
-    index = tf.where(position < middle, first_indices + position - 1, index)
+    index = tf.where(position < middle, first.starts[:, None] + 3 + position - 1, index)
     if second is not None:
         index = tf.where((position > middle) & (position < last), second_indices + position - middle - 1, index)
         index = tf.where(position == last, sep_index, index)
@@ -92,18 +72,11 @@ def pack(
 
 
 class Windows(NamedTuple):
-    """Overlapping windows over texts, in the order of the texts.
+    """Overlapping windows over texts, in the order of the texts; each int32 [R]."""
 
-    Args:
-        texts: int32 [R], the number of the text.
-        numbers: int32 [R], the number of the window in its text.
-        starts: int32 [R], the position of the first piece in its text.
-        lengths: int32 [R].
-    """
-
-    texts: Any
-    numbers: Any
-    starts: Any
+    texts: Any  # the number of the text
+    numbers: Any  # the number of the window in its text
+    starts: Any  # the position of the first piece in its text
     lengths: Any
 
 
@@ -117,10 +90,7 @@ def windows(lengths: Any, room: Any, stride: int) -> Windows:
     """
     stride = tf.minimum(room, stride)
     counts = 1 + tf.maximum(0, -tf.math.floordiv(room - lengths, stride))
-    ends = tf.cumsum(counts)
-    rows = tf.range(tf.reduce_sum(counts))
-    texts = tf.searchsorted(ends, rows, side="right")
-    numbers = rows - tf.gather(ends - counts, texts)
+    texts, numbers = each_position(counts)
     starts = numbers * tf.gather(stride, texts)
     return Windows(texts, numbers, starts, tf.minimum(tf.gather(room, texts), tf.gather(lengths, texts) - starts))
 
@@ -139,7 +109,6 @@ def word_windows(word_starts: Any, first_words: Any, room: int, stride: int) -> 
         The windows; the first word of each, int32 [R]; and the word after its last, int32 [R].
     """
     ends = first_words[1:]
-    text_starts = tf.gather(word_starts, first_words[:-1])
 
     def last_of(first: Any) -> Any:
         fitting = tf.searchsorted(word_starts, tf.gather(word_starts, first) + room, side="right") - 1
@@ -147,7 +116,7 @@ def word_windows(word_starts: Any, first_words: Any, room: int, stride: int) -> 
 
     def step(number: Any, first: Any, is_open: Any, rows: Any) -> tuple[Any, ...]:
         last = last_of(first)
-        texts = tf.cast(tf.where(is_open)[:, 0], tf.int32)  # those with words after the windows so far
+        texts = positions_of(is_open)  # those with words after the windows so far
         new = tf.stack([texts, tf.fill(tf.shape(texts), number), tf.gather(first, texts), tf.gather(last, texts)], 1)
         following = tf.searchsorted(word_starts, tf.gather(word_starts, first) + stride)
         is_open &= last < ends
@@ -163,8 +132,8 @@ def word_windows(word_starts: Any, first_words: Any, room: int, stride: int) -> 
     rows = tf.gather(rows, tf.argsort(rows[:, 0], stable=True))
     texts, numbers, first, last = tf.unstack(rows, axis=1)
     starts = tf.gather(word_starts, first)
-    lengths = tf.gather(word_starts, last) - starts
-    return Windows(texts, numbers, starts - tf.gather(text_starts, texts), lengths), first, last
+    in_text = starts - tf.gather(word_starts, tf.gather(first_words, texts))
+    return Windows(texts, numbers, in_text, tf.gather(word_starts, last) - starts), first, last
 
 
 def has_most_context(windows: Windows, rows: Any, positions: Any, tokens: Any, num_tokens: Any) -> Any:
@@ -197,3 +166,8 @@ def each_position(lengths: Any) -> tuple[Any, Any]:
     numbers = tf.range(tf.reduce_sum(lengths))
     rows = tf.searchsorted(ends, numbers, side="right")
     return rows, numbers - tf.gather(ends - lengths, rows)
+
+
+def positions_of(mask: Any) -> Any:
+    """Returns the positions, int32, at which a vector is True."""
+    return tf.cast(tf.where(mask)[:, 0], tf.int32)

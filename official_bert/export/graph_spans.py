@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from official_bert.export.graph_inputs import Windows, each_position, has_most_context
+from official_bert.export.graph_inputs import Windows, each_position, has_most_context, positions_of
 from official_bert.export.graph_tokenization import Tokens, characters_between
 
 
@@ -25,22 +25,14 @@ class _Candidates(NamedTuple):
 
 
 def span_answers(
-    start_logits: Any,
-    end_logits: Any,
-    *,
-    windows: Windows,
-    offsets: Any,
-    contexts: Any,
-    tokens: Tokens,
-    settings: Mapping[str, Any],
+    logits: Any, windows: Windows, offsets: Any, contexts: Any, tokens: Tokens, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the answers to questions: answer, start, end, probability and null_score_difference, each [B].
 
     An answer is context[start:end], in characters. Where there is none it is "", 0 and 0.
 
     Args:
-        start_logits: [N, S].
-        end_logits: [N, S].
+        logits: of starts and ends, [N, S, 2].
         windows: over the contexts.
         offsets: int32 [N], the position in the sequence of a window's first piece of context.
         contexts: string [B].
@@ -48,12 +40,10 @@ def span_answers(
         settings: n_best_size, max_answer_length, version_2 and null_score_diff_threshold, as in task.json.
     """
     n_best, version_2 = int(settings["n_best_size"]), bool(settings["version_2"])
-    candidates = _candidates(
-        start_logits, end_logits, windows, offsets, tokens, n_best, int(settings["max_answer_length"])
-    )
-    candidates = _distinct(candidates, contexts, n_best)
+    most_pieces = int(settings["max_answer_length"])
+    candidates = _distinct(_candidates(logits, windows, offsets, contexts, tokens, n_best, most_pieces), n_best)
     # The score of "no answer" is that of the window where it is lowest.
-    null = tf.cast(start_logits[:, 0], tf.float64) + tf.cast(end_logits[:, 0], tf.float64)
+    null = tf.cast(logits[:, 0, 0], tf.float64) + tf.cast(logits[:, 0, 1], tf.float64)
     null = tf.math.segment_min(null, windows.texts)  # [B]
 
     count = tf.size(null)
@@ -86,19 +76,14 @@ def span_answers(
 
 
 def _candidates(
-    start_logits: Any,
-    end_logits: Any,
-    windows: Windows,
-    offsets: Any,
-    tokens: Tokens,
-    n_best: int,
-    max_answer_length: int,
+    logits: Any, windows: Windows, offsets: Any, contexts: Any, tokens: Tokens, n_best: int, most_pieces: int
 ) -> _Candidates:
-    """Pairs of the n_best starts and the n_best ends of each window, without their texts.
+    """Pairs of the n_best starts and the n_best ends of each window.
 
     A start must be a piece of context that no other window sees with more context, an end any piece of context, and the
-    answer has at most max_answer_length pieces.
+    answer has at most most_pieces.
     """
+    start_logits, end_logits = logits[..., 0], logits[..., 1]
     splits = tf.cast(tokens.ids.row_splits, tf.int32)
     rows, positions = each_position(windows.lengths)
     first_pieces = tf.gather(splits, windows.texts) + windows.starts  # [N], among the pieces of all contexts
@@ -113,7 +98,7 @@ def _candidates(
     first = tf.math.top_k(tf.where(can_start, start_logits, start_logits.dtype.min), width)  # [N, n_best]
     last = tf.math.top_k(tf.where(can_end, end_logits, end_logits.dtype.min), width)
     lengths = last.indices[:, None, :] - first.indices[:, :, None] + 1  # [N, n_best, n_best]
-    is_valid = (lengths >= 1) & (lengths <= max_answer_length)
+    is_valid = (lengths >= 1) & (lengths <= most_pieces)
     is_valid &= tf.gather(can_start, first.indices, batch_dims=1)[:, :, None]
     is_valid &= tf.gather(can_end, last.indices, batch_dims=1)[:, None, :]
     pairs = tf.where(is_valid)  # [A, 3]: window, number of the start, number of the end
@@ -128,25 +113,16 @@ def _candidates(
     base = tf.gather(first_pieces - offsets, window)  # from a position in the sequence to a piece among all
     starts = tf.gather(tokens.starts.values, base + tf.gather_nd(first.indices, tf.stack([window, start], 1)))
     ends = tf.gather(tokens.ends.values, base + tf.gather_nd(last.indices, tf.stack([window, end], 1)))
-    return _Candidates(texts, scores, starts, ends, None)
+    return _Candidates(texts, scores, starts, ends, characters_between(contexts, texts, starts, ends))
 
 
-def _distinct(candidates: _Candidates, contexts: Any, n_best: int) -> _Candidates:
+def _distinct(candidates: _Candidates, n_best: int) -> _Candidates:
     """The best candidate of each answer's text, at most n_best for a question."""
-    texts, scores, starts, ends, _ = candidates
-    answers = characters_between(contexts, texts, starts, ends)
-    _, group = tf.unique(tf.strings.join([tf.strings.as_string(texts), answers], " "))
+    _, group = tf.unique(tf.strings.join([tf.strings.as_string(candidates.texts), candidates.answers], " "))
     numbers = tf.range(tf.size(group))
     earliest = tf.math.unsorted_segment_min(numbers, group, tf.size(group))
-    kept = _positions(tf.gather(earliest, group) == numbers)
-    kept = tf.gather(kept, _positions(_rank(tf.gather(texts, kept)) < n_best))
-    return _Candidates(*(tf.gather(each, kept) for each in (texts, scores, starts, ends, answers)))
-
-
-def _rank(groups: Any) -> Any:
-    """The number of each element within its group, from 0; the groups' numbers are sorted."""
-    return tf.range(tf.size(groups)) - tf.searchsorted(groups, groups)
-
-
-def _positions(mask: Any) -> Any:
-    return tf.cast(tf.where(mask)[:, 0], tf.int32)
+    kept = positions_of(tf.gather(earliest, group) == numbers)
+    texts_of_kept = tf.gather(candidates.texts, kept)  # sorted
+    ranks = tf.range(tf.size(kept)) - tf.searchsorted(texts_of_kept, texts_of_kept)  # within the text, from 0
+    kept = tf.gather(kept, positions_of(ranks < n_best))
+    return _Candidates(*(tf.gather(each, kept) for each in candidates))

@@ -14,91 +14,61 @@ import tensorflow as tf
 import tensorflow_text
 
 from official_bert.errors import UserError
-from official_bert.export.character_tables import (
-    ALONE,
-    BY_NEIGHBOURS,
-    CAPITAL_SIGMA,
-    CASE_BITS,
-    CASED,
-    FINAL_SIGMA,
-    FORM,
-    IGNORED,
-    ITSELF,
-    MARK,
-    NON_SPACING,
-    PAGE,
-    SPACE,
-    STARTER,
-    character_tables,
-)
-from official_bert.tokenization.exact import (
-    CONTINUATION,
-    MAX_BYTES_PER_WORD,
-    MAX_CHARACTERS_PER_WORD,
-    SPECIAL_TOKENS,
-    UNK,
-    FullTokenizer,
-)
+from official_bert.export import character_tables as tables
+from official_bert.export.graph_inputs import each_position, positions_of
+from official_bert.tokenization import exact
 
-_TOO_LONG = "a" * (MAX_BYTES_PER_WORD + 1)  # the kernel answers [UNK]
+_TOO_LONG = "a" * (exact.MAX_BYTES_PER_WORD + 1)  # the kernel answers [UNK]
 
 # One control character stands for each special token while a text is tokenized. Rule 1 deletes control characters, so
 # that those of the text itself may be replaced by another one.
-_SPECIAL_CODES = {token: code for code, token in enumerate(SPECIAL_TOKENS, start=1)}
+_SPECIAL_CODES = {token: code for code, token in enumerate(exact.SPECIAL_TOKENS, start=1)}
 _OTHER_CONTROL = "\x06"
 
 
 class Tokens(NamedTuple):
-    """The pieces of a batch of texts, each a tf.RaggedTensor [B, (pieces of the text)].
+    """The pieces of a batch of texts, each a tf.RaggedTensor [B, (pieces of the text)]."""
 
-    Args:
-        ids: int32.
-        starts: int32, the position in the text of the piece's first character.
-        ends: int32, the position after its last one; accents that follow belong to it, as in tokenization.exact.Piece.
-        word_starts: bool, whether the piece is the first of a word.
-    """
-
-    ids: Any
-    starts: Any
-    ends: Any
-    word_starts: Any
+    ids: Any  # int32
+    starts: Any  # int32, the position in the text of the piece's first character
+    ends: (
+        Any  # int32, the position after its last one; accents that follow belong to it, as in tokenization.exact.Piece
+    )
+    word_starts: Any  # bool, whether the piece is the first of a word
 
 
 class GraphTokenizer(tf.Module):
     """FullTokenizer for tensors of strings, within any graph; it reads them as UTF-8 and drops bytes that are not.
 
     Args:
-        exact: the tokenizer that this one equals.
+        tokenizer: the one that this one equals.
 
     Raises:
         UserError: the vocabulary is beyond the limits of tensorflow-text's kernel.
     """
 
-    def __init__(self, exact: FullTokenizer) -> None:
+    def __init__(self, tokenizer: exact.FullTokenizer) -> None:
         super().__init__()
-        self.do_lower_case = exact.basic_tokenizer.do_lower_case
-        self._unknown_id = exact.vocab[UNK]  # not the vocabulary itself: a module would track each of its entries
+        self.do_lower_case = tokenizer.basic_tokenizer.do_lower_case
+        self._unknown_id = tokenizer.vocab[exact.UNK]  # not the vocabulary: a module would track each of its entries
         # Tensors, so that a SavedModel holds each once for all its functions.
-        tables = character_tables(self.do_lower_case)
-        self._page_numbers, self._pages = tf.constant(tables.page_numbers), tf.constant(tables.pages)
-        self._form_starts, self._form_lengths = tf.constant(tables.form_starts), tf.constant(tables.form_lengths)
-        self._form_codes, self._form_flags = tf.constant(tables.codes), tf.constant(tables.flags)
-        pieces = _pieces_for_the_kernel(exact.vocab)
-        self._piece_lengths = tf.constant([len(piece.removeprefix(CONTINUATION)) for piece in pieces])
-        self._special_ids = tf.constant([0, *(exact.vocab[token] for token in _SPECIAL_CODES)])
+        self._tables = tables.CharacterTables(*map(tf.constant, tables.character_tables(self.do_lower_case)))
+        pieces = _pieces_for_the_kernel(tokenizer.vocab)
+        self._piece_lengths = tf.constant([len(piece.removeprefix(exact.CONTINUATION)) for piece in pieces])
+        self._special_ids = tf.constant([0, *(tokenizer.vocab[token] for token in _SPECIAL_CODES)])
         try:
             self._kernel = tensorflow_text.FastWordpieceTokenizer(
                 pieces,
-                max_bytes_per_word=MAX_BYTES_PER_WORD,
+                max_bytes_per_word=exact.MAX_BYTES_PER_WORD,
                 token_out_type=tf.int32,
-                unknown_token=UNK,
+                unknown_token=exact.UNK,
                 no_pretokenization=True,
                 support_detokenization=False,
             )
         except RuntimeError as error:
             raise UserError(
-                f"tensorflow-text cannot take the vocabulary of {len(exact.vocab)} tokens: {error}; a model with it "
-                "cannot take text in a graph"
+                f"tensorflow-text cannot take the vocabulary of {len(tokenizer.vocab)} tokens: {error}; a model with "
+                "it cannot take text in a graph"
             ) from error
 
     def tokenize(self, texts: Any, special_tokens: bool = False) -> Tokens:
@@ -115,10 +85,10 @@ class GraphTokenizer(tf.Module):
         codes, text_splits = decoded.values, tf.cast(decoded.row_splits, tf.int32)  # [C], [B + 1]
         properties = self._properties(codes)
         if special_tokens:
-            is_special = (codes > 0) & (codes <= len(SPECIAL_TOKENS))
+            is_special = (codes > 0) & (codes <= len(exact.SPECIAL_TOKENS))
             properties = tf.where(is_special, self._properties(tf.constant([ord(",")])), properties)  # alone, too
         letters, flags, origins = tf.cond(
-            tf.reduce_any(properties & BY_NEIGHBOURS > 0),
+            tf.reduce_any(properties & tables.BY_NEIGHBOURS > 0),
             lambda: self._in_canonical_order(
                 *self._in_normal_form(*self._with_final_sigmas(codes, properties)), properties
             ),
@@ -126,25 +96,25 @@ class GraphTokenizer(tf.Module):
         )
 
         # Words: between spaces, and those that are alone.
-        breaks = tf.concat([[SPACE], flags[:-1]], 0) & (SPACE | ALONE)
-        begins = (breaks > 0) | (flags & ALONE > 0)
-        kept = _positions(flags & SPACE == 0)
+        breaks = tf.concat([[tables.SPACE], flags[:-1]], 0) & (tables.SPACE | tables.ALONE)
+        begins = (breaks > 0) | (flags & tables.ALONE > 0)
+        kept = positions_of(flags & tables.SPACE == 0)
         letters, origins, begins = (tf.gather(values, kept) for values in (letters, origins, begins))
-        firsts = _positions(begins)  # [W]
+        firsts = positions_of(begins)  # [W]
         word_splits = tf.concat([firsts, [tf.size(letters)]], 0)
         words = tf.RaggedTensor.from_row_splits(letters, word_splits, validate=False)
-        pieces = self._pieces(words)  # [W, (pieces)]
+        strings = tf.strings.unicode_encode(words, "UTF-8")
+        pieces = self._kernel.tokenize(
+            tf.where(words.row_lengths() > exact.MAX_CHARACTERS_PER_WORD, _TOO_LONG, strings)
+        )
         ids, piece_splits = pieces.values, tf.cast(pieces.row_splits, tf.int32)
 
         word_of_piece = _rows(piece_splits, tf.range(tf.size(ids)))  # [P]
-        widths = tf.where(
-            ids == self._unknown_id,
-            tf.gather(word_splits[1:] - word_splits[:-1], word_of_piece),
-            tf.gather(self._piece_lengths, ids),
-        )
+        of_words = tf.gather(word_splits[1:] - word_splits[:-1], word_of_piece)
+        widths = tf.where(ids == self._unknown_id, of_words, tf.gather(self._piece_lengths, ids))
         if special_tokens:
             first_letters = tf.gather(letters, tf.gather(firsts, word_of_piece))
-            special = first_letters <= len(SPECIAL_TOKENS)
+            special = first_letters <= len(exact.SPECIAL_TOKENS)
             ids = tf.where(special, tf.gather(self._special_ids, tf.where(special, first_letters, 0)), ids)
 
         # Which piece each letter belongs to: the pieces together are as long as the words.
@@ -164,66 +134,51 @@ class GraphTokenizer(tf.Module):
 
     def _in_normal_form(self, codes: Any, properties: Any) -> tuple[Any, Any, Any]:
         """Returns the characters' forms one after the other: code points, flags, positions in [C]; int32 [E]."""
-        forms = properties // FORM
-        lengths = tf.gather(self._form_lengths, forms)
-        ends = tf.cumsum(lengths)
-        numbers = tf.range(tf.reduce_sum(lengths))  # [E]
-        origins = tf.searchsorted(ends, numbers, side="right")
-        within = numbers - tf.gather(ends - lengths, origins)
-        positions = tf.gather(self._form_starts, tf.gather(forms, origins)) + within  # in the codes of all forms
-        letters = tf.gather(self._form_codes, positions)
-        letters = tf.where(letters == ITSELF, tf.gather(codes, origins), letters)
-        return letters, tf.gather(self._form_flags, positions), origins
+        forms = properties // tables.FORM
+        lengths = tf.gather(self._tables.form_lengths, forms)
+        origins, within = each_position(lengths)  # [E]
+        positions = tf.gather(self._tables.form_starts, tf.gather(forms, origins)) + within  # in the codes of all forms
+        letters = tf.gather(self._tables.codes, positions)
+        letters = tf.where(letters == tables.ITSELF, tf.gather(codes, origins), letters)
+        return letters, tf.gather(self._tables.flags, positions), origins
 
     def _marked(self, texts: Any) -> Any:
         """Replaces each special token by its control character."""
-        texts = tf.strings.regex_replace(texts, f"[\x01-{chr(len(SPECIAL_TOKENS))}]", _OTHER_CONTROL)
+        texts = tf.strings.regex_replace(texts, f"[\x01-{chr(len(exact.SPECIAL_TOKENS))}]", _OTHER_CONTROL)
         for token, code in _SPECIAL_CODES.items():
             texts = tf.strings.regex_replace(texts, rf"\[{token[1:-1]}\]", chr(code))
         return texts
 
     def _properties(self, codes: Any) -> Any:
-        pages = tf.gather(self._page_numbers, codes // PAGE)
-        return tf.gather(self._pages, pages * PAGE + codes % PAGE)
+        pages = tf.gather(self._tables.page_numbers, codes // tables.PAGE)
+        return tf.gather(self._tables.pages, pages * tables.PAGE + codes % tables.PAGE)
 
     def _with_final_sigmas(self, codes: Any, properties: Any) -> tuple[Any, Any]:
         """Replaces each capital sigma that ends a word (a cased letter stands before it, none after) by a final one."""
-        case = properties & CASE_BITS
-        seen = _positions(case != IGNORED)
-        is_cased = tf.gather(case, seen) == CASED
+        case = properties & tables.CASE_BITS
+        seen = positions_of(case != tables.IGNORED)
+        is_cased = tf.gather(case, seen) == tables.CASED
         before, after = tf.concat([[False], is_cased[:-1]], 0), tf.concat([is_cased[1:], [False]], 0)
-        ends_word = before & ~after & (tf.gather(codes, seen) == ord(CAPITAL_SIGMA))
-        positions = tf.gather(seen, _positions(ends_word))[:, None]
-        final = tf.fill(tf.shape(positions)[:1], ord(FINAL_SIGMA))
-        return (
-            tf.tensor_scatter_nd_update(codes, positions, final),
-            tf.tensor_scatter_nd_update(properties, positions, self._properties(final)),
-        )
+        ends_word = before & ~after & (tf.gather(codes, seen) == ord(tables.CAPITAL_SIGMA))
+        positions = tf.gather(seen, positions_of(ends_word))[:, None]
+        final = tf.fill(tf.shape(positions)[:1], ord(tables.FINAL_SIGMA))
+        codes = tf.tensor_scatter_nd_update(codes, positions, final)
+        return codes, tf.tensor_scatter_nd_update(properties, positions, self._properties(final))
 
     @staticmethod
     def _in_canonical_order(letters: Any, flags: Any, origins: Any, properties: Any) -> tuple[Any, Any, Any]:
         """Sorts the marks between two starters by combining class."""
-        starters = tf.cumsum(tf.cast(properties & STARTER > 0, tf.int64))  # so many up to each character
-        keys = tf.gather(starters, origins) * PAGE + tf.cast(flags // MARK, tf.int64)
+        starters = tf.cumsum(tf.cast(properties & tables.STARTER > 0, tf.int64))  # so many up to each character
+        keys = tf.gather(starters, origins) * tables.PAGE + tf.cast(flags // tables.MARK, tf.int64)
         order = tf.argsort(keys, stable=True)
         return tf.gather(letters, order), tf.gather(flags, order), tf.gather(origins, order)
-
-    def _pieces(self, words: Any) -> Any:
-        """Cuts words, int32 [W, (characters)], into pieces, int32 [W, (pieces)]."""
-        strings = tf.strings.unicode_encode(words, "UTF-8")
-        return self._kernel.tokenize(tf.where(words.row_lengths() > MAX_CHARACTERS_PER_WORD, _TOO_LONG, strings))
 
     @staticmethod
     def _after_accents(positions: Any, properties: Any) -> Any:
         """Moves positions in [C] past the non-spacing marks that stand there."""
-        stops = properties & NON_SPACING == 0
+        stops = properties & tables.NON_SPACING == 0
         passed = tf.cumsum(tf.cast(stops, tf.int32), exclusive=True)
-        return tf.gather(_positions(stops), tf.gather(passed, positions))
-
-
-def _positions(mask: Any) -> Any:
-    """The positions, int32, at which a vector is True."""
-    return tf.cast(tf.where(mask)[:, 0], tf.int32)
+        return tf.gather(positions_of(stops), tf.gather(passed, positions))
 
 
 def _rows(splits: Any, positions: Any) -> Any:
@@ -239,25 +194,18 @@ def _pieces_for_the_kernel(vocab: dict[str, int]) -> list[str]:
     """
     pieces = [f" {index}" for index in range(max(vocab.values()) + 1)]
     for token, index in vocab.items():
-        if token not in ("", CONTINUATION) and "\0" not in token:
+        if token not in ("", exact.CONTINUATION) and "\0" not in token:
             pieces[index] = token
     return pieces
 
 
 def characters_between(texts: Any, rows: Any, starts: Any, ends: Any) -> Any:
-    """Returns texts[row][start:end], in characters, for each of rows, starts and ends.
+    """Returns texts[row][start:end], in characters, for each of rows, starts and ends, int32 [N].
 
-    Args:
-        texts: string [B]; bytes that are not UTF-8 are dropped, as by the tokenizer.
-        rows: int32 [N].
-        starts: int32 [N].
-        ends: int32 [N].
+    Bytes of the texts, string [B], that are not UTF-8 are dropped, as by the tokenizer.
     """
     decoded = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
     first = starts + tf.gather(tf.cast(decoded.row_splits, tf.int32), rows)
-    lengths = ends - starts
-    splits = tf.concat([[0], tf.cumsum(lengths)], 0)
-    numbers = tf.range(splits[-1])
-    positions = numbers + tf.gather(first - splits[:-1], _rows(splits, numbers))
-    codes = tf.gather(decoded.values, positions)
-    return tf.strings.unicode_encode(tf.RaggedTensor.from_row_splits(codes, splits, validate=False), "UTF-8")
+    numbers, within = each_position(ends - starts)
+    codes = tf.gather(decoded.values, tf.gather(first, numbers) + within)
+    return tf.strings.unicode_encode(tf.RaggedTensor.from_row_lengths(codes, ends - starts, validate=False), "UTF-8")

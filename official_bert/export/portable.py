@@ -73,7 +73,8 @@ def export(options: PortableOptions) -> str:
                 f"the {options.quantization} {options.format} model loses {before - after:.4f} (from {before:.4f} to "
                 f"{after:.4f}) on {options.eval_file}, more than --max_loss={options.max_loss}; nothing is written"
             )
-        shape = str([1 if options.format == LITERT else "B", *_inner_shape(source), "S"]).replace("'", "")
+        inner = list(call.input_signature[0].shape[1:-1])  # N for multiple choice
+        shape = str([1 if options.format == LITERT else "B", *inner, "S"]).replace("'", "")
         report = {
             "metric": task.best_metric,
             "before": before,
@@ -109,12 +110,9 @@ def convert(source: Source, format_name: str, quantized: bool, path: str) -> Non
         import tf2onnx
     except ModuleNotFoundError as error:
         raise extras.missing(error) or error from error
+    own: dict[str, Any] = {"Erfc": (_erfc_to_onnx, [])}
     tf2onnx.convert.from_function(
-        function,
-        function.input_signature,
-        opset=_ONNX_OPSET,
-        custom_op_handlers={"Erfc": (_erfc_to_onnx, [])},
-        output_path=path,
+        function, function.input_signature, opset=_ONNX_OPSET, custom_op_handlers=own, output_path=path
     )
     if quantized:
         from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -134,12 +132,6 @@ def _erfc_to_onnx(graph: Any, node: Any, name: str, args: Any) -> None:
     graph.make_node("Sub", [one.output[0], erf.output[0]], name=name, outputs=[output], shapes=[shape], dtypes=[dtype])
 
 
-def _inner_shape(source: Source) -> list[int]:
-    """What an input has between B and S."""
-    choices = source.task_spec["num_choices"]
-    return [] if choices is None else [choices]
-
-
 def _traced(source: Source, batch: int | None) -> Any:
     """The part that is converted, as a function of TensorFlow: int32 [batch, S], [batch, N, S] to logits."""
 
@@ -148,7 +140,8 @@ def _traced(source: Source, batch: int | None) -> Any:
         outputs = source.model(features, training=False)
         return outputs if isinstance(outputs, dict) else {_LOGITS: outputs}
 
-    shape = [batch, *_inner_shape(source), None]
+    choices = source.task_spec["num_choices"]
+    shape = [batch, None] if choices is None else [batch, choices, None]
     return tf.function(call, input_signature=[tf.TensorSpec(shape, tf.int32, name=name) for name in _INPUTS])
 
 

@@ -18,9 +18,8 @@ from official_bert.checkpoints import checksums, finetuned, loading, named_model
 from official_bert.checkpoints.checkpoint import MASKED_LM, VOCAB_FILE, Checkpoint
 from official_bert.errors import UserError
 from official_bert.export import tf_hub, warmup
-from official_bert.export.all_text_models import text_model
 from official_bert.export.options import SavedModelOptions
-from official_bert.export.text_models import ENCODER, FILL_MASK
+from official_bert.export.text_models import ENCODER, FILL_MASK, text_model
 from official_bert.inference import exports
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -34,23 +33,14 @@ _LEAST_LENGTH = 8
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A trained model, and what it answers.
+    """A trained model, and what it answers."""
 
-    Attributes:
-        model: a model that TextModel takes.
-        config: the encoder's.
-        tokenizer: its tokenizer.
-        vocab: the text of the vocab.txt.
-        kind: what it answers.
-        task_spec: what task.json holds; for models without one task, labels and max_seq_length.
-    """
-
-    model: keras.Model
-    config: BertConfig
+    model: keras.Model  # that TextModel takes
+    config: BertConfig  # the encoder's
     tokenizer: FullTokenizer
-    vocab: str
-    kind: str
-    task_spec: dict[str, Any]
+    vocab: str  # the text of the vocab.txt
+    kind: str  # what it answers
+    task_spec: dict[str, Any]  # what task.json holds; for models without one task, labels and max_seq_length
 
 
 def read_source(folder: str, encoder: bool = False, max_seq_length: int | None = None) -> Source:
@@ -158,25 +148,20 @@ def write(source: Source, folder: str) -> None:
         files.write_text(vocab_file, source.vocab)
         module.vocabulary = tf.saved_model.Asset(vocab_file)
         tf.saved_model.save(module, folder, signatures=signatures)
-    metadata = export_metadata(source, list(functions.inputs))
-    files.write_text(
-        os.path.join(folder, exports.METADATA_FILE), json.dumps(metadata, indent=1, ensure_ascii=False) + "\n"
-    )
-    files.write_bytes(os.path.join(folder, exports.WARMUP_FILE), warmup.warmup_requests(functions.inputs))
-    checksums.write(folder, [os.path.relpath(path, folder) for path in exports.files_of(folder)], {})
-
-
-def export_metadata(source: Source, inputs: list[str]) -> dict[str, Any]:
-    """Returns the content of official_bert.json."""
     labels = source.task_spec["labels"]
-    table = {"table": source.task_spec["table"]} if "table" in source.task_spec else {}
-    return {
-        **table,  # the columns that it was trained on, which batch prediction looks for too
+    metadata = {
+        # the columns that it was trained on, which batch prediction looks for too
+        **({"table": source.task_spec["table"]} if "table" in source.task_spec else {}),
         "kind": source.kind,
         "task": source.task_spec["task"],
-        "inputs": inputs,
+        "inputs": list(functions.inputs),
         "labels": None if labels is None else list(labels),
         "max_seq_length": source.task_spec["max_seq_length"],
         "do_lower_case": source.tokenizer.basic_tokenizer.do_lower_case,
         "version_of_official_bert": __version__,
     }
+    files.write_text(
+        os.path.join(folder, exports.METADATA_FILE), json.dumps(metadata, indent=1, ensure_ascii=False) + "\n"
+    )
+    files.write_bytes(os.path.join(folder, exports.WARMUP_FILE), warmup.warmup_requests(functions.inputs))
+    checksums.write(folder, [os.path.relpath(path, folder) for path in exports.files_of(folder)], {})

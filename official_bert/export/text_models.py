@@ -1,8 +1,8 @@
 """A trained model as functions of TensorFlow alone, from strings to answers: what saved_model.py writes.
 
-A class for each kind of head; long_text_models.py has those that read long texts in windows.
+A class for each kind of head.
 
-B texts, S sequence, N choices, M masks of a text, C classes
+B texts, S sequence, N choices, M masks of a text, C classes, W words, R rows of the model's input
 """
 
 import abc
@@ -12,17 +12,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_bert.export import graph_answers, graph_inputs
+from official_bert.export import graph_answers, graph_inputs, graph_spans
 from official_bert.export.flat_blocks import with_flat_blocks
-from official_bert.export.graph_inputs import TokenSpans, token_spans
-from official_bert.export.graph_tokenization import GraphTokenizer
+from official_bert.export.graph_inputs import TokenSpans, Windows, positions_of, token_spans
+from official_bert.export.graph_tokenization import GraphTokenizer, Tokens, characters_between
 from official_bert.inference.exports import DEFAULT_SIGNATURE, IDS_SIGNATURE, TOKENIZE_SIGNATURE
+from official_bert.modeling import task_models
 from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
 
 FILL_MASK, ENCODER = "fill_mask", "encoder"  # the kinds besides those of task_models
 TOP_K = 5  # what fill_mask answers for each mask
-
-Signature = Callable[..., dict[str, Any]]
+# The most windows of long texts that the model reads at once, so that memory does not grow with the text.
+_WINDOWS_AT_ONCE = 32
 
 
 class TextModel(abc.ABC):
@@ -104,16 +105,24 @@ class ClassificationModel(ShortTextModel):
     """One class of several."""
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
-        logits = self._model(features)
-        return {**graph_answers.classes(logits, self._task_spec["labels"]), "logits": logits}
+        labels, logits = tf.constant(self._task_spec["labels"]), self._model(features)  # [C], [B, C]
+        probabilities = tf.nn.softmax(logits)
+        return {
+            "label": tf.gather(labels, tf.argmax(probabilities, -1)),
+            "probability": tf.reduce_max(probabilities, -1),
+            "labels": tf.broadcast_to(labels[None], tf.shape(logits)),
+            "probabilities": probabilities,
+            "logits": logits,
+        }
 
 
 class MultiLabelModel(ShortTextModel):
     """Any number of classes."""
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
-        logits = self._model(features)
-        return {**graph_answers.several_classes(logits, self._task_spec["labels"]), "logits": logits}
+        logits = self._model(features)  # [B, C]
+        labels = tf.broadcast_to(tf.constant(self._task_spec["labels"])[None], tf.shape(logits))
+        return {"labels": labels, "probabilities": tf.sigmoid(logits), "logits": logits}
 
 
 class RegressionModel(ShortTextModel):
@@ -157,9 +166,8 @@ class MultipleChoiceModel(TextModel):
 
     @property
     def inputs(self) -> dict[str, tf.TensorSpec]:
-        return {
-            "prompt": tf.TensorSpec([None], tf.string), "endings": tf.TensorSpec([None, self._choices], tf.string)
-        }  # fmt: skip
+        endings = tf.TensorSpec([None, self._choices], tf.string)
+        return {"prompt": tf.TensorSpec([None], tf.string), "endings": endings}
 
     def _ids_spec(self) -> tf.TensorSpec:
         return tf.TensorSpec([None, self._choices, None], tf.int32)
@@ -173,11 +181,135 @@ class MultipleChoiceModel(TextModel):
         return {name: tf.reshape(value, shape) for name, value in features.items()}
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
-        logits = self._model(features)
-        return {**graph_answers.choices(logits), "logits": logits}
+        logits = self._model(features)  # [B, N]
+        return {"choice": tf.argmax(logits, -1, tf.int32), "probabilities": tf.nn.softmax(logits), "logits": logits}
 
 
-def _traced(function: Signature, inputs: Mapping[str, Any]) -> Any:
+class LongTextModel(TextModel):
+    """What models with a row for each window of a text share."""
+
+    @abc.abstractmethod
+    def _windows(self, **texts: Any) -> tuple[dict[str, Any], Windows, Any, Any]:
+        """Returns inputs, windows, and what `answer` needs beside them."""
+
+    def tokenize(self, **texts: Any) -> dict[str, Any]:
+        features, windows, *_ = self._windows(**texts)
+        return {**features, "text_index": windows.texts}
+
+    def _in_chunks(self, features: dict[str, Any], width: int) -> Any:
+        """The model's outputs for many rows, [R, S, width], some at a time."""
+        chunks = -tf.math.floordiv(-tf.shape(features["input_ids"])[0], _WINDOWS_AT_ONCE)
+
+        def step(number: Any, chunks_done: Any) -> tuple[Any, Any]:
+            rows = slice(number * _WINDOWS_AT_ONCE, (number + 1) * _WINDOWS_AT_ONCE)
+            outputs = self._model({name: value[rows] for name, value in features.items()})
+            if isinstance(outputs, dict):
+                outputs = tf.stack([outputs["start_logits"], outputs["end_logits"]], -1)
+            return number + 1, chunks_done.write(number, outputs)
+
+        empty = tf.TensorArray(tf.float32, chunks, infer_shape=False, element_shape=[None, None, width])
+        _, all_chunks = tf.while_loop(lambda number, _: number < chunks, step, (0, empty), parallel_iterations=1)
+        return all_chunks.concat()
+
+
+class QuestionAnsweringModel(LongTextModel):
+    """The span of a context that answers a question."""
+
+    @property
+    def inputs(self) -> dict[str, tf.TensorSpec]:
+        return dict.fromkeys(("question", "context"), tf.TensorSpec([None], tf.string))
+
+    def answer(self, **texts: Any) -> dict[str, Any]:
+        features, windows, offsets, tokens = self._windows(**texts)
+        logits = self._in_chunks(features, 2)
+        return graph_spans.span_answers(logits, windows, offsets, texts["context"], tokens, self._task_spec)
+
+    def answer_ids(self, **features: Any) -> dict[str, Any]:
+        return dict(self._model(features))
+
+    def _windows(self, **texts: Any) -> tuple[dict[str, Any], Windows, Any, Tokens]:
+        """Returns inputs, windows, the position in its sequence of each window's context, and the contexts' pieces."""
+        questions = token_spans(self._tokenizer.tokenize(texts["question"]).ids)
+        longest = min(int(self._task_spec["max_query_length"]), self._length - 4)  # a piece of context fits beside it
+        questions = questions._replace(lengths=tf.minimum(questions.lengths, longest))
+        tokens = self._tokenizer.tokenize(texts["context"])
+        contexts = token_spans(tokens.ids)
+        room = self._length - 3 - questions.lengths
+        windows = graph_inputs.windows(contexts.lengths, room, int(self._task_spec["doc_stride"]))
+        first = TokenSpans(*(questions.ids, *(tf.gather(each, windows.texts) for each in questions[1:])))
+        second = TokenSpans(contexts.ids, tf.gather(contexts.starts, windows.texts) + windows.starts, windows.lengths)
+        return self._pack(first, second), windows, first.lengths + 2, tokens
+
+
+class TaggingModel(LongTextModel):
+    """A tag for each word."""
+
+    @property
+    def inputs(self) -> dict[str, tf.TensorSpec]:
+        return {"text": tf.TensorSpec([None], tf.string)}
+
+    def answer(self, **texts: Any) -> dict[str, Any]:
+        features, windows, words, (first_pieces, splits, tokens) = self._windows(**texts)
+        labels = self._task_spec["labels"]
+        tags, probabilities = graph_answers.tags(self._in_chunks(features, len(labels)), labels, windows, *words)
+        last_pieces = tf.concat([first_pieces[1:], [tf.size(tokens.ids.values)]], 0)[: tf.size(first_pieces)] - 1
+        starts = tf.gather(tokens.starts.values, first_pieces)
+        ends = tf.gather(tokens.ends.values, last_pieces)
+        text_of_word = tf.searchsorted(splits[1:], tf.range(tf.size(starts)), side="right")
+
+        def padded(values: Any, value: Any) -> Any:
+            return tf.RaggedTensor.from_row_splits(values, splits, validate=False).to_tensor(value)
+
+        return {
+            "words": padded(characters_between(texts["text"], text_of_word, starts, ends), ""),
+            "tags": padded(tags, ""),
+            "starts": padded(starts, -1),
+            "ends": padded(ends, -1),
+            "probabilities": padded(probabilities, 0.0),
+        }
+
+    def answer_ids(self, **features: Any) -> dict[str, Any]:
+        return {"logits": self._model(features)}
+
+    def _windows(self, **texts: Any) -> tuple[dict[str, Any], Windows, tuple[Any, ...], tuple[Any, Any, Tokens]]:
+        """Returns inputs; windows; what `graph_answers.tags` wants of words; and first pieces, texts' words and pieces.
+
+        A word of more pieces than the model reads keeps the first ones.
+        """
+        room = self._length - 2
+        tokens = self._tokenizer.tokenize(texts["text"])
+        begins = tokens.word_starts.values  # [P]
+        first_pieces = positions_of(begins)  # [W]
+        word_of_piece = tf.cumsum(tf.cast(begins, tf.int32)) - 1
+        kept = tf.range(tf.size(begins)) - tf.gather(first_pieces, word_of_piece) < room
+        ids = tokens.ids.values[kept]
+        lengths = tf.math.bincount(word_of_piece[kept], minlength=tf.size(first_pieces))
+        word_starts = tf.concat([[0], tf.cumsum(lengths)], 0)  # [W + 1]
+        first_words = tf.searchsorted(first_pieces, tf.cast(tokens.ids.row_splits, tf.int32))  # [B + 1]
+        windows, first, last = graph_inputs.word_windows(word_starts, first_words, room, max(room // 2, 1))
+        starts = tf.gather(word_starts, tf.minimum(first, tf.size(word_starts) - 1))
+        features = self._pack(TokenSpans(ids, starts, windows.lengths), None)
+        return features, windows, (first, last, word_starts), (first_pieces, first_words, tokens)
+
+
+TEXT_MODELS: dict[str, type[TextModel]] = {
+    task_models.CLASSIFICATION: ClassificationModel,
+    task_models.MULTI_LABEL: MultiLabelModel,
+    task_models.REGRESSION: RegressionModel,
+    task_models.TAGGING: TaggingModel,
+    task_models.QUESTION_ANSWERING: QuestionAnsweringModel,
+    task_models.MULTIPLE_CHOICE: MultipleChoiceModel,
+    FILL_MASK: FillMaskModel,
+    ENCODER: EncoderModel,
+}
+
+
+def text_model(model: keras.Model, tokenizer: FullTokenizer, kind: str, task_spec: Mapping[str, Any]) -> TextModel:
+    """Returns the functions of a model of a kind, one of TEXT_MODELS; for the other arguments see TextModel."""
+    return TEXT_MODELS[kind](model, tokenizer, task_spec)
+
+
+def _traced(function: Callable[..., dict[str, Any]], inputs: Mapping[str, Any]) -> Any:
     """The function, traced once for inputs of these names."""
     specs = {name: tf.TensorSpec(spec.shape, spec.dtype, name=name) for name, spec in inputs.items()}
     return tf.function(lambda **tensors: function(**tensors)).get_concrete_function(**specs)

@@ -33,14 +33,7 @@ _NAMES = {"input_word_ids": "input_ids", "input_mask": "input_mask", "input_type
 
 
 def write(encoder: keras.Model, config: BertConfig, tokenizer: FullTokenizer, vocab: str, folder: str) -> None:
-    """Writes both SavedModels into a folder.
-
-    Args:
-        encoder: with pooled_output.
-        config: the encoder's.
-        tokenizer: its tokenizer.
-        vocab: the text of the vocab.txt.
-        folder: where to.
+    """Writes both SavedModels into a folder; vocab is the text of the vocab.txt.
 
     Raises:
         UserError: the encoder has no pooled_output.

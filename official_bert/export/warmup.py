@@ -31,11 +31,7 @@ EXAMPLES = (f"the {MASK} is here .", f"there are many words in this one, and it 
 
 
 def warmup_requests(inputs: Mapping[str, Any]) -> bytes:
-    """Returns the file's content: a request to serving_default for each example.
-
-    Args:
-        inputs: the signature's inputs, string tensors, by name; the first axis is the batch.
-    """
+    """Returns the file's content: a request to serving_default, which has these inputs, [B, ...], for each example."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "requests")
         with tf.io.TFRecordWriter(path) as writer:
@@ -46,12 +42,7 @@ def warmup_requests(inputs: Mapping[str, Any]) -> bytes:
 
 
 def predict_request(signature: str, inputs: Mapping[str, Any]) -> bytes:
-    """Returns a PredictRequest of TensorFlow Serving, serialized.
-
-    Args:
-        signature: the signature's name.
-        inputs: tensors by name.
-    """
+    """Returns a PredictRequest of TensorFlow Serving, serialized: tensors by name for the signature of this name."""
     message = _field(_MODEL_SPEC, _field(_SIGNATURE_NAME, signature.encode()))
     for name, value in inputs.items():
         tensor = tf.make_tensor_proto(value).SerializeToString()
@@ -71,9 +62,6 @@ def _varint(number: int) -> bytes:
 
 def read_requests(path: str) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """Yields the signature and the inputs of each PredictRequest in a warm-up file; other logs are left out.
-
-    Args:
-        path: the TFRecord file.
 
     Raises:
         UserError: the file is cut short or damaged.

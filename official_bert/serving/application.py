@@ -55,16 +55,13 @@ class Application:
     ) -> None:
         self._models, self._options, self._metrics = models, options, metrics
         self._access, self._connections = access, connections
-        self._limits = json_requests.Limits(options.max_instances, options.max_text_bytes)
         self.draining = False
         self.in_flight = 0
         self._in_flight_bytes = 0  # of the bodies of these requests
 
     def make(self) -> web.Application:
         """Returns aiohttp's application of these handlers."""
-        application = web.Application(
-            middlewares=[self._observed, self._refusals_as_json, self._guarded],
-        )
+        application = web.Application(middlewares=[self._observed, self._refusals_as_json, self._guarded])
         model = "/v1/models/{model:[^/:]+}"
         routes = [web.get(path, self.page) for path in _PAGE]
         for path in (model, model + "/versions/{version:[0-9]+}", model + "/labels/{label:[^/:]+}"):
@@ -106,9 +103,8 @@ class Application:
         )
 
     async def _parse(self, body: bytes, model: SavedModel) -> json_requests.PredictRequest:
-        parse = functools.partial(
-            json_requests.parse, body, model.signatures, self._limits, texts=bool(model.export_metadata)
-        )
+        texts = bool(model.export_metadata)
+        parse = functools.partial(json_requests.parse, body, model.signatures, self._options, texts=texts)
         if len(body) <= _SMALL_BODY:
             return parse()
         return await asyncio.get_running_loop().run_in_executor(self._models.pools.parsing, parse)
@@ -261,18 +257,13 @@ class Application:
     @contextlib.asynccontextmanager
     async def _read_body(self, request: web.Request) -> AsyncIterator[bytes]:
         """Yields the body; while the block runs, its bytes count among those in flight."""
-        body = bytearray()
+        body, seconds = bytearray(), self._options.timeout_seconds
         try:
-            async with asyncio.timeout(self._options.timeout_seconds):
-                await self._read_into(body, request)
-        except TimeoutError as error:
-            self._in_flight_bytes -= len(body)
-            seconds = self._options.timeout_seconds
-            raise RequestError(408, f"the request did not arrive within {seconds:g} seconds") from error
-        except BaseException:
-            self._in_flight_bytes -= len(body)
-            raise
-        try:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._read_into(body, request)
+            except TimeoutError as error:
+                raise RequestError(408, f"the request did not arrive within {seconds:g} seconds") from error
             yield bytes(body)
         finally:
             self._in_flight_bytes -= len(body)

@@ -5,11 +5,11 @@ do: a lone client never waits, and under load batches fill by themselves while t
 """
 
 import asyncio
-import concurrent.futures
 import dataclasses
 import math
 import time
 from collections.abc import Hashable, Sequence
+from concurrent.futures import Executor
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +18,7 @@ from official_bert.inference import exports
 from official_bert.inference.exports import DEFAULT_SIGNATURE
 from official_bert.serving import logs
 from official_bert.serving.metrics import Metrics
+from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
 from official_bert.serving.saved_model import SavedModel, Tensors
 
@@ -25,15 +26,6 @@ from official_bert.serving.saved_model import SavedModel, Tensors
 # it; texts up to _SHORT bytes cost about the same.
 _ALIKE = 2
 _SHORT = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchLimits:
-    """How instances are put together: the most in a batch, the longest wait in seconds, the most that wait."""
-
-    size: int
-    wait: float
-    queue: int
 
 
 @dataclasses.dataclass(eq=False)
@@ -56,22 +48,14 @@ class Batcher:
         name: the model's, for the metrics.
         threads: where batches are computed.
         parallel: how many batches at a time.
-        limits: see there.
-        metrics: what is counted.
+        options: the most instances in a batch, the longest wait, the most that wait.
     """
 
     def __init__(
-        self,
-        model: SavedModel,
-        *,
-        name: str,
-        threads: concurrent.futures.Executor,
-        parallel: int,
-        limits: BatchLimits,
-        metrics: Metrics,
+        self, model: SavedModel, name: str, threads: Executor, parallel: int, options: Options, metrics: Metrics
     ) -> None:
         self._model, self._name, self._threads, self._parallel = model, name, threads, parallel
-        self._limits, self._metrics = limits, metrics
+        self._options, self._metrics = options, metrics
         self._waiting: list[_Instance] = []  # in the order of arrival
         self._running: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -84,7 +68,7 @@ class Batcher:
             RequestError: 429 where too many wait already; 400 where the model refuses an instance.
         """
         count = len(next(iter(inputs.values())))
-        if len(self._waiting) + count > self._limits.queue:
+        if len(self._waiting) + count > self._options.max_queue:
             seconds = math.ceil(len(self._waiting) * self._seconds_per_instance)
             raise RequestError(429, f"{len(self._waiting)} instances wait for {self._name} already; try again later",
                           retry_after=min(max(seconds, 1), 60))  # fmt: skip
@@ -105,14 +89,11 @@ class Batcher:
         Only the texts of serving_default, and numbers of one shape, are computed with those of other requests: what
         padding does to other outputs is not known here.
         """
-        specs = self._model.signatures[signature]
-        shapes = tuple(value.shape[1:] for value in inputs.values())
-        ours = bool(self._model.export_metadata)
-        shared = ours and (signature == DEFAULT_SIGNATURE or not specs.takes_texts_alone)
         now, loop = time.monotonic(), asyncio.get_running_loop()
-        if not shared:
+        is_known = signature == DEFAULT_SIGNATURE or not self._model.signatures[signature].takes_texts_alone
+        if not (is_known and self._model.export_metadata):
             return [_Instance(signature, inputs, 0, None, loop.create_future(), now)]
-        group = (signature, shapes)
+        group = (signature, tuple(value.shape[1:] for value in inputs.values()))
         instances = []
         for i in range(count):
             own = {name: value[i : i + 1] for name, value in inputs.items()}
@@ -128,14 +109,13 @@ class Batcher:
         self._waiting = [each for each in self._waiting if not each.answer.done()]  # not those whose client has gone
         while self._waiting and len(self._running) < self._parallel:
             batch = self._next_batch()
-            left = batch[0].arrived + self._limits.wait - time.monotonic()
-            if self._running and len(batch) < self._limits.size and left > 0:
+            left = batch[0].arrived + self._options.max_wait_ms / 1000 - time.monotonic()
+            if self._running and len(batch) < self._options.max_batch_size and left > 0:
                 self._timer = asyncio.get_running_loop().call_later(left, self._start_batches)
                 break
             chosen = set(batch)
             self._waiting = [each for each in self._waiting if each not in chosen]
-            task = asyncio.create_task(self._compute(batch))
-            self._running.add(task)
+            self._running.add(asyncio.create_task(self._compute(batch)))
         self._metrics.waiting.labels(self._name).set(len(self._waiting))
 
     def _next_batch(self) -> list[_Instance]:
@@ -145,7 +125,7 @@ class Batcher:
             return [oldest]
         alike = [each for each in self._waiting if each.group == oldest.group and _alike(each.length, oldest.length)]
         alike.sort(key=lambda each: abs(each.length - oldest.length))  # stable: older ones first
-        return [oldest, *(each for each in alike if each is not oldest)][: self._limits.size]
+        return [oldest, *(each for each in alike if each is not oldest)][: self._options.max_batch_size]
 
     async def _compute(self, batch: list[_Instance]) -> None:
         started = time.monotonic()
@@ -179,9 +159,7 @@ class Batcher:
         together = {name: np.concatenate([each[name] for each in instances]) for name in instances[0]}
         try:
             outputs = self._model.run(signature, together)
-            if not cut:
-                return [outputs]
-            return list(exports.split_rows(outputs))
+            return list(exports.split_rows(outputs)) if cut else [outputs]
         except Exception as error:
             half = len(instances) // 2
             if half:

@@ -42,28 +42,22 @@ def limit_by_descriptors(wanted: int) -> int:
 
 
 class _Connection(asyncio.Protocol):
-    """Passes a connection's events on to aiohttp's handler, and notes since when a request is awaited.
+    """Passes a connection's events on to aiohttp's handler, and notes since when a request is awaited."""
 
-    Attributes:
-        handler: aiohttp's.
-        request: the one that is being answered.
-        awaited_since: when the client connected or began to send another request; None while none is awaited.
-        has_sent: whether it has sent bytes of the request that is awaited.
-    """
-
-    def __init__(self, handler: Any, connections: "Connections") -> None:
-        self.handler, self._connections = handler, connections
+    def __init__(self, handler: Any, connections: dict[Any, "_Connection"]) -> None:
+        self.handler, self._connections = handler, connections  # the connections that are open
         self._loop = asyncio.get_running_loop()
-        self.request: web.BaseRequest | None = None
+        self.request: web.BaseRequest | None = None  # that is being answered
+        # When the client connected or began to send another request; None while none is awaited.
         self.awaited_since: float | None = self._loop.time()
-        self.has_sent = False
+        self.has_sent = False  # bytes of the request that is awaited
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._connections.opened(self)
+        self._connections[self.handler] = self
         self.handler.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.closed(self)
+        self._connections.pop(self.handler, None)
         self.handler.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -74,8 +68,7 @@ class _Connection(asyncio.Protocol):
         self.handler.data_received(data)
 
     def eof_received(self) -> bool | None:
-        result: bool | None = self.handler.eof_received()
-        return result
+        return self.handler.eof_received()
 
     def pause_writing(self) -> None:
         self.handler.pause_writing()
@@ -103,12 +96,7 @@ class Connections:
         return len(self._open) + len(self._opening)
 
     async def listen(self, server: web.Server, host: str, port: int) -> tuple[str, int]:
-        """Listens, and returns the address.
-
-        Args:
-            server: makes aiohttp's handlers.
-            host: a name or number of this machine.
-            port: 0 for a free one.
+        """Listens with the server's handlers at a port, 0 for a free one, and returns the address.
 
         Raises:
             UserError: the address is taken or is not this machine's.
@@ -128,16 +116,7 @@ class Connections:
             ) from error
         for listener in self._listeners:
             loop.add_reader(listener, self._accept_some, listener)
-        first: tuple[str, int] = self._listeners[0].getsockname()[:2]
-        return first
-
-    def opened(self, connection: _Connection) -> None:
-        """Notes a connection."""
-        self._open[connection.handler] = connection
-
-    def closed(self, connection: _Connection) -> None:
-        """Forgets a connection."""
-        self._open.pop(connection.handler, None)
+        return self._listeners[0].getsockname()[:2]
 
     def begin_request(self, request: web.BaseRequest) -> None:
         """Notes that a request's headers have arrived."""
@@ -177,8 +156,7 @@ class Connections:
             connection.close()
             logs.warning("a connection is refused", reason="too many connections", limit=self._limit, client=address[0])
             return
-        loop = asyncio.get_running_loop()
-        opening = loop.create_task(self._open_connection(connection))
+        opening = asyncio.create_task(self._open_connection(connection))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
 
@@ -186,7 +164,9 @@ class Connections:
         assert self._server
         server = self._server
         with contextlib.suppress(OSError):  # the client has gone already
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: _Connection(server(), self), connection)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _Connection(server(), self._open), connection
+            )
 
     async def close_slow_ones(self) -> None:
         """For ever closes connections whose request's first line and headers take too long."""

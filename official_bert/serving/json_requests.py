@@ -17,16 +17,9 @@ import orjson
 import tensorflow as tf
 
 from official_bert.inference.exports import DEFAULT_SIGNATURE
+from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
 from official_bert.serving.saved_model import Signature, Tensors
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """The largest request: instances, and bytes of each text."""
-
-    instances: int
-    text_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +36,13 @@ class PredictRequest:
         return len(next(iter(self.inputs.values())))
 
 
-def parse(body: bytes, signatures: Mapping[str, Signature], limits: Limits, texts: bool) -> PredictRequest:
+def parse(body: bytes, signatures: Mapping[str, Signature], options: Options, texts: bool) -> PredictRequest:
     """Reads a request's body.
 
     Args:
         body: JSON.
         signatures: the model's.
-        limits: what is too large.
+        options: what is too large.
         texts: whether strings are texts, so that they must be UTF-8.
 
     Raises:
@@ -70,9 +63,9 @@ def parse(body: bytes, signatures: Mapping[str, Signature], limits: Limits, text
     if ("instances" in message) == ("inputs" in message):
         _refuse('expected either {"instances": [...]} (a row for each) or {"inputs": ...} (a column for each input)')
     if "instances" in message:
-        inputs = _from_rows(message["instances"], signature, limits, texts)
+        inputs = _from_rows(message["instances"], signature, options, texts)
     else:
-        inputs = _from_columns(message["inputs"], signature, limits, texts)
+        inputs = _from_columns(message["inputs"], signature, options, texts)
     return PredictRequest(name, inputs, "instances" in message)
 
 
@@ -90,10 +83,10 @@ def _json_object(body: bytes) -> dict[str, Any]:
     return message
 
 
-def _from_rows(instances: Any, signature: Signature, limits: Limits, texts: bool) -> Tensors:
+def _from_rows(instances: Any, signature: Signature, options: Options, texts: bool) -> Tensors:
     if not isinstance(instances, list) or not instances:
         _refuse(f"instances is {_shown(instances)}; expected a list with one or more")
-    _check_count(len(instances), limits)
+    _check_count(len(instances), options)
     inputs = {}
     only = next(iter(signature.inputs)) if len(signature.inputs) == 1 else None
     rows = [{only: row} if only and not (isinstance(row, dict) and row.keys() != {"b64"}) else row for row in instances]
@@ -112,11 +105,11 @@ def _from_rows(instances: Any, signature: Signature, limits: Limits, texts: bool
                     f"{name} has shape {list(shapes[0])} in instances[0] but {list(shape)} in instances[{i}]; pad them "
                     "to one length, or send them apart"
                 )
-        inputs[name] = _tensor(leaves, (len(rows), *shapes[0]), name, spec, limits, texts)
+        inputs[name] = _tensor(leaves, (len(rows), *shapes[0]), name, spec, options, texts)
     return inputs
 
 
-def _from_columns(columns: Any, signature: Signature, limits: Limits, texts: bool) -> Tensors:
+def _from_columns(columns: Any, signature: Signature, options: Options, texts: bool) -> Tensors:
     if len(signature.inputs) == 1 and not isinstance(columns, dict):
         columns = {next(iter(signature.inputs)): columns}
     _check_names(columns, signature, "inputs")
@@ -127,18 +120,18 @@ def _from_columns(columns: Any, signature: Signature, limits: Limits, texts: boo
             _refuse(f"inputs.{name} is {_kind(column)}; expected a list")
         if not column:
             _refuse(f"inputs.{name} is an empty list; expected one or more instances")
-        _check_count(len(column), limits)
+        _check_count(len(column), options)
         leaves, shape = _flat(column, name, spec, 0, f"inputs.{name}")
-        inputs[name] = _tensor(leaves, shape, name, spec, limits, texts)
+        inputs[name] = _tensor(leaves, shape, name, spec, options, texts)
     counts = {name: len(value) for name, value in inputs.items()}
     if len(set(counts.values())) > 1:
         _refuse(f"the inputs have different numbers of instances: {counts}")
     return inputs
 
 
-def _check_count(count: int, limits: Limits) -> None:
-    if count > limits.instances:
-        _refuse(f"the request has {count} instances; at most {limits.instances} are taken at once")
+def _check_count(count: int, options: Options) -> None:
+    if count > options.max_instances:
+        _refuse(f"the request has {count} instances; at most {options.max_instances} are taken at once")
 
 
 def _check_names(values: Any, signature: Signature, where: str) -> None:
@@ -194,11 +187,11 @@ def _index(number: int, shape: tuple[int, ...]) -> str:
 
 
 def _tensor(
-    leaves: list[Any], shape: tuple[int, ...], name: str, spec: tf.TensorSpec, limits: Limits, texts: bool
+    leaves: list[Any], shape: tuple[int, ...], name: str, spec: tf.TensorSpec, options: Options, texts: bool
 ) -> np.ndarray:
     if spec.dtype == tf.string:
         values = np.empty(len(leaves), object)
-        values[:] = [_bytes(leaf, name, limits, texts) for leaf in leaves]
+        values[:] = [_bytes(leaf, name, options, texts) for leaf in leaves]
     elif spec.dtype == tf.bool:
         _check_types(leaves, {bool}, name, "true or false")
         values = np.array(leaves, bool)
@@ -220,7 +213,7 @@ def _dimensions(spec: tf.TensorSpec) -> str:
     return "[" + ", ".join("any" if size is None else str(size) for size in spec.shape[1:]) + "]"
 
 
-def _bytes(leaf: Any, name: str, limits: Limits, texts: bool) -> bytes:
+def _bytes(leaf: Any, name: str, options: Options, texts: bool) -> bytes:
     if isinstance(leaf, str):
         value = leaf.encode()
     elif isinstance(leaf, dict) and leaf.keys() == {"b64"} and isinstance(leaf["b64"], str):
@@ -235,8 +228,8 @@ def _bytes(leaf: Any, name: str, limits: Limits, texts: bool) -> bytes:
                 _refuse(f"{name} has a b64 that is not UTF-8: byte 0x{value[not_utf8.start]:02x} at {not_utf8.start}")
     else:
         _refuse(f'{name} has {_shown(leaf)}; expected a string, or {{"b64": "..."}}')
-    if len(value) > limits.text_bytes:
-        _refuse(f"{name} has a text of {len(value)} bytes; at most {limits.text_bytes} are taken")
+    if len(value) > options.max_text_bytes:
+        _refuse(f"{name} has a text of {len(value)} bytes; at most {options.max_text_bytes} are taken")
     return value
 
 

@@ -4,19 +4,19 @@ Everything but the loading itself happens in the event loop, so that nothing nee
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import gc
 import glob
 import itertools
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.serving import logs
-from official_bert.serving.batching import Batcher, BatchLimits
+from official_bert.serving.batching import Batcher
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
@@ -51,33 +51,19 @@ class Model:
         name: as in the address.
         folder: holds a folder for each version, named by its number.
         labels: versions by label, which stay loaded.
-        served: how many of the newest versions are loaded.
-        pools: the server's threads.
-        limits: of batches.
-        metrics: the server's.
     """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        folder: str,
-        labels: dict[str, int],
-        served: int,
-        pools: "Pools",
-        limits: BatchLimits,
-        metrics: Metrics,
+        self, name: str, folder: str, labels: dict[str, int], pools: "Pools", options: Options, metrics: Metrics
     ) -> None:
         self.name, self.labels = name, labels
         self.versions: dict[int, Version] = {}
-        self._folder, self._served = folder, served
-        self._pools, self._limits, self._metrics = pools, limits, metrics
+        self._folder, self._pools, self._options, self._metrics = folder, pools, options, metrics
 
     @property
     def available(self) -> list[Version]:
         """The versions that answer, oldest first."""
-        return [self.versions[number] for number in sorted(self.versions)
-                if self.versions[number].state == "AVAILABLE"]  # fmt: skip
+        return [version for _, version in sorted(self.versions.items()) if version.state == "AVAILABLE"]
 
     def find(self, version: str | None, label: str | None) -> Version:
         """Returns the version that a request means: by number or label, or the newest.
@@ -90,9 +76,7 @@ class Model:
             raise RequestError(503, f"{self.name} is being loaded; try again later", retry_after=1)
         if label is not None:
             if label not in self.labels:
-                raise RequestError(
-                    404, f"{self.name} has no label {label!r}{self._choice('; there are ', self.labels)}"
-                )
+                raise RequestError(404, f"{self.name} has no label {label!r}{_choice_of(self.labels)}")
             version = str(self.labels[label])
         if version is None:
             return available[max(available)]
@@ -102,13 +86,7 @@ class Model:
             if str(number) == digits:
                 return each
         shown = digits if len(digits) <= 20 else f"{digits[:20]}..."
-        raise RequestError(
-            404, f"version {shown} of {self.name} is not served{self._choice('; there are ', available)}"
-        )
-
-    @staticmethod
-    def _choice(start: str, names: Any) -> str:
-        return start + ", ".join(map(str, names)) if names else ""
+        raise RequestError(404, f"version {shown} of {self.name} is not served{_choice_of(available)}")
 
     @contextlib.contextmanager
     def in_use(self, version: Version) -> Iterator[tuple[SavedModel, Batcher]]:
@@ -126,7 +104,7 @@ class Model:
         """Looks at the folder: loads what is new, then lets go of what is old."""
         loop = asyncio.get_running_loop()
         folders = await loop.run_in_executor(self._pools.loader, versions_in, self._folder)
-        newest = sorted(folders)[-self._served :]
+        newest = sorted(folders)[-self._options.versions :]
         wanted = {*newest, *(number for number in self.labels.values() if number in folders)}
         for number in sorted(wanted):
             known = self.versions.get(number)
@@ -141,10 +119,7 @@ class Model:
                 version.state = "UNLOADING"
                 logs.info("unloading", model=self.name, version=version.number)
                 self._unload_if_done(version)
-        for number in [
-            number for number, each in self.versions.items() if each.state == "END" and number not in folders
-        ]:
-            del self.versions[number]
+        self.versions = {n: each for n, each in self.versions.items() if each.state != "END" or n in folders}
         if self.available:
             self._metrics.version.labels(self.name).set(self.available[-1].number)
 
@@ -153,7 +128,7 @@ class Model:
         loop = asyncio.get_running_loop()
         start = loop.time()
         try:
-            model = await loop.run_in_executor(self._pools.loader, _loaded, folder, self._limits.size)
+            model = await loop.run_in_executor(self._pools.loader, _loaded, folder, self._options.max_batch_size)
         except Exception as error:
             version.state, version.error = "END", str(error)
             self._metrics.loads.labels(self.name, "failed").inc()
@@ -161,12 +136,7 @@ class Model:
             return
         version.model = model
         version.batcher = Batcher(
-            model,
-            name=self.name,
-            threads=self._pools.computing,
-            parallel=PARALLEL_BATCHES,
-            limits=self._limits,
-            metrics=self._metrics,
+            model, self.name, self._pools.computing, PARALLEL_BATCHES, self._options, self._metrics
         )
         version.state = "AVAILABLE"
         self._metrics.loads.labels(self.name, "loaded").inc()
@@ -180,19 +150,22 @@ class Model:
             self._pools.loader.submit(gc.collect)  # TensorFlow's functions refer to each other in circles
 
 
+def _choice_of(names: Any) -> str:
+    return "; there are " + ", ".join(map(str, names)) if names else ""
+
+
 class Pools:
     """The server's threads."""
 
     def __init__(self) -> None:
-        self.computing = concurrent.futures.ThreadPoolExecutor(PARALLEL_BATCHES, "compute")
-        self.parsing = concurrent.futures.ThreadPoolExecutor(1, "parse")
-        self.loader = concurrent.futures.ThreadPoolExecutor(1, "load")
+        self.computing = ThreadPoolExecutor(PARALLEL_BATCHES, "compute")
+        self.parsing = ThreadPoolExecutor(1, "parse")
+        self.loader = ThreadPoolExecutor(1, "load")
 
     def shut_down(self) -> None:
         """Ends the threads after their current work."""
-        self.computing.shutdown(cancel_futures=True)
-        self.parsing.shutdown(cancel_futures=True)
-        self.loader.shutdown(cancel_futures=True)
+        for pool in (self.computing, self.parsing, self.loader):
+            pool.shutdown(cancel_futures=True)
 
 
 class Models:
@@ -204,22 +177,11 @@ class Models:
 
     def __init__(self, options: Options, metrics: Metrics) -> None:
         self.pools = Pools()
-        limits = BatchLimits(options.max_batch_size, options.max_wait_ms / 1000, options.max_queue)
         labels = options.labels()
-        self._models = {
-            name: Model(
-                name,
-                folder=folder,
-                labels=labels[name],
-                served=options.versions,
-                pools=self.pools,
-                limits=limits,
-                metrics=metrics,
-            )
-            for name, folder in options.folders().items()
-        }
+        self._models = {}
         for name, folder in options.folders().items():
             _check_folder(name, folder)
+            self._models[name] = Model(name, folder, labels[name], self.pools, options, metrics)
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._models.values())

@@ -109,11 +109,8 @@ def _value(spec: tf.TensorSpec, dimension: int, options: Options) -> Schema:
         return _list(_value(spec, dimension + 1, options), least, most)
     if spec.dtype == tf.string:
         # In bytes of UTF-8, which JSON Schema cannot count: of ASCII exactly, of other text less characters.
-        return {
-            "type": "string",
-            "maxLength": options.max_text_bytes,
-            "description": f"At most {options.max_text_bytes:,} bytes in UTF-8.",
-        }
+        size = options.max_text_bytes
+        return {"type": "string", "maxLength": size, "description": f"At most {size:,} bytes in UTF-8."}
     if spec.dtype == tf.bool:
         return {"type": "boolean"}
     if spec.dtype.is_integer:

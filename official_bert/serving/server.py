@@ -33,19 +33,18 @@ class Server:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._access = Access(options.token(), options.allowed_hosts)
-        if options.token_file and _others_can_read(options.token_file):
+        path = options.token_file
+        if path and not files.is_remote(path) and os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
             if options.require_private_token:
                 raise UserError(
-                    f"other users can read {options.token_file}; forbid it with chmod 600, or leave out "
-                    "--require_private_token"
+                    f"other users can read {path}; forbid it with chmod 600, or leave out --require_private_token"
                 )
-            logs.warning("other users can read the token; forbid it with chmod 600", file=options.token_file)
+            logs.warning("other users can read the token; forbid it with chmod 600", file=path)
         self._connections = Connections(limit_by_descriptors(options.max_connections), options.timeout_seconds)
         metrics = Metrics()
         self.models = Models(options, metrics)
         self._application = Application(self.models, options, metrics, self._access, self._connections)
         self._stop = asyncio.Event()
-        self._background: list[asyncio.Task[Any]] = []
         self.url = ""
 
     @property
@@ -59,16 +58,13 @@ class Server:
         self._application.draining = True
         self._stop.set()
 
-    async def run(self, started: asyncio.Event | None = None) -> None:
+    async def run(self) -> None:
         """Serves until `stop` is called.
-
-        Args:
-            started: set when all models answer.
 
         Raises:
             UserError: the address is taken, or a model cannot be loaded.
         """
-        options = self._options
+        background: list[asyncio.Task[Any]] = []
         runner = web.AppRunner(
             self._application.make(),
             access_log=None,
@@ -80,32 +76,27 @@ class Server:
         await runner.setup()
         try:
             await self._listen(runner)
-            self._background.append(asyncio.create_task(self._connections.close_slow_ones()))
+            background.append(asyncio.create_task(self._connections.close_slow_ones()))
             loading = asyncio.create_task(self.models.load())
             stopped = asyncio.create_task(self._stop.wait())
             await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
                 loading.result()
                 logs.info("ready", url=self.url, models=[model.name for model in self.models])
-                if started:
-                    started.set()
-                self._background.append(asyncio.create_task(self.models.watch(options.reload_seconds)))
+                background.append(asyncio.create_task(self.models.watch(self._options.reload_seconds)))
                 await stopped
         finally:
-            for task in self._background:
+            for task in background:
                 task.cancel()
-            await self._drain()
+            # Requests that have reached this machine but have not been read yet are answered too.
+            await self._connections.stop_accepting()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.drain_seconds):
+                    while self._application.in_flight or self._connections.requests_arriving:
+                        await asyncio.sleep(0.02)
             await runner.cleanup()
             self.models.pools.shut_down()
             logs.info("stopped")
-
-    async def _drain(self) -> None:
-        """Answers the requests in flight, and those that have reached this machine but have not been read yet."""
-        await self._connections.stop_accepting()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._options.drain_seconds):
-                while self._application.in_flight or self._connections.requests_arriving:
-                    await asyncio.sleep(0.02)
 
     async def _listen(self, runner: web.AppRunner) -> None:
         assert runner.server
@@ -114,10 +105,6 @@ class Server:
         logs.info("listening", url=self.url)
         if not is_loopback(self._options.host) and not self._access.needs_token:
             logs.warning("other machines may reach this server, and it asks for no token; see --token_file")
-
-
-def _others_can_read(path: str) -> bool:
-    return not files.is_remote(path) and bool(os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def serve(options: Options) -> None:

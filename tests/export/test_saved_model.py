@@ -18,10 +18,9 @@ import tensorflow as tf
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.export import saved_model
-from official_bert.export.all_text_models import text_model
 from official_bert.export.options import SavedModelOptions
 from official_bert.export.saved_model import read_source
-from official_bert.export.text_models import TextModel
+from official_bert.export.text_models import TextModel, text_model
 from official_bert.export.warmup import EXAMPLES
 from official_bert.modeling.pretraining_model import encoder_of
 from official_bert.modeling.task_models import CLASSIFICATION, KINDS, TAGGING

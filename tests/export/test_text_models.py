@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.export import long_text_models
-from official_bert.export.all_text_models import text_model
+from official_bert.export import text_models
 from official_bert.export.graph_inputs import token_spans, truncated
-from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K
+from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K, text_model
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.modeling.task_models import (
     CLASSIFICATION,
@@ -150,7 +149,7 @@ CONTEXTS = [TEXTS[0], TEXTS[3], TEXTS[2] * 4, "the the the cat. the cat. the the
 def test_answers_to_questions_are_those_of_python(
     version_2: bool, tokenizer: FullTokenizer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(long_text_models, "_WINDOWS_AT_ONCE", 16)
+    monkeypatch.setattr(text_models, "_WINDOWS_AT_ONCE", 16)
     model = model_of(QUESTION_ANSWERING)
     limits = questions_module.Limits(max_seq_length=20, doc_stride=5, max_query_length=6)
     asked = ["who sat?", "where did the dog and the cat run in the sun?", "", "who", "what", "why?"]

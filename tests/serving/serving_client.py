@@ -71,8 +71,14 @@ def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[Server, Cl
     started, failures = threading.Event(), []
 
     async def serve() -> None:
-        ready = asyncio.Event()
-        task = asyncio.create_task(server.run(ready))
+        ready, load = asyncio.Event(), server.models.load
+
+        async def load_all() -> None:
+            await load()
+            ready.set()
+
+        server.models.load = load_all
+        task = asyncio.create_task(server.run())
         await asyncio.wait([task, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
         server.loop = asyncio.get_running_loop()
         if not task.done():  # else its failure is to be noted first

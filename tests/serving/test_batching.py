@@ -8,11 +8,12 @@ import threading
 import numpy as np
 import pytest
 
-from official_bert.serving.batching import Batcher, BatchLimits
+from official_bert.serving.batching import Batcher
 from official_bert.serving.metrics import Metrics
+from official_bert.serving.options import Options
 from official_bert.serving.saved_model import SavedModel
 
-FOR_EVER = 3600.0  # seconds: far longer than a test
+FOR_EVER = 3600e3  # milliseconds: far longer than a test
 
 
 class Recorded:
@@ -37,8 +38,9 @@ class Recorded:
 
         async def ask() -> None:
             with concurrent.futures.ThreadPoolExecutor(1) as threads:
-                limits = BatchLimits(size=size, wait=FOR_EVER if len(rounds) == 1 else 0.0, queue=1000)
-                batcher = Batcher(self.model, name="m", threads=threads, parallel=1, limits=limits, metrics=Metrics())
+                wait = FOR_EVER if len(rounds) == 1 else 0.0
+                options = Options(["m=/m"], max_batch_size=size, max_wait_ms=wait, max_queue=1000)
+                batcher = Batcher(self.model, "m", threads, parallel=1, options=options, metrics=Metrics())
                 asked = []
                 for lengths in rounds:
                     for length in lengths:

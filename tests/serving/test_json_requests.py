@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from official_bert.serving import json_requests
-from official_bert.serving.json_requests import Limits, parse
+from official_bert.serving.json_requests import parse
+from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
 
 
@@ -15,6 +16,10 @@ class Endings:
 
     inputs = {"prompt": tf.TensorSpec([None], tf.string), "endings": tf.TensorSpec([None, 4], tf.string)}  # noqa: RUF012
     takes_rows = True
+
+
+def options(max_text_bytes: int) -> Options:
+    return Options(["m=/m"], max_instances=8, max_text_bytes=max_text_bytes)
 
 
 MANY = 200_000
@@ -31,7 +36,7 @@ def test_sizes_are_checked_before_elements(request_: dict, message: str, monkeyp
     texts: list[str] = []
     monkeypatch.setattr(json_requests, "_bytes", lambda leaf, *_: texts.append(leaf) or b"")
     with pytest.raises(RequestError, match=message):
-        parse(json.dumps(request_).encode(), {"serving_default": Endings()}, Limits(8, 1000), texts=True)
+        parse(json.dumps(request_).encode(), {"serving_default": Endings()}, options(1000), texts=True)
     assert len(texts) <= 2  # those before
 
 
@@ -39,9 +44,9 @@ def test_a_text_of_as_many_bytes_as_are_taken_is_taken():
     signatures = {"serving_default": Endings()}
     for text in ("ä" * 5, "b" * 10):
         body = json.dumps({"instances": [{"prompt": text, "endings": list("abcd")}]}).encode()
-        parse(body, signatures, Limits(8, 10), texts=True)
+        parse(body, signatures, options(10), texts=True)
         with pytest.raises(RequestError, match="a text of 10 bytes; at most 9 are taken"):
-            parse(body, signatures, Limits(8, 9), texts=True)
+            parse(body, signatures, options(9), texts=True)
 
 
 def test_the_position_of_a_wrong_element_is_named():
@@ -53,4 +58,4 @@ def test_the_position_of_a_wrong_element_is_named():
          r"inputs.endings has lists of different lengths: 4 at \[0\], 1 at \[1\]"),
     ):  # fmt: skip
         with pytest.raises(RequestError, match=message):
-            parse(json.dumps(request).encode(), signatures, Limits(8, 1000), texts=True)
+            parse(json.dumps(request).encode(), signatures, options(1000), texts=True)
