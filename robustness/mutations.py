@@ -109,8 +109,8 @@ MUTATIONS = [
     M("official_bert/data/input_pipeline.py", "seed + epoch * 2**32", "seed", "tests/pretraining tests/data"),
     M("official_bert/utils/resuming.py", 'field.metadata.get("free", False)', 'field.metadata.get("choices", False)', "tests/utils tests/pretraining/test_resuming.py"),
     # Names of weights.
-    M("official_bert/checkpoints/formats/tf1.py", '"layer_{}_attention_key/kernel": "bert/encoder/layer_{}/attention/self/key/kernel"', '"layer_{}_attention_key/kernel": "bert/encoder/layer_{}/attention/self/value/kernel"', _FORMATS + " tests/checkpoints"),
-    M("official_bert/checkpoints/formats/tf1.py", '"layer_{}_output_layer_norm/gamma": "bert/encoder/layer_{}/output/LayerNorm/gamma"', '"layer_{}_output_layer_norm/gamma": "bert/encoder/layer_{}/attention/output/LayerNorm/gamma"', _FORMATS + " tests/checkpoints"),
+    M("official_bert/checkpoints/formats/tf1.py", '"layer_{}_attention_key": "bert/encoder/layer_{}/attention/self/key"', '"layer_{}_attention_key": "bert/encoder/layer_{}/attention/self/value"', _FORMATS + " tests/checkpoints"),
+    M("official_bert/checkpoints/formats/tf1.py", '"layer_{}_output_layer_norm": "bert/encoder/layer_{}/output/LayerNorm"', '"layer_{}_output_layer_norm": "bert/encoder/layer_{}/attention/output/LayerNorm"', _FORMATS + " tests/checkpoints"),
     M("official_bert/checkpoints/formats/tf1.py", 'TRANSPOSED = frozenset({"next_sentence/kernel", ', "TRANSPOSED = frozenset({", _FORMATS + " tests/checkpoints"),
     # WordPiece and basic tokenization.
     M("official_bert/tokenization/exact.py", "MAX_CHARACTERS_PER_WORD = 200", "MAX_CHARACTERS_PER_WORD = 100", _EXACT),
