@@ -20,9 +20,9 @@ from official_bert.errors import UserError
 from official_bert.export.options import DYNAMIC_INT8, LITERT, ONNX, PortableOptions
 from official_bert.export.saved_model import Source, read_source
 from official_bert.learning.predictor import predict
-from official_bert.modeling import task_models
 from official_bert.modeling.choices import LINEAR
 from official_bert.tasks.evaluation_files import read_evaluation_file
+from official_bert.tasks.heads.all_heads import HEADS
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import extras, files
 
@@ -43,7 +43,7 @@ def export(options: PortableOptions) -> str:
         UserError: the model is not fine-tuned, a package is missing, or more is lost than may be.
     """
     source = read_source(options.model_dir)
-    if source.kind not in task_models.KINDS:
+    if source.kind not in HEADS:
         raise UserError(f"{options.model_dir} is a {source.kind} model; expected a fine-tuned one")
     if options.format == LITERT and source.task_spec.get("head", LINEAR) != LINEAR:
         raise UserError(

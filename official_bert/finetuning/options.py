@@ -61,9 +61,7 @@ class Options:
         50, "Steps between two losses in the log (train.jsonl, TensorBoard).", group=TRAINING, free=True
     )
     class_weights: list[str] = option(
-        [],
-        "How much each class weighs, in the order of the labels; or balanced: by how rare it is.",
-        group=TRAINING,
+        [], "How much each class weighs, in the order of the labels; or balanced: by how rare it is.", group=TRAINING
     )
     freeze: list[str] = option([], "Regular expressions of the encoder's layers that stay as they are.", group=TRAINING)
     layer_decay: float = option(1.0, "The learning rate of each layer by that of the layer above it.", group=TRAINING)

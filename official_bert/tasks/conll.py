@@ -18,11 +18,7 @@ _DOCUMENT_START = "-DOCSTART-"
 
 
 def read(
-    path: str,
-    bad_rows: BadRows,
-    tag_column: str = "",
-    word_column: int = 0,
-    known_tags: Collection[str] | None = None,
+    path: str, bad_rows: BadRows, tag_column: str = "", word_column: int = 0, known_tags: Collection[str] | None = None
 ) -> list[Sentence]:
     """Reads a file of one word a line, with an empty line between sentences.
 

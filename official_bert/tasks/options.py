@@ -123,9 +123,7 @@ class TableOptions(TaskOptions):
     source: str = option(FILES, _SOURCE_HELP, SOURCES, group=DATA)
     tfds_name: str | None = option(None, "Of --source=tfds: the data set there, such as imdb_reviews or conll2003.")
     train_file: str | None = option(
-        None,
-        "A CSV, TSV or JSON lines file to train on; of TensorFlow Datasets, a part, such as train.",
-        free=True,
+        None, "A CSV, TSV or JSON lines file to train on; of TensorFlow Datasets, a part, such as train.", free=True
     )
     eval_file: str | None = option(None, "One to evaluate on.")
     predict_file: str | None = option(None, "One to predict.", free=True)
@@ -138,11 +136,7 @@ class TableOptions(TaskOptions):
     label_names: list[str] = option(
         [], "What to call the classes, in the order of the training data's labels (numbers by value)."
     )
-    label_kind: str = option(
-        "classification",
-        "What a label is; tagging has one for each word.",
-        LABEL_KINDS,
-    )
+    label_kind: str = option("classification", "What a label is; tagging has one for each word.", LABEL_KINDS)
     label_separator: str = option(";", "What stands between the labels of multi_label.")
     doc_stride: int | None = option(None, _WINDOWS_HELP)
     # No flag: what the training data call the classes of label_names, as a fine-tuned model remembers it.

@@ -1,8 +1,5 @@
 """From the kind of a head, as task.json and exports name it, to its class."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from official_bert.tasks.heads.choices import MultipleChoiceHead
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.question_answering import QuestionAnsweringHead
@@ -15,8 +12,3 @@ HEADS: dict[str, type[Head]] = {
         ClassificationHead, MultiLabelHead, RegressionHead, TaggingHead, QuestionAnsweringHead, MultipleChoiceHead
     )
 }  # fmt: skip
-
-
-def head_of(task_spec: Mapping[str, Any]) -> Head:
-    """Returns the head of a fine-tuned model, by its task.json."""
-    return HEADS[task_spec["kind"]].from_task_spec(task_spec)

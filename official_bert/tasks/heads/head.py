@@ -8,7 +8,7 @@ R rows, C classes
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import keras
 
@@ -82,15 +82,6 @@ class Head(abc.ABC):
     def settings(self) -> dict[str, Any]:
         """What task.json holds beside what every kind has there."""
         return {}
-
-    @classmethod
-    def from_task_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Returns the head of a fine-tuned model by its task.json."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        settings: dict[str, Any] = {name: value for name, value in spec.items() if name in names}
-        if settings.get("labels") is not None:
-            settings["labels"] = tuple(settings["labels"])
-        return cls(**settings)
 
     def task_spec(self, task: str | None, max_seq_length: int) -> dict[str, Any]:
         """Returns what task.json and exports hold (see checkpoints.finetuned.save)."""

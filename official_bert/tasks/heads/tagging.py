@@ -220,10 +220,7 @@ def label_ids(window: Window, sentence: Sentence, number_of: dict[str, int]) -> 
 
 
 def tags_from_logits(
-    num_words: Sequence[int],
-    cut: Sequence[Window],
-    logits: Sequence[npt.NDArray[np.float32]],
-    labels: Sequence[str],
+    num_words: Sequence[int], cut: Sequence[Window], logits: Sequence[npt.NDArray[np.float32]], labels: Sequence[str]
 ) -> tuple[list[list[str]], list[list[float]]]:
     """Returns for each sentence the likeliest tag of each word, and its probability.
 

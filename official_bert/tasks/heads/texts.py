@@ -349,10 +349,7 @@ class RegressionHead(TextHead):
 
 
 def featurize(
-    examples: Sequence[TextExample],
-    tokenizer: FastTokenizer,
-    max_seq_length: int,
-    doc_stride: int | None = None,
+    examples: Sequence[TextExample], tokenizer: FastTokenizer, max_seq_length: int, doc_stride: int | None = None
 ) -> Features:
     """Returns [CLS] a [SEP] or [CLS] a [SEP] b [SEP] of each example, without targets, cut as the original cuts them.
 
