@@ -61,9 +61,8 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
         _, checkpoint = reading.read(folder)
         if checkpoint.vocab is None:
             raise UserError(f"{folder} has no {VOCAB_FILE}, which a model that takes text needs; copy it there")
-        source = _pretrained(
-            folder, checkpoint, encoder or MASKED_LM not in checkpoint.parts or checkpoint.config.causal_attention
-        )
+        no_masked_lm = MASKED_LM not in checkpoint.parts or checkpoint.config.causal_attention
+        source = _pretrained(folder, checkpoint, encoder or no_masked_lm)
     if max_seq_length is not None:
         source.task_spec["max_seq_length"] = max_seq_length
     if not _LEAST_LENGTH <= source.task_spec["max_seq_length"] <= source.config.max_position_embeddings:

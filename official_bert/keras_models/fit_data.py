@@ -4,7 +4,7 @@ B batch, E examples, R rows
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -50,7 +50,7 @@ class FitData:
         tokenizer: for their texts.
         max_seq_length: the longest sequence in tokens.
         seed: of the order of the examples.
-        preprocessor: of single texts or of pairs, in the graph.
+        preprocessor: returns the layer for texts of data sets, which makes tables of its own.
         strategy: that of the model.
         is_compiled: whether XLA compiles each length.
         fills_up: whether batches need a multiple of the replicas' rows.
@@ -60,7 +60,7 @@ class FitData:
     tokenizer: FastTokenizer
     max_seq_length: int
     seed: int
-    preprocessor: Preprocessor
+    preprocessor: Callable[[], Preprocessor]
     strategy: tf.distribute.Strategy
     is_compiled: bool
     fills_up: bool
@@ -157,13 +157,14 @@ class FitData:
         self, data: tf.data.Dataset, numbers: Any, class_weight: Mapping[Any, float] | None
     ) -> tf.data.Dataset:
         by_class = self.head.weights_by_class(class_weight) if class_weight else None
+        preprocessor = self.preprocessor()
 
         def ids(x: Any, y: Any, *weights: Any) -> tuple[Any, ...]:
             labels = numbers(y)
             if by_class is not None:
                 of_classes = tf.gather(by_class, tf.cast(labels, tf.int32))
                 weights = (of_classes * tf.cast(weights[0], tf.float32) if weights else of_classes,)
-            return self.preprocessor(x), labels, *weights
+            return preprocessor(x), labels, *weights
 
         return data.map(ids, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 

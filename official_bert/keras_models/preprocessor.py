@@ -41,6 +41,7 @@ class Preprocessor(keras.layers.Layer):
         **layer_settings: Any,
     ) -> None:
         super().__init__(trainable=False, **layer_settings)
+        self.built = True  # it has no weights; Keras' quantize takes no layer that is not
         self._settings: dict[str, Any] = {
             "vocab": vocab,
             "do_lower_case": do_lower_case,

@@ -403,8 +403,8 @@ class TextModel(SteppedModel):
     def _fit_data(self) -> FitData:
         return FitData(
             head=self.head, tokenizer=self._tokenizer, max_seq_length=self.max_seq_length, seed=self.seed,
-            preprocessor=self.preprocessor, strategy=self.distribute_strategy, is_compiled=bool(self.jit_compile),
-            fills_up=takes_own_steps(self.distribute_strategy),
+            preprocessor=lambda: self.preprocessor, strategy=self.distribute_strategy,
+            is_compiled=bool(self.jit_compile), fills_up=takes_own_steps(self.distribute_strategy),
         )  # fmt: skip
 
     def fit(

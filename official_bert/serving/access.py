@@ -17,12 +17,7 @@ _DEFAULT_PORTS = (":80", ":443")
 
 
 class Access:
-    """Checks requests.
-
-    Args:
-        token: the bearer token that requests must carry; None for the check of hosts.
-        allowed_hosts: names besides localhost that requests may be addressed to, and pages may come from.
-    """
+    """Checks that requests carry the token or, where it is None, the hosts that they and their pages name."""
 
     def __init__(self, token: str | None, allowed_hosts: Iterable[str]) -> None:
         self._token = token

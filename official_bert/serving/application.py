@@ -98,9 +98,8 @@ class Application:
                     seconds = self._options.timeout_seconds
                     raise RequestError(504, f"no answer within {seconds:g} seconds; send less at once") from error
         answer = json_answers.render(outputs, predict_request)
-        return web.Response(
-            body=answer, content_type="application/json", headers={"X-Model-Version": str(version.number)}
-        )
+        headers = {"X-Model-Version": str(version.number)}
+        return web.Response(body=answer, content_type="application/json", headers=headers)
 
     async def _parse(self, body: bytes, model: SavedModel) -> json_requests.PredictRequest:
         texts = bool(model.export_metadata)
@@ -121,11 +120,8 @@ class Application:
         else:
             versions = [model.versions[number] for number in sorted(model.versions, reverse=True)]
         return _json({"model_version_status": [
-            {
-                "version": str(each.number),
-                "state": each.state,
-                "status": {"error_code": "UNKNOWN" if each.error else "OK", "error_message": each.error},
-            }
+            {"version": str(each.number), "state": each.state,
+             "status": {"error_code": "UNKNOWN" if each.error else "OK", "error_message": each.error}}
             for each in versions
         ]})  # fmt: skip
 
@@ -173,9 +169,8 @@ class Application:
         return _json({"status": "ready"})
 
     async def metrics(self, _: web.Request) -> web.Response:
-        return web.Response(
-            body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=self._metrics.text(), headers=headers)
 
     async def openapi(self, _: web.Request) -> web.Response:
         return _json(openapi.describe(self._models, self._options, with_token=self._access.needs_token))

@@ -175,8 +175,8 @@ def _flat(
             )
         shape = (*shape, lengths[0] if lengths else 0)
         if dimension and spec.shape[dimension] not in (None, shape[-1]):
-            inner = shape[1 - first_dimension :]
-            _refuse(f"{name} has shape {list(inner)} for each instance; expected {_dimensions(spec)}")
+            inner, expected = shape[1 - first_dimension :], ", ".join(map(str, spec.shape[1:])).replace("None", "any")
+            _refuse(f"{name} has shape {list(inner)} for each instance; expected [{expected}]")
         level = [each for part in level for each in part]
     return level, shape
 
@@ -192,25 +192,19 @@ def _tensor(
     if spec.dtype == tf.string:
         values = np.empty(len(leaves), object)
         values[:] = [_bytes(leaf, name, options, texts) for leaf in leaves]
-    elif spec.dtype == tf.bool:
+        return values.reshape(shape)
+    if spec.dtype == tf.bool:
         _check_types(leaves, {bool}, name, "true or false")
-        values = np.array(leaves, bool)
     elif spec.dtype.is_integer:
         _check_types(leaves, {int}, name, "an integer")
         for leaf in (min(leaves), max(leaves)) if leaves else ():
             if not spec.dtype.min <= leaf <= spec.dtype.max:
                 _refuse(f"{name} has {leaf}; {spec.dtype.name} holds {spec.dtype.min} to {spec.dtype.max}")
-        values = np.array(leaves, spec.dtype.as_numpy_dtype)
     elif spec.dtype.is_floating:
         _check_types(leaves, {int, float}, name, "a number")
-        values = np.array(leaves, spec.dtype.as_numpy_dtype)
     else:
         _refuse(f"{name} is of type {spec.dtype.name}, which cannot be sent as JSON")
-    return values.reshape(shape)
-
-
-def _dimensions(spec: tf.TensorSpec) -> str:
-    return "[" + ", ".join("any" if size is None else str(size) for size in spec.shape[1:]) + "]"
+    return np.array(leaves, spec.dtype.as_numpy_dtype).reshape(shape)
 
 
 def _bytes(leaf: Any, name: str, options: Options, texts: bool) -> bytes:

@@ -46,14 +46,7 @@ def _spec(info: Any) -> tf.TensorSpec:
 
 
 class SavedModel:
-    """Loads one version of a model.
-
-    Args:
-        folder: holds saved_model.pb.
-
-    Attributes:
-        signatures: by name.
-        export_metadata: what export says of the model; empty for a SavedModel that another tool wrote.
+    """Loads one version of a model from the folder that holds saved_model.pb.
 
     Raises:
         UserError: it cannot be loaded.
@@ -75,7 +68,7 @@ class SavedModel:
         self.signatures = {name: Signature(definitions[name]) for name in sorted(self._functions)}
         if not self.signatures:
             raise UserError(f"{folder} has no signatures; make the SavedModel with official-bert export")
-        self.export_metadata = exports.read_metadata(folder)
+        self.export_metadata = exports.read_metadata(folder)  # empty for a SavedModel that another tool wrote
 
     @property
     def kind(self) -> str:

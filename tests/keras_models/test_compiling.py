@@ -5,6 +5,7 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import official_bert
 from official_bert.errors import UserError
@@ -80,6 +81,18 @@ def test_the_command_and_fit_take_the_same_steps():
     np.testing.assert_allclose(seen, losses.reshape(2, 2).mean(axis=1), rtol=1e-5)
     for ours, expected in zip(model.variables, command.model.variables, strict=True):
         np.testing.assert_allclose(ours, expected, atol=1e-6, err_msg=ours.path)
+
+
+@pytest.mark.parametrize("of_data_set", [False, True])
+def test_a_model_that_has_learned_can_be_quantized(of_data_set: bool):
+    model = classifier()
+    model.compile("sgd", run_eagerly=True)
+    if of_data_set:
+        model.fit(tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)), verbose=0)
+    else:
+        model.fit(TEXTS, LABELS, verbose=0)
+    model.quantize("int8")
+    assert model.get_layer("layer_0_intermediate").kernel.dtype == "int8"
 
 
 def own_loss_of_tokens(tags, logits):
