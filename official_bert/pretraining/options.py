@@ -53,8 +53,8 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """The flags of run_pretraining: the original's with its defaults, and some of our own."""
+class DataOptions:
+    """Which records are read."""
 
     input_file: list[str] = _data(
         dataclasses.MISSING, "TFRecord files or glob patterns, separated by commas.", free=True
@@ -74,6 +74,11 @@ class Options:
         free=True,
     )
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Which model is built, and from which weights it begins."""
+
     bert_config_file: str = _model(
         dataclasses.MISSING, "The model's bert_config.json; configs/models has all sizes.", free=True
     )
@@ -91,6 +96,11 @@ class Options:
         "Regular expressions of whole names, separated by commas: weights that it may lack, or hold unused.",
         free=True,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """What a step learns from and how: batches, optimizer, schedule, losses."""
 
     do_train: bool = _training(False, "Whether to train.", free=True)
     train_batch_size: int = _training(32, "Records in a step, over all devices and micro-batches.")
@@ -122,6 +132,11 @@ class Options:
         "stop", "What to do with a step whose loss or gradient is not finite.", ("stop", "skip"), free=True
     )
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SecondPhaseOptions:
+    """A second phase, on longer records."""
+
     phase2_num_train_steps: int = _phase2(0, "Steps of a second phase after the first, on longer records; 0 for none.")
     phase2_input_file: list[str] = _phase2([], "Its TFRecord files or patterns.", free=True)
     phase2_max_seq_length: int = _phase2(512, "Length of its records.")
@@ -130,6 +145,11 @@ class Options:
     phase2_learning_rate: float | None = _phase2(None, "Its highest learning rate; by default as in the first phase.")
     phase2_num_warmup_steps: int = _phase2(0, "Steps in which its rate rises from 0.")
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """What is evaluated, on which held-out records."""
+
     do_eval: bool = _evaluation(
         False, "Whether to evaluate, after training if there is any, on --eval_input_file or else the input files."
     )
@@ -137,6 +157,11 @@ class Options:
     eval_batch_size: int = _evaluation(8, "Records in an evaluation batch, over all devices.")
     max_eval_steps: int = _evaluation(100, "The most batches to evaluate.")
     eval_steps: int = _evaluation(0, "Steps between evaluations on --eval_input_file while training; 0 for none.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What stands in the run's folder: checkpoints, log, curves."""
 
     output_dir: str = _run(dataclasses.MISSING, "Folder of the run: checkpoints, logs, results. Given again, resumes.")
     begin_anew: bool = _run(False, "Whether to begin at step 0 in a folder whose run has lost its checkpoints.")
@@ -149,6 +174,11 @@ class Options:
     compare_with: str | None = _run(None, "A run's folder or a file of configs/curves, to draw behind this run.")
     save_curves: str | None = _run(None, "A file to keep this run's curves in, for other runs to compare with.")
     profile_steps: list[str] = _run([], "First and last step of a profile for TensorBoard, as in 100,110.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HardwareOptions:
+    """On which devices, in which precision, compiled how."""
 
     distribution_strategy: str = _hardware(
         choices.ONE_DEVICE, "Where to run: one device, all of this machine, many machines, a TPU.", choices.STRATEGIES
@@ -169,6 +199,14 @@ class Options:
     tpu_zone: str | None = _hardware(None, "The TPU's zone.")
     gcp_project: str | None = _hardware(None, "The project the TPU belongs to.")
     num_tpu_cores: int | None = _hardware(None, "The number of TPU cores to expect; an error if there are others.")
+
+
+# The fields of the last base come first, so that --help begins with the data.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(
+    HardwareOptions, RunOptions, EvaluationOptions, SecondPhaseOptions, TrainingOptions, ModelOptions, DataOptions
+):
+    """The flags of run_pretraining: the original's with its defaults, and some of our own."""
 
     def __post_init__(self) -> None:
         self._check_ranges()
