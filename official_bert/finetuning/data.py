@@ -12,21 +12,13 @@ from official_bert.utils.bad_rows import BadRows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunData:
-    """What a task reads, and what the model reads of it.
+    """What a task reads, and what the model reads of it."""
 
-    Attributes:
-        task: it reads and featurizes.
-        tokenizer: for the examples' texts.
-        max_seq_length: the longest sequence, in tokens.
-        bad_rows: gets the rows that cannot be read.
-        cache_dir: folder of features that were made before.
-    """
-
-    task: Task
-    tokenizer: FastTokenizer
-    max_seq_length: int
-    bad_rows: BadRows
-    cache_dir: str
+    task: Task  # it reads and featurizes
+    tokenizer: FastTokenizer  # for the examples' texts
+    max_seq_length: int  # the longest sequence, in tokens
+    bad_rows: BadRows  # gets the rows that cannot be read
+    cache_dir: str  # folder of features that were made before
     _examples: dict[str, list[Any]] = dataclasses.field(default_factory=dict)  # by split
 
     def read(self, split: str) -> list[Any]:

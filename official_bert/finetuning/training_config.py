@@ -8,39 +8,22 @@ from official_bert.optimization.choices import DTYPES, ONE_DEVICE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """What training does.
+    """What training does."""
 
-    Attributes:
-        train_batch_size: rows in a step, over all devices.
-        learning_rate: the highest.
-        num_steps: in all.
-        steps_per_epoch: batches of an epoch.
-        warmup_proportion: the share of the steps in which the rate rises.
-        eval_steps: steps from one evaluation to the next.
-        max_seq_length: the longest row.
-        random_seed: of the head's weights, the order of the data and dropout.
-        freeze: regular expressions of the encoder's layers that stay as they are.
-        layer_decay: the rate of each layer by that of the layer above.
-        dtype: a Keras dtype policy.
-        micro_batches: into how many parts a replica's rows are cut.
-        rematerialize: whether encoder blocks are computed a second time in the backward pass.
-        strategy: as distribution.get_strategy names it.
-    """
-
-    train_batch_size: int
-    learning_rate: float
-    num_steps: int
-    steps_per_epoch: int
-    warmup_proportion: float
-    eval_steps: int
-    max_seq_length: int
-    random_seed: int
-    freeze: tuple[str, ...] = ()
-    layer_decay: float = 1.0
-    dtype: str = "float32"
-    micro_batches: int = 1
-    rematerialize: bool = False
-    strategy: str = ONE_DEVICE
+    train_batch_size: int  # rows in a step, over all devices
+    learning_rate: float  # the highest
+    num_steps: int  # in all
+    steps_per_epoch: int  # batches of an epoch
+    warmup_proportion: float  # the share of the steps in which the rate rises
+    eval_steps: int  # steps from one evaluation to the next
+    max_seq_length: int  # the longest row
+    random_seed: int  # of the head's weights, the order of the data and dropout
+    freeze: tuple[str, ...] = ()  # regular expressions of the encoder's layers that stay as they are
+    layer_decay: float = 1.0  # the rate of each layer by that of the layer above
+    dtype: str = "float32"  # a Keras dtype policy
+    micro_batches: int = 1  # into how many parts a replica's rows are cut
+    rematerialize: bool = False  # whether encoder blocks are computed a second time in the backward pass
+    strategy: str = ONE_DEVICE  # as distribution.get_strategy names it
 
 
 def training_config(options: Options, rows: int) -> TrainingConfig:

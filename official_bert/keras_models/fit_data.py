@@ -43,27 +43,16 @@ class EpochCounter(keras.callbacks.Callback):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitData:
-    """Makes batches of what a user gives.
+    """Makes batches of what a user gives."""
 
-    Attributes:
-        head: says what examples look like.
-        tokenizer: for their texts.
-        max_seq_length: the longest sequence in tokens.
-        seed: of the order of the examples.
-        preprocessor: returns the layer for texts of data sets, which makes tables of its own.
-        strategy: that of the model.
-        is_compiled: whether XLA compiles each length.
-        fills_up: whether batches need a multiple of the replicas' rows.
-    """
-
-    head: Head
-    tokenizer: FastTokenizer
-    max_seq_length: int
-    seed: int
-    preprocessor: Callable[[], Preprocessor]
-    strategy: tf.distribute.Strategy
-    is_compiled: bool
-    fills_up: bool
+    head: Head  # says what examples look like
+    tokenizer: FastTokenizer  # for their texts
+    max_seq_length: int  # the longest sequence in tokens
+    seed: int  # of the order of the examples
+    preprocessor: Callable[[], Preprocessor]  # returns the layer for texts of data sets, which makes tables of its own
+    strategy: tf.distribute.Strategy  # that of the model
+    is_compiled: bool  # whether XLA compiles each length
+    fills_up: bool  # whether batches need a multiple of the replicas' rows
 
     def examples(
         self, x: Any, y: Any, sample_weight: Any = None, class_weight: Mapping[Any, float] | None = None

@@ -21,25 +21,16 @@ from official_bert.utils import files
 
 @dataclasses.dataclass(frozen=True)
 class InitialModel:
-    """What a run begins with: what --init names.
+    """What a run begins with: what --init names."""
 
-    Attributes:
-        config: of the encoder.
-        vocab: the text of its vocab.txt.
-        do_lower_case: whether the vocabulary is uncased.
-        weights: float32 arrays by the paths of the encoder's variables; those that are missing are random.
-        task_spec: the task.json of a fine-tuned model, else None.
-        folder: of that model.
-        notes: what the user should know.
-    """
-
-    config: BertConfig
-    vocab: str
-    do_lower_case: bool
+    config: BertConfig  # of the encoder
+    vocab: str  # the text of its vocab.txt
+    do_lower_case: bool  # whether the vocabulary is uncased
+    # float32 arrays by the paths of the encoder's variables; those that are missing are random
     weights: dict[str, Array]
-    task_spec: dict[str, Any] | None = None
-    folder: str = ""
-    notes: tuple[str, ...] = ()
+    task_spec: dict[str, Any] | None = None  # the task.json of a fine-tuned model, else None
+    folder: str = ""  # of that model
+    notes: tuple[str, ...] = ()  # what the user should know
 
     def describe(self, path: str, has_head: bool) -> str:
         """Returns a line on what was loaded, for the user.

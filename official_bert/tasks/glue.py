@@ -31,40 +31,26 @@ Metrics = Callable[[Array, Array], dict[str, float]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlueSpec:
-    """A task of GLUE: how it is scored, and where the files and tensorflow-datasets have its examples.
+    """A task of GLUE: how it is scored, and where the files and tensorflow-datasets have its examples."""
 
-    Attributes:
-        compute: scores by name, from predicted and expected numbers.
-        best_metric: the score that decides.
-        submission: names of the leaderboard's file for each test split.
-        text_a: the column of the first text.
-        text_b: of the second one, or None.
-        label: of the label, in files that have labels.
-        labels: the classes' names, as the files and the submissions have them; None for a number.
-        splits: file names without .tsv, by split; the first that is there is taken.
-        eval_splits: the parts to evaluate on.
-        test_splits: the parts to predict.
-        without_header: for files that have no header, by split: the columns' names.
-        tfds_name: of the configuration in tensorflow-datasets.
-        tfds_text: its names of the texts.
-        tfds_labels: where its labels have other names: ours by theirs.
-    """
-
-    compute: Metrics
-    best_metric: str
-    submission: dict[str, str]
-    text_a: str
-    text_b: str | None = None
-    label: str = "label"
-    labels: tuple[str, ...] | None
-    tfds_name: str
-    tfds_text: tuple[str, ...]
+    compute: Metrics  # scores by name, from predicted and expected numbers
+    best_metric: str  # the score that decides
+    submission: dict[str, str]  # names of the leaderboard's file for each test split
+    text_a: str  # the column of the first text
+    text_b: str | None = None  # of the second one, or None
+    label: str = "label"  # of the label, in files that have labels
+    labels: tuple[str, ...] | None  # the classes' names, as the files and the submissions have them; None for a number
+    tfds_name: str  # of the configuration in tensorflow-datasets
+    tfds_text: tuple[str, ...]  # its names of the texts
+    # file names without .tsv, by split; the first that is there is taken
     splits: dict[str, tuple[str, ...]] = dataclasses.field(
         default_factory=lambda: {split: (split,) for split in (TRAIN, DEV, TEST)}
     )
-    eval_splits: tuple[str, ...] = (DEV,)
-    test_splits: tuple[str, ...] = (TEST,)
+    eval_splits: tuple[str, ...] = (DEV,)  # the parts to evaluate on
+    test_splits: tuple[str, ...] = (TEST,)  # the parts to predict
+    # for files that have no header, by split: the columns' names
     without_header: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    # where its labels have other names: ours by theirs
     tfds_labels: dict[str, str] = dataclasses.field(default_factory=dict)
 
 

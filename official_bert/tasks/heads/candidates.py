@@ -36,17 +36,11 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What is answered to a question.
+    """What is answered to a question."""
 
-    Attributes:
-        candidates: the best, best first; with v2.0 the empty answer is among them.
-        best: the best that is not empty, whatever the score of "no answer"; empty if there is none.
-        null_score_difference: the score of "no answer" minus the one of `best`.
-    """
-
-    candidates: list[Candidate]
-    best: Candidate
-    null_score_difference: float
+    candidates: list[Candidate]  # the best, best first; with v2.0 the empty answer is among them
+    best: Candidate  # the best that is not empty, whatever the score of "no answer"; empty if there is none
+    null_score_difference: float  # the score of "no answer" minus the one of `best`
 
     def answer(self, version_2: bool, null_score_diff_threshold: float = 0.0) -> Candidate:
         """Returns `best`; with v2.0 the empty answer if the difference is above the threshold."""

@@ -21,21 +21,13 @@ from official_bert.tokenization.fast import FastTokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """An example, what was expected and what was predicted, for a person to read.
+    """An example, what was expected and what was predicted, for a person to read."""
 
-    Attributes:
-        text: the example.
-        expected: the label or answer that is right.
-        predicted: the model's.
-        correct: whether they agree.
-        certainty: the probability that the model gave to what it predicted; None where it gives none.
-    """
-
-    text: str
-    expected: str
-    predicted: str
-    correct: bool
-    certainty: float | None = None
+    text: str  # the example
+    expected: str  # the label or answer that is right
+    predicted: str  # the model's
+    correct: bool  # whether they agree
+    certainty: float | None = None  # the probability that the model gave to what it predicted; None where it gives none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -43,27 +43,18 @@ class TextAnswer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionAnsweringHead(Head):
-    """Answers that are part of a context. A prediction is the best candidates.
-
-    Attributes:
-        version_2: whether a context may hold no answer, as in SQuAD v2.0.
-        null_score_diff_threshold: by how much the score of "no answer" must be above that of the best answer.
-        doc_stride: tokens from one window of a long context to the next.
-        max_query_length: tokens of a question that are kept.
-        max_answer_length: tokens of the longest answer.
-        n_best_size: starts and ends that are looked at.
-    """
+    """Answers that are part of a context. A prediction is the best candidates."""
 
     kind: ClassVar[str] = task_models.QUESTION_ANSWERING
     perfect: ClassVar[float] = 100.0
 
     pair: bool = True
-    version_2: bool = False
-    null_score_diff_threshold: float = 0.0
-    doc_stride: int = 128
-    max_query_length: int = 64
-    max_answer_length: int = 30
-    n_best_size: int = 20
+    version_2: bool = False  # whether a context may hold no answer, as in SQuAD v2.0
+    null_score_diff_threshold: float = 0.0  # by how much the score of "no answer" must be above that of the best answer
+    doc_stride: int = 128  # tokens from one window of a long context to the next
+    max_query_length: int = 64  # tokens of a question that are kept
+    max_answer_length: int = 30  # tokens of the longest answer
+    n_best_size: int = 20  # starts and ends that are looked at
 
     @property
     def best_metric(self) -> str:

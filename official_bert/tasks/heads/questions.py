@@ -36,18 +36,12 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a context.
+    """A question about a context."""
 
-    Attributes:
-        id: what predictions are named by.
-        text: the question.
-        context: where to look.
-        answers: any of them is right; empty if there is none in the context, None if they are not known.
-    """
-
-    id: str
-    text: str
-    context: str
+    id: str  # what predictions are named by
+    text: str  # the question
+    context: str  # where to look
+    # any of them is right; empty if there is none in the context, None if they are not known
     answers: tuple[Answer, ...] | None
 
 
@@ -55,18 +49,13 @@ class Question:
 class Limits:
     """How much a window holds; the defaults are the original's.
 
-    Attributes:
-        max_seq_length: tokens of a window, with the question, [CLS] and two [SEP].
-        doc_stride: tokens of context from one window's first to the next one's.
-        max_query_length: tokens of a question that are kept.
-
     Raises:
         UserError: they leave no room for context.
     """
 
-    max_seq_length: int = 384
-    doc_stride: int = 128
-    max_query_length: int = 64
+    max_seq_length: int = 384  # tokens of a window, with the question, [CLS] and two [SEP]
+    doc_stride: int = 128  # tokens of context from one window's first to the next one's
+    max_query_length: int = 64  # tokens of a question that are kept
 
     def __post_init__(self) -> None:
         if self.max_query_length < 1 or self.doc_stride < 1:
@@ -92,29 +81,17 @@ class Context:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """[CLS] question [SEP] some of the context [SEP], without padding.
+    """[CLS] question [SEP] some of the context [SEP], without padding."""
 
-    Attributes:
-        question: the question's number.
-        input_ids: the tokens.
-        segment_ids: 0 up to the first [SEP], 1 after it.
-        offset: the position in `input_ids` of the first token of context.
-        starts: for each token of context here, the character of the context at which it begins.
-        ends: the character after its last one, likewise.
-        has_most_context: whether no other window sees more on both sides of it, likewise.
-        start_position: where the answer begins in `input_ids`; 0, for [CLS], if there is none or not here.
-        end_position: where its last token stands, likewise.
-    """
-
-    question: int
-    input_ids: list[int]
-    segment_ids: list[int]
-    offset: int
-    starts: npt.NDArray[np.int32]
-    ends: npt.NDArray[np.int32]
-    has_most_context: npt.NDArray[np.bool_]
-    start_position: int = 0
-    end_position: int = 0
+    question: int  # the question's number
+    input_ids: list[int]  # the tokens
+    segment_ids: list[int]  # 0 up to the first [SEP], 1 after it
+    offset: int  # the position in `input_ids` of the first token of context
+    starts: npt.NDArray[np.int32]  # for each token of context here, the character of the context at which it begins
+    ends: npt.NDArray[np.int32]  # the character after its last one, likewise
+    has_most_context: npt.NDArray[np.bool_]  # whether no other window sees more on both sides of it, likewise
+    start_position: int = 0  # where the answer begins in `input_ids`; 0, for [CLS], if there is none or not here
+    end_position: int = 0  # where its last token stands, likewise
 
 
 def tokenize_context(text: str, tokenizer: FullTokenizer) -> Context:

@@ -44,19 +44,12 @@ class Sentence:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """[CLS] pieces of whole words [SEP], without padding.
+    """[CLS] pieces of whole words [SEP], without padding."""
 
-    Attributes:
-        sentence: the sentence's number.
-        input_ids: the tokens; the segment is 0 for all.
-        words: the numbers of the words that are tagged here.
-        positions: where their first pieces stand in `input_ids`.
-    """
-
-    sentence: int
-    input_ids: list[int]
-    words: list[int]
-    positions: list[int]
+    sentence: int  # the sentence's number
+    input_ids: list[int]  # the tokens; the segment is 0 for all
+    words: list[int]  # the numbers of the words that are tagged here
+    positions: list[int]  # where their first pieces stand in `input_ids`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

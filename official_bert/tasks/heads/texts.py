@@ -28,19 +28,13 @@ from official_bert.tokenization.pairs import lengths_truncated_at_the_end
 
 @dataclasses.dataclass(frozen=True)
 class TextExample:
-    """A text or a pair, and what is known of it.
+    """A text or a pair, and what is known of it."""
 
-    Attributes:
-        id: what the file calls it, or its number.
-        text_a: the text, or the first one.
-        text_b: the second one, or None.
-        label: the number of its class; a tuple of such numbers for multi_label; a number for regression; None where it
-            is not known.
-    """
-
-    id: str
-    text_a: str
-    text_b: str | None = None
+    id: str  # what the file calls it, or its number
+    text_a: str  # the text, or the first one
+    text_b: str | None = None  # the second one, or None
+    # the number of its class; a tuple of such numbers for multi_label; a number for regression; None where it is not
+    # known
     label: Any = None
 
 
