@@ -16,8 +16,8 @@ from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.learning import batches
 from official_bert.learning.initial_model import InitialModel, read_initial_model
-from official_bert.tasks.features import Features
 from official_bert.tasks.glue import GlueTask
+from official_bert.tasks.heads.features import Features
 from official_bert.tasks.options import GlueOptions
 from official_bert.utils.bad_rows import BadRows
 from official_bert.utils.command_line import Command

@@ -25,7 +25,7 @@ from official_bert.optimization.choices import DTYPES
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.tasks.all_tasks import make_task
-from official_bert.tasks.features import Features, from_rows
+from official_bert.tasks.heads.features import Features, from_rows
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.options import TableOptions, options_class
 from official_bert.tasks.task import Task

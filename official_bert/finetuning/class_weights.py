@@ -3,7 +3,7 @@
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.tasks.features import LABELS, Array, Features
+from official_bert.tasks.heads.features import LABELS, Array, Features
 from official_bert.tasks.heads.head import Head
 
 BALANCED = "balanced"

@@ -16,7 +16,7 @@ from keras import ops
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.learning.predictor import Predictor
-from official_bert.tasks.features import EXAMPLE, LABELS, Features
+from official_bert.tasks.heads.features import EXAMPLE, LABELS, Features
 from official_bert.tasks.heads.texts import TextHead, pooled
 from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer

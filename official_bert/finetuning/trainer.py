@@ -21,7 +21,7 @@ from official_bert.learning.training_step import TrainingStep
 from official_bert.optimization import distribution
 from official_bert.optimization.finetuning_optimizer import bert_optimizer
 from official_bert.optimization.freezing import freeze
-from official_bert.tasks.features import Array, Features, Outputs
+from official_bert.tasks.heads.features import Array, Features, Outputs
 from official_bert.tasks.heads.head import Head
 
 

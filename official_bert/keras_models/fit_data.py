@@ -15,8 +15,8 @@ from official_bert.errors import UserError
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.learning import batches
 from official_bert.learning.replicas import static_lengths
-from official_bert.tasks.features import EXAMPLE, Array, Features
 from official_bert.tasks.heads import python_data
+from official_bert.tasks.heads.features import EXAMPLE, Array, Features
 from official_bert.tasks.heads.head import Head
 from official_bert.tokenization.fast import FastTokenizer
 

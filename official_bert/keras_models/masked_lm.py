@@ -19,8 +19,8 @@ from official_bert.inference.fill_mask import Candidate
 from official_bert.keras_models.text_model import TextModel
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.tasks.features import NO_LABEL, Features
 from official_bert.tasks.heads import python_data, texts
+from official_bert.tasks.heads.features import NO_LABEL, Features
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tasks.heads.metrics import TagAccuracy

@@ -17,8 +17,8 @@ from official_bert.export.text_models import ENCODER
 from official_bert.inference.features import FeatureExtractor
 from official_bert.keras_models.text_model import TextModel
 from official_bert.modeling.config import BertConfig
-from official_bert.tasks.features import Features
 from official_bert.tasks.heads import python_data
+from official_bert.tasks.heads.features import Features
 from official_bert.tasks.heads.head import Head
 from official_bert.tokenization.fast import FastTokenizer
 

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.tasks.features import LABELS, NO_LABEL, Array, Features
+from official_bert.tasks.heads.features import LABELS, NO_LABEL, Array, Features
 from official_bert.utils.allocator import retune_allocator
 
 MULTIPLE = 2  # of which the lengths of batches are where one graph takes them all

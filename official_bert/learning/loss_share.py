@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.tasks.features import NO_LABEL
+from official_bert.tasks.heads.features import NO_LABEL
 from official_bert.tasks.heads.losses import TaggingLoss, by_token
 
 # From inputs, targets, outputs and weights, the last three a tensor or a dict by output, to Keras' mean over B.

@@ -13,7 +13,7 @@ from official_bert.learning import batches
 from official_bert.learning.replicas import number_of_rows, say_compiling, shared_out, static_lengths
 from official_bert.modeling.last_block import without_unread_positions
 from official_bert.optimization import distribution
-from official_bert.tasks.features import Array, Features, Outputs
+from official_bert.tasks.heads.features import Array, Features, Outputs
 from official_bert.utils.progress import Progress
 
 _POSITION = "position"  # among the rows of a batch

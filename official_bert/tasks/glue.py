@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.tasks import scores
-from official_bert.tasks.features import Array
+from official_bert.tasks.heads import scores
+from official_bert.tasks.heads.features import Array
 from official_bert.tasks.heads.texts import ClassificationHead, RegressionHead, TextExample
 from official_bert.tasks.options import TFDS, GlueOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN

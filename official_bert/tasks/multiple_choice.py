@@ -12,8 +12,8 @@ from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.tasks import data_files
-from official_bert.tasks.features import Array
 from official_bert.tasks.heads.choices import NUM_CHOICES, Example, MultipleChoiceHead, chosen
+from official_bert.tasks.heads.features import Array
 from official_bert.tasks.options import CODAH, SWAG, MultipleChoiceOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task
 from official_bert.utils import files, tables

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from official_bert.tasks.features import Array
+from official_bert.tasks.heads.features import Array
 from official_bert.tasks.heads.texts import TextExample, TextHead
 from official_bert.tasks.task import Task
 from official_bert.utils import files

@@ -5,8 +5,8 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.finetuning import class_weights
-from official_bert.tasks.features import Features, from_rows
 from official_bert.tasks.glue import GlueTask
+from official_bert.tasks.heads.features import Features, from_rows
 from official_bert.tasks.options import GlueOptions
 from tests.conftest import WORDS
 

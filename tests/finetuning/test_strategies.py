@@ -21,8 +21,8 @@ from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import Dropout
 from official_bert.optimization import distribution
-from official_bert.tasks.features import NO_LABEL, Features, from_rows
 from official_bert.tasks.heads.all_heads import HEADS
+from official_bert.tasks.heads.features import NO_LABEL, Features, from_rows
 from official_bert.utils.training_log import read_log
 from tests.conftest import ROOT, WORDS
 from tests.finetuning.test_finetuning import write_table

@@ -16,8 +16,8 @@ from official_bert.learning.initial_model import InitialModel
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.task_models import build_classifier
-from official_bert.tasks.features import Features, from_rows
 from official_bert.tasks.glue import GlueTask
+from official_bert.tasks.heads.features import Features, from_rows
 from official_bert.tasks.options import GlueOptions
 from tests.conftest import ROOT, WORDS
 

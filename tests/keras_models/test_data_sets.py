@@ -9,7 +9,7 @@ import official_bert
 from official_bert.errors import UserError
 from official_bert.keras_models.fit_data import EpochCounter
 from official_bert.modeling.config import BertConfig
-from official_bert.tasks.features import NO_LABEL
+from official_bert.tasks.heads.features import NO_LABEL
 from tests.conftest import WORDS
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 2

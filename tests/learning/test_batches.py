@@ -1,7 +1,7 @@
 import numpy as np
 
 from official_bert.learning import batches
-from official_bert.tasks.features import Features, from_rows
+from official_bert.tasks.heads.features import Features, from_rows
 
 
 def features(lengths, choices=1, tags=False) -> Features:

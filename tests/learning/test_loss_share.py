@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.learning.loss_share import LossShare, check_losses_of_rows, check_reduction
-from official_bert.tasks.features import NO_LABEL
 from official_bert.tasks.heads.all_heads import HEADS
+from official_bert.tasks.heads.features import NO_LABEL
 
 ROWS, PADDING, LENGTH, CLASSES = 5, 3, 4, 4
 

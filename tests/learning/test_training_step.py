@@ -12,8 +12,8 @@ from official_bert.learning.training_step import TrainingStep
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.finetuning_optimizer import bert_optimizer
-from official_bert.tasks.features import NO_LABEL, Features, from_rows
 from official_bert.tasks.heads.all_heads import HEADS
+from official_bert.tasks.heads.features import NO_LABEL, Features, from_rows
 from tests.conftest import WORDS
 
 ROWS, LENGTH = 7, 12

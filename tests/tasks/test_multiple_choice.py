@@ -8,8 +8,8 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.tasks import multiple_choice
-from official_bert.tasks.features import LABELS
 from official_bert.tasks.heads.choices import Example
+from official_bert.tasks.heads.features import LABELS
 from official_bert.tasks.options import MultipleChoiceOptions
 from official_bert.tasks.task import DEV, TRAIN
 from official_bert.tokenization.fast import FastTokenizer

@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 
 from official_bert.errors import UserError
 from official_bert.tasks import all_tasks, conll, tagging
-from official_bert.tasks.features import EXAMPLE, LABELS, NO_LABEL
+from official_bert.tasks.heads.features import EXAMPLE, LABELS, NO_LABEL
 from official_bert.tasks.heads.tagging import Sentence
 from official_bert.tasks.options import (
     TableOptions,

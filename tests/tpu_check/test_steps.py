@@ -14,7 +14,7 @@ import tensorflow as tf
 from official_bert.data.packing import Packing, pack
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
-from official_bert.tasks.features import NO_LABEL
+from official_bert.tasks.heads.features import NO_LABEL
 from tpu_check import answers, command, compiler, steps
 from tpu_check.functional import without_variables
 from tpu_check.options import (

@@ -14,8 +14,8 @@ import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
-from official_bert.tasks.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length, from_rows
 from official_bert.tasks.heads import python_data
+from official_bert.tasks.heads.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length, from_rows
 from official_bert.tasks.heads.head import Head, Outcome
 from official_bert.tasks.heads.texts import softmax
 from official_bert.tokenization import pairs

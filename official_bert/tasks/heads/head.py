@@ -15,7 +15,7 @@ import keras
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
 from official_bert.modeling.choices import LINEAR, LSTM_UNITS
-from official_bert.tasks.features import Array, Features, Outputs
+from official_bert.tasks.heads.features import Array, Features, Outputs
 from official_bert.tokenization.fast import FastTokenizer
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_bert.tasks.features import NO_LABEL
+from official_bert.tasks.heads.features import NO_LABEL
 
 
 @keras.saving.register_keras_serializable(package="official_bert")

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from official_bert.tasks.features import NO_LABEL
+from official_bert.tasks.heads.features import NO_LABEL
 from official_bert.tasks.heads.losses import by_token
 
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
-from official_bert.tasks import squad_scores
-from official_bert.tasks.features import Array, Features, Outputs
-from official_bert.tasks.heads import candidates, python_data
+from official_bert.tasks.heads import candidates, python_data, squad_scores
 from official_bert.tasks.heads.candidates import Candidate, Prediction
+from official_bert.tasks.heads.features import Array, Features, Outputs
 from official_bert.tasks.heads.head import Head, Outcome
 from official_bert.tasks.heads.questions import (
     END_LOGITS,

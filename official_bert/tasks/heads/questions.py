@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
-from official_bert.tasks.features import EXAMPLE, Features, from_rows
 from official_bert.tasks.heads import windows
+from official_bert.tasks.heads.features import EXAMPLE, Features, from_rows
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.utils.progress import Progress

@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
-from official_bert.tasks import entity_scores
-from official_bert.tasks.features import EXAMPLE, LABELS, NO_LABEL, Array, Features, Outputs, from_rows
-from official_bert.tasks.heads import python_data, windows
+from official_bert.tasks.heads import entity_scores, python_data, windows
+from official_bert.tasks.heads.features import EXAMPLE, LABELS, NO_LABEL, Array, Features, Outputs, from_rows
 from official_bert.tasks.heads.head import Head, Outcome
 from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tasks.heads.metrics import TagAccuracy

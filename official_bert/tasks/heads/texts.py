@@ -15,9 +15,8 @@ from keras import ops
 
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
-from official_bert.tasks import scores
-from official_bert.tasks.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length
-from official_bert.tasks.heads import python_data
+from official_bert.tasks.heads import python_data, scores
+from official_bert.tasks.heads.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length
 from official_bert.tasks.heads.head import Head, Outcome
 from official_bert.tasks.heads.losses import SquaredError
 from official_bert.tasks.heads.metrics import AbsoluteError

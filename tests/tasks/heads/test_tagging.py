@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from official_bert.errors import UserError
 from official_bert.tasks import conll
-from official_bert.tasks.features import NO_LABEL
 from official_bert.tasks.heads import tagging as head
+from official_bert.tasks.heads.features import NO_LABEL
 from official_bert.tasks.heads.tagging import Sentence
 from official_bert.tokenization.exact import FullTokenizer
 from tests.tasks.bad_rows import KeptRows

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from official_bert.tasks import scores
+from official_bert.tasks.heads import scores
 
 
 def test_scores_are_the_known_ones_and_defined_at_the_edges():

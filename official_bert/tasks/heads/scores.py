@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.tasks.features import Array
+from official_bert.tasks.heads.features import Array
 
 
 def accuracy(predicted: Sequence[int] | Array, expected: Sequence[int] | Array) -> float:

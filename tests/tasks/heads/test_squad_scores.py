@@ -4,7 +4,8 @@ import pathlib
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.tasks import squad, squad_scores
+from official_bert.tasks import squad
+from official_bert.tasks.heads import squad_scores
 from official_bert.tasks.heads.questions import Answer, Question
 from official_bert.utils.bad_rows import BadRows
 

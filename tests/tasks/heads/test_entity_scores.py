@@ -1,6 +1,6 @@
 import pytest
 
-from official_bert.tasks import entity_scores
+from official_bert.tasks.heads import entity_scores
 
 
 @pytest.mark.parametrize(("tags", "expected"), [
