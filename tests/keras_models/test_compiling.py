@@ -83,6 +83,44 @@ def test_the_command_and_fit_take_the_same_steps():
         np.testing.assert_allclose(ours, expected, atol=1e-6, err_msg=ours.path)
 
 
+def test_what_is_split_off_is_evaluated_and_not_learned():
+    model = classifier()
+    model.compile("sgd", run_eagerly=True)
+    history = model.fit(TEXTS, LABELS, batch_size=2, validation_split=0.25, verbose=0).history
+    assert int(model.optimizer.iterations) == 3
+    assert history["val_loss"] == pytest.approx([model.evaluate(TEXTS[6:], LABELS[6:], verbose=0)[0]])
+
+
+def test_the_seed_decides_the_dropout():
+    losses, weights = [], classifier().get_weights()
+    for seed in (1, 1, 2):
+        model = classifier(seed=seed)
+        model.set_weights(weights)
+        model.compile("sgd", run_eagerly=True)
+        losses.append(model.fit(TEXTS, LABELS, shuffle=False, verbose=0).history["loss"][0])
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_training_that_goes_on_keeps_the_optimizer():
+    model = classifier()
+    model.compile(run_eagerly=True)
+    model.fit(TEXTS, LABELS, batch_size=4, verbose=0)
+    model.fit(TEXTS, LABELS, batch_size=4, epochs=2, initial_epoch=1, verbose=0)
+    assert int(model.optimizer.iterations) == 4
+    model.fit(TEXTS, LABELS, batch_size=4, verbose=0)
+    assert int(model.optimizer.iterations) == 2
+
+
+def test_values_weigh_as_keras_losses_weigh_rows():
+    model = official_bert.TextRegressor(CONFIG, VOCAB)
+    model.compile("sgd", "mse", metrics=[], weighted_metrics=["mae"], run_eagerly=True)
+    values, weights = np.arange(8.0), np.arange(8.0) % 3
+    errors = model.predict(TEXTS) - values
+    figures = model.evaluate(TEXTS, values, sample_weight=weights, verbose=0, return_dict=True)
+    assert figures["loss"] == pytest.approx(np.mean(weights * errors**2), rel=1e-5)
+    assert figures["mae"] == pytest.approx(np.average(np.abs(errors), weights=weights), rel=1e-5)
+
+
 @pytest.mark.parametrize("of_data_set", [False, True])
 def test_a_model_that_has_learned_can_be_quantized(of_data_set: bool):
     model = classifier()
@@ -104,7 +142,7 @@ def figures_of_a_step(name: str, micro_batches: int) -> dict[str, float]:
     config = dataclasses.replace(CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     ids = np.arange(5, 21, dtype=np.int32).reshape(4, 4)
     x = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
-    y, kind, weights, compiled = np.array([0, 1, 1, 0]), official_bert.TextClassifier, np.arange(4.0), {}
+    y, kind, weights, compiled = np.array([0, 1, 1, 1]), official_bert.TextClassifier, np.arange(4.0), {}
     settings = {"labels": ["0", "1"]}
     if name == "weighted metrics":
         compiled = {"metrics": [], "weighted_metrics": ["accuracy"]}
@@ -129,6 +167,8 @@ def test_micro_batches_show_the_figures_of_the_whole_batch(name: str):
     whole = figures_of_a_step(name, 1)
     assert figures_of_a_step(name, 2) == pytest.approx(whole, rel=1e-5)
     assert len(whole) > 1
+    if name == "weighted metrics":  # the weights are 0, 1, 2 and 3; the model's answers are all the same
+        assert whole["accuracy"] in (0.0, 1.0)
 
 
 def test_a_loss_that_parts_of_a_batch_do_not_add_up_to_is_named():

@@ -1,0 +1,59 @@
+"""Batches of text for fit, without a model: what their rows weigh, and what is drawn in each epoch."""
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.data.dynamic_masking import DynamicMasking
+from official_bert.keras_models.fit_data import EpochCounter, FitData
+from official_bert.keras_models.masked_lm import MaskedLMHead
+from official_bert.tasks.heads.head import Head
+from official_bert.tasks.heads.texts import ClassificationHead
+from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tokenization.fast import FastTokenizer
+from tests.conftest import WORDS
+
+VOCAB = "\n".join(WORDS) + "\n"
+TEXTS = ["the cat sat and a dog ran in the sun", "the cat sat in the sun", "a dog ran"]
+
+
+def fit_data(head: Head) -> FitData:
+    def no_preprocessor():
+        raise AssertionError("lists need none")
+
+    return FitData(
+        head=head, tokenizer=FastTokenizer.from_vocab(VOCAB, True), max_seq_length=6, seed=3,
+        preprocessor=no_preprocessor, strategy=tf.distribute.get_strategy(), is_compiled=False, fills_up=False,
+    )  # fmt: skip
+
+
+def test_each_window_weighs_as_its_text_does():
+    data = fit_data(ClassificationHead(labels=("0", "1"), doc_stride=2))
+    examples = data.examples(TEXTS, [0, 1, 0], sample_weight=[2.0, 3.0, 5.0], class_weight={1: 10.0})
+    (inputs, labels, weights), *rest = data.training(examples, 32, False, EpochCounter()).as_numpy_iterator()
+    assert not rest
+    assert len(inputs["input_ids"]) > 2 + len(TEXTS)
+    np.testing.assert_array_equal(np.unique(weights), [2.0, 5.0, 30.0])
+    assert weights.tolist() == sorted(weights, key=[2.0, 30.0, 5.0].index)
+    np.testing.assert_array_equal(labels, weights == 30.0)
+    assert (weights == 2.0).sum() > (weights == 30.0).sum() > 1
+
+
+def test_a_masked_lm_hides_other_tokens_in_each_epoch_and_text():
+    masking = DynamicMasking(
+        vocab=FullTokenizer.from_vocab(VOCAB).vocab, max_predictions_per_seq=2, masked_lm_prob=0.3,
+        do_whole_word_mask=False,
+    )  # fmt: skip
+    data, counter = fit_data(MaskedLMHead(masking=masking)), EpochCounter()
+    texts = ["the cat sat in the sun"] * 16
+    of_lists = data.training(data.examples(texts, None), 8, False, counter)
+    of_data_set = data.of_data_set(tf.data.Dataset.from_tensor_slices(texts), 8, counter)
+
+    def positions(batches: tf.data.Dataset, epoch: int) -> list[list[list[int]]]:
+        counter.on_epoch_begin(epoch)
+        return [inputs["masked_lm_positions"].tolist() for inputs, _ in batches.as_numpy_iterator()]
+
+    first, second = positions(of_lists, 0), positions(of_lists, 1)
+    assert first != second
+    assert first[0] != first[1]
+    assert positions(of_lists, 0) == first
+    assert [positions(of_data_set, epoch) for epoch in (0, 1)] == [first, second]
