@@ -78,24 +78,29 @@ class SteppedModel(keras.Model):
 
     def train_step(self, data: Any) -> dict[str, Any]:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        loss, count = self._step(x, y, weights, self._update_metrics)
-        return self._logs_with(loss, count)
+        logs: dict[str, Any] = {}  # what a user's own compute_metrics adds; a loop of micro-batches keeps it to itself
+        is_loop = self.micro_batches > 1
+        loss, count = self._step(
+            x, y, weights, self._update_metrics if is_loop else lambda *each: logs.update(self._update_metrics(*each))
+        )
+        return {**logs, **self._logs_with(loss, count)}
 
     def test_step(self, data: Any) -> dict[str, Any]:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         outputs, loss = self(x, training=False), self._loss_share()
         count = all_reduce_sum(loss.count(x, y))
         share = loss.share(x, y, outputs, weights, count)
-        self._update_metrics(x, y, outputs, weights)
-        return self._logs_with(all_reduce_sum(share), count)
+        logs = self._update_metrics(x, y, outputs, weights)
+        return {**logs, **self._logs_with(all_reduce_sum(share), count)}
 
-    def _update_metrics(self, x: Any, y: Any, outputs: Any, weights: Any) -> None:
+    def _update_metrics(self, x: Any, y: Any, outputs: Any, weights: Any) -> dict[str, Any]:
         if self._pads_rows:
             weights = times_weights(are_rows(x), weights if self.weighs_metrics else None, y, outputs)
         elif weights is not None and isinstance(y, dict) and not isinstance(weights, dict):
             weights = dict.fromkeys(y, weights)
         y, outputs = _with_axis(y, outputs)
-        self.compute_metrics(x, y, outputs, weights)
+        logs: dict[str, Any] = self.compute_metrics(x, y, outputs, weights)
+        return logs
 
     def _logs_with(self, loss: Any, count: Any) -> dict[str, Any]:
         """The metrics, with the loss as the mean over all that the batches' losses are means over."""

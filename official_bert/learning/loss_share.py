@@ -26,8 +26,8 @@ class LossShare:
 
     Args:
         loss: a Keras loss of logits, or losses by output.
-        mean_loss: what computes it for a batch, as Keras does: divided by B and by the number of replicas. None for the
-            losses themselves, weighed by
+        mean_loss: what computes it for a batch, as Keras does: divided by B and by the number of replicas. None for
+            `loss` itself.
         loss_weights: of several losses, by output.
         is_whole: whether there is one replica, no micro-batch and no padding: the loss is `mean_loss` as it is.
         micro_batches: whose shares are added up.

@@ -59,7 +59,7 @@ class TrainingStep:
         inputs: dict[str, tf.Tensor],
         targets: Any,
         weights: Any = None,
-        on_outputs: Callable[[Any, Any, Any, Any], None] | None = None,
+        on_outputs: Callable[[Any, Any, Any, Any], Any] | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Takes a step on the rows of this replica, with the gradients of all.
 
@@ -85,7 +85,9 @@ class TrainingStep:
                 scaled = self.optimizer.scale_loss(share)
             if on_outputs:
                 on_outputs(inputs, targets, outputs, weights)
-            return {"loss": share}, tape.gradient(scaled, variables)
+            # Zeros add up over micro-batches; without these, a variable that is not read stays as it is.
+            unconnected = tf.UnconnectedGradients.NONE if self._micro_batches == 1 else tf.UnconnectedGradients.ZERO
+            return {"loss": share}, tape.gradient(scaled, variables, unconnected_gradients=unconnected)
 
         batch = (inputs, targets) if weights is None else (inputs, targets, weights)
         if self._micro_batches == 1:

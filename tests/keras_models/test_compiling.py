@@ -182,3 +182,25 @@ def test_a_loss_that_parts_of_a_batch_do_not_add_up_to_is_named():
     model = official_bert.MaskedLM(CONFIG, VOCAB, gradient_accumulation_steps=2)
     with pytest.raises(UserError, match="without loss_weights"):
         model.compile("sgd", loss_weights=[0.5])
+
+
+def test_what_a_user_s_own_metrics_add_is_shown():
+    class Counting(official_bert.TextClassifier):
+        def compute_metrics(self, x, y, y_pred, sample_weight=None):
+            return {**super().compute_metrics(x, y, y_pred, sample_weight), "largest": keras.ops.max(y_pred)}
+
+    model = Counting(CONFIG, VOCAB, labels=["0", "1"])
+    assert np.isfinite(model.fit(TEXTS, LABELS, verbose=0).history["largest"]).all()
+    assert set(model.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)) == {"loss", "accuracy", "largest"}
+
+
+def test_a_weight_that_no_loss_reads_stays_as_it_is_in_micro_batches():
+    model = official_bert.QuestionAnswerer(
+        CONFIG, VOCAB, max_query_length=4, doc_stride=4, gradient_accumulation_steps=2
+    )
+    model.compile(keras.optimizers.SGD(0.1), loss={"start_logits": model.head.loss()["start_logits"]})
+    before = model.get_layer("question_answering").get_weights()[0]
+    model.fit((["who sat"] * 4, ["the cat sat"] * 4), ["cat"] * 4, verbose=0)
+    after = model.get_layer("question_answering").get_weights()[0]
+    assert not np.array_equal(before[:, 0], after[:, 0])
+    np.testing.assert_array_equal(before[:, 1], after[:, 1])
