@@ -130,6 +130,7 @@ bench: .venv/development
 	$(BIN)/python -m benchmarks.bench
 	$(BIN)/python -m benchmarks.pretraining --sizes=tiny --ways=default
 	$(BIN)/python -m benchmarks.generation --repeats=1
+	$(BIN)/python -m benchmarks.fit
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.startup --rounds=3
 

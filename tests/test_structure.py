@@ -172,6 +172,14 @@ def test_the_documents_name_files_that_are_there():
             assert list(ROOT.glob(name.rstrip("/"))), f"{page.name} names {name}, which is not there"
 
 
+def test_comments_name_modules_that_are_there():
+    for package in LAYERS:
+        for path in (ROOT / package).rglob("*.py"):
+            for name in re.findall(r"(?<![\w/])[a-z]\w*(?:/\w+)+\.py\b", path.read_text(encoding="utf-8")):
+                there = any((root / name).exists() for root in (ROOT, ROOT / package, path.parent))
+                assert there, f"{path.relative_to(ROOT)} names {name}, which is not there"
+
+
 def test_the_documents_name_tests_that_are_there():
     for page in PAGES:
         for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):

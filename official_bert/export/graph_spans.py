@@ -1,6 +1,6 @@
 """From the logits of starts and ends to the answers of questions, as TensorFlow operations.
 
-The Python implementation of the same rules is tasks/squad_answers.py.
+The Python implementation of the same rules is tasks/heads/candidates.py.
 
 B texts, N windows, S sequence, A candidate answers of all texts, best first within each text
 """

@@ -24,6 +24,7 @@ def test_a_taken_port_is_refused(exports: pathlib.Path):
         command = [
             sys.executable,
             "-m",
+            "official_bert_cli",
             "serve",
             f"--model=size={exports / 'size'}",
             f"--port={taken.getsockname()[1]}",
