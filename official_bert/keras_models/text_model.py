@@ -18,7 +18,7 @@ from official_bert.export import saved_model
 from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import SteppedModel, shared_out, takes_own_steps
-from official_bert.learning.initial_model import InitialModel, read_initial_model, same_head
+from official_bert.learning.initial_model import InitialModel, head_weights, read_initial_model
 from official_bert.learning.loss_share import check_reduction
 from official_bert.learning.predictor import Predictor
 from official_bert.modeling.config import BertConfig
@@ -177,8 +177,9 @@ class TextModel(SteppedModel):
             settings = {"max_seq_length": spec["max_seq_length"], **cls._settings_of(spec), **settings}
         make: Any = cls  # whose own __init__ makes the head
         model: Self = make(initial.config, initial.vocab, do_lower_case=initial.do_lower_case, **settings)
-        if spec is not None and same_head(spec, model.head):
-            model.set_weights(finetuned.load(initial.folder).model.get_weights())
+        weights = head_weights(initial, model.head)
+        if weights is not None:
+            model.set_weights(weights)
             has_head = True
         else:
             has_head = all(variable.path in initial.weights for variable in model.variables)

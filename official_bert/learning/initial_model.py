@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 
 from official_bert.checkpoints import finetuned, named_models, reading
 from official_bert.checkpoints.checkpoint import POOLER, Array, LoadOverrides
@@ -30,6 +29,7 @@ class InitialModel:
     weights: dict[str, Array]
     task_spec: dict[str, Any] | None = None  # the task.json of a fine-tuned model, else None
     folder: str = ""  # of that model
+    model_weights: tuple[Array, ...] = ()  # all of that model's, in its order
     notes: tuple[str, ...] = ()  # what the user should know
 
     def describe(self, path: str, has_head: bool) -> str:
@@ -95,22 +95,22 @@ def _from_finetuned(folder: str) -> InitialModel:
     small = read_model_files(folder, LoadOverrides())
     loaded = finetuned.load(folder)
     names = {variable.path for variable in build_encoder(small.config).variables}
-    weights = {variable.path: variable.numpy() for variable in loaded.model.variables if variable.path in names}
+    values = tuple(loaded.model.get_weights())
+    paths = [variable.path for variable in loaded.model.weights]
+    weights = {path: value for path, value in zip(paths, values, strict=True) if path in names}
     note = f"the encoder is that of a model of {loaded.task_spec['task']}"
     return InitialModel(
-        small.config, small.vocab or "", small.do_lower_case, weights, loaded.task_spec, folder, (note,)
+        small.config, small.vocab or "", small.do_lower_case, weights, loaded.task_spec, folder, values, (note,)
     )
 
 
 def head_weights(initial_model: InitialModel, head: Head) -> list[Array] | None:
     """Returns the weights of a whole model, where --init is one with the same head; None for a new head."""
     spec = initial_model.task_spec
-    if spec is None or not same_head(spec, head):
-        return None
-    return [np.asarray(value) for value in finetuned.load(initial_model.folder).model.get_weights()]
+    return list(initial_model.model_weights) if spec is not None and _same_head(spec, head) else None
 
 
-def same_head(task_spec: Mapping[str, Any], head: Head) -> bool:
+def _same_head(task_spec: Mapping[str, Any], head: Head) -> bool:
     """Whether the head of a fine-tuned model, by its task.json, has the weights of another."""
     own = head.task_spec(None, task_spec["max_seq_length"])
     names = ("kind", "labels", "num_choices", "head", "lstm_units")

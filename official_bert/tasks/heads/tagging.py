@@ -23,6 +23,7 @@ from official_bert.tasks.heads.features import EXAMPLE, LABELS, NO_LABEL, Array,
 from official_bert.tasks.heads.head import Head, Outcome
 from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tasks.heads.metrics import TagAccuracy
+from official_bert.tasks.heads.texts import softmax
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, SEP, UNK, FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
@@ -225,9 +226,7 @@ def tags_from_logits(
     tags = [[""] * count for count in num_words]
     probabilities = [[0.0] * count for count in num_words]
     for window, scores in zip(cut, logits, strict=True):
-        chosen = scores[window.positions].astype(np.float64)  # [words, C]
-        chosen = np.exp(chosen - chosen.max(axis=-1, keepdims=True, initial=-np.inf))
-        chosen /= chosen.sum(axis=-1, keepdims=True)
+        chosen = softmax(scores[window.positions].astype(np.float64))  # [words, C]
         for word, row in zip(window.words, chosen, strict=True):
             best = int(np.argmax(row))
             tags[window.sentence][word], probabilities[window.sentence][word] = labels[best], float(row[best])
