@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.keras_models.preprocessor import Preprocessor
+from official_bert.keras_models.steps import takes_own_steps
 from official_bert.learning import batches
 from official_bert.learning.replicas import static_lengths
 from official_bert.tasks.heads import python_data
@@ -52,7 +53,6 @@ class FitData:
     preprocessor: Callable[[], Preprocessor]  # returns the layer for texts of data sets, which makes tables of its own
     strategy: tf.distribute.Strategy  # that of the model
     is_compiled: bool  # whether XLA compiles each length
-    fills_up: bool  # whether batches need a multiple of the replicas' rows
 
     def examples(
         self, x: Any, y: Any, sample_weight: Any = None, class_weight: Mapping[Any, float] | None = None
@@ -99,7 +99,7 @@ class FitData:
 
     def _rows_of(self, batch_indices: Array) -> list[Array]:
         """The rows of each batch: a multiple of the replicas, with -1 for padding; else fewer in the last batch."""
-        if self.fills_up:
+        if takes_own_steps(self.strategy):
             return list(batches.filled_up(batch_indices, self.strategy.num_replicas_in_sync))
         return [rows[rows >= 0] for rows in batch_indices]
 

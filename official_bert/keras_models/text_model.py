@@ -17,7 +17,7 @@ from official_bert.errors import UserError
 from official_bert.export import saved_model
 from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.preprocessor import Preprocessor
-from official_bert.keras_models.steps import SteppedModel, shared_out, takes_own_steps
+from official_bert.keras_models.steps import SteppedModel, shared_out
 from official_bert.learning.initial_model import InitialModel, head_weights, read_initial_model
 from official_bert.learning.loss_share import check_reduction
 from official_bert.learning.predictor import Predictor
@@ -405,7 +405,7 @@ class TextModel(SteppedModel):
         return FitData(
             head=self.head, tokenizer=self._tokenizer, max_seq_length=self.max_seq_length, seed=self.seed,
             preprocessor=lambda: self.preprocessor, strategy=self.distribute_strategy,
-            is_compiled=bool(self.jit_compile), fills_up=takes_own_steps(self.distribute_strategy),
+            is_compiled=bool(self.jit_compile),
         )  # fmt: skip
 
     def fit(

@@ -22,7 +22,7 @@ def fit_data(head: Head) -> FitData:
 
     return FitData(
         head=head, tokenizer=FastTokenizer.from_vocab(VOCAB, True), max_seq_length=6, seed=3,
-        preprocessor=no_preprocessor, strategy=tf.distribute.get_strategy(), is_compiled=False, fills_up=False,
+        preprocessor=no_preprocessor, strategy=tf.distribute.get_strategy(), is_compiled=False,
     )  # fmt: skip
 
 

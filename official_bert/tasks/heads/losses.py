@@ -15,9 +15,8 @@ from official_bert.tasks.heads.features import NO_LABEL
 class TaggingLoss(keras.losses.Loss):
     """The cross-entropy of tags, averaged over the tokens that have one.
 
-    Keras averages what `call` returns over all tokens, and then over the replicas. Each token's loss is therefore
-    divided by the share of tokens that have a tag, over all replicas: after both averages what remains is the mean over
-    the tokens with a tag, whatever the number of replicas.
+    Keras averages what `call` returns over all tokens. Each token's loss is therefore divided by the share of tokens
+    that have a tag: what remains is the mean over these. Over several replicas, learning.loss_share divides instead.
 
     y_true is [B, S] int32, with NO_LABEL where there is no tag; y_pred is logits, [B, S, C]; `call` returns [B, S].
     Weights are those of rows, [B] or [B, 1], or of tokens, [B, S].
@@ -36,11 +35,7 @@ class TaggingLoss(keras.losses.Loss):
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         losses, has_tag = self.token_losses(y_true, y_pred)
-        tagged_share = keras.ops.mean(has_tag)
-        context = tf.distribute.get_replica_context()
-        if context is not None and context.num_replicas_in_sync > 1:
-            tagged_share = context.all_reduce(tf.distribute.ReduceOp.MEAN, tagged_share)
-        return losses / keras.ops.maximum(tagged_share, 1e-9)
+        return losses / keras.ops.maximum(keras.ops.mean(has_tag), 1e-9)
 
 
 def by_token(weights: Any) -> Any:

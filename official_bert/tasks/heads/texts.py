@@ -74,12 +74,15 @@ class TextHead(Head):
         return dataclasses.replace(features, targets={LABELS: self.targets(labels)[features.details[EXAMPLE]]})
 
     def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
-        is_simple = isinstance(spec, tf.TensorSpec) and spec.shape.rank == int(is_batched)
-        if self.doc_stride or not is_simple:
+        if not self._has_simple_labels(spec, is_batched):
             return None
         if spec.dtype == tf.string:
             raise UserError("the data set's labels are strings; expected numbers")
         return lambda y: y
+
+    def _has_simple_labels(self, spec: Any, is_batched: bool) -> bool:
+        """Whether a text is one row, and its label in a data set one number or name."""
+        return not self.doc_stride and isinstance(spec, tf.TensorSpec) and spec.shape.rank == int(is_batched)
 
     @abc.abstractmethod
     def targets(self, labels: Sequence[Any]) -> Array:
@@ -147,8 +150,7 @@ class ClassificationHead(TextHead):
         return python_data.numbers_of(python_data.as_list(y), self.labels)
 
     def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
-        is_simple = isinstance(spec, tf.TensorSpec) and spec.shape.rank == int(is_batched)
-        if self.doc_stride or not is_simple or spec.dtype != tf.string:
+        if not self._has_simple_labels(spec, is_batched) or spec.dtype != tf.string:
             return super().graph_labels(spec, is_batched)
         table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(tf.constant(self.labels), tf.range(len(self.labels))), default_value=-1
