@@ -6,8 +6,10 @@ their requests. So connections are accepted here and handed to aiohttp's handler
 
 import asyncio
 import contextlib
+import functools
 import resource
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -44,8 +46,9 @@ def limit_by_descriptors(wanted: int) -> int:
 class _Connection(asyncio.Protocol):
     """Passes a connection's events on to aiohttp's handler, and notes since when a request is awaited."""
 
-    def __init__(self, handler: Any, connections: dict[Any, "_Connection"]) -> None:
+    def __init__(self, handler: Any, connections: dict[Any, "_Connection"], opened: Callable[[], None]) -> None:
         self.handler, self._connections = handler, connections  # the connections that are open
+        self._opened = opened
         self._loop = asyncio.get_running_loop()
         self.request: web.BaseRequest | None = None  # that is being answered
         # When the client connected or began to send another request; None while none is awaited.
@@ -54,6 +57,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._connections[self.handler] = self
+        self._opened()
         self.handler.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -90,7 +94,7 @@ class Connections:
         self._server: web.Server | None = None
         self._listeners: list[socket.socket] = []
         self._open: dict[Any, _Connection] = {}  # by aiohttp's handlers
-        self._opening: set[asyncio.Task[Any]] = set()
+        self._opening: set[asyncio.Task[Any]] = set()  # connections that have been accepted and are not open yet
 
     def __len__(self) -> int:
         return len(self._open) + len(self._opening)
@@ -162,10 +166,12 @@ class Connections:
 
     async def _open_connection(self, connection: socket.socket) -> None:
         assert self._server
-        server = self._server
+        handler = self._server()
+        # Once it is open it is no longer opening, although this task ends later: it would be counted twice.
+        opened = functools.partial(self._opening.discard, asyncio.current_task())
         with contextlib.suppress(OSError):  # the client has gone already
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _Connection(server(), self._open), connection
+                lambda: _Connection(handler, self._open, opened), connection
             )
 
     async def close_slow_ones(self) -> None:

@@ -52,7 +52,9 @@ def rows(data: tf.data.Dataset, batches: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("counts", "compress"), [([50], False), ([7, 30, 1, 12, 25, 3], False), ([7, 2, 9], True)], ids=str
+    ("counts", "compress"),
+    [pytest.param([50], False, marks=pytest.mark.slow), ([7, 30, 1, 12, 25, 3], False), ([7, 2, 9], True)],
+    ids=str,
 )
 def test_starting_anywhere_gives_the_rest_of_the_same_sequence(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, counts: list[int], compress: bool

@@ -14,7 +14,7 @@ from tests.golden.comparison import assert_alike, unpacked, words_of
 from tests.golden.make_older_models import RUNS, STOPPED, STOPPED_AT
 
 # What the fast tests learn anew; the slow ones learn all.
-LEARNING = ("classification", "regression", "squad_v2", "swag")
+LEARNING = ("classification", "squad_v2")
 ANSWERS = ("predictions", "nbest_predictions", "null_odds")
 
 

@@ -38,7 +38,7 @@ def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6 * greatest)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_gradients_are_the_same_with_dropout(tiny_config: BertConfig, jit_compile: bool):
     config = dataclasses.replace(tiny_config, num_hidden_layers=1 if jit_compile else 2)  # XLA compiles for long
     model = with_random_weights(build_pretraining_model(config, seed=0), 0)

@@ -78,6 +78,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(record_files: list[str], con
         sys.executable, "-m", "official_bert_cli", "pretrain", f"--input_file={','.join(record_files)}", "--do_train",
         f"--bert_config_file={config_file}", f"--output_dir={tmp_path}/run", f"--max_seq_length={LENGTH}",
         f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8", "--num_train_steps=100000", "--log_steps=5",
+        "--nocompile_parts",
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     log = tmp_path / "run" / "train.jsonl"

@@ -1,5 +1,6 @@
 """Limits of connections and of what is in flight, and that no request is lost when the server stops."""
 
+import asyncio
 import errno
 import json
 import logging
@@ -13,6 +14,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.serving import connections, json_requests
+from official_bert.serving.connections import Connections
 from official_bert.serving.options import Options
 from tests.serving.serving_client import Client, eventually, head_of, running, sent
 
@@ -49,6 +51,25 @@ def test_connections_beyond_the_limit_are_refused(exports: pathlib.Path, caplog:
     refused = [record.fields for record in caplog.records if record.getMessage() == "a connection is refused"]
     assert refused
     assert {each["limit"] for each in refused} == {2}
+
+
+def test_a_connection_that_has_just_opened_counts_once():
+    async def count() -> int:
+        counts = asyncio.Queue()
+        taken = Connections(limit=2, seconds=1.0)
+
+        class Handler(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                counts.put_nowait(len(taken))
+                transport.close()
+
+        address = await taken.listen(Handler, "127.0.0.1", 0)
+        with socket.create_connection(address):
+            counted = await counts.get()
+        await taken.stop_accepting()
+        return counted
+
+    assert asyncio.run(count()) == 1
 
 
 def _is_answered(client: Client) -> bool:

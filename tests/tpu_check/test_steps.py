@@ -117,6 +117,7 @@ def pretraining(config: BertConfig, **changes: Any) -> ReplicaStep:
     return steps.pretraining_step(config, options, replicas=1)[0]
 
 
+@pytest.mark.slow
 def test_the_step_of_pretraining_without_variables_is_the_step(small_config: BertConfig, with_values: None):
     step = pretraining(small_config)
     assert_changes_all_variables(step, small_config)
