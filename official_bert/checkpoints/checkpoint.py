@@ -94,6 +94,7 @@ class Checkpoint:
         slots: the optimizer's moments, by our names with /adam_m or /adam_v; empty without them.
         step: the number of steps trained, where it is known.
         labels: the classes' names, where they are known.
+        kind: of task the classifier is for, one of modeling.task_models.KINDS, where that is known.
         notes: what the user should know of how it was read.
         inventory: what became of the tensors in the file that it was read from.
     """
@@ -105,6 +106,7 @@ class Checkpoint:
     slots: dict[str, Array] = dataclasses.field(default_factory=dict)
     step: int | None = None
     labels: tuple[str, ...] | None = None
+    kind: str | None = None
     notes: tuple[str, ...] = ()
     inventory: Inventory | None = None
 
@@ -123,12 +125,14 @@ class LoadOverrides:
         vocab_file: for a folder without a vocabulary.
         do_lower_case: whether the vocabulary is uncased; None where the folder says it, or to find out.
         optimizer: whether to read the optimizer's moments and the step.
+        replace: whether vocabulary and casing are taken where the folder says otherwise; else that is an error.
     """
 
     bert_config_file: str | None = None
     vocab_file: str | None = None
     do_lower_case: bool | None = None
     optimizer: bool = False
+    replace: bool = False
 
 
 def names_by_variable(table: Mapping[str, str], suffixes: Mapping[str, str] | None = None) -> dict[str, str]:

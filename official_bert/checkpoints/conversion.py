@@ -22,7 +22,9 @@ def convert(options: ConversionOptions) -> list[str]:
     Raises:
         UserError: the checkpoint cannot be read, or the other format cannot hold it, or the result differs.
     """
-    overrides = LoadOverrides(options.bert_config_file, options.vocab_file, options.do_lower_case, options.optimizer)
+    overrides = LoadOverrides(
+        options.bert_config_file, options.vocab_file, options.do_lower_case, options.optimizer, replace=True
+    )
     source_folder = named_models.local_folder(options.from_)
     source_format, source = reading.read(source_folder, overrides)
     target_format = FORMATS[options.to_format]
@@ -45,6 +47,9 @@ def convert(options: ConversionOptions) -> list[str]:
         lines += _notes(written.notes[len(changed.notes) :])
         _, again = reading.read(folder, LoadOverrides(optimizer=options.optimizer))
         lines.append(_round_trip(written, again, target_format))
+        if written.kind and again.kind != written.kind:
+            kind = written.kind.replace("_", " ")
+            lines += _notes((f"the {target_format.title} format does not say that the classifier is for {kind}",))
         lines += _forward(source, source_format.framework, source_folder)
         lines += _forward(written, target_format.framework, folder)
     lines.append(f"written {target_format.title} checkpoint {options.to}: {_summary(written)}")

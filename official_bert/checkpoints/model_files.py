@@ -20,7 +20,7 @@ from official_bert.checkpoints.checkpoint import (
     Checkpoint,
     LoadOverrides,
 )
-from official_bert.checkpoints.vocabulary import check_vocabulary, is_uncased
+from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
@@ -56,23 +56,14 @@ def read_model_files(folder: str, overrides: LoadOverrides) -> Checkpoint:
         raise UserError(f"there is no {config_file}; give the model's configuration as --bert_config_file")
     config = BertConfig.from_json_file(config_file)
     labels = _labels_in(os.path.join(folder, LABELS_FILE))
-    vocab_file = overrides.vocab_file or os.path.join(folder, VOCAB_FILE)
-    if not files.exists(vocab_file):
-        if overrides.vocab_file:
-            raise UserError(f"there is no file {vocab_file}")
-        note = f"{folder} has no {VOCAB_FILE}; give it as --vocab_file to have it written with the model"
-        return Checkpoint(config, {}, None, overrides.do_lower_case is not False, labels=labels, notes=(note,))
-    vocab = files.read_text(vocab_file)
-    notes = check_vocabulary(vocab, config, vocab_file)
-    settings_file = os.path.join(folder, TOKENIZER_FILE)
-    if overrides.do_lower_case is not None:
-        do_lower_case = overrides.do_lower_case
-    elif files.exists(settings_file):
-        do_lower_case = casing_in(settings_file)
-    else:
-        do_lower_case = is_uncased(vocab)
-        looks = "uncased" if do_lower_case else "cased"
-        notes += (f"the vocabulary looks {looks}; --do_lower_case or --nodo_lower_case say it, where it is not",)
+    vocab_file, settings_file = os.path.join(folder, VOCAB_FILE), os.path.join(folder, TOKENIZER_FILE)
+    found = FoundTokenizer(
+        folder=folder,
+        vocabularies={vocab_file: files.read_text(vocab_file)} if files.exists(vocab_file) else {},
+        do_lower_case=casing_in(settings_file) if files.exists(settings_file) else None,
+        settings_file=settings_file,
+    )
+    vocab, do_lower_case, notes = resolve_tokenizer(found, overrides, config)
     return Checkpoint(config, {}, vocab, do_lower_case, labels=labels, notes=notes)
 
 

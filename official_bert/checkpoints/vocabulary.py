@@ -1,10 +1,118 @@
-"""Checks of a checkpoint's vocabulary."""
+"""A checkpoint's vocabulary and casing: checked, and compared with what a user says of them."""
 
+import dataclasses
 import re
+from collections.abc import Mapping
+from typing import NamedTuple
 
+from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.exact import check_special_tokens
+from official_bert.utils import files
+
+_UNUSED = re.compile(r"\[unused\d+\]")
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundTokenizer:
+    """What a checkpoint's folder says of its tokenizer.
+
+    Attributes:
+        folder: of the checkpoint.
+        vocabularies: the text of each vocabulary there, by the path of its file.
+        do_lower_case: whether it says that the vocabulary is uncased; None where it does not say it.
+        settings_file: where it says so, or would.
+    """
+
+    folder: str
+    vocabularies: Mapping[str, str]
+    do_lower_case: bool | None
+    settings_file: str
+
+
+class Tokenizer(NamedTuple):
+    """What the texts of a checkpoint are cut by."""
+
+    vocab: str | None  # the text of a vocab.txt; None where there is none
+    do_lower_case: bool  # whether it is uncased
+    notes: tuple[str, ...]  # what the user should know
+
+
+def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: BertConfig) -> Tokenizer:
+    """Returns the vocabulary and its casing: as the folder says, else as the user says, else as the vocabulary looks.
+
+    Raises:
+        UserError: the user contradicts the folder and the overrides do not replace what it says, its files contradict
+            each other, or the vocabulary does not fit the configuration.
+    """
+    path, given = overrides.vocab_file, None
+    notes: tuple[str, ...] = ()
+    if path:
+        if not files.exists(path):
+            raise UserError(f"there is no file {path}")
+        given = files.read_text(path)
+    elif not found.vocabularies:
+        note = f"{found.folder} has no vocabulary; give it as --vocab_file to have it written with the model"
+        return Tokenizer(None, overrides.do_lower_case is not False, (note,))
+    if given is not None and found.vocabularies:
+        problems = [vocabulary_difference(own, given) for own in found.vocabularies.values()]
+        if all(problems):
+            problem = f"{path} is not the vocabulary of {found.folder} ({problems[0]})"
+            if not overrides.replace:
+                raise UserError(f"{problem}, whose weights belong to its own; leave out --vocab_file")
+            notes += (f"{problem}: it is taken in its place",)
+    if given is None:
+        path, given = next(iter(found.vocabularies.items()))
+        other = next((each for each, vocab in found.vocabularies.items() if lines_of(vocab) != lines_of(given)), None)
+        if other:
+            raise UserError(f"{path} and {other} hold different vocabularies; give one as --vocab_file")
+    notes += check_vocabulary(given, config, str(path))
+    do_lower_case, casing_notes = _resolve_casing(found, overrides, given)
+    return Tokenizer(given, do_lower_case, notes + casing_notes)
+
+
+def _resolve_casing(found: FoundTokenizer, overrides: LoadOverrides, vocab: str) -> tuple[bool, tuple[str, ...]]:
+    wanted = overrides.do_lower_case
+    flag = "--do_lower_case" if wanted else "--nodo_lower_case"
+    if found.do_lower_case is not None:
+        if wanted in (None, found.do_lower_case):
+            return found.do_lower_case, ()
+        assert wanted is not None
+        problem = f"{flag} contradicts {found.settings_file}"
+        if not overrides.replace:
+            raise UserError(f"{problem}, by which the model was trained; leave the flag out")
+        return wanted, (f"{problem}: the flag is taken",)
+    uncased = is_uncased(vocab)
+    looks = "uncased" if uncased else "cased"
+    if wanted is None:
+        return uncased, (f"the vocabulary looks {looks}; --do_lower_case or --nodo_lower_case say it, where it is not",)
+    if wanted == uncased:
+        return wanted, ()
+    effect = "words with capital letters become [UNK]" if uncased else "its pieces with capital letters are never used"
+    problem = f"the vocabulary looks {looks}: with {flag}, {effect}"
+    if found.vocabularies and not overrides.replace:
+        raise UserError(
+            f"{problem}; leave the flag out, or, if the model was trained so, write "
+            f'{{"do_lower_case": {str(wanted).lower()}}} to {found.settings_file}'
+        )
+    return wanted, (problem,)
+
+
+def vocabulary_difference(own: str, other: str) -> str | None:
+    """Returns in what another vocab.txt's text differs from a model's own; None if the model can be used with it.
+
+    Another token may stand in the place of an unused one, and tokens may follow after the last.
+    """
+    own_tokens, other_tokens = lines_of(own), lines_of(other)
+    for number, token in enumerate(own_tokens):
+        if _UNUSED.fullmatch(token):
+            continue
+        if number >= len(other_tokens):
+            return f"it has {len(other_tokens):,} tokens in place of {len(own_tokens):,}"
+        if other_tokens[number] != token:
+            return f"line {number + 1:,} is {other_tokens[number]!r} in place of {token!r}"
+    return None
 
 
 def lines_of(vocab: str) -> list[str]:

@@ -69,6 +69,10 @@ class TextClassifier(TextModel):
             "labels": spec["labels"], "multi_label": several, "pair": spec["pair"], "doc_stride": spec.get("doc_stride")
         }  # fmt: skip
 
+    @classmethod
+    def _settings_of_classifier(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
+        return {"multi_label": kind == MultiLabelHead.kind} | ({"labels": labels} if labels else {})
+
     def classify(self, x: Any, batch_size: int | None = None) -> list[Any]:
         """Returns the name of each text's likeliest class; with multi_label the names of all that are likely."""
         names = self.head.labels or ()

@@ -48,6 +48,10 @@ class TokenTagger(TextModel):
     def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
         return {"labels": spec["labels"], "doc_stride": spec.get("doc_stride")}
 
+    @classmethod
+    def _settings_of_classifier(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
+        return {"labels": labels} if labels else {}
+
     def tag(self, x: Any, batch_size: int | None = None) -> list[list[str]]:
         """Returns the tags of each sentence's words."""
         return [tags for tags, _ in self.predict(x, batch_size)]

@@ -18,7 +18,7 @@ from official_bert.export import saved_model
 from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import SteppedModel, shared_out
-from official_bert.learning.initial_model import InitialModel, head_weights, read_initial_model
+from official_bert.learning.initial_model import checkpoint_weights, head_weights, read_initial_model
 from official_bert.learning.loss_share import check_reduction
 from official_bert.learning.predictor import Predictor
 from official_bert.modeling.config import BertConfig
@@ -164,29 +164,26 @@ class TextModel(SteppedModel):
         Raises:
             UserError: something is missing, damaged, or does not fit together.
         """
-        if isinstance(source, BertConfig):
-            if vocab_file is None:
-                raise UserError("a BertConfig comes without a vocabulary; give a vocab.txt as vocab_file")
-            vocab = files.read_text(vocab_file)
-            uncased = True if do_lower_case is None else do_lower_case
-            initial = InitialModel(source, vocab, uncased, {}, notes=("the weights are random",))
-        else:
-            initial = read_initial_model(source, vocab_file, do_lower_case)
+        initial = read_initial_model(source, vocab_file, do_lower_case)
         spec = initial.task_spec if initial.task_spec and initial.task_spec["kind"] in cls.kinds else None
         if spec is not None:
             settings = {"max_seq_length": spec["max_seq_length"], **cls._settings_of(spec), **settings}
+        elif initial.labels or initial.kind:
+            settings = {**cls._settings_of_classifier(initial.labels, initial.kind), **settings}
         make: Any = cls  # whose own __init__ makes the head
         model: Self = make(initial.config, initial.vocab, do_lower_case=initial.do_lower_case, **settings)
-        weights = head_weights(initial, model.head)
+        weights, notes = head_weights(initial, model.head), initial.notes
         if weights is not None:
             model.set_weights(weights)
             has_head = True
         else:
-            has_head = all(variable.path in initial.weights for variable in model.variables)
-            for variable in model.variables:
-                if variable.path in initial.weights:
-                    variable.assign(initial.weights[variable.path])
-        for note in initial.notes:
+            variables = {variable.path: variable for variable in model.variables}
+            values, note_of_head = checkpoint_weights(initial, model.head, variables)
+            has_head = variables.keys() <= values.keys()
+            for path in variables.keys() & values.keys():
+                variables[path].assign(values[path])
+            notes += (note_of_head,) if note_of_head else ()
+        for note in notes:
             print(f"note: {note}")
         encoder = f"{initial.config.num_hidden_layers} layers of {initial.config.hidden_size}"
         print(f"{model.name}: {encoder}, {model.count_params():,} parameters; {model._head_note(has_head)}")
@@ -195,6 +192,11 @@ class TextModel(SteppedModel):
     @classmethod
     def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
         """The class's own arguments that a fine-tuned model's task.json gives."""
+        return {}
+
+    @classmethod
+    def _settings_of_classifier(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
+        """The class's own arguments that follow from a checkpoint's classifier, as far as it says what it is."""
         return {}
 
     def _head_note(self, has_head: bool) -> str:

@@ -20,6 +20,7 @@ from official_bert.checkpoints.formats.hugging_face_config import (
     config_json,
     numbered_labels,
     read_config,
+    read_kind,
     read_labels,
 )
 from official_bert.checkpoints.formats.hugging_face_tokenizer import read_tokenizer, tokenizer_files
@@ -77,10 +78,11 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
                 raise UserError(f"{folder}/{CONFIG_FILE} describes a {name_of_class}, but {weights_file} has no {part}")
     kernel = weights.get("sequence_classifier/kernel", weights.get("token_classifier/kernel"))
     labels = None if kernel is None else read_labels(values, kernel.shape[1], folder)
+    kind = read_kind(values, folder) if "sequence_classifier/kernel" in weights else None
     rate = values.get("classifier_dropout")
     if kernel is not None and rate not in (None, config.hidden_dropout_prob):
         notes += (f"the classifier's own dropout rate, {rate}, has no place in our configuration and was not kept",)
-    return Checkpoint(config, weights, vocab, do_lower_case, labels=labels, notes=notes, inventory=inventory)
+    return Checkpoint(config, weights, vocab, do_lower_case, labels=labels, kind=kind, notes=notes, inventory=inventory)
 
 
 def open_safetensors(path: str) -> Source:

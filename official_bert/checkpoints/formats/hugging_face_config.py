@@ -6,6 +6,7 @@ from typing import Any
 from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, Checkpoint
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
+from official_bert.modeling.task_models import CLASSIFICATION, MULTI_LABEL, REGRESSION
 
 CONFIG_FILE = "config.json"
 # Their "gelu" is the exact one. Ours on the way out has the name that the oldest versions know too.
@@ -21,6 +22,12 @@ _SAME_KEYS = (
     "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_dropout_prob "
     "attention_probs_dropout_prob max_position_embeddings type_vocab_size initializer_range layer_norm_eps"
 ).split()
+# Our kinds of tasks, by what their problem_type calls them.
+KINDS = {
+    "single_label_classification": CLASSIFICATION,
+    "multi_label_classification": MULTI_LABEL,
+    "regression": REGRESSION,
+}
 # Values under which their BERT computes what ours does.
 _REQUIRED = {
     "model_type": "bert",
@@ -46,6 +53,14 @@ def read_config(values: dict[str, Any], path: str) -> BertConfig:
         )
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def read_kind(values: dict[str, Any], folder: str) -> str | None:
+    """Returns the kind of task that a classifier of texts is for, or None where it is not said."""
+    problem = values.get("problem_type")
+    if problem is not None and problem not in KINDS:
+        raise UserError(f"{folder}/{CONFIG_FILE} has problem_type {problem!r}; expected one of {', '.join(KINDS)}")
+    return None if problem is None else KINDS[problem]
 
 
 def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str, ...] | None:
@@ -81,4 +96,6 @@ def config_json(checkpoint: Checkpoint, name_of_class: str) -> str:
                 labels = dict(zip(labels, checkpoint.labels, strict=True))
             values["id2label"] = labels
             values["label2id"] = {label: int(number) for number, label in labels.items()}
+    if checkpoint.kind is not None:
+        values["problem_type"] = next(problem for problem, kind in KINDS.items() if kind == checkpoint.kind)
     return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

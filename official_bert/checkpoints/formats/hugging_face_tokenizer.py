@@ -1,11 +1,12 @@
 """The tokenizer of a Hugging Face folder: vocab.txt or tokenizer.json, and tokenizer_config.json."""
 
+import contextlib
 import json
 import os
 from typing import Any
 
 from official_bert.checkpoints.checkpoint import VOCAB_FILE, Checkpoint, LoadOverrides
-from official_bert.checkpoints.vocabulary import check_vocabulary, is_uncased, lines_of
+from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, lines_of, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
@@ -18,51 +19,35 @@ SETTINGS_FILE = "tokenizer_config.json"
 _REQUIRED = {"tokenize_chinese_chars": True, "do_basic_tokenize": True, "never_split": None, "strip_accents": None}
 
 
-def read_tokenizer(
-    folder: str, config: BertConfig, overrides: LoadOverrides
-) -> tuple[str | None, bool, tuple[str, ...]]:
+def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) -> Tokenizer:
     """Returns the vocabulary, whether it is uncased, and notes.
 
     Raises:
-        UserError: the files are damaged, contradict each other or the configuration, or have rules that BERT has not.
+        UserError: the files are damaged, contradict each other, the configuration or the user, or have rules that BERT
+            has not.
     """
-    vocab_file = overrides.vocab_file or os.path.join(folder, VOCAB_FILE)
-    tokenizer_file = os.path.join(folder, TOKENIZER_FILE)
+    vocab_file, tokenizer_file = os.path.join(folder, VOCAB_FILE), os.path.join(folder, TOKENIZER_FILE)
     settings_file = os.path.join(folder, SETTINGS_FILE)
     settings: dict[str, Any] = {}
-    notes: tuple[str, ...] = ()
-    vocab = None
-    if overrides.vocab_file or files.exists(vocab_file):
-        vocab, read_from = files.read_text(vocab_file), vocab_file
-    if not overrides.vocab_file and files.exists(tokenizer_file):
-        settings, tokens = _read_tokenizer_json(tokenizer_file)
-        if vocab is None:
-            vocab, read_from = "".join(f"{token}\n" for token in tokens), tokenizer_file
-        elif lines_of(vocab) != tokens:
-            raise UserError(f"{vocab_file} and {tokenizer_file} hold different vocabularies; give one as --vocab_file")
-    if vocab is None:
-        note = f"{folder} has no vocabulary; give it as --vocab_file to have it written with the model"
-        return None, overrides.do_lower_case is not False, (note,)
-    notes += check_vocabulary(vocab, config, read_from)
-    if not overrides.vocab_file and files.exists(settings_file):
+    vocabularies = {vocab_file: files.read_text(vocab_file)} if files.exists(vocab_file) else {}
+    if files.exists(tokenizer_file):
+        with contextlib.suppress(UserError) if overrides.vocab_file else contextlib.nullcontext():
+            settings, tokens = _read_tokenizer_json(tokenizer_file)
+            vocabularies[tokenizer_file] = "".join(f"{token}\n" for token in tokens)
+    if files.exists(settings_file):
         settings |= files.read_json_object(settings_file)
     do_lower_case = settings.get("do_lower_case")
     if do_lower_case not in (None, True, False):
         raise UserError(f"the tokenizer in {folder} has do_lower_case {do_lower_case!r}; expected true or false")
-    if overrides.do_lower_case is not None:
-        do_lower_case = overrides.do_lower_case
-    elif do_lower_case is None:
-        do_lower_case = is_uncased(vocab)
-        looks = "uncased" if do_lower_case else "cased"
-        notes += (f"the vocabulary looks {looks}; --do_lower_case or --nodo_lower_case say it, where it is not",)
-    for key, expected in _REQUIRED.items():
+    tokenizer = resolve_tokenizer(FoundTokenizer(folder, vocabularies, do_lower_case, settings_file), overrides, config)
+    for key, expected in () if overrides.vocab_file else _REQUIRED.items():
         value = settings.get(key, expected)
-        if value not in ([expected, do_lower_case] if key == "strip_accents" else [expected]):
+        if value not in ([expected, tokenizer.do_lower_case] if key == "strip_accents" else [expected]):
             raise UserError(
                 f"the tokenizer in {folder} has {key} {value!r}, which BERT's own rules have not; give --vocab_file to "
                 "take the vocabulary with BERT's rules"
             )
-    return vocab, bool(do_lower_case), notes
+    return tokenizer
 
 
 def _read_tokenizer_json(path: str) -> tuple[dict[str, Any], list[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.checkpoints.checkpoint import MASKED_LM, Array, Checkpoint, LoadOverrides
-from official_bert.checkpoints.vocabulary import check_vocabulary, is_uncased
+from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
@@ -54,27 +54,21 @@ def read_config(path: str) -> BertConfig:
         raise UserError(f"{path}: {error}") from error
 
 
-def read_tokenizer(
-    folder: str, config: BertConfig, overrides: LoadOverrides
-) -> tuple[str | None, bool, tuple[str, ...]]:
+def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) -> Tokenizer:
     """Returns the vocabulary, whether it is uncased, and notes."""
-    vocab_file = overrides.vocab_file or os.path.join(folder, VOCAB_FILE)
-    settings_file = os.path.join(folder, TOKENIZER_FILE)
-    if not overrides.vocab_file and not files.exists(vocab_file):
-        note = f"{folder} has no {VOCAB_FILE}; give it as --vocab_file to have it written with the model"
-        return None, overrides.do_lower_case is not False, (note,)
-    vocab = files.read_text(vocab_file)
-    notes = check_vocabulary(vocab, config, vocab_file)
-    if overrides.do_lower_case is not None:
-        return vocab, overrides.do_lower_case, notes
-    if overrides.vocab_file or not files.exists(settings_file):
-        return vocab, is_uncased(vocab), notes
-    settings = files.read_json_object(settings_file).get("config")
-    if not isinstance(settings, dict) or not isinstance(settings.get("lowercase"), bool):
-        raise UserError(f"{settings_file} is damaged: it does not say whether to lower-case")
-    if settings["lowercase"] and not settings.get("strip_accents"):
-        notes += ("the preset's tokenizer keeps accents; BERT's, which is taken here, removes them in uncased models",)
-    return vocab, settings["lowercase"], notes
+    vocab_file, settings_file = os.path.join(folder, VOCAB_FILE), os.path.join(folder, TOKENIZER_FILE)
+    settings: Any = {"lowercase": None}
+    if files.exists(settings_file):
+        settings = files.read_json_object(settings_file).get("config")
+        if not isinstance(settings, dict) or not isinstance(settings.get("lowercase"), bool):
+            raise UserError(f"{settings_file} is damaged: it does not say whether to lower-case")
+    vocabularies = {vocab_file: files.read_text(vocab_file)} if files.exists(vocab_file) else {}
+    found = FoundTokenizer(folder, vocabularies, settings["lowercase"], settings_file)
+    tokenizer = resolve_tokenizer(found, overrides, config)
+    if settings["lowercase"] and tokenizer.do_lower_case and not settings.get("strip_accents"):
+        note = "the preset's tokenizer keeps accents; BERT's, which is taken here, removes them in uncased models"
+        return tokenizer._replace(notes=(*tokenizer.notes, note))
+    return tokenizer
 
 
 def check_head(folder: str, weights: Mapping[str, Array]) -> None:

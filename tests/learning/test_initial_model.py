@@ -1,0 +1,165 @@
+"""What fine-tuning begins with: a vocabulary and a casing that are the checkpoint's, a head that is the model's."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+import official_bert
+from official_bert.checkpoints.checkpoint import PRETRAINING, SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER
+from official_bert.checkpoints.formats import hugging_face, tf1
+from official_bert.errors import UserError
+from official_bert.learning.initial_model import head_weights, read_initial_model
+from official_bert.modeling.config import BertConfig
+from official_bert.tasks.heads.texts import ClassificationHead
+from tests.checkpoints.checkpoint_samples import sample
+from tests.conftest import WORDS
+
+TEXTS = ["the cat sat", "a dog ran in the sun"]
+
+
+@pytest.fixture
+def pretrained(tiny_config: BertConfig, tmp_path: pathlib.Path) -> str:
+    """A release of Google's: a vocab.txt, and nothing that says whether it is uncased."""
+    folder = tmp_path / "release"
+    folder.mkdir()
+    tf1.write(sample(tiny_config), str(folder))
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "checksums.json").unlink()
+    return str(folder)
+
+
+def classifier(config: BertConfig, folder: pathlib.Path, part: str = SEQUENCE_CLASSIFIER, **fields: object) -> str:
+    """A folder of Hugging Face's with a classifier."""
+    checkpoint = sample(config, (PRETRAINING | {part}) - {"masked-LM head", "next-sentence head"})
+    number = len(fields.get("labels", ("a", "b")))  # type: ignore[arg-type]
+    weights = {
+        name: value[..., :number] if "classifier" in name else value for name, value in checkpoint.weights.items()
+    }
+    folder.mkdir()
+    hugging_face.write(dataclasses.replace(checkpoint, weights=weights, **fields), str(folder))  # type: ignore[arg-type]
+    return str(folder)
+
+
+def test_another_vocabulary_than_the_checkpoint_s_is_refused(pretrained: str, tmp_path: pathlib.Path):
+    swapped = [*WORDS]
+    swapped[10], swapped[11] = swapped[11], swapped[10]
+    (tmp_path / "swapped.txt").write_text("\n".join(swapped))
+    with pytest.raises(UserError, match=r"swapped.txt is not the vocabulary of .* \(line 11 is 'g' in place of 'f'\)"):
+        read_initial_model(pretrained, str(tmp_path / "swapped.txt"))
+    (tmp_path / "shorter.txt").write_text("\n".join(WORDS[:-2]))
+    with pytest.raises(UserError, match=rf"it has {len(WORDS) - 2} tokens in place of {len(WORDS)}.*leave out --vocab"):
+        read_initial_model(pretrained, str(tmp_path / "shorter.txt"))
+    (tmp_path / "same.txt").write_text("\n".join(WORDS))
+    assert read_initial_model(pretrained, str(tmp_path / "same.txt")).vocab.split() == WORDS
+
+
+def test_unused_tokens_may_be_others(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = sample(tiny_config)
+    tf1.write(dataclasses.replace(checkpoint, vocab="\n".join([*WORDS[:-1], "[unused7]"])), str(tmp_path))
+    (tmp_path / "own.txt").write_text("\n".join([*WORDS[:-1], "zebra"]))
+    assert "zebra" in read_initial_model(str(tmp_path), str(tmp_path / "own.txt")).vocab
+
+
+def test_another_casing_than_the_checkpoint_s_is_refused(pretrained: str):
+    assert read_initial_model(pretrained).do_lower_case
+    with pytest.raises(UserError, match="looks uncased: with --nodo_lower_case, words with capital letters become"):
+        read_initial_model(pretrained, do_lower_case=False)
+    settings = pathlib.Path(pretrained, "tokenizer_config.json")
+    settings.write_text('{"do_lower_case": false}')
+    assert not read_initial_model(pretrained, do_lower_case=False).do_lower_case
+    with pytest.raises(UserError, match=r"--do_lower_case contradicts .*tokenizer_config.json.*leave the flag out"):
+        read_initial_model(pretrained, do_lower_case=True)
+
+
+def test_a_fine_tuned_model_keeps_its_vocabulary_and_casing(
+    tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path
+):
+    model = official_bert.TextClassifier.from_checkpoint(tiny_config, labels=["a", "b"], vocab_file=vocab_file)
+    model.save_checkpoint(str(tmp_path / "model"))
+    (tmp_path / "reversed.txt").write_text("\n".join(WORDS[:5] + WORDS[:4:-1]))
+    with pytest.raises(UserError, match="is not the vocabulary of"):
+        read_initial_model(str(tmp_path / "model"), str(tmp_path / "reversed.txt"))
+    with pytest.raises(UserError, match="contradicts"):
+        official_bert.TextClassifier.from_checkpoint(str(tmp_path / "model"), do_lower_case=False)
+
+
+def test_random_weights_take_the_casing_that_the_vocabulary_has(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    (tmp_path / "cased.txt").write_text("\n".join([*WORDS[:-3], "Angela", "Merkel", "X"]))
+    for source in (tiny_config, str(tmp_path / "config.json")):
+        (tmp_path / "config.json").write_text(tiny_config.to_json())
+        assert not read_initial_model(source, str(tmp_path / "cased.txt")).do_lower_case
+
+
+@pytest.mark.parametrize("part", [SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER])
+def test_classes_in_another_order_are_those_of_the_checkpoint(
+    part: str, tiny_config: BertConfig, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    folder = classifier(tiny_config, tmp_path / "hf", part, labels=("neg", "pos", "neither"))
+    model_class = official_bert.TextClassifier if part == SEQUENCE_CLASSIFIER else official_bert.TokenTagger
+    same, other = (
+        model_class.from_checkpoint(folder),
+        model_class.from_checkpoint(folder, labels=["pos", "neither", "neg"]),
+    )
+    assert same.labels == ("neg", "pos", "neither")
+    assert capsys.readouterr().out.count("the head is the checkpoint's") == 2
+    ids = same.preprocessor(TEXTS)
+    logits, reordered = (model.predict_on_batch(ids) for model in (same, other))
+    np.testing.assert_array_equal(reordered, logits[..., [1, 2, 0]])
+
+
+def test_classes_of_a_fine_tuned_model_may_have_another_order(
+    tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path
+):
+    model = official_bert.TextClassifier.from_checkpoint(tiny_config, labels=["a", "b", "c"], vocab_file=vocab_file)
+    model.save_checkpoint(str(tmp_path / "model"))
+    other = official_bert.TextClassifier.from_checkpoint(str(tmp_path / "model"), labels=["c", "a", "b"])
+    np.testing.assert_allclose(other.predict(TEXTS), model.predict(TEXTS)[:, [2, 0, 1]], rtol=1e-6)
+    initial = read_initial_model(str(tmp_path / "model"))
+    assert head_weights(initial, ClassificationHead(labels=("b", "a", "c"))) is not None
+    assert head_weights(initial, ClassificationHead(labels=("b", "a", "d"))) is None
+
+
+@pytest.mark.parametrize("labels", [["x", "y"], ["neg", "pos", "neither"]])
+def test_a_classifier_of_other_classes_is_not_taken(
+    labels: list[str], tiny_config: BertConfig, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    folder = classifier(tiny_config, tmp_path / "hf", labels=("neg", "pos"))
+    model = official_bert.TextClassifier.from_checkpoint(folder, labels=labels)
+    told = capsys.readouterr().out
+    assert f"classifier is of 2 classes (neg, pos), the model's of {', '.join(labels)}: it is not taken" in told
+    assert "the head is new: train it before you predict" in told
+    assert model.output_shape == (None, len(labels))
+
+
+def test_classes_without_names_are_said_to_be_taken_in_order(
+    tiny_config: BertConfig, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    folder = classifier(tiny_config, tmp_path / "hf")
+    official_bert.TextClassifier.from_checkpoint(folder, labels=["bad", "good"])
+    told = capsys.readouterr().out
+    assert "classifier is of 2 classes without names; they are taken to be bad, good, in this order" in told
+    assert "the head is the checkpoint's" in told
+
+
+def test_a_classifier_s_kind_is_what_its_configuration_says(
+    tiny_config: BertConfig, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    several = classifier(tiny_config, tmp_path / "several", labels=("a", "b"), kind="multi_label")
+    assert (
+        json.loads((tmp_path / "several" / "config.json").read_text())["problem_type"] == "multi_label_classification"
+    )
+    assert official_bert.TextClassifier.from_checkpoint(several).head.kind == "multi_label"
+    assert "the head is the checkpoint's" in capsys.readouterr().out
+    official_bert.TextClassifier.from_checkpoint(several, multi_label=False)
+    assert "is for multi label: it is not taken" in capsys.readouterr().out
+    value = classifier(tiny_config, tmp_path / "value", labels=("stars",), kind="regression")
+    official_bert.TextRegressor.from_checkpoint(value)
+    assert "the head is the checkpoint's" in capsys.readouterr().out
+    (tmp_path / "several" / "checksums.json").unlink()
+    config_file = tmp_path / "several" / "config.json"
+    config_file.write_text(config_file.read_text().replace("multi_label_classification", "ranking"))
+    with pytest.raises(UserError, match="problem_type 'ranking'; expected one of single_label_classification"):
+        official_bert.TextClassifier.from_checkpoint(several)
