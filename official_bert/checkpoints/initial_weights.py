@@ -1,6 +1,7 @@
 """The weights that pre-training starts from: a checkpoint of ours or of Google's TF1 releases, into a model."""
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterator, Sequence
 
@@ -48,6 +49,15 @@ class LoadedWeights:
         )
 
 
+def folder_of(path: str) -> str:
+    """Returns the folder of the checkpoint that a path names, as of `load_weights`.
+
+    Raises:
+        UserError: there is no such checkpoint.
+    """
+    return os.path.dirname(_prefix_of(path))
+
+
 def load_weights(model: keras.Model, path: str, allowed: Sequence[str] = ()) -> LoadedWeights:
     """Fills the model from a checkpoint of ours or of Google's TF1 releases.
 
@@ -62,9 +72,7 @@ def load_weights(model: keras.Model, path: str, allowed: Sequence[str] = ()) -> 
         UserError: there is no such checkpoint, or something that is not allowed is missing, of another shape or left
             over; nothing is changed then.
     """
-    if path.startswith("hf://"):
-        raise UserError(f"{path} is in another format; run: official-bert convert --from={path} --to=FOLDER")
-    source = bundle.open_bundle(bundle.prefix_of(google_models.local_folder(path)))
+    source = bundle.open_bundle(_prefix_of(path))
     taken, missing, values = {}, {}, {}
     others = dict(source.shapes)  # what no variable of ours goes by
     for variable in model.variables:
@@ -91,6 +99,12 @@ def load_weights(model: keras.Model, path: str, allowed: Sequence[str] = ()) -> 
         if variable.path in values:
             variable.assign(values[variable.path])
     return LoadedWeights(taken, missing, unused, len(others) - len(unused))
+
+
+def _prefix_of(path: str) -> str:
+    if path.startswith("hf://"):
+        raise UserError(f"{path} is in another format; run: official-bert convert --from={path} --to=FOLDER")
+    return bundle.prefix_of(google_models.local_folder(path))
 
 
 def _stored(source: Source, path: str, shape: tuple[int, ...]) -> tuple[str, Layout]:

@@ -56,15 +56,19 @@ def read_model_files(folder: str, overrides: LoadOverrides) -> Checkpoint:
         raise UserError(f"there is no {config_file}; give the model's configuration as --bert_config_file")
     config = BertConfig.from_json_file(config_file)
     labels = _labels_in(os.path.join(folder, LABELS_FILE))
+    vocab, do_lower_case, notes = resolve_tokenizer(find_tokenizer(folder), overrides, config)
+    return Checkpoint(config, {}, vocab, do_lower_case, labels=labels, notes=notes)
+
+
+def find_tokenizer(folder: str) -> FoundTokenizer:
+    """Returns what vocab.txt and tokenizer_config.json say, as far as they are in a folder."""
     vocab_file, settings_file = os.path.join(folder, VOCAB_FILE), os.path.join(folder, TOKENIZER_FILE)
-    found = FoundTokenizer(
+    return FoundTokenizer(
         folder=folder,
         vocabularies={vocab_file: files.read_text(vocab_file)} if files.exists(vocab_file) else {},
         do_lower_case=casing_in(settings_file) if files.exists(settings_file) else None,
         settings_file=settings_file,
     )
-    vocab, do_lower_case, notes = resolve_tokenizer(found, overrides, config)
-    return Checkpoint(config, {}, vocab, do_lower_case, labels=labels, notes=notes)
 
 
 def casing_in(settings_file: str) -> bool:

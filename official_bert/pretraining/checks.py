@@ -3,7 +3,10 @@
 import dataclasses
 from collections.abc import Iterable
 
-from official_bert.checkpoints.vocabulary import check_vocabulary, lines_of
+from official_bert.checkpoints import initial_weights
+from official_bert.checkpoints.model_files import find_tokenizer
+from official_bert.checkpoints.vocabulary import check_vocabulary, lines_of, vocabulary_difference
+from official_bert.data import manifest
 from official_bert.data.sentence_objectives import NONE
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -28,6 +31,35 @@ def check_vocabulary_size(options: Options, config: BertConfig) -> None:
     if options.vocab_file:
         for note in check_vocabulary(files.read_text(options.vocab_file), config, options.vocab_file):
             print(f"warning: {note}; --vocab_size_from_vocab makes the table as large as the vocabulary", flush=True)
+
+
+def check_initial_vocabulary(options: Options, manifests: Iterable[manifest.Manifest]) -> bool | None:
+    """Returns whether the run's vocabulary is uncased, which --init_checkpoint may say where nothing else does.
+
+    Raises:
+        UserError: --init_checkpoint has another vocabulary or casing beside it than the run.
+    """
+    found = find_tokenizer(initial_weights.folder_of(str(options.init_checkpoint)))
+    remedy = "whose word embeddings are those of other tokens; give records that were made with that"
+    for path, vocab in found.vocabularies.items():
+        if options.vocab_file:
+            difference = vocabulary_difference(vocab, files.read_text(options.vocab_file))
+            if difference:
+                raise UserError(
+                    f"{options.vocab_file} is not the vocabulary of --init_checkpoint, {path} ({difference}), {remedy}"
+                )
+        elif any(each.source["vocabulary"] != manifest.sha256(path) for each in manifests):
+            raise UserError(
+                f"the records were made with another vocabulary than that of --init_checkpoint, {path} (their manifest "
+                f"has another hash of it), {remedy}, or, to have their lines compared, theirs as --vocab_file"
+            )
+    if options.do_lower_case is not None and found.do_lower_case not in (None, options.do_lower_case):
+        cased, uncased = "keep capital letters", "are lower-cased"
+        raise UserError(
+            f"the run's texts {uncased if options.do_lower_case else cased}, those of --init_checkpoint "
+            f"{cased if options.do_lower_case else uncased} ({found.settings_file}); give records of its kind"
+        )
+    return found.do_lower_case if options.do_lower_case is None else options.do_lower_case
 
 
 def check_lengths(options: Options, config: BertConfig) -> None:

@@ -143,6 +143,11 @@ def _check(
             files.check_writable(options.save_curves)
     manifests = [each for of_phase in (*training_records.values(), held_out) if of_phase for each in of_phase.manifests]
     options = dataclasses.replace(options, do_lower_case=_resolve_casing(options, manifests))
+    if options.do_train and options.init_checkpoint and not resumed_from:
+        with errors.collecting():
+            initial_casing = checks.check_initial_vocabulary(options, manifests)
+            options = dataclasses.replace(options, do_lower_case=initial_casing)
+    options = dataclasses.replace(options, do_lower_case=options.do_lower_case is not False)
     model_files = contents_of(config, options.vocab_file, bool(options.do_lower_case))
     changes: dict[str, tuple[Any, Any]] = {}
     with errors.collecting():
@@ -207,8 +212,8 @@ def _has_lost_checkpoints(folder: str) -> bool:
     return any(line["step"] > interval for line in read_log(folder, TRAIN))
 
 
-def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) -> bool:
-    """Whether the vocabulary is uncased: as the manifests say, else the flag, else the run's folder."""
+def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) -> bool | None:
+    """Whether the vocabulary is uncased: as the manifests say, else the flag, else the run's folder; else None."""
     for each in manifests:
         recorded = each.source["flags"].get("do_lower_case")
         if recorded is not None:
@@ -216,7 +221,7 @@ def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) ->
     if options.do_lower_case is not None:
         return options.do_lower_case
     path = os.path.join(options.output_dir, TOKENIZER_FILE)
-    return casing_in(path) if files.exists(path) else True
+    return casing_in(path) if files.exists(path) else None
 
 
 def _check_model_files(options: Options, contents: dict[str, str], manifests: Sequence[manifest.Manifest]) -> None:

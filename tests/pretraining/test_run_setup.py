@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,31 @@ def test_init_checkpoint_gives_weights_and_starts_at_step_zero(
         expected = tf.train.load_variable(str(first), name)
         np.testing.assert_allclose(tf.train.load_variable(second.output_dir, name), expected, atol=1e-7)
     assert read_log(second.output_dir, "train")[0]["step"] == 1
+
+
+def test_init_checkpoint_has_the_vocabulary_and_the_casing_of_the_records(
+    record_files: list[str], config_file: str, vocab_file: str, shared_run: pathlib.Path, tmp_path: pathlib.Path
+):
+    initial = shutil.copytree(shared_run, tmp_path / "initial")
+    lines = pathlib.Path(vocab_file).read_text().splitlines()
+    options = options_for(record_files, config_file, tmp_path / "run", init_checkpoint=str(initial))
+    one_device = distribution.get_strategy("one_device")
+
+    def set_up(**changes: object) -> run_setup.RunSetup:
+        return run_setup.set_up(dataclasses.replace(options, **changes), one_device)  # type: ignore[arg-type]
+
+    (initial / "vocab.txt").write_text("\n".join([*lines[:7], lines[8], lines[7], *lines[9:]]))
+    with pytest.raises(UserError, match=r"not the vocabulary of --init_checkpoint, .*line 8 is 'c' in place of 'd'"):
+        set_up(vocab_file=vocab_file)
+    write_manifest(record_files, vocab_file)
+    with pytest.raises(UserError, match="records were made with another vocabulary than that of --init_checkpoint"):
+        set_up()
+    shutil.copy(vocab_file, initial / "vocab.txt")
+    set_up()
+    (initial / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert set_up().options.do_lower_case is False
+    with pytest.raises(UserError, match="the run's texts are lower-cased, those of --init_checkpoint keep capital"):
+        set_up(do_lower_case=True)
 
 
 def test_google_checkpoint_is_read_by_its_names(test_data: pathlib.Path):
