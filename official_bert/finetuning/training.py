@@ -89,7 +89,7 @@ def train(
     distribution.check_same_step(strategy, step, options.output_dir)
     print(
         f"fine-tuning {task.name}: {len(examples):,} examples, {config.num_steps:,} steps of "
-        f"{config.train_batch_size} rows of up to {config.max_seq_length} tokens, rate {config.learning_rate:g}, "
+        f"{min(config.train_batch_size, len(features))} rows of up to {config.max_seq_length} tokens, rate {config.learning_rate:g}, "
         f"seed {config.random_seed}, on {strategy.num_replicas_in_sync} replicas"
     )
     if trainer.buckets:
@@ -137,8 +137,13 @@ def _loop(
     strategy: tf.distribute.Strategy,
 ) -> None:
     """Trains from a step on, from one evaluation to the next."""
-    resumed_at, rows = step, config.train_batch_size
-    progress = Progress(f"fine-tuning {options.task}", (config.num_steps - step) * rows, "rows")
+    resumed_at = step
+
+    def rows_until(done: int) -> int:
+        """How many rows were learned from since this process began; the last batch of an epoch may be smaller."""
+        return (done - resumed_at) * len(features) // config.steps_per_epoch
+
+    progress = Progress(f"fine-tuning {options.task}", rows_until(config.num_steps), "rows")
     with StopRequest() as stop:
 
         def is_stopping() -> bool:
@@ -147,8 +152,8 @@ def _loop(
 
         def on_step(done: int, loss: float) -> bool:
             if done == resumed_at + 1:
-                progress.begin(rows)  # the first step is compiled
-            progress.update((done - resumed_at) * rows, f"loss {loss:.4f}{monitor.latest()}")
+                progress.begin(rows_until(done))  # the first step is compiled
+            progress.update(rows_until(done), f"loss {loss:.4f}{monitor.latest()}")
             if done % options.log_steps == 0:
                 monitor.log_loss(first, done, loss)
             return is_stopping()

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 import pathlib
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.tasks.table import TableTask
+from official_bert.utils import progress
 from official_bert.utils.bad_rows import BadRows
 from tests.conftest import ROOT, WORDS
 
@@ -174,6 +176,21 @@ def test_sigterm_saves_and_the_same_command_goes_on(options, tmp_path, monkeypat
     weights = [finetuned.load(each.output_dir).model.get_weights() for each in (options, other)]
     for expected, found in zip(*weights, strict=True):
         np.testing.assert_array_equal(expected, found)
+
+
+def test_rows_that_are_not_there_count_neither_in_the_loss_nor_in_the_progress(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", -1.0)
+    few = dataclasses.replace(
+        options, task_options=TableOptions(train_file=write_table(tmp_path / "few.csv", 4, 1)), learning_rate=1e-9,
+        train_batch_size=32, num_train_epochs=2.0, do_eval=False, do_predict=False,
+    )  # fmt: skip
+    runner.run(few)
+    out, err = capsys.readouterr()
+    assert "2 steps of 4 rows" in out
+    assert "4 of 8 rows (50 %)" in err
+    assert "8 of 8 rows (100 %)" in err
+    lines = [json.loads(line) for line in (tmp_path / "run" / "train.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in lines] == pytest.approx([math.log(2)] * 2, abs=0.1)  # of the two classes
 
 
 @pytest.mark.slow
