@@ -39,6 +39,12 @@ def truncated(
     return first._replace(lengths=kept), second._replace(lengths=tf.minimum(second.lengths, room - kept))
 
 
+def are_shorter(after: tuple[TokenSpans, TokenSpans | None], before: tuple[TokenSpans, TokenSpans | None]) -> Any:
+    """Returns whether one of a row's spans has become shorter, bool [R]."""
+    pairs = [(a.lengths, b.lengths) for a, b in zip(after, before, strict=True) if a is not None and b is not None]
+    return tf.reduce_any(tf.stack([a < b for a, b in pairs]), 0)
+
+
 def pack(
     first: TokenSpans, second: TokenSpans | None, cls: int, sep: int, without_empty: bool = False
 ) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from official_bert.export import graph_answers, graph_inputs, graph_spans
 from official_bert.export.flat_blocks import with_flat_blocks
 from official_bert.export.graph_inputs import TokenSpans, Windows, positions_of, token_spans
 from official_bert.export.graph_tokenization import GraphTokenizer, Tokens, characters_between
-from official_bert.inference.exports import DEFAULT_SIGNATURE, IDS_SIGNATURE, TOKENIZE_SIGNATURE
+from official_bert.inference.exports import DEFAULT_SIGNATURE, IDS_SIGNATURE, IS_TRUNCATED, TOKENIZE_SIGNATURE
 from official_bert.modeling import task_models
 from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
 
@@ -70,11 +70,9 @@ class TextModel(abc.ABC):
         says which text it is of.
         """
 
+    @abc.abstractmethod
     def answer(self, **texts: Any) -> dict[str, Any]:
-        """Returns the named results of the model's kind."""
-        answers = self.answer_ids(**self.tokenize(**texts))
-        answers.pop("logits", None)
-        return answers
+        """Returns the named results of the model's kind, and is_truncated: whether a text's end was left out, [B]."""
 
     @abc.abstractmethod
     def answer_ids(self, **features: Any) -> dict[str, Any]:
@@ -95,10 +93,19 @@ class ShortTextModel(TextModel):
         return {"text": text, "text_pair": text} if self._task_spec.get("pair") else {"text": text}
 
     def tokenize(self, **texts: Any) -> dict[str, Any]:
+        return self._features(**texts)[0]
+
+    def answer(self, **texts: Any) -> dict[str, Any]:
+        features, is_truncated = self._features(**texts)
+        return {**_without_logits(self.answer_ids(**features)), IS_TRUNCATED: is_truncated}
+
+    def _features(self, **texts: Any) -> tuple[dict[str, Any], Any]:
+        """The model's inputs, and which texts were too long for them, bool [B]."""
         first = token_spans(self._tokenizer.tokenize(texts["text"], special_tokens=self.knows_special_tokens).ids)
         second = token_spans(self._tokenizer.tokenize(texts["text_pair"]).ids) if "text_pair" in self.inputs else None
         spans = graph_inputs.truncated(first, second, self._length, without_empty=True)
-        return graph_inputs.pack(*spans, self._cls, self._sep, without_empty=True)
+        features = graph_inputs.pack(*spans, self._cls, self._sep, without_empty=True)
+        return features, graph_inputs.are_shorter(spans, (first, second))
 
 
 class ClassificationModel(ShortTextModel):
@@ -136,8 +143,9 @@ class EncoderModel(ShortTextModel):
     """Vectors of the tokens and of the text, without a head."""
 
     def answer(self, **texts: Any) -> dict[str, Any]:
-        features = self.tokenize(**texts)
-        return {**self.answer_ids(**features), "input_mask": features["input_mask"]}
+        features, is_truncated = self._features(**texts)
+        mask = features["input_mask"]
+        return {**self.answer_ids(**features), "input_mask": mask, IS_TRUNCATED: is_truncated}
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
         return dict(self._model(features))
@@ -173,12 +181,22 @@ class MultipleChoiceModel(TextModel):
         return tf.TensorSpec([None, self._choices, None], tf.int32)
 
     def tokenize(self, **texts: Any) -> dict[str, Any]:
+        return self._features(**texts)[0]
+
+    def answer(self, **texts: Any) -> dict[str, Any]:
+        features, is_truncated = self._features(**texts)
+        return {**_without_logits(self.answer_ids(**features)), IS_TRUNCATED: is_truncated}
+
+    def _features(self, **texts: Any) -> tuple[dict[str, Any], Any]:
+        """The model's inputs, and of which examples an ending or its prompt was too long for them, bool [B]."""
         prompts = token_spans(self._tokenizer.tokenize(texts["prompt"]).ids)
         endings = token_spans(self._tokenizer.tokenize(tf.reshape(texts["endings"], [-1])).ids)
         prompts = TokenSpans(prompts.ids, *(tf.repeat(each, self._choices) for each in prompts[1:]))
-        features = self._pack(*graph_inputs.truncated(prompts, endings, self._length))
+        spans = graph_inputs.truncated(prompts, endings, self._length)
+        features = self._pack(*spans)
         shape = [-1, self._choices, tf.shape(features["input_ids"])[1]]
-        return {name: tf.reshape(value, shape) for name, value in features.items()}
+        are_shorter = tf.reshape(graph_inputs.are_shorter(spans, (prompts, endings)), [-1, self._choices])
+        return {name: tf.reshape(value, shape) for name, value in features.items()}, tf.reduce_any(are_shorter, -1)
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
         logits = self._model(features)  # [B, N]
@@ -189,7 +207,7 @@ class LongTextModel(TextModel):
     """What models with a row for each window of a text share."""
 
     @abc.abstractmethod
-    def _windows(self, **texts: Any) -> tuple[dict[str, Any], Windows, Any, Any]:
+    def _windows(self, **texts: Any) -> tuple[dict[str, Any], Windows, *tuple[Any, ...]]:
         """Returns inputs, windows, and what `answer` needs beside them."""
 
     def tokenize(self, **texts: Any) -> dict[str, Any]:
@@ -220,17 +238,23 @@ class QuestionAnsweringModel(LongTextModel):
         return dict.fromkeys(("question", "context"), tf.TensorSpec([None], tf.string))
 
     def answer(self, **texts: Any) -> dict[str, Any]:
-        features, windows, offsets, tokens = self._windows(**texts)
+        features, windows, offsets, tokens, is_truncated = self._windows(**texts)
         logits = self._in_chunks(features, 2)
-        return graph_spans.span_answers(logits, windows, offsets, texts["context"], tokens, self._task_spec)
+        answers = graph_spans.span_answers(logits, windows, offsets, texts["context"], tokens, self._task_spec)
+        return {**answers, IS_TRUNCATED: is_truncated}
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
         return dict(self._model(features))
 
-    def _windows(self, **texts: Any) -> tuple[dict[str, Any], Windows, Any, Tokens]:
-        """Returns inputs, windows, the position in its sequence of each window's context, and the contexts' pieces."""
+    def _windows(self, **texts: Any) -> tuple[dict[str, Any], Windows, Any, Tokens, Any]:
+        """Returns inputs, windows, and what an answer needs.
+
+        That is the position in its sequence of each window's context, the contexts' pieces, and which questions were
+        too long, bool [B].
+        """
         questions = token_spans(self._tokenizer.tokenize(texts["question"]).ids)
         longest = min(int(self._task_spec["max_query_length"]), self._length - 4)  # a piece of context fits beside it
+        is_truncated = questions.lengths > longest
         questions = questions._replace(lengths=tf.minimum(questions.lengths, longest))
         tokens = self._tokenizer.tokenize(texts["context"])
         contexts = token_spans(tokens.ids)
@@ -238,7 +262,7 @@ class QuestionAnsweringModel(LongTextModel):
         windows = graph_inputs.windows(contexts.lengths, room, int(self._task_spec["doc_stride"]))
         first = TokenSpans(*(questions.ids, *(tf.gather(each, windows.texts) for each in questions[1:])))
         second = TokenSpans(contexts.ids, tf.gather(contexts.starts, windows.texts) + windows.starts, windows.lengths)
-        return self._pack(first, second), windows, first.lengths + 2, tokens
+        return self._pack(first, second), windows, first.lengths + 2, tokens, is_truncated
 
 
 class TaggingModel(LongTextModel):
@@ -249,7 +273,7 @@ class TaggingModel(LongTextModel):
         return {"text": tf.TensorSpec([None], tf.string)}
 
     def answer(self, **texts: Any) -> dict[str, Any]:
-        features, windows, words, (first_pieces, splits, tokens) = self._windows(**texts)
+        features, windows, words, (first_pieces, splits, tokens, is_truncated) = self._windows(**texts)
         labels = self._task_spec["labels"]
         tags, probabilities = graph_answers.tags(self._in_chunks(features, len(labels)), labels, windows, *words)
         last_pieces = tf.concat([first_pieces[1:], [tf.size(tokens.ids.values)]], 0)[: tf.size(first_pieces)] - 1
@@ -266,15 +290,17 @@ class TaggingModel(LongTextModel):
             "starts": padded(starts, -1),
             "ends": padded(ends, -1),
             "probabilities": padded(probabilities, 0.0),
+            IS_TRUNCATED: is_truncated,
         }
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
         return {"logits": self._model(features)}
 
-    def _windows(self, **texts: Any) -> tuple[dict[str, Any], Windows, tuple[Any, ...], tuple[Any, Any, Tokens]]:
-        """Returns inputs; windows; what `graph_answers.tags` wants of words; and first pieces, texts' words and pieces.
+    def _windows(self, **texts: Any) -> tuple[dict[str, Any], Windows, tuple[Any, ...], tuple[Any, Any, Tokens, Any]]:
+        """Returns inputs; windows; what `graph_answers.tags` wants of words; and what an answer needs.
 
-        A word of more pieces than the model reads keeps the first ones.
+        That is first pieces, texts' words and pieces, and which texts have a word of more pieces than the model reads,
+        bool [B]: such a word keeps the first ones.
         """
         room = self._length - 2
         tokens = self._tokenizer.tokenize(texts["text"])
@@ -289,7 +315,8 @@ class TaggingModel(LongTextModel):
         windows, first, last = graph_inputs.word_windows(word_starts, first_words, room, max(room // 2, 1))
         starts = tf.gather(word_starts, tf.minimum(first, tf.size(word_starts) - 1))
         features = self._pack(TokenSpans(ids, starts, windows.lengths), None)
-        return features, windows, (first, last, word_starts), (first_pieces, first_words, tokens)
+        is_truncated = ~tf.reduce_all(tokens.ids.with_values(kept), 1)
+        return features, windows, (first, last, word_starts), (first_pieces, first_words, tokens, is_truncated)
 
 
 TEXT_MODELS: dict[str, type[TextModel]] = {
@@ -307,6 +334,11 @@ TEXT_MODELS: dict[str, type[TextModel]] = {
 def text_model(model: keras.Model, tokenizer: FullTokenizer, kind: str, task_spec: Mapping[str, Any]) -> TextModel:
     """Returns the functions of a model of a kind, one of TEXT_MODELS; for the other arguments see TextModel."""
     return TEXT_MODELS[kind](model, tokenizer, task_spec)
+
+
+def _without_logits(answers: dict[str, Any]) -> dict[str, Any]:
+    """The answers as those who ask with texts get them."""
+    return {name: value for name, value in answers.items() if name != "logits"}
 
 
 def _traced(function: Callable[..., dict[str, Any]], inputs: Mapping[str, Any]) -> Any:

@@ -20,6 +20,7 @@ class RunData:
     bad_rows: BadRows  # gets the rows that cannot be read
     cache_dir: str  # folder of features that were made before
     _examples: dict[str, list[Any]] = dataclasses.field(default_factory=dict)  # by split
+    _features: dict[str, Features] = dataclasses.field(default_factory=dict)  # likewise
 
     def read(self, split: str) -> list[Any]:
         """Returns the examples of a part."""
@@ -27,6 +28,12 @@ class RunData:
             self._examples[split] = self.task.read(split, self.bad_rows)
         return self._examples[split]
 
-    def features(self, examples: list[Any]) -> Features:
-        """Returns the features of examples, from the cache where it has them."""
-        return features_of(self.task, examples, self.tokenizer, self.max_seq_length, self.cache_dir)
+    def features(self, split: str) -> Features:
+        """Returns the features of a part's examples, from the cache where it has them; says what was cut."""
+        if split not in self._features:
+            examples = self.read(split)
+            features = features_of(self.task, examples, self.tokenizer, self.max_seq_length, self.cache_dir)
+            if note := self.task.head.cut_note(features, len(examples), self.max_seq_length):
+                print(f"note: {split}: {note}", flush=True)
+            self._features[split] = features
+        return self._features[split]

@@ -58,7 +58,7 @@ def evaluate_and_predict(
         examples = data.read(split)
         if known_predictions and split in known_predictions:
             return examples, known_predictions[split]
-        features = data.features(examples)
+        features = data.features(split)
         outputs = predictor().predict(features, options.eval_batch_size)
         return examples, task.head.decode(outputs, features, examples)
 
@@ -75,7 +75,8 @@ def evaluate_and_predict(
                 task.write_predictions(options.output_dir, split, predictions, examples)
         if is_chief:
             files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(results, indent=1) + "\n")
-            *_, page = write_report(options.output_dir, task, options.as_dict(), results, outcomes)
+            cut = {split: data.features(split).cut for split in outcomes}
+            *_, page = write_report(options.output_dir, task, options.as_dict(), results, outcomes, cut)
             print(f"scores, curves and errors: {page}")
     if options.do_predict:
         for split in task.test_splits:

@@ -31,6 +31,7 @@ def write_report(
     settings: Mapping[str, Any],
     scores: Mapping[str, Mapping[str, float]],
     outcomes: Mapping[str, Sequence[Outcome]],
+    cut: Mapping[str, int],
 ) -> list[str]:
     """Writes the report of a run into its folder, from its log, its scores and its outcomes.
 
@@ -40,6 +41,7 @@ def write_report(
         settings: the run's options, by name.
         scores: by split and name.
         outcomes: of each split's examples.
+        cut: of how many of them something was left out, as it did not fit.
 
     Returns:
         The paths written.
@@ -48,7 +50,10 @@ def write_report(
     report = {
         "task": task.name,
         "scores": scores,
-        "counts": {split: {"examples": len(each), "errors": len(_errors(each))} for split, each in outcomes.items()},
+        "counts": {
+            split: {"examples": len(each), "errors": len(_errors(each)), "cut": cut[split]}
+            for split, each in outcomes.items()
+        },
         "confusions": {split: confusions(task, each) for split, each in outcomes.items()},
         "classes": {split: class_scores(confusions(task, each)) for split, each in outcomes.items()},
         "commonest_class": {split: commonest_class(confusions(task, each)) for split, each in outcomes.items()},

@@ -58,7 +58,7 @@ def train(
     """
     task = data.task
     examples = data.read(task.train_split)
-    features = data.features(examples)
+    features = data.features(task.train_split)
     weights_of_rows = row_weights(options.class_weights, task.head, features)
     loss_function = None
     if options.teacher:
@@ -89,8 +89,8 @@ def train(
     distribution.check_same_step(strategy, step, options.output_dir)
     print(
         f"fine-tuning {task.name}: {len(examples):,} examples, {config.num_steps:,} steps of "
-        f"{min(config.train_batch_size, len(features))} rows of up to {config.max_seq_length} tokens, rate {config.learning_rate:g}, "
-        f"seed {config.random_seed}, on {strategy.num_replicas_in_sync} replicas"
+        f"{min(config.train_batch_size, len(features))} rows of up to {config.max_seq_length} tokens, "
+        f"rate {config.learning_rate:g}, seed {config.random_seed}, on {strategy.num_replicas_in_sync} replicas"
     )
     if trainer.buckets:
         print(
@@ -193,7 +193,7 @@ class _Monitor:
     ) -> None:
         self._options, self._task, self._initial_model = options, data.task, initial_model
         self._trainer, self._config, self._log, self._is_chief = trainer, config, log, is_chief
-        self._held_out = {split: (examples, data.features(examples)) for split, examples in held_out.items()}
+        self._held_out = {split: (examples, data.features(split)) for split, examples in held_out.items()}
         self.deciding_score = deciding_score(data.task) if held_out else ""
         lines = read_log(options.output_dir, EVAL) if held_out else []
         self._scores = [line[self.deciding_score] for line in lines]

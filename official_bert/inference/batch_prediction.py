@@ -90,7 +90,7 @@ def _predict(options: BatchPredictionOptions) -> str:
     files.write_text(run, json.dumps(identity, indent=1) + "\n")
     model = load_model(folder)
     progress = Progress("predicting", total - done, "texts")
-    answered = 0
+    answered = cut = 0
     rows = itertools.islice(read_rows(options.input_file, inputs, table), done, None)
     while some := list(itertools.islice(rows, BATCHES_AT_ONCE * options.batch_size)):
         try:
@@ -103,12 +103,18 @@ def _predict(options: BatchPredictionOptions) -> str:
             ) from refused
         _append(part, answers)
         answered += len(some)
+        cut += sum(answer.get(exports.IS_TRUNCATED, False) for answer in answers)
         progress.update(answered)
     _append(part, [])  # of an empty table there is an empty file
     files.rename(part, options.output_file)
     files.remove(run)
     went_on = f", {done} of them from an earlier run" if done else ""
-    return f"written {options.output_file}: {total} answers{went_on}"
+    return f"written {options.output_file}: {total} answers{went_on}{_cut_note(folder, cut)}"
+
+
+def _cut_note(folder: str, cut: int) -> str:
+    length = exports.read_metadata(folder).get("max_seq_length")
+    return f"; {cut:,} texts were cut to {length} tokens (the export's max_seq_length)" if cut else ""
 
 
 def as_lines(answers: list[dict[str, Any]]) -> str:
@@ -248,7 +254,7 @@ def _run(model: Any, rows: list[dict[str, Any]], numbers: list[int]) -> list[exp
 def as_json(row: exports.Outputs) -> dict[str, Any]:
     """Returns the outputs of one text, [1, ...], as JSON can hold them; of an encoder's the pooled ones alone."""
     if "pooled_output" in row:
-        row = {"pooled_output": row["pooled_output"]}
+        row = {name: row[name] for name in ("pooled_output", exports.IS_TRUNCATED) if name in row}
     return {name: _as_text(value.tolist()[0]) for name, value in sorted(row.items())}
 
 

@@ -23,11 +23,12 @@ WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
 # From texts to answers; from ids to answers; from texts to ids.
 DEFAULT_SIGNATURE, IDS_SIGNATURE, TOKENIZE_SIGNATURE = "serving_default", "serving_ids", "tokenize"
+IS_TRUNCATED = "is_truncated"  # an answer's name for whether the end of a text was left out
 
 # The outputs [B, W, ...] that show how many words, masks or pieces a text has: "" and 0 are padding.
 _COUNTED_OUTPUTS = ("words", "tokens", "input_mask")
 # Outputs [B, ...] of a whole text beside them.
-_WHOLE_TEXT_OUTPUTS = ("pooled_output",)
+_WHOLE_TEXT_OUTPUTS = ("pooled_output", IS_TRUNCATED)
 # Outputs whose padding is -1; that of others is "" or 0.
 _OFFSET_OUTPUTS = ("starts", "ends")
 

@@ -82,6 +82,7 @@ class FitData:
     def training(self, examples: Examples, batch_size: int, shuffle: bool, counter: EpochCounter) -> tf.data.Dataset:
         """Returns batches of like lengths, in another order each epoch."""
         features = self._labelled(examples.items)
+        self._say_what_was_cut(features, len(examples.items))
         lengths = batches.row_lengths(features)
 
         def plan() -> list[Array]:
@@ -94,6 +95,7 @@ class FitData:
     def evaluation(self, examples: Examples, batch_size: int) -> tf.data.Dataset:
         """Returns batches in the order of length."""
         features = self._labelled(examples.items)
+        self._say_what_was_cut(features, len(examples.items))
         rows = self._rows_of(batches.prediction_batch_indices(batches.row_lengths(features), batch_size))
         return batches.as_dataset(lambda each: self._batch(features, each, examples.weights, 0), rows)
 
@@ -110,6 +112,10 @@ class FitData:
         if self.head.needs_labels and not features.targets:
             raise UserError("there are no labels; give them as y")
         return features
+
+    def _say_what_was_cut(self, features: Features, examples: int) -> None:
+        if note := self.head.cut_note(features, examples, self.max_seq_length):
+            print(f"note: {note}")
 
     def _batch(
         self, features: Features, rows: Array, weights: Array | None, epoch: int, first: int = 0

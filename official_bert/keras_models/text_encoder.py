@@ -86,6 +86,9 @@ class TextEncoder(TextModel):
         texts = python_data.as_texts(x)
         if not texts:
             raise UserError("there are no examples")
+        cut = int(np.sum(np.diff(self._tokenizer.encode(texts)[1]) > self.max_seq_length - 2))
+        if cut:
+            print(f"note: {cut:,} of {len(texts):,} texts were cut to {self.max_seq_length} tokens (max_seq_length)")
         if self.pooling == POOLED:
             data = tf.data.Dataset.from_tensor_slices(texts).batch(batch_size).map(self.preprocessor)
             return np.concatenate([self(ids, training=False)["pooled_output"] for ids in data])

@@ -564,6 +564,8 @@ class TextModel(SteppedModel):
         if not examples:
             raise UserError("there are no examples")
         features = self.head.featurize(examples, self._tokenizer, self.max_seq_length)
+        if note := self.head.cut_note(features, len(examples), self.max_seq_length):
+            print(f"note: {note}")
         if self._predictor is None:
             self._predictor = Predictor(self, self.distribute_strategy, self.max_seq_length)
         outputs = self._predictor.predict(features, batch_size)

@@ -148,6 +148,7 @@ class Batcher:
             if isinstance(answer, BaseException):
                 each.answer.set_exception(answer)
             else:
+                self._metrics.texts_cut.labels(self._name).inc(int(np.sum(answer.get(exports.IS_TRUNCATED, 0))))
                 each.answer.set_result(answer)
         task = asyncio.current_task()
         assert task

@@ -28,6 +28,9 @@ class Metrics:
         self.batch_size = Histogram(
             "official_bert_batch_size", "Instances in a batch.", ["model"], buckets=_COUNTS, registry=registry
         )
+        self.texts_cut = Counter(
+            "official_bert_texts_cut", "Instances whose end the model did not read.", ["model"], registry=registry
+        )
         self.waiting = Gauge(
             "official_bert_waiting", "Instances that wait for the model.", ["model"], registry=registry
         )

@@ -233,3 +233,27 @@ def test_batches_are_padded_to_their_longest_text_only(tokenizer: FullTokenizer)
             ("input_ids", "input_mask", "segment_ids"), (len(texts), length)
         )
     assert math.prod(functions.tokenize(text=tf.zeros([0], tf.string))["input_ids"].shape) == 0
+
+
+LONG = "the cat sat on the mat and the dog ran in the sun " * 3
+SHORT_AND_LONG = ["the cat", LONG, ""]
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "expected"),
+    [
+        (CLASSIFICATION, {"text": SHORT_AND_LONG}, [False, True, False]),
+        (REGRESSION, {"text": SHORT_AND_LONG, "text_pair": ["", "the", LONG]}, [False, True, True]),
+        (MULTIPLE_CHOICE, {"prompt": ["a", "a"], "endings": [["b"] * CHOICES, ["b"] * (CHOICES - 1) + [LONG]]},
+         [False, True]),
+        (QUESTION_ANSWERING, {"question": SHORT_AND_LONG, "context": ["b", "b", LONG]}, [False, True, False]),
+        (TAGGING, {"text": ["the cat", LONG, "the " + "q" * 60]}, [False, False, True]),
+    ],
+)  # fmt: skip
+def test_answers_say_whether_a_text_was_cut(
+    kind: str, texts: dict[str, Any], expected: list[bool], tokenizer: FullTokenizer
+):
+    task_spec = {**task_spec_of(kind), "pair": "text_pair" in texts}
+    functions = text_model(model_of(kind), tokenizer, kind, task_spec)
+    answers = functions.answer(**{name: tf.constant(values) for name, values in texts.items()})
+    assert answers["is_truncated"].numpy().tolist() == expected

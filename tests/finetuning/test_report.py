@@ -36,11 +36,14 @@ def test_each_class_has_precision_and_recall_and_the_commonest_is_the_baseline()
 
 def test_a_report_has_classes_baseline_and_the_surest_errors_first(tmp_path: pathlib.Path):
     settings = {"init": "model", "learning_rate": 5e-5, "freeze": []}
-    paths = report.write_report(str(tmp_path), TASK, settings, {"dev": {"accuracy": 4 / 6}}, {"dev": OUTCOMES})
+    paths = report.write_report(
+        str(tmp_path), TASK, settings, {"dev": {"accuracy": 4 / 6}}, {"dev": OUTCOMES}, {"dev": 2}
+    )
     assert [pathlib.Path(path).name for path in paths] == ["report.json", "MODEL_CARD.md", "report.html"]
     contents = json.loads((tmp_path / "report.json").read_text())
     assert [error["text"] for error in contents["errors"]["dev"]] == ["bad <b>film</b>", "fine film"]
     assert contents["errors"]["dev"][0]["certainty"] == 0.99
+    assert contents["counts"] == {"dev": {"examples": 6, "errors": 2, "cut": 2}}
     page = (tmp_path / "report.html").read_text()
     assert "<h1>sst-2</h1>" in page
     assert "Always answering the commonest class, 1, has accuracy 0.6667." in page

@@ -22,7 +22,8 @@ class Lengths(tf.Module):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
     def lengths(self, text: Any) -> dict[str, Any]:
         tf.debugging.assert_none_equal(text, "fail")
-        return {"length": tf.strings.length(text, "UTF8_CHAR"), "text": text}
+        length = tf.strings.length(text, "UTF8_CHAR")
+        return {"length": length, "text": text, "is_truncated": length > 50}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
         tf.saved_model.save(module, str(folder / version), signatures=module.lengths)
         metadata = folder / version / exports.METADATA_FILE
         metadata.parent.mkdir()
-        metadata.write_text('{"inputs": ["text"]}')
+        metadata.write_text('{"inputs": ["text"], "max_seq_length": 50}')
     return str(folder)
 
 
@@ -47,10 +48,13 @@ def test_answers_come_in_the_order_of_the_texts(export_dir: str, tmp_path: pathl
     told = predict(
         BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), batch_size=3)
     )
-    assert told.endswith("out.jsonl: 100 answers")
+    cut = sum(len(text) > 50 for text in texts)
+    assert told.endswith(f"out.jsonl: 100 answers; {cut} texts were cut to 50 tokens (the export's max_seq_length)")
     # Not by splitlines, which knows more line ends than JSON lines do.
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").split("\n")
-    assert [json.loads(line) for line in lines[:-1]] == [{"length": len(text), "text": text} for text in texts]
+    assert [json.loads(line) for line in lines[:-1]] == [
+        {"length": len(text), "text": text, "is_truncated": len(text) > 50} for text in texts
+    ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 

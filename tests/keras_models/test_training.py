@@ -43,6 +43,17 @@ def features_of(model: official_bert.TextClassifier, texts: list[str], labels: l
     return model.head.featurize(model.head.examples(texts, labels), model._tokenizer, model.max_seq_length)
 
 
+def test_texts_that_are_cut_are_counted(classifier, capsys):
+    long = ["the cat sat " * 20, "the dog", "a mat in the sun " * 9]
+    classifier.fit(long, ["good", "bad", "good"], validation_data=(long[:1], ["bad"]), verbose=0)
+    classifier.predict(long)
+    told = capsys.readouterr().out
+    assert told.count("note: 2 of 3 texts were cut to 32 tokens (max_seq_length)\n") == 2
+    assert "note: 1 of 1 texts were cut to 32 tokens" in told
+    classifier.predict(long[1:2])
+    assert "were cut" not in capsys.readouterr().out
+
+
 def test_fit_on_strings_is_fit_on_the_same_batches_made_by_hand(classifier, config, vocab_file):
     history = classifier.fit(TEXTS[:32], LABELS[:32], batch_size=8, epochs=2, verbose=0).history
     by_hand = official_bert.TextClassifier.from_checkpoint(

@@ -58,6 +58,7 @@ def classifier(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
             "probability": tf.reduce_max(probabilities, -1),
             "labels": tf.tile(labels[None], [tf.shape(text)[0], 1]),
             "probabilities": probabilities,
+            "is_truncated": share > 1.0,
         }
 
     ids = [tf.TensorSpec([None, None], tf.int32, name) for name in ("input_ids", "input_mask", "segment_ids")]

@@ -66,7 +66,8 @@ class MultipleChoiceHead(Head):
     def featurize(self, examples: Sequence[Example], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
         """Returns four sequences for each example; without targets if a label is not known."""
         check_length(max_seq_length, _LEAST_LENGTH)
-        sequences = [pair for example in examples for pair in pack(example, tokenizer.exact, max_seq_length)]
+        packed = [pack(example, tokenizer.exact, max_seq_length) for example in examples]
+        sequences = [sequence for sequences, _ in packed for sequence in sequences]
         labels = [example.label for example in examples]
         return from_rows(
             [np.array(ids, np.int32) for ids, _ in sequences],
@@ -74,6 +75,7 @@ class MultipleChoiceHead(Head):
             {} if None in labels else {LABELS: np.array(labels, np.int32)},
             {EXAMPLE: np.arange(len(examples))},
             NUM_CHOICES,
+            sum(is_cut for _, is_cut in packed),
         )
 
     def loss(self) -> keras.losses.Loss:
@@ -97,19 +99,22 @@ class MultipleChoiceHead(Head):
         ]
 
 
-def pack(example: Example, tokenizer: FullTokenizer, max_seq_length: int) -> list[tuple[list[int], list[int]]]:
-    """Returns for each ending the ids and segment ids of prompt and ending, without padding.
+def pack(
+    example: Example, tokenizer: FullTokenizer, max_seq_length: int
+) -> tuple[list[tuple[list[int], list[int]]], bool]:
+    """Returns for each ending the ids and segment ids of prompt and ending, without padding, and whether one was cut.
 
     What is too long loses its end, the longer of the two first, as in the original's pairs.
     """
     cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
     prompt = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(example.prompt))
-    sequences = []
+    sequences, is_cut = [], False
     for text in example.endings:
         a, b = list(prompt), tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
+        is_cut |= len(a) + len(b) > max_seq_length - 3
         pairs.truncate_at_the_end(a, b, max_seq_length - 3)
         sequences.append(pairs.join(cls, sep, a, b))
-    return sequences
+    return sequences, is_cut
 
 
 def chosen(predictions: Array) -> list[int]:

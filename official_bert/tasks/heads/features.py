@@ -33,6 +33,7 @@ class Features:
             start_logits and end_logits, int32 [R], positions within the sequence.
         details: further arrays, of any shape, that the task's `decode` needs, such as EXAMPLE, int64 [R].
         choices: N, 1 for all but multiple choice.
+        cut: of how many examples something was left out, as it did not fit.
     """
 
     input_ids: Array
@@ -41,6 +42,7 @@ class Features:
     targets: dict[str, Array]
     details: dict[str, Array]
     choices: int = 1
+    cut: int = 0
 
     def __len__(self) -> int:
         return (len(self.splits) - 1) // self.choices
@@ -57,6 +59,7 @@ def from_rows(
     targets: dict[str, Array],
     details: dict[str, Array],
     choices: int = 1,
+    cut: int = 0,
 ) -> Features:
     """Returns Features of a list of sequences; tagging's targets must be flat already."""
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -69,6 +72,7 @@ def from_rows(
         targets,
         details,
         choices,
+        cut,
     )
 
 

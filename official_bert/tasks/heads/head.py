@@ -127,6 +127,12 @@ class Head(abc.ABC):
     def loss(self) -> Any:
         """Returns the Keras loss of logits, or losses by output, as the original's."""
 
+    def cut_note(self, features: Features, examples: int, max_seq_length: int) -> str | None:
+        """Returns a line on what `featurize` has left out of so many examples; None where that is nothing."""
+        if not features.cut:
+            return None
+        return f"{features.cut:,} of {examples:,} texts were cut to {max_seq_length} tokens (max_seq_length)"
+
     def loss_weights(self) -> dict[str, float] | None:
         """Returns the weights of several losses."""
         return None

@@ -95,7 +95,15 @@ class QuestionAnsweringHead(Head):
 
     def featurize(self, examples: Sequence[Question], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
         limits = Limits(max_seq_length, self.doc_stride, self.max_query_length)
-        return features_of(cut_into_windows(examples, tokenizer.exact, limits), examples)
+        features = features_of(cut_into_windows(examples, tokenizer.exact, limits), examples)
+        lengths = np.diff(tokenizer.encode([example.text for example in examples])[1])
+        return dataclasses.replace(features, cut=int(np.sum(lengths > self.max_query_length)))
+
+    def cut_note(self, features: Features, examples: int, max_seq_length: int) -> str | None:
+        if not features.cut:
+            return None
+        most = self.max_query_length
+        return f"{features.cut:,} of {examples:,} questions were cut to {most} tokens (max_query_length)"
 
     def loss(self) -> dict[str, keras.losses.Loss]:
         return {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in _OUTPUTS}

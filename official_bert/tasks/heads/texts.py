@@ -368,6 +368,8 @@ def featurize(
     numbers = np.arange(len(examples))
     starts_a, starts_b = splits_a[:-1], splits_b[:-1]
     room = max_seq_length - np.where(lengths_b > 0, 3, 2)  # [E], without [CLS] and one or two [SEP]
+    whole = lengths_a + lengths_b if doc_stride is None else lengths_a if pair else np.zeros_like(lengths_a)
+    cut = int(np.sum(whole > (room if doc_stride is None else room // 2)))
     if doc_stride is None:
         lengths_a, lengths_b = lengths_truncated_at_the_end(lengths_a, lengths_b, room)
     elif pair:
@@ -392,7 +394,7 @@ def featurize(
     if pair:
         ids[_ranges(first + ends_a, lengths_b)] = ids_b[_ranges(starts_b, lengths_b)]
         segment_ids[_ranges(first + ends_a, lengths_b + has_b)] = 1
-    return Features(ids, segment_ids, splits, {}, {EXAMPLE: numbers})
+    return Features(ids, segment_ids, splits, {}, {EXAMPLE: numbers}, cut=cut)
 
 
 def _windows(lengths: Array, room: Array, stride: int) -> tuple[Array, Array, Array]:

@@ -12,7 +12,9 @@ ENDINGS = ("The dog ran", "The dog sat", "The dog walked", "The dog played")
 def test_each_ending_is_packed_with_the_prompt(vocab_file: str):
     tokenizer = FullTokenizer(vocab_file)
     example = Example("the cat sat", ("on the mat", "in sun", "ran", "walked"), 0)
-    packed = head.pack(example, tokenizer, 7)
+    packed, is_cut = head.pack(example, tokenizer, 7)
+    assert is_cut
+    assert not head.pack(example, tokenizer, 9)[1]
     tokens = [" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids, _ in packed]
     assert tokens == [
         "[CLS] the cat [SEP] on the [SEP]",
