@@ -1,0 +1,111 @@
+"""What a user says of a checkpoint and what it says of itself: refused, put in order, or what both mean."""
+
+import dataclasses
+import pathlib
+import random
+from typing import TYPE_CHECKING, Any
+
+from robustness.attack.processes import NotHeldError
+
+if TYPE_CHECKING:
+    from robustness.attack.campaign import Case
+
+NEEDS = ()
+_LABELS = ("bad", "good", "neither")
+_TEXTS = ["the cat sat", "a dog ran in the sun ."]
+
+
+def attack(case: "Case") -> None:
+    """Reads a checkpoint of a random format with a word, a casing or classes that may not be its own."""
+    rng = case.rng
+    where = rng.choice([_vocabulary, _casing, _classes])
+    case.what = where.__name__.strip("_")
+    where(case, rng)
+
+
+def _checkpoint(case: "Case", rng: random.Random, **fields: Any) -> tuple[str, str]:
+    """The folder and the vocabulary of a new checkpoint."""
+    from official_bert.checkpoints.formats.all_formats import FORMATS
+    from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, sample
+
+    name = rng.choice(["tf1", "official_bert", "hugging_face", "keras_hub"])
+    folder = case.folder / "checkpoint"
+    folder.mkdir()
+    checkpoint = dataclasses.replace(sample(SAMPLE_CONFIG), **fields)
+    write = FORMATS[name].write
+    assert write
+    write(checkpoint, str(folder))
+    case.done = name
+    return str(folder), str(checkpoint.vocab)
+
+
+def _vocabulary(case: "Case", rng: random.Random) -> None:
+    folder, vocab = _checkpoint(case, rng)
+    lines = vocab.splitlines()
+    change = rng.choice(["none", "swap", "shuffle", "shorten", "rename", "lengthen"])
+    case.done += f", {change}"
+    if change == "swap":
+        first, second = rng.sample(range(5, len(lines)), 2)
+        lines[first], lines[second] = lines[second], lines[first]
+    elif change == "shuffle":
+        lines[5:] = rng.sample(lines[5:], len(lines) - 5)
+    elif change == "shorten":
+        lines = lines[: rng.randrange(6, len(lines))]
+    elif change == "rename":
+        lines[rng.randrange(5, len(lines))] = "another"
+    elif change == "lengthen":
+        lines.append("another")
+    path = case.folder / "vocab.txt"
+    path.write_text("\n".join(lines) + "\n")
+    _expect(_reads(folder, vocab_file=str(path)), lines == vocab.splitlines())
+
+
+def _casing(case: "Case", rng: random.Random) -> None:
+    own, given = rng.random() < 0.5, rng.random() < 0.5
+    folder, _ = _checkpoint(case, rng, do_lower_case=own)
+    case.done += f", {own}, given {given}"
+    _expect(_reads(folder, do_lower_case=given), own == given)
+
+
+def _reads(folder: str, **given: Any) -> bool:
+    """Whether fine-tuning begins with the folder."""
+    from official_bert.errors import UserError
+    from official_bert.learning.initial_model import read_initial_model
+
+    try:
+        read_initial_model(folder, **given)
+    except UserError:
+        return False
+    return True
+
+
+def _expect(found: bool, expected: bool) -> None:
+    if found != expected:
+        raise NotHeldError("it was taken" if found else "it was refused")
+
+
+def _classes(case: "Case", rng: random.Random) -> None:
+    """A Hugging Face folder with a classifier, read with classes of the user's."""
+    import numpy as np
+
+    import official_bert
+    from official_bert.checkpoints.checkpoint import ENCODER, POOLER, SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER
+    from official_bert.checkpoints.formats import hugging_face
+    from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, sample
+
+    part = rng.choice([SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER])
+    checkpoint = dataclasses.replace(sample(SAMPLE_CONFIG, frozenset({ENCODER, POOLER, part})), labels=_LABELS)
+    folder = str(pathlib.Path(case.folder, "checkpoint"))
+    pathlib.Path(folder).mkdir()
+    hugging_face.write(checkpoint, folder)
+    labels = rng.sample([*_LABELS, "other"], rng.randrange(2, 5))
+    case.done = f"{part}, {labels}"
+    kind: Any = official_bert.TextClassifier if part == SEQUENCE_CLASSIFIER else official_bert.TokenTagger
+    own, found = kind.from_checkpoint(folder), kind.from_checkpoint(folder, labels=labels)
+    ids = own.preprocessor(_TEXTS)
+    expected, logits = own.predict_on_batch(ids), found.predict_on_batch(ids)
+    if sorted(labels) == sorted(_LABELS):
+        if not np.array_equal(logits, expected[..., [_LABELS.index(label) for label in labels]]):
+            raise NotHeldError("the classes are in another order than their logits")
+    elif logits.shape[-1] != len(labels) or np.isin(logits, expected).any():
+        raise NotHeldError("the classifier was taken for other classes")
