@@ -60,6 +60,13 @@ def test_new_tokens_that_were_unknown_start_as_the_mean_of_all_rows(tiny_config:
     np.testing.assert_allclose(grown[79], table.mean(axis=0), rtol=1e-5)
 
 
+def test_rows_behind_the_vocabulary_do_not_count_in_the_mean(tiny_config: BertConfig):
+    padded = sample(dataclasses.replace(tiny_config, vocab_size=len(WORDS) + 10))
+    table = padded.weights["word_embeddings/embeddings"]
+    grown = resize.add_tokens(padded, ["日"], "append").weights["word_embeddings/embeddings"]
+    np.testing.assert_allclose(grown[len(WORDS)], table[: len(WORDS)].mean(axis=0), rtol=1e-5)
+
+
 def test_unused_tokens_give_their_rows(tiny_config: BertConfig):
     words = [*WORDS[:70], "[unused0]", "[unused1]", *WORDS[72:]]
     before = dataclasses.replace(sample(tiny_config), vocab="".join(f"{word}\n" for word in words))

@@ -177,6 +177,21 @@ def test_answers_to_questions_are_those_of_python(
     assert len(functions.tokenize(question=tf.constant(asked), context=tf.constant(CONTEXTS))["text_index"]) == len(cut)
 
 
+def test_a_difference_that_is_the_threshold_is_answered(tokenizer: FullTokenizer, monkeypatch: pytest.MonkeyPatch):
+    def answers(threshold: float) -> dict[str, Any]:
+        task_spec = task_spec_of(QUESTION_ANSWERING, version_2=True, null_score_diff_threshold=threshold)
+        functions = text_model(model_of(QUESTION_ANSWERING), tokenizer, QUESTION_ANSWERING, task_spec)
+        # Whole numbers, so that the difference is exact.
+        logits = lambda features, width: tf.repeat(tf.cast(features["input_ids"] % 7, tf.float32)[..., None], width, -1)  # noqa: E731
+        monkeypatch.setattr(functions, "_in_chunks", logits)
+        return numpy_of(functions.answer(question=tf.constant(["who sat?"]), context=tf.constant([TEXTS[0]])))
+
+    difference = float(answers(0.0)["null_score_difference"][0])
+    assert difference == int(difference)
+    assert answers(difference)["answer"][0] != b""
+    assert answers(difference - 0.5)["answer"][0] == b""
+
+
 @pytest.mark.parametrize("length", [20, 8, 64])
 def test_tags_are_those_of_python_for_texts_of_any_length(length: int, tokenizer: FullTokenizer):
     model = model_of(TAGGING)

@@ -97,6 +97,7 @@ def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenize
     (prediction,) = predicted([question], cut, scores, version_2=True)
     assert prediction.null_score_difference == pytest.approx(5.5 - 4.0)
     assert prediction.answer(True, 1.0).text == ""
+    assert prediction.answer(True, prediction.null_score_difference).text == "cat"  # not above it
     assert prediction.answer(True, 2.0).text == prediction.answer(False).text == "cat"
     assert [candidate.text for candidate in prediction.candidates][:2] == ["", "cat"]
 

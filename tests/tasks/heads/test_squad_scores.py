@@ -75,6 +75,12 @@ def test_the_best_threshold_answers_where_that_pays():
     assert squad_scores.score_version_2(questions, said, differences)["best_f1"] == 75.0
 
 
+def test_no_threshold_is_charged_for_a_question_that_it_leaves_without_an_answer():
+    questions = [question("a", "cat"), question("b")]
+    scores = squad_scores.score_version_2(questions, {"a": "cat", "b": ""}, {"a": 1.0, "b": -5.0})
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 1.0)
+
+
 def test_a_threshold_that_answers_nothing_is_zero():
     scores = squad_scores.score_version_2([question("a", "cat"), question("b")], {"a": "x", "b": "y"}, {"a": 1, "b": 0})
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (50.0, 0.0)
