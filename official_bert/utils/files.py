@@ -1,6 +1,7 @@
-"""Reading and writing files, local or on any file system that TensorFlow knows (gs://, hdfs://, ...).
+"""Reading and writing files, local or on any file system that TensorFlow knows (gs://).
 
-What TensorFlow does not know (http://, s3://, zip://, ...) is read through fsspec, with the package that it wants.
+What TensorFlow does not know (http://, s3://, hdfs://, zip://, ...) is read through fsspec, with the package that it
+wants.
 
 A file that is written here appears under its name whole or not at all: it is written beside, then renamed.
 """
