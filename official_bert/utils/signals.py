@@ -1,12 +1,14 @@
-"""SIGTERM and Ctrl-C: requests that training meets after the steps in flight and a save; elsewhere the end."""
+"""How processes end. SIGTERM and Ctrl-C are requests that training meets after the steps in flight and a save."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 INTERRUPTED = 130  # the exit code of shells for a program that Ctrl-C ended
 
 
@@ -54,3 +56,14 @@ def end_interrupted() -> NoReturn:
         with contextlib.suppress(OSError):
             stream.flush()
     os._exit(INTERRUPTED)
+
+
+def end_with_parent(parent: int) -> None:
+    """Has Linux kill this process when the one that started it ends, however that ends; `parent` is its number.
+
+    Other systems do not offer that: there a process ends when it next reads from its parent.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before
+        os._exit(1)

@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+from official_bert.utils.signals import end_with_parent
 from robustness.attack import damage, fuzz, kills, limits, paths, processes, serving, together
 from robustness.attack.processes import NotHeldError
 from robustness.attack.samples import Samples
@@ -79,7 +80,7 @@ def work(kind: str, seed: int, first: int, folder: pathlib.Path) -> None:
 
     What is printed otherwise goes to standard error.
     """
-    processes.end_with_parent()
+    end_with_parent(os.getppid())
     told = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
