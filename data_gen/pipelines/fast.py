@@ -71,8 +71,6 @@ def create(
             store = TokenStore(os.path.join(folder, worker.CORPUS), token_store.id_dtype(vocab))
             plan = run_plan.plan_run(options, preparation.instance_config(options, vocab), store)
             files.write_text(os.path.join(folder, worker.PLAN), json.dumps(dataclasses.asdict(plan)))
-            for path in plan.outputs:
-                files.remove_unfinished(path)
             blocks = itertools.product(range(options.dupe_factor), range(len(plan.blocks)))
             tasks = [{"block": list(each)} for each in blocks]
             workers.grow(min(options.num_workers, len(tasks)))

@@ -1,6 +1,8 @@
 """What Keras users do with a model: save, load in a new process, clone, quantize, export; precision and summaries."""
 
 import json
+import os
+import resource
 import subprocess
 import sys
 
@@ -230,3 +232,45 @@ def test_examples_that_do_not_fit_are_named(name, x, y, message, config, vocab_f
         model.fit(x, y, verbose=0)
     with pytest.raises(UserError, match="labels are a; expected two or more different names"):
         official_bert.TextClassifier.from_checkpoint(config, labels=["a"], vocab_file=vocab_file)
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5", "model.h5"])
+def test_a_file_that_cannot_be_replaced_stays(name, config, vocab_file, tmp_path):
+    model, *_ = built("classifier", config, vocab_file)
+    save = model.save_weights if "weights" in name else model.save
+    path = tmp_path / name
+    save(path)
+    content = path.read_bytes()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
+    try:
+        with pytest.raises(UserError, match=f"cannot write .*{name}: File too large"):
+            save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_bytes() == content
+    assert not list(tmp_path.glob("*.writing-*"))
+    with pytest.raises(UserError, match=f"{name} is there already"):
+        save(path, overwrite=False)
+
+
+def test_callbacks_of_keras_replace_the_file_as_a_whole(config, vocab_file, tmp_path, monkeypatch):
+    model, x, y = built("classifier", config, vocab_file)
+    replaced = []
+    monkeypatch.setattr(os, "replace", lambda source, target: replaced.append((source, target)))
+    for name, only in (("model.keras", False), ("model.weights.h5", True)):
+        model.fit(x, y, verbose=0, callbacks=[keras.callbacks.ModelCheckpoint(tmp_path / name, save_weights_only=only)])
+    assert [target for _, target in replaced] == [str(tmp_path / name) for name in ("model.keras", "model.weights.h5")]
+
+
+def test_weights_in_several_files_and_models_in_folders_are_read_again(config, vocab_file, tmp_path):
+    model, *_ = built("classifier", config, vocab_file)
+    model.save_weights(tmp_path / "model.weights.json", max_shard_size=3e-6)
+    assert len(list(tmp_path.glob("model_*.weights.h5"))) > 1
+    other, *_ = built("classifier", config, vocab_file, seed=5)
+    other.load_weights(tmp_path / "model.weights.json")
+    for left, right in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(left, right)
+    model.save(tmp_path / "folder", zipped=False)
+    with pytest.raises(UserError, match="folder is there already; give the name of a new"):
+        model.save(tmp_path / "folder", zipped=False)

@@ -1,0 +1,36 @@
+"""Keras' files of a model, written so that one that is there stays until the new one is whole."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from official_bert.checkpoints import hdf5
+from official_bert.errors import UserError
+from official_bert.utils import files
+
+
+@contextlib.contextmanager
+def written_whole(filepath: Any, model: keras.Model, overwrite: bool = True, is_folder: bool = False) -> Iterator[str]:
+    """Yields a path for Keras to write a model to, whose file becomes `filepath` when all of it is written.
+
+    Raises:
+        UserError: there is one already and it may not be overwritten, or the file system refuses the write.
+    """
+    path = os.fspath(filepath)
+    if files.is_remote(path):
+        yield path  # Keras makes the file on this machine and sends it as a whole
+        return
+    if not overwrite and files.exists(path):
+        raise UserError(f"{path} is there already; give another name, or overwrite=True")
+    if is_folder:
+        whole = files.folder_written_whole(path)
+    elif path.endswith((".h5", ".hdf5", ".weights.json")):
+        optimizer = getattr(model, "optimizer", None)  # a model that was never compiled has none
+        whole = hdf5.written_whole(path, [*model.variables, *(optimizer.variables if optimizer else ())])
+    else:
+        whole = files.written_whole(path)
+    with whole as beside:
+        yield beside
