@@ -34,3 +34,27 @@ def written_whole(filepath: Any, model: keras.Model, overwrite: bool = True, is_
         whole = files.written_whole(path)
     with whole as beside:
         yield beside
+
+
+def load(filepath: Any) -> Any:
+    """Returns the model of a file that Keras wrote.
+
+    Raises:
+        UserError: there is none, or it is damaged or of another program.
+    """
+    path = os.fspath(filepath)
+    if not files.exists(path):
+        raise UserError(f"there is no file {path}")
+    try:
+        return keras.models.load_model(path)
+    except UserError:
+        raise
+    except Exception as error:  # Keras raises whatever the parts of a damaged file lead to
+        message = str(error).splitlines()[0] if str(error) else repr(error)
+        if "File not found" in message:  # so Keras says of a file that is no zip, too
+            message = "it is no whole .keras file"
+        elif isinstance(error, KeyError | RecursionError):
+            message = repr(error)
+        raise UserError(
+            f"{path} is damaged or of another program: {message[:300]}; restore the file from a copy"
+        ) from error

@@ -206,9 +206,9 @@ class TextModel(SteppedModel):
         """Returns a model that `save` has written.
 
         Raises:
-            UserError: the file holds another kind of model.
+            UserError: there is no such file, it is damaged, or it holds another kind of model.
         """
-        model = keras.models.load_model(path)
+        model = saving.load(path)
         if not isinstance(model, cls):
             raise UserError(f"{path} holds a {type(model).__name__}; expected a {cls.__name__}")
         return model

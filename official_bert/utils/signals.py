@@ -3,12 +3,14 @@
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+_LEAST_MEMORY = 2 << 30  # bytes of addresses that TensorFlow's import takes, about
 INTERRUPTED = 130  # the exit code of shells for a program that Ctrl-C ended
 
 
@@ -38,11 +40,33 @@ class StopRequest:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within its context Ctrl-C ends the process by one line, and not by a traceback."""
+    """Within its context Ctrl-C ends the process by one line, and not by a traceback; so does a lack of memory."""
     try:
         yield
     except KeyboardInterrupt:
         end_interrupted()
+    except (MemoryError, ImportError) as error:
+        lacking = _describe_lack_of_memory(error)
+        if lacking is None:
+            raise
+        print(
+            f"error: there is too little memory: {lacking}; free some, or raise the limit (ulimit -v unlimited), and "
+            "give the command again",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+
+
+def _describe_lack_of_memory(error: BaseException) -> str | None:
+    """Returns what an error says of memory that could not be had; None for another error."""
+    lines = [line.removeprefix("Original error was: ") for line in str(error).splitlines() if line]
+    if isinstance(error, MemoryError):
+        return lines[0] if lines else "an allocation failed"
+    mapped = [line for line in lines if "failed to map segment" in line]
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if mapped or 0 <= limit < _LEAST_MEMORY:  # packages may word it in any way
+        return (mapped or lines or ["an import failed"])[0]
+    return None
 
 
 def end_interrupted() -> NoReturn:

@@ -1,10 +1,12 @@
 """What Keras users do with a model: save, load in a new process, clone, quantize, export; precision and summaries."""
 
+import io
 import json
 import os
 import resource
 import subprocess
 import sys
+import zipfile
 
 import keras
 import numpy as np
@@ -274,3 +276,30 @@ def test_weights_in_several_files_and_models_in_folders_are_read_again(config, v
     model.save(tmp_path / "folder", zipped=False)
     with pytest.raises(UserError, match="folder is there already; give the name of a new"):
         model.save(tmp_path / "folder", zipped=False)
+
+
+def test_damaged_files_are_said_to_be(config, vocab_file, tmp_path):
+    model, *_ = built("classifier", config, vocab_file)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    content = path.read_bytes()
+    with zipfile.ZipFile(path) as opened:
+        parts = {name: opened.read(name) for name in opened.namelist()}
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    damaged = {"cut": content[:-50], "empty": b"", "flipped": bytes(flipped)}
+    nested = b"[" * 100_000
+    for name, config_json in (("nested", nested), ("keyless", b"{}"), ("list", b"[]"), ("text", b"text")):
+        zipped = io.BytesIO()
+        with zipfile.ZipFile(zipped, "w") as opened:
+            for part, part_content in {**parts, "config.json": config_json}.items():
+                opened.writestr(part, part_content)
+        damaged[name] = zipped.getvalue()
+    for name, damaged_content in damaged.items():
+        path.write_bytes(damaged_content)
+        with pytest.raises(UserError, match=f"{path} is damaged or of another program: ") as raised:
+            official_bert.TextClassifier.load(str(path))
+        assert "File not found" not in str(raised.value), name
+        assert "\n" not in str(raised.value)
+    with pytest.raises(UserError, match="there is no file .*none.keras"):
+        official_bert.TextClassifier.load(str(tmp_path / "none.keras"))

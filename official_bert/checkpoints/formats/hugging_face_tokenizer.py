@@ -15,7 +15,11 @@ TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 
 # Settings under which their tokenizer follows BERT's rules; strip_accents may also say what do_lower_case says.
-_REQUIRED = {"tokenize_chinese_chars": True, "do_basic_tokenize": True, "never_split": None, "strip_accents": None}
+_REQUIRED = {
+    "tokenize_chinese_chars": True, "do_basic_tokenize": True, "never_split": None, "strip_accents": None,
+    "continuing_subword_prefix": exact.CONTINUATION, "max_input_chars_per_word": exact.MAX_CHARACTERS_PER_WORD,
+}  # fmt: skip
+_THEIR_MOST_CHARACTERS = 100  # in a word; theirs say so of all BERT models
 
 
 def read_tokenizer(
@@ -57,7 +61,8 @@ def read_tokenizer(
         notes += (f"the vocabulary looks {looks}; --do_lower_case or --nodo_lower_case say it, where it is not",)
     for key, expected in _REQUIRED.items():
         value = settings.get(key, expected)
-        if value not in ([expected, do_lower_case] if key == "strip_accents" else [expected]):
+        also = {"strip_accents": do_lower_case, "max_input_chars_per_word": _THEIR_MOST_CHARACTERS}
+        if value not in (expected, also.get(key, expected)):
             raise UserError(
                 f"the tokenizer in {folder} has {key} {value!r}, which BERT's own rules have not; give --vocab_file to "
                 "take the vocabulary with BERT's rules"
@@ -83,6 +88,7 @@ def _read_tokenizer_json(path: str) -> tuple[dict[str, Any], list[str]]:
             "do_lower_case": normalizer["lowercase"],
             "strip_accents": normalizer["strip_accents"],
             "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
+            **{key: model[key] for key in _REQUIRED if key in model},
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged or no tokenizer of BERT: {error!r}") from error
