@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from official_bert.utils.signals import end_with_parent
-from robustness.attack import damage, fuzz, kills, limits, paths, processes, serving, together
+from robustness.attack import damage, fuzz, kills, limits, paths, processes, serving, together, writers
 from robustness.attack.processes import NotHeldError
 from robustness.attack.samples import Samples
 from tests.conftest import ROOT
@@ -33,6 +33,7 @@ KINDS = {
     "together": (together, 3),
     "paths": (paths, 3),
     "limits": (limits, 4),
+    "writers": (writers, 3),
 }
 _CASE_SECONDS = 600.0  # for a case; each process within it has less
 _MOST_MEGABYTES = 1500  # that a case within the process may take beyond what was taken before
