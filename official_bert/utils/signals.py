@@ -1,9 +1,7 @@
 """How processes end. SIGTERM and Ctrl-C are requests that training meets after the steps in flight and a save."""
 
 import contextlib
-import ctypes
 import os
-import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -62,6 +60,8 @@ def _describe_lack_of_memory(error: BaseException) -> str | None:
     lines = [line.removeprefix("Original error was: ") for line in str(error).splitlines() if line]
     if isinstance(error, MemoryError):
         return lines[0] if lines else "an allocation failed"
+    import resource  # here, as ctypes below
+
     mapped = [line for line in lines if "failed to map segment" in line]
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if mapped or 0 <= limit < _LEAST_MEMORY:  # packages may word it in any way
@@ -88,6 +88,8 @@ def end_with_parent(parent: int) -> None:
     Other systems do not offer that: there a process ends when it next reads from its parent.
     """
     if sys.platform == "linux":
+        import ctypes  # here, since each command imports this module before it can answer Ctrl-C
+
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended before
         os._exit(1)
