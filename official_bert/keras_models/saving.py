@@ -43,7 +43,7 @@ def load(filepath: Any) -> Any:
         UserError: there is none, or it is damaged or of another program.
     """
     path = os.fspath(filepath)
-    if not files.exists(path):
+    if not files.is_remote(path) and not os.path.exists(path):
         raise UserError(f"there is no file {path}")
     try:
         return keras.models.load_model(path)
