@@ -21,6 +21,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.choices import FEATURES, LINEAR
 from official_bert.utils import files
 from official_bert.utils.flags import option
+from official_bert.utils.signals import interruptible
 from reproduce.tables import COLUMNS, PERPLEXITY, SCALES, TABLES, Flags, Scale, Shape, Variant
 
 _DONE_FILE, _OUTPUT_FILE = "done.json", "output.txt"
@@ -332,7 +333,7 @@ def perform(runs: Sequence[Run], processes: int = 1) -> None:
     waiting = list(runs)
     done = {folder for run in runs for folder in run.after} - {run.folder for run in runs}
     shares = _shares_of_processors(processes)
-    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+    with concurrent.futures.ThreadPoolExecutor(processes) as pool, interruptible():  # it would wait for the commands
         running: dict[concurrent.futures.Future[None], tuple[Run, set[int]]] = {}
         while waiting or running:
             for run in [each for each in waiting if done.issuperset(each.after)][: len(shares)]:
@@ -380,10 +381,14 @@ def _perform_one(run: Run, processors: set[int]) -> None:
 
 
 def _program(processors: set[int]) -> str:
-    """What Python runs: the command line, held to the processors before TensorFlow counts them."""
+    """What Python runs: the command line, held to the processors before TensorFlow counts them.
+
+    It ends with this process: else the next one would find the folder in use.
+    """
+    ends = f"from official_bert.utils.signals import end_with_parent; end_with_parent({os.getpid()}); "
     held = f"import os; os.sched_setaffinity(0, {sorted(processors)}); " if processors else ""
     named = "import sys; sys.argv[0] = 'official-bert'"  # what the run's model card says it was
-    return f"{held}{named}; from official_bert_cli import main; main()"
+    return f"{ends}{held}{named}; from official_bert_cli import main; main()"
 
 
 def _call(command: Sequence[str], output: str) -> tuple[int, float]:

@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+import pathlib
 import socket
 import subprocess
 import sys
+import time
 
 from tests.conftest import ROOT
 
@@ -39,3 +41,12 @@ def worker_environments(number: int) -> list[dict[str, str]]:
     configs = [{"cluster": cluster, "task": {"type": "worker", "index": index}} for index in range(number)]
     whole = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
     return [{**whole, "TF_CONFIG": json.dumps(config)} for config in configs]
+
+
+def wait_for_the_end_of(pid: int, seconds: float = 10.0) -> None:
+    """Waits for the end of a process that need not be a child, or fails; one that nobody reaps has ended, too."""
+    end = time.monotonic() + seconds
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            assert time.monotonic() < end, f"process {pid} still runs"
+            time.sleep(0.01)

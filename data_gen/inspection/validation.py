@@ -15,14 +15,41 @@ from official_bert.tokenization import exact
 _Check = tuple[np.ndarray, np.ndarray, str]
 
 
-def first_violation(batch: Batch, vocab: Mapping[str, int] | None, one_segment: bool = False) -> tuple[int, str] | None:
+class WordPieces:
+    """A vocabulary, and which pieces can follow each other in a word: WordPiece takes the longest piece that fits."""
+
+    def __init__(self, vocab: Mapping[str, int]) -> None:
+        self.vocab = vocab
+        self._pieces = {number: piece for piece, number in vocab.items()}
+        self._goes_on = np.zeros(max(vocab.values()) + 1, bool)
+        self._goes_on[[number for piece, number in vocab.items() if piece.startswith("##")]] = True
+        self._possible: dict[int, bool] = {}  # by the numbers of both, in one
+
+    def impossible(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Returns where no text gives a second id after a first one: arrays of the same shape."""
+        wrong = np.zeros(first.shape, bool)
+        rows = np.nonzero(self._goes_on[second])  # few, so that the rest is quick
+        pairs, which = np.unique((first[rows].astype(np.int64) << 32) | second[rows], return_inverse=True)
+        wrong[rows] = ~np.array(list(map(self._is_possible, pairs.tolist())), bool)[which]
+        return wrong
+
+    def _is_possible(self, pair: int) -> bool:
+        if pair not in self._possible:
+            piece, after = self._pieces.get(pair >> 32, ""), self._pieces[pair & 0xFFFFFFFF]
+            both = piece + after.removeprefix("##")
+            longer = any(both[:end] in self.vocab for end in range(len(piece) + 1, len(both) + 1))
+            self._possible[pair] = not longer and piece != exact.UNK  # which stands for a whole word
+        return self._possible[pair]
+
+
+def first_violation(batch: Batch, word_pieces: WordPieces | None, one_segment: bool = False) -> tuple[int, str] | None:
     """Returns the row of the first record that violates a rule, and a message that says how; or None.
 
-    All values are within the schema's limits. Without a vocabulary [CLS] and [SEP] are not checked. Records of one
-    segment, instead of two, have a [SEP] between documents.
+    All values are within the schema's limits. Without a vocabulary [CLS], [SEP] and words are not checked. Records of
+    one segment, instead of two, have a [SEP] between documents.
     """
     first: tuple[int, str] | None = None
-    for wrong, values, message in _checks(batch, vocab, one_segment):
+    for wrong, values, message in _checks(batch, word_pieces, one_segment):
         rows = np.asarray(wrong.any(axis=1))
         row = int(rows.argmax())
         # Later checks assume the earlier ones, so a record is reported with the first rule that it violates.
@@ -32,7 +59,7 @@ def first_violation(batch: Batch, vocab: Mapping[str, int] | None, one_segment: 
     return first
 
 
-def _checks(batch: Batch, vocab: Mapping[str, int] | None, one_segment: bool) -> Iterator[_Check]:
+def _checks(batch: Batch, word_pieces: WordPieces | None, one_segment: bool) -> Iterator[_Check]:
     mask, segments = batch["input_mask"], batch["segment_ids"]
     position = np.arange(mask.shape[1])
     length = batches.text_lengths(batch)[:, None]  # [B, 1]
@@ -52,8 +79,9 @@ def _checks(batch: Batch, vocab: Mapping[str, int] | None, one_segment: bool) ->
         yield second < 2, second, "segment 1 has {value} tokens; expected 2 or more, b [SEP]"
     if "masked_lm_positions" in batch:
         yield from _checks_of_predictions(batch)
-    if vocab is not None:
-        yield from _checks_of_special_tokens(batch, vocab, one_segment)
+    if word_pieces is not None:
+        yield from _checks_of_special_tokens(batch, word_pieces.vocab, one_segment)
+        yield _check_of_words(batch, word_pieces)
 
 
 def _checks_of_predictions(batch: Batch) -> Iterator[_Check]:
@@ -92,3 +120,11 @@ def _checks_of_special_tokens(batch: Batch, vocab: Mapping[str, int], one_segmen
     for token in (exact.PAD, exact.CLS, exact.MASK) if one_segment else (exact.PAD, exact.CLS, exact.SEP, exact.MASK):
         wrong = text & (ids == vocab[token])
         yield wrong, ids, f"position {{at}}, of the text, holds {token} (before masking), which no text gives"
+
+
+def _check_of_words(batch: Batch, word_pieces: WordPieces) -> _Check:
+    ids, text = batches.unmasked_ids(batch), batches.is_text(batch)
+    wrong = np.zeros_like(text)
+    wrong[:, 1:] = text[:, :-1] & text[:, 1:] & word_pieces.impossible(ids[:, :-1], ids[:, 1:])
+    message = "position {at} holds id {value}, which WordPiece with this vocabulary never gives after the one before: "
+    return wrong, ids, message + "the record was made with another one, or by another tokenizer"

@@ -189,7 +189,11 @@ def _check_set(
     read = 0
     flags = file_set.source.source["flags"] if file_set.source else {}
     one_segment = objective_of(flags) == NONE
-    check = functools.partial(validation.first_violation, vocab=vocab, one_segment=one_segment)
+    check = functools.partial(
+        validation.first_violation,
+        word_pieces=validation.WordPieces(vocab) if vocab else None,
+        one_segment=one_segment,
+    )
     for path, shard in file_set.entries.items():
         count, problem = _check_file(path, shard, schema, check, advance)
         read += count
@@ -263,7 +267,7 @@ def _describe_checks(
         about = f"up to {schema['masked_lm_positions'].shape[0]} predictions each"
         rules.append("predictions")
     if vocab:
-        rules.append("[CLS] and [SEP]")
+        rules.append("[CLS], [SEP] and the pieces of words")
     if limit:
         rules.append(f"ids below {limit:,}")
     checked = [f"{count:,} records of {length} positions, {about}: {', '.join(rules)}"]

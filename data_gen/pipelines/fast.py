@@ -13,6 +13,7 @@ ends with the same bytes.
 import contextlib
 import dataclasses
 import errno
+import hashlib
 import itertools
 import json
 import os
@@ -53,32 +54,29 @@ def create(
     with _write_errors_explained(options.work_folder):
         if files.is_remote(options.stem):
             raise UserError(f"{options.stem} is not on this machine; write the records to a local disk, then copy them")
-        folder = options.work_folder
-        _claim(folder, source)
+        folder = _claim(options.work_folder, source)
         files.write_text(os.path.join(folder, worker.VOCAB), vocab_text)
         worker_options = dataclasses.replace(options, input_file=list(map(files.absolute, states)))
         files.write_text(os.path.join(folder, worker.OPTIONS), json.dumps(dataclasses.asdict(worker_options)))
         with WorkerPool(folder) as workers:
             try:
-                corpus = _tokenize(options, states, workers)
+                corpus = _tokenize(folder, options, states, workers)
                 if not corpus["tokens"]:
                     raise TextError("the input holds no text")
             except TextError:
                 # The text or the flags must change, and then the unfinished work would belong to another run.
-                shutil.rmtree(folder)
+                shutil.rmtree(options.work_folder)
                 raise
             vocab = parse_vocab(vocab_text)
             store = TokenStore(os.path.join(folder, worker.CORPUS), token_store.id_dtype(vocab))
             plan = run_plan.plan_run(options, preparation.instance_config(options, vocab), store)
             files.write_text(os.path.join(folder, worker.PLAN), json.dumps(dataclasses.asdict(plan)))
-            for path in plan.outputs:
-                files.remove_unfinished(path)
             blocks = itertools.product(range(options.dupe_factor), range(len(plan.blocks)))
             tasks = [{"block": list(each)} for each in blocks]
             workers.grow(min(options.num_workers, len(tasks)))
             counts = workers.do_all("making instances", tasks, "blocks")
             if not any(each["instances"] for each in counts):
-                shutil.rmtree(folder)
+                shutil.rmtree(options.work_folder)
                 raise UserError(NO_INSTANCE)
             if options.gzip or any(map(files.is_remote, plan.outputs)):  # files that are written from their beginning
                 tasks = [{"shard": [number]} for number in range(len(plan.outputs))]
@@ -92,7 +90,7 @@ def create(
         statistics |= manifest.total(counts)
         description = manifest.Manifest(source, [manifest.Shard(**shard) for shard in shards], statistics)
         manifest.write(plan.outputs, options.stem, description)
-        shutil.rmtree(folder)
+        shutil.rmtree(options.work_folder)
         return description
 
 
@@ -109,24 +107,26 @@ def _write_errors_explained(folder: str) -> Iterator[None]:
         ) from error
 
 
-def _claim(folder: str, source: dict[str, Any]) -> None:
-    """Makes the working folder, or takes up that of the same plan."""
-    path = os.path.join(folder, "source.json")
-    content = json.dumps(source, indent=1)
-    if os.path.exists(path):
-        if files.read_text(path) != content:
-            raise UserError(
-                f"{folder} holds the unfinished work of another run (other text, vocabulary or flags); run that "
-                "command again to finish it, or remove the folder"
-            )
-        print(f"going on with the unfinished work in {folder}")
-    else:
-        files.write_text(path, content)
+def _claim(work_folder: str, source: dict[str, Any]) -> str:
+    """Returns the run's own folder in the working folder, or takes up that of the same run.
+
+    It is named after all that decides the records, so that what a process of another run still writes after that run's
+    files were removed is never taken for this run's.
+    """
+    name = hashlib.sha256(json.dumps(source).encode()).hexdigest()[:16]
+    present = os.listdir(work_folder) if os.path.exists(work_folder) else []
+    if any(each != name for each in present):
+        raise UserError(
+            f"{work_folder} holds the unfinished work of another run (other text, vocabulary or flags); run that "
+            "command again to finish it, or remove the folder"
+        )
+    if present:
+        print(f"going on with the unfinished work in {work_folder}")
+    return os.path.join(work_folder, name)
 
 
-def _tokenize(options: RecordOptions, states: dict[str, FileState], workers: WorkerPool) -> dict[str, int]:
-    """Tokenizes the text into a corpus in the working folder, and returns its numbers of tokens, documents, ..."""
-    folder = options.work_folder
+def _tokenize(folder: str, options: RecordOptions, states: dict[str, FileState], workers: WorkerPool) -> dict[str, int]:
+    """Tokenizes the text into a corpus in the run's folder, and returns its numbers of tokens, documents, ..."""
     whole = os.path.join(folder, worker.CORPUS)
     parts: list[tuple[int, int]] = []
     if not os.path.exists(os.path.join(whole, token_store.COMPLETE)):

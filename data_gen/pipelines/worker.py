@@ -33,6 +33,7 @@ from official_bert.errors import UserError
 from official_bert.tokenization.caching import CachingTokenizer
 from official_bert.tokenization.exact import UNK, FullTokenizer, load_vocab
 from official_bert.utils import files
+from official_bert.utils.signals import end_with_parent
 
 _RECORDS_AT_ONCE = 2000
 
@@ -210,6 +211,7 @@ def part_folder(folder: str, number: int, part: int) -> str:
 
 
 def main() -> None:
+    end_with_parent(int(sys.argv[2]))
     worker = Worker(sys.argv[1])
     for line in sys.stdin:
         try:

@@ -33,7 +33,7 @@ class WorkerPool:
         # The import path of this process may come from elsewhere than the environment.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         while len(self._processes) < count:
-            command = [sys.executable, "-m", worker.__name__, self._folder]
+            command = [sys.executable, "-m", worker.__name__, self._folder, str(os.getpid())]
             # A terminal sends Ctrl-C to the workers too, which would show tracebacks: this process alone answers it.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:

@@ -43,11 +43,15 @@ def write_part(folder: str, documents: Iterable[list[str]], encode: Encode, dtyp
     """
     if os.path.exists(folder):
         return
-    beside = f"{folder}.writing-{os.getpid()}"
-    files.make_folder(beside)
+    with files.folder_beside(folder) as beside:
+        _write_documents(beside, documents, encode, dtype, unk_id)
+        os.rename(beside, folder)
+
+
+def _write_documents(folder: str, documents: Iterable[list[str]], encode: Encode, dtype: np.dtype, unk_id: int) -> None:
     tokens = sentences = unknown = count = 0
     with contextlib.ExitStack() as stack:
-        ids_file, sentences_file, documents_file = _created(beside, stack)
+        ids_file, sentences_file, documents_file = _created(folder, stack)
         for batch, number_of in _batches(documents):
             ids, splits = encode(batch)
             unknown += int(np.count_nonzero(ids == unk_id))
@@ -65,8 +69,8 @@ def write_part(folder: str, documents: Iterable[list[str]], encode: Encode, dtyp
         sentences_file.write(np.array([tokens], "<i8").data)
         documents_file.write(np.array([sentences], "<i8").data)
     summary = {"tokens": tokens, "sentences": sentences, "documents": count, "unknown": unknown}
-    files.write_text(os.path.join(beside, COMPLETE), json.dumps(summary))
-    os.rename(beside, folder)
+    with open(os.path.join(folder, COMPLETE), "w") as writer:
+        json.dump(summary, writer)
 
 
 def _batches(documents: Iterable[list[str]]) -> Iterator[tuple[list[str], np.ndarray]]:

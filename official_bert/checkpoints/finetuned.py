@@ -82,8 +82,9 @@ def save(
     _check_finite(model, "the model")
     files.make_folder(folder)
     with tempfile.TemporaryDirectory() as local:  # HDF5 files are not written to remote file systems
-        path = os.path.join(local, WEIGHTS_FILE)
-        keras.Model(model.input, model.output).save_weights(path)  # without the optimizer's moments
+        whole = keras.Model(model.input, model.output)  # without the optimizer's moments
+        with hdf5.written_whole(os.path.join(local, WEIGHTS_FILE), whole.variables) as path:
+            whole.save_weights(path)
         names = write_model_files(Checkpoint(config, {}, vocab, do_lower_case), local)
         content = json.dumps(task_spec, indent=1, ensure_ascii=False) + "\n"
         files.write_text(os.path.join(local, TASK_FILE), content)

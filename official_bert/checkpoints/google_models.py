@@ -62,6 +62,8 @@ def local_folder(path: str) -> str:
         )
     cache = os.environ.get(CACHE_VARIABLE) or os.path.join(os.path.expanduser("~"), ".cache", "official_bert")
     folder = os.path.join(cache, "google", name)
+    if os.path.isfile(folder):
+        raise UserError(f"{folder} is a file; expected the folder of a checkpoint; remove it to have that downloaded")
     if not files.exists(folder):
         address = f"{ADDRESS}/{date}/{name}.zip"
         with tempfile.TemporaryDirectory() as local:

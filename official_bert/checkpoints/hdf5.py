@@ -1,12 +1,19 @@
 """Keras' HDF5 files of weights."""
 
-from collections.abc import Mapping
+import contextlib
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from official_bert.checkpoints.checkpoint import Array
 from official_bert.checkpoints.tensors import Source
 from official_bert.errors import UserError
 from official_bert.utils import files
 
+_MOST_OVERHEAD = 16 << 10  # bytes that a tensor's name and place take in a file
 _FOREIGN = "{} holds {}; only a file with all of its weights in itself is read; take it from its source again"
 
 
@@ -69,6 +76,21 @@ def write_hdf5(path: str, tensors: Mapping[str, Array]) -> None:
     """Writes tensors by their names; the file appears whole."""
     import h5py
 
-    with files.written_whole(path) as beside, h5py.File(beside, "w") as writer:
+    with written_whole(path, list(tensors.values())) as beside, h5py.File(beside, "w") as writer:
         for name, value in tensors.items():
             writer[name] = value
+
+
+@contextlib.contextmanager
+def written_whole(path: str, values: Sequence[Any]) -> Iterator[str]:
+    """As files.written_whole, for a file of arrays or variables, with a UserError before HDF5 fails to write them.
+
+    On a full disk HDF5 does not only raise an error: it may end the process.
+    """
+    with files.written_whole(path) as beside:
+        if hasattr(os, "posix_fallocate"):
+            with open(beside, "wb") as probe:
+                size = sum(math.prod(value.shape) * np.dtype(value.dtype).itemsize + _MOST_OVERHEAD for value in values)
+                os.posix_fallocate(probe.fileno(), 0, size)
+            os.remove(beside)
+        yield beside

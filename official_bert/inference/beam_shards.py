@@ -138,8 +138,6 @@ def run(computation: Computation, input_file: str, output_file: str, num_shards:
                 f"{job.shards[there[0]]} is there, and no {job.run_file} that says of what it was made; remove it, or "
                 "give another --output_file"
             )
-        for path in [] if files.is_remote(output_file) else job.shards:
-            files.remove_unfinished(path)
         try:
             beam_runner.run_pipeline(lambda root: _build(root, job), beam_arguments, job.error_file)
         finally:

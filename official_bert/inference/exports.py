@@ -40,6 +40,8 @@ def version_folders(export_dir: str) -> dict[int, str]:
 
     As TensorFlow Serving, this reads 009 as 9. Where there is a folder 9 as well, that one counts.
     """
+    if os.path.isfile(export_dir):
+        raise UserError(f"{export_dir} is a file; expected the folder of an export")
     versions: dict[int, str] = {}
     for name in files.list_folder(export_dir) if files.exists(export_dir) else []:
         name = name.rstrip("/")  # remote file systems mark folders so

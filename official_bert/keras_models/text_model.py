@@ -15,6 +15,7 @@ import tensorflow as tf
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.export import saved_model
+from official_bert.keras_models import saving
 from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import SteppedModel, shared_out
@@ -207,15 +208,35 @@ class TextModel(SteppedModel):
         """Returns a model that `save` has written.
 
         Raises:
-            UserError: the file holds another kind of model.
+            UserError: there is no such file, it is damaged, or it holds another kind of model.
         """
-        model = keras.models.load_model(path)
+        model = saving.load(path)
         if not isinstance(model, cls):
             raise UserError(f"{path} holds a {type(model).__name__}; expected a {cls.__name__}")
         return model
 
     def _task_spec(self) -> dict[str, Any]:
         return self.head.task_spec(self.name if self.kinds else None, self.max_seq_length)
+
+    def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **settings: Any) -> None:
+        """Writes the model as keras.Model.save does; the file, also one that is replaced, is whole at any moment.
+
+        Args:
+            filepath: ends in .keras, or in .h5 for Keras' older format.
+            overwrite: whether a file of that name is replaced, or refused.
+            zipped: False for a folder in place of a .keras file, which must be a new one.
+            settings: of keras.Model.save.
+
+        Raises:
+            UserError: the file system refuses the write, or what is there may not be replaced.
+        """
+        with saving.written_whole(filepath, self, overwrite, is_folder=zipped is False) as whole:
+            super().save(whole, zipped=zipped, **settings)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True, max_shard_size: float | None = None) -> None:
+        """Writes the weights as keras.Model.save_weights does; the file is whole at any moment, as by `save`."""
+        with saving.written_whole(filepath, self, overwrite) as whole:
+            super().save_weights(whole, max_shard_size=max_shard_size)
 
     def save_checkpoint(self, folder: str) -> None:
         """Writes the folder of a fine-tuned model, which the commands and `from_checkpoint` read.
@@ -236,7 +257,8 @@ class TextModel(SteppedModel):
             settings: of keras.Model.export, for other formats.
         """
         if format != "tf_saved_model":
-            super().export(filepath, format=format, **settings)
+            with saving.written_whole(filepath, self) as whole:
+                super().export(whole, format=format, **settings)
             return
         source = saved_model.Source(
             self, self.bert_config, self._tokenizer.exact, self.vocab, self.head.kind, self._task_spec()

@@ -300,17 +300,35 @@ def _found(field: str, value: Any) -> Any:
 
 
 def _found_flagfiles(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments with the paths of flagfiles that begin with configs/ as paths where they are."""
+    """Returns the arguments with the paths of flagfiles that begin with configs/ as paths where they are.
+
+    Raises:
+        UserError: a flagfile is a pipe, which absl would wait for, or no text.
+    """
     expanded: list[str] = []
+    checked: set[str] = set()
     for argument in arguments:
         name, equals, path = argument.partition("=")
         if expanded and expanded[-1].lstrip("-") == _FLAGFILE:
             expanded.append(find_config(argument))
+            _check_flagfile(expanded[-1], checked)
         elif equals and name.lstrip("-") == _FLAGFILE:
             expanded.append(f"{name}={find_config(path)}")
+            _check_flagfile(find_config(path), checked)
         else:
             expanded.append(argument)
     return expanded
+
+
+def _check_flagfile(path: str, checked: set[str]) -> None:
+    """Raises a UserError if a flagfile, or one that it names, cannot be read; one that is not there is absl's."""
+    if path in checked or not os.path.exists(path):
+        return
+    checked.add(path)
+    for line in files.read_text(path).splitlines():
+        name, _, inner = line.strip().partition("=")
+        if name.lstrip("-") == _FLAGFILE:
+            _check_flagfile(os.path.expanduser(inner.strip()), checked)
 
 
 def _before_double_dash(arguments: Sequence[str]) -> Sequence[str]:

@@ -7,18 +7,24 @@ A file that is written here appears under its name whole or not at all: it is wr
 """
 
 import contextlib
+import fcntl
+import functools
 import glob as local_glob
 import hashlib
 import json
 import os
+import re
 import shutil
+import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from official_bert.errors import UserError
 
 MAX_JSON_BYTES = 64 << 20  # of a file of settings; the largest tokenizer.json of a BERT has some 10 MB
+
+_UNFINISHED = ".writing-"  # what is written has this in its name, and then digits
 
 
 def is_remote(path: str) -> bool:
@@ -202,50 +208,129 @@ def folder_written_whole(path: str) -> Iterator[str]:
     path = path.rstrip("/")
     if exists(path) and (os.path.isfile(path) or list_folder(path)):
         raise UserError(f"{path} is there already; give the name of a new or empty folder")
-    beside = f"{path}.writing-{os.getpid()}"
-    with _renamed_at_the_end(beside, path, remove_folder):
-        make_folder(beside)
+    with _write_errors_explained(path), folder_beside(path) as beside:
         yield beside
         if exists(path):
             remove_folder(path)
+        rename(beside, path)
 
 
 @contextlib.contextmanager
 def written_whole(path: str) -> Iterator[str]:
     """Yields a path to write to; on leaving without an error that file is renamed to `path`, else it is removed.
 
+    Of a local file that path has the same name in a folder of its own. What else is written there is moved beside
+    `path`; a file of several parts is gone from before the first to after the last is moved, so that no two are mixed.
+
     Raises:
         UserError: the folder cannot be made, or the file system refuses the write (a full disk, say).
     """
-    if not is_remote(path):
-        path = os.path.realpath(path)  # what a link points to is replaced, not the link
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise UserError(f"{path} is not an ordinary file; give the name of one, or of none")
-    beside = f"{path}.writing-{uuid.uuid4().hex[:12]}"  # other machines may be writing the same file
-    with _renamed_at_the_end(beside, path, remove):
-        make_folder(os.path.dirname(path) or ".")
-        yield beside
+    if is_remote(path):
+        beside = _new_name(path)
+        with _write_errors_explained(path):
+            try:
+                make_folder(os.path.dirname(path))
+                yield beside
+                rename(beside, path)
+            except BaseException:
+                remove(beside)
+                raise
+        return
+    path = os.path.realpath(path)  # what a link points to is replaced, not the link
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError(f"{path} is not an ordinary file; give the name of one, or of none")
+    folder, name = os.path.split(path)
+    make_folder(folder)
+    with _write_errors_explained(path), folder_beside(path) as beside:
+        yield os.path.join(beside, name)
+        parts = [part for part in os.listdir(beside) if part != name]
+        if parts:
+            remove(path)
+        for part in [*parts, name]:
+            os.replace(os.path.join(beside, part), os.path.join(folder, part))
+
+
+def _new_name(path: str) -> str:
+    """A name beside `path` that no other process, here or elsewhere, has had or will have."""
+    return f"{path}{_UNFINISHED}{uuid.uuid4().hex[:12]}"
 
 
 @contextlib.contextmanager
-def _renamed_at_the_end(beside: str, path: str, discard: Callable[[str], None]) -> Iterator[None]:
-    """Renames `beside` on leaving without an error; else discards it, and raises the file system's refusal as ours."""
+def folder_beside(path: str) -> Iterator[str]:
+    """Yields a new folder beside `path`, and removes it on leaving, unless it was renamed.
+
+    Meanwhile it is locked, so that other processes, which remove what is not, know that it is in use.
+    """
+    if is_remote(path):
+        beside, descriptor = _new_name(path), None
+        make_folder(beside)
+    else:
+        make_folder(os.path.dirname(path) or ".")
+        _remove_unfinished(path)
+        beside, descriptor = _locked_folder(path)
+    try:
+        yield beside
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+        remove_folder(beside)
+
+
+def _locked_folder(path: str) -> tuple[str, int]:
+    while True:
+        beside = _new_name(path)
+        os.mkdir(beside)
+        with contextlib.suppress(FileNotFoundError):  # taken for a leftover before it was locked
+            descriptor = os.open(beside, os.O_RDONLY)
+            with contextlib.suppress(OSError):  # this file system has no such locks: then nothing is removed either
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.exists(beside):
+                return beside, descriptor
+            os.close(descriptor)
+
+
+def _remove_unfinished(path: str) -> None:
+    """Removes what processes that were killed while they wrote `path` have left beside it, and says so."""
+    folder, name = os.path.split(path)
+    for left in _unfinished_in(folder or "."):
+        if not re.fullmatch(rf"{re.escape(name + _UNFINISHED)}[0-9a-f]+", left):
+            continue
+        whole = os.path.join(folder, left)
+        try:
+            descriptor = os.open(whole, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:  # gone, or not ours
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_folder(whole) if os.path.isdir(whole) else remove(whole)
+            print(f"removed {whole}, which a process that was killed has left", file=sys.stderr)
+        except OSError:  # it is being written
+            pass
+        finally:
+            os.close(descriptor)
+
+
+@functools.cache  # a run that writes many files into a folder looks for them once
+def _unfinished_in(folder: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder) if _UNFINISHED in name]
+    except OSError:
+        return []
+
+
+@contextlib.contextmanager
+def _write_errors_explained(path: str) -> Iterator[None]:
+    """Raises the file system's refusal to write as a UserError that names the file."""
     try:
         yield
-        rename(beside, path)
-    except BaseException as error:
-        discard(beside)
-        if isinstance(error, OSError):
-            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    except Exception as error:
         if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
             raise UserError(f"cannot write {path}: {error}") from error
+        if refused := re.search(r"errno = \d+, error message = '([^']*)'", str(error)):  # as HDF5 words it
+            raise UserError(f"cannot write {path}: {refused[1]}") from error
         raise
-
-
-def remove_unfinished(path: str) -> None:
-    """Removes what processes that were killed within `written_whole` left beside a local file."""
-    for left in glob(f"{local_glob.escape(real(path))}.writing-*"):
-        remove(left)
 
 
 def write_bytes(path: str, content: bytes | memoryview) -> None:

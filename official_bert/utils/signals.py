@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: requests that training meets after the steps in flight and a save; elsewhere the end."""
+"""How processes end. SIGTERM and Ctrl-C are requests that training meets after the steps in flight and a save."""
 
 import contextlib
 import os
@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+_LEAST_MEMORY = 2 << 30  # bytes of addresses that TensorFlow's import takes, about
 INTERRUPTED = 130  # the exit code of shells for a program that Ctrl-C ended
 
 
@@ -36,11 +38,35 @@ class StopRequest:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within its context Ctrl-C ends the process by one line, and not by a traceback."""
+    """Within its context Ctrl-C ends the process by one line, and not by a traceback; so does a lack of memory."""
     try:
         yield
     except KeyboardInterrupt:
         end_interrupted()
+    except (MemoryError, ImportError) as error:
+        lacking = _describe_lack_of_memory(error)
+        if lacking is None:
+            raise
+        print(
+            f"error: there is too little memory: {lacking}; free some, or raise the limit (ulimit -v unlimited), and "
+            "give the command again",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+
+
+def _describe_lack_of_memory(error: BaseException) -> str | None:
+    """Returns what an error says of memory that could not be had; None for another error."""
+    lines = [line.removeprefix("Original error was: ") for line in str(error).splitlines() if line]
+    if isinstance(error, MemoryError):
+        return lines[0] if lines else "an allocation failed"
+    import resource  # here, as ctypes below
+
+    mapped = [line for line in lines if "failed to map segment" in line]
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if mapped or 0 <= limit < _LEAST_MEMORY:  # packages may word it in any way
+        return (mapped or lines or ["an import failed"])[0]
+    return None
 
 
 def end_interrupted() -> NoReturn:
@@ -54,3 +80,16 @@ def end_interrupted() -> NoReturn:
         with contextlib.suppress(OSError):
             stream.flush()
     os._exit(INTERRUPTED)
+
+
+def end_with_parent(parent: int) -> None:
+    """Has Linux kill this process when the one that started it ends, however that ends; `parent` is its number.
+
+    Other systems do not offer that: there a process ends when it next reads from its parent.
+    """
+    if sys.platform == "linux":
+        import ctypes  # here, since each command imports this module before it can answer Ctrl-C
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before
+        os._exit(1)

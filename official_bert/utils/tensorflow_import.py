@@ -3,9 +3,13 @@
 import contextlib
 import gc
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
+
+from official_bert.utils.signals import end_interrupted
 
 # What Keras imports where it is installed, for wrappers, plots and notebooks: a third of the time of its import.
 OFFERED_BY_KERAS = ("sklearn", "matplotlib", "IPython")
@@ -21,7 +25,9 @@ def quiet_logging() -> None:
 
 def import_tensorflow() -> None:
     """Imports TensorFlow and Keras, quietly, and without packages that no command uses."""
-    with _without(OFFERED_BY_KERAS), _quiet_standard_error(), _without_collecting():
+    import numpy  # noqa: F401  # which says on standard error where it lacks memory
+
+    with _without(OFFERED_BY_KERAS), _interrupted_at_once(), _quiet_standard_error(), _without_collecting():
         import keras  # noqa: F401
         import tensorflow  # noqa: F401
 
@@ -36,6 +42,26 @@ def _without(packages: Sequence[str]) -> Iterator[None]:
     finally:
         for name in hidden:
             del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _interrupted_at_once() -> Iterator[None]:
+    """Within its context Ctrl-C ends the process, where an exception would be lost in code that is not Python's."""
+    kept = os.dup(2)
+
+    def end(*_: object) -> None:
+        os.dup2(kept, 2)
+        end_interrupted()
+
+    is_answered = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_answered and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is end:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.close(kept)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,8 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from robustness.attack import contradictions, damage, fuzz, kills, limits, paths, processes, serving, together
+from official_bert.utils.signals import end_with_parent
+from robustness.attack import contradictions, damage, fuzz, kills, limits, paths, processes, serving, together, writers
 from robustness.attack.processes import NotHeldError
 from robustness.attack.samples import Samples
 from tests.conftest import ROOT
@@ -33,6 +34,7 @@ KINDS = {
     "paths": (paths, 3),
     "limits": (limits, 4),
     "contradictions": (contradictions, 2),
+    "writers": (writers, 3),
 }
 _CASE_SECONDS = 600.0  # for a case; each process within it has less
 _MOST_MEGABYTES = 1500  # that a case within the process may take beyond what was taken before
@@ -80,7 +82,7 @@ def work(kind: str, seed: int, first: int, folder: pathlib.Path) -> None:
 
     What is printed otherwise goes to standard error.
     """
-    processes.end_with_parent()
+    end_with_parent(os.getppid())
     told = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))

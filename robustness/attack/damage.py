@@ -104,9 +104,11 @@ def _targets() -> dict[str, Target]:
         for name in _FORMATS
     }
     run = ("ckpt-*", "checkpoint", *_MODEL_FILES)
+    tuned = ("model.weights.h5", "task.json", *_MODEL_FILES)
     return whole | unsummed | {
         "run with three checkpoints": Target(f"{PRETRAIN.name}/run", _run, run, others=_each_checkpoint),
-        "fine-tuned folder": Target(f"{FINETUNE.name}/run", _tuned, ("model.weights.h5", "task.json", *_MODEL_FILES)),
+        "fine-tuned folder": Target(f"{FINETUNE.name}/run", _tuned, tuned),
+        "Keras' file": Target(f"{FINETUNE.name}/run", _keras_file, tuned, tries=6, prepare=_save_by_keras),
         "export": Target("export", _export, tries=6),
         "records and manifest, read": Target(MAKE_RECORDS.name, _records),
         "records and manifest, verified": Target(MAKE_RECORDS.name, _verified),
@@ -155,6 +157,22 @@ def _tuned(folder: pathlib.Path) -> Digest:
     loaded = finetuned.load(str(folder))
     about = (loaded.config, loaded.tokenizer.vocab, loaded.task_spec)
     return _arrays({variable.path: variable.numpy() for variable in loaded.model.variables}) | {"about": str(about)}
+
+
+def _save_by_keras(folder: pathlib.Path) -> None:
+    from official_bert.keras_models.classification import TextClassifier
+
+    model = TextClassifier.from_checkpoint(str(folder))
+    for path in folder.iterdir():
+        path.unlink()
+    model.save(folder / "model.keras")
+
+
+def _keras_file(folder: pathlib.Path) -> Digest:
+    from official_bert.keras_models.classification import TextClassifier
+
+    model = TextClassifier.load(str(folder / "model.keras"))
+    return _arrays({each.path: each.numpy() for each in model.variables}) | {"about": str(model.get_config())}
 
 
 def _export(folder: pathlib.Path) -> Digest:

@@ -2,13 +2,16 @@
 
 import pathlib
 import random
+import shutil
 import signal
 import time
 from typing import TYPE_CHECKING
 
+from official_bert.tokenization.exact import SPECIAL_TOKENS
 from robustness.attack import processes, samples
 from robustness.attack.processes import NotHeldError, Running
-from robustness.attack.samples import COMMANDS, FINETUNE, PRETRAIN, Command
+from robustness.attack.samples import COMMANDS, FINETUNE, MAKE_RECORDS, PRETRAIN, Command
+from tests.conftest import WORDS
 
 if TYPE_CHECKING:
     from robustness.attack.campaign import Case
@@ -28,6 +31,9 @@ def attack(case: "Case") -> None:
     rng, command = case.rng, COMMANDS[case.number % len(COMMANDS)]
     out = case.folder / "out"
     out.mkdir()
+    if command is MAKE_RECORDS and rng.random() < 0.3:
+        _kill_and_begin_anew(case, out)
+        return
     arguments = command.arguments(case.samples.folder, out)
     case.what = f"{command.name}, killed"
     for _ in range(rng.choice([1, 1, 2, 3])):
@@ -52,6 +58,31 @@ def attack(case: "Case") -> None:
     if ended.code == 0:
         # Lines of a log that are gone are not found; those that are there are compared.
         case.samples.check_result(command, out, _LOG if damaged and f"/{_LOG}: " in damaged else None)
+
+
+def _kill_and_begin_anew(case: "Case", out: pathlib.Path) -> None:
+    """Kills make-records without its workers, removes what it left, and makes others at once: none is of the first."""
+    case.what = "make-records, killed and begun anew with another vocabulary"
+    vocab, unharmed = case.folder / "other.txt", case.folder / "unharmed"
+    special, words = WORDS[: len(SPECIAL_TOKENS)], WORDS[len(SPECIAL_TOKENS) :]
+    vocab.write_text("".join(f"{word}\n" for word in [*special, *reversed(words)]))
+    unharmed.mkdir()
+    others = {
+        folder: [*MAKE_RECORDS.arguments(case.samples.folder, folder), f"--vocab_file={vocab}"]
+        for folder in (out, unharmed)
+    }
+    processes.run(MAKE_RECORDS.name, others[unharmed]).check((0,))
+    running = processes.start(MAKE_RECORDS.name, MAKE_RECORDS.arguments(case.samples.folder, out))
+    when = _wait_for_a_moment(running, case.rng, case.samples.seconds(MAKE_RECORDS.name), MAKE_RECORDS)
+    running.kill(signal.SIGKILL, group=False)
+    case.done = f"killed {when}"
+    shutil.rmtree(out)
+    out.mkdir()
+    processes.run(MAKE_RECORDS.name, others[out]).check((0,))
+    running.end_group()
+    if MAKE_RECORDS.result(out) != MAKE_RECORDS.result(unharmed):
+        raise NotHeldError("the records are others than without the run before")
+    processes.run("verify-records", [f"--manifest={out}/train.manifest.json", f"--vocab_file={vocab}"]).check((0,))
 
 
 def _wait_for_a_moment(running: Running, rng: random.Random, seconds: float, command: Command) -> str:

@@ -5,7 +5,6 @@ seconds of the import. So nothing in this process may compute with TensorFlow, i
 """
 
 import contextlib
-import ctypes
 import dataclasses
 import os
 import pathlib
@@ -18,9 +17,10 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from official_bert.utils.signals import end_with_parent
+
 TRACEBACK = "Traceback (most recent call last)"
 _MOST_MEGABYTES = 3000
-_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 _DEFECT = 70  # the exit code of a function that raised
 
 
@@ -40,11 +40,6 @@ def import_all() -> None:
     import official_bert.inference.feature_extraction
     import official_bert.pretraining.training
     import official_bert.serving.server  # noqa: F401
-
-
-def end_with_parent() -> None:
-    """Has the system end this process when the one that started it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @dataclasses.dataclass
@@ -168,12 +163,12 @@ def start_function(function: Callable[[], None]) -> Running:
     descriptor, log = tempfile.mkstemp(prefix="attack-", suffix=".log")
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
+    parent, pid = os.getpid(), os.fork()
     if not pid:
         code = _DEFECT
         try:
             os.setpgid(0, 0)
-            end_with_parent()
+            end_with_parent(parent)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(descriptor, 1)
             os.dup2(descriptor, 2)

@@ -198,6 +198,14 @@ def test_a_release_of_google_is_downloaded_once(
     assert not list(tmp_path.rglob("outside.txt"))
 
 
+def test_a_file_in_the_place_of_a_release_is_named(server: Server, tmp_path: pathlib.Path):
+    place = tmp_path / "cache" / "google" / TINY
+    place.parent.mkdir(parents=True)
+    place.write_text("")
+    with pytest.raises(UserError, match=f"{TINY} is a file; expected the folder of a checkpoint; remove it"):
+        google_models.local_folder(f"google://{TINY}")
+
+
 def test_a_download_that_is_damaged_leaves_nothing(released: pathlib.Path, server: Server, tmp_path: pathlib.Path):
     content = google_zip(released)
     by_hand = rf"by hand, download http://127.0.0.1.*/2020_02_20/{TINY}.zip.* on any machine, unpack it"

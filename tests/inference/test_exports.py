@@ -61,3 +61,9 @@ def test_the_layout_is_known_without_tensorflow():
     code = "import sys; from official_bert.inference import exports; print('tensorflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]
+
+
+def test_a_file_is_not_the_folder_of_an_export(tmp_path: pathlib.Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file is a file; expected the folder of an export"):
+        exports.version_folders(str(tmp_path / "file"))

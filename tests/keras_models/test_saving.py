@@ -1,8 +1,12 @@
 """What Keras users do with a model: save, load in a new process, clone, quantize, export; precision and summaries."""
 
+import io
 import json
+import os
+import resource
 import subprocess
 import sys
+import zipfile
 
 import keras
 import numpy as np
@@ -230,3 +234,72 @@ def test_examples_that_do_not_fit_are_named(name, x, y, message, config, vocab_f
         model.fit(x, y, verbose=0)
     with pytest.raises(UserError, match="labels are a; expected two or more different names"):
         official_bert.TextClassifier.from_checkpoint(config, labels=["a"], vocab_file=vocab_file)
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5", "model.h5"])
+def test_a_file_that_cannot_be_replaced_stays(name, config, vocab_file, tmp_path):
+    model, *_ = built("classifier", config, vocab_file)
+    save = model.save_weights if "weights" in name else model.save
+    path = tmp_path / name
+    save(path)
+    content = path.read_bytes()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
+    try:
+        with pytest.raises(UserError, match=f"cannot write .*{name}: File too large"):
+            save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_bytes() == content
+    assert not list(tmp_path.glob("*.writing-*"))
+    with pytest.raises(UserError, match=f"{name} is there already"):
+        save(path, overwrite=False)
+
+
+def test_callbacks_of_keras_replace_the_file_as_a_whole(config, vocab_file, tmp_path, monkeypatch):
+    model, x, y = built("classifier", config, vocab_file)
+    replaced = []
+    monkeypatch.setattr(os, "replace", lambda source, target: replaced.append((source, target)))
+    for name, only in (("model.keras", False), ("model.weights.h5", True)):
+        model.fit(x, y, verbose=0, callbacks=[keras.callbacks.ModelCheckpoint(tmp_path / name, save_weights_only=only)])
+    assert [target for _, target in replaced] == [str(tmp_path / name) for name in ("model.keras", "model.weights.h5")]
+
+
+def test_weights_in_several_files_and_models_in_folders_are_read_again(config, vocab_file, tmp_path):
+    model, *_ = built("classifier", config, vocab_file)
+    model.save_weights(tmp_path / "model.weights.json", max_shard_size=3e-6)
+    assert len(list(tmp_path.glob("model_*.weights.h5"))) > 1
+    other, *_ = built("classifier", config, vocab_file, seed=5)
+    other.load_weights(tmp_path / "model.weights.json")
+    for left, right in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(left, right)
+    model.save(tmp_path / "folder", zipped=False)
+    with pytest.raises(UserError, match="folder is there already; give the name of a new"):
+        model.save(tmp_path / "folder", zipped=False)
+
+
+def test_damaged_files_are_said_to_be(config, vocab_file, tmp_path):
+    model, *_ = built("classifier", config, vocab_file)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    content = path.read_bytes()
+    with zipfile.ZipFile(path) as opened:
+        parts = {name: opened.read(name) for name in opened.namelist()}
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    damaged = {"cut": content[:-50], "empty": b"", "flipped": bytes(flipped)}
+    nested = b"[" * 100_000
+    for name, config_json in (("nested", nested), ("keyless", b"{}"), ("list", b"[]"), ("text", b"text")):
+        zipped = io.BytesIO()
+        with zipfile.ZipFile(zipped, "w") as opened:
+            for part, part_content in {**parts, "config.json": config_json}.items():
+                opened.writestr(part, part_content)
+        damaged[name] = zipped.getvalue()
+    for name, damaged_content in damaged.items():
+        path.write_bytes(damaged_content)
+        with pytest.raises(UserError, match=f"{path} is damaged or of another program: ") as raised:
+            official_bert.TextClassifier.load(str(path))
+        assert "File not found" not in str(raised.value), name
+        assert "\n" not in str(raised.value)
+    with pytest.raises(UserError, match="there is no file .*none.keras"):
+        official_bert.TextClassifier.load(str(tmp_path / "none.keras"))

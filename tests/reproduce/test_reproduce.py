@@ -5,8 +5,10 @@ import os
 import pathlib
 import re
 import shlex
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -19,6 +21,8 @@ from reproduce import __main__, runs
 from reproduce.page import difference, orders, page
 from reproduce.runs import Experiment, Options, Run, perform
 from reproduce.tables import COLUMNS, PERPLEXITY, SCALES, TABLES
+from tests.conftest import ROOT
+from tests.processes import wait_for_the_end_of
 
 
 @pytest.fixture
@@ -180,6 +184,25 @@ def test_what_a_command_prints_is_kept(tmp_path: pathlib.Path):
     assert code == 4
     assert output.read_text() == "1\n" * bool(processors)
     assert 0 < seconds < 60
+
+
+_PARENT = """
+import sys
+from reproduce import runs
+sleeping = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+runs._call([sys.executable, "-c", runs._program(set()).replace("main()", sleeping)], sys.argv[1])
+"""
+
+
+def test_a_command_ends_with_what_runs_it(tmp_path: pathlib.Path):
+    output = tmp_path / "output.txt"
+    parent = subprocess.Popen([sys.executable, "-c", _PARENT, str(output)], cwd=ROOT)
+    while not (output.exists() and output.read_text().endswith("\n")):
+        assert parent.poll() is None
+        time.sleep(0.01)
+    parent.kill()
+    parent.wait()
+    wait_for_the_end_of(int(output.read_text()))
 
 
 def fake_results(all_runs: Sequence[Run], processes: int = 1) -> None:

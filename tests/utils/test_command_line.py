@@ -2,6 +2,7 @@ import dataclasses
 import errno
 import os
 import pathlib
+import resource
 import shlex
 import subprocess
 import sys
@@ -295,3 +296,48 @@ import matplotlib, sklearn
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+_OF_OTHERS = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    while True:
+        pass
+except KeyboardInterrupt:
+    raise ValueError("what code of others makes of it")
+"""
+
+
+def test_ctrl_c_within_the_import_of_tensorflow_is_answered_at_once(tmp_path: pathlib.Path):
+    (tmp_path / "keras.py").write_text(_OF_OTHERS)
+    code = "from official_bert.utils import tensorflow_import; tensorflow_import.import_tensorflow()"
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("megabytes", [60, 150])
+def test_too_little_memory_for_the_imports_is_a_line(megabytes: int):
+    limit = megabytes << 20
+    done = subprocess.run(
+        [sys.executable, "-m", "official_bert_cli", "predict", "--export_dir=x", "--input_file=y", "--output_file=z"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "error: there is too little memory: " in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_flagfile_that_cannot_be_read_is_named_and_a_pipe_is_not_waited_for(tmp_path: pathlib.Path):
+    utf16, pipe, outer = tmp_path / "utf16", tmp_path / "pipe", tmp_path / "outer"
+    utf16.write_text("--number=3\n", encoding="utf-16")
+    os.mkfifo(pipe)
+    for path, message in ((utf16, "line 1: byte 0xff is not UTF-8; convert"), (pipe, "is a pipe, device or socket")):
+        outer.write_text(f"--number=4\n  --flagfile={path}\n--flagfile={outer}\n")
+        for given in (path, outer):
+            told = mistake(command(), f"--flagfile={given}")
+            assert str(path) in told
+            assert message in told

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import pathlib
@@ -104,3 +105,39 @@ def test_sizes_that_no_model_has_are_refused_at_once(name: str, value: int, show
     path.write_text(json.dumps({"vocab_size": 30522, name: value}))
     with pytest.raises(UserError, match=f"bert_config.json: {name} is {shown}; expected at most"):
         BertConfig.from_json_file(str(path))
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(
+    is_folder: bool, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "model.bin"
+    left = [tmp_path / f"model.bin.writing-{end}" for end in ("0123456789ab", os.getpid())]  # such numbers come again
+    for each in left:
+        each.mkdir()
+        (each / "stale").touch()
+    kept = {"model.bin.writing-by-hand", "other.bin.writing-0123456789ab"}
+    for name in kept:
+        (tmp_path / name).touch()
+    writer = files.folder_written_whole if is_folder else files.written_whole
+    with contextlib.suppress(UserError), writer(str(path)) as first:
+        files._unfinished_in.cache_clear()  # as in another process
+        with writer(str(path)) as beside:
+            assert os.path.exists(os.path.dirname(first))
+            (pathlib.Path(beside) / "new" if is_folder else pathlib.Path(beside)).touch()
+        assert not is_folder or os.listdir(path) == ["new"]
+        raise UserError("the first gives up")
+    assert {each.name for each in tmp_path.iterdir()} == {"model.bin", *kept}
+    removed = [f"removed {each}, which a process that was killed has left" for each in left]
+    assert sorted(capfd.readouterr().err.splitlines()) == sorted(removed)
+
+
+def test_a_file_of_several_parts_is_never_mixed_of_two(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "index.json"
+    replaced: list[bool] = []
+    path.write_text("of old parts")
+    monkeypatch.setattr(os, "replace", lambda source, target: replaced.append(path.exists()))
+    with files.written_whole(str(path)) as beside:
+        for name in ("index.json", "part-0", "part-1"):
+            pathlib.Path(beside).with_name(name).write_text("new")
+    assert replaced == [False] * 3

@@ -101,8 +101,9 @@ def open_safetensors(path: str) -> Source:
     def read(name: str) -> Array:
         try:
             value: Array = opened.get_tensor(name)
-        except (safetensors.SafetensorError, OSError, TypeError, ValueError) as error:
-            raise UserError(f"{name} in {path} cannot be read: {error}") from error
+        except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:
+            kind = opened.get_slice(name).get_dtype()  # NumPy has no float8, for one
+            raise UserError(f"{name} in {path}, of type {kind}, cannot be read: {error}") from error
         return value
 
     return Source(path, shapes, read)

@@ -16,7 +16,11 @@ TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 
 # Settings under which their tokenizer follows BERT's rules; strip_accents may also say what do_lower_case says.
-_REQUIRED = {"tokenize_chinese_chars": True, "do_basic_tokenize": True, "never_split": None, "strip_accents": None}
+_REQUIRED = {
+    "tokenize_chinese_chars": True, "do_basic_tokenize": True, "never_split": None, "strip_accents": None,
+    "continuing_subword_prefix": exact.CONTINUATION, "max_input_chars_per_word": exact.MAX_CHARACTERS_PER_WORD,
+}  # fmt: skip
+_THEIR_MOST_CHARACTERS = 100  # in a word; theirs say so of all BERT models
 
 
 def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) -> Tokenizer:
@@ -42,7 +46,8 @@ def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) ->
     tokenizer = resolve_tokenizer(FoundTokenizer(folder, vocabularies, do_lower_case, settings_file), overrides, config)
     for key, expected in () if overrides.vocab_file else _REQUIRED.items():
         value = settings.get(key, expected)
-        if value not in ([expected, tokenizer.do_lower_case] if key == "strip_accents" else [expected]):
+        also = {"strip_accents": tokenizer.do_lower_case, "max_input_chars_per_word": _THEIR_MOST_CHARACTERS}
+        if value not in (expected, also.get(key, expected)):
             raise UserError(
                 f"the tokenizer in {folder} has {key} {value!r}, which BERT's own rules have not; give --vocab_file to "
                 "take the vocabulary with BERT's rules"
@@ -68,6 +73,7 @@ def _read_tokenizer_json(path: str) -> tuple[dict[str, Any], list[str]]:
             "do_lower_case": normalizer["lowercase"],
             "strip_accents": normalizer["strip_accents"],
             "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
+            **{key: model[key] for key in _REQUIRED if key in model},
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged or no tokenizer of BERT: {error!r}") from error

@@ -1,6 +1,8 @@
 """Hugging Face's checkpoints: read, written, and computed by transformers as here."""
 
+import contextlib
 import dataclasses
+import json
 import pathlib
 import unicodedata
 
@@ -100,6 +102,32 @@ def test_vocabulary_comes_from_tokenizer_json_where_it_stands_alone(tiny_config:
     path.write_text(path.read_text().replace('"WordPiece"', '"BPE"'))
     with pytest.raises(UserError, match="a BPE model; expected BertNormalizer and WordPiece"):
         hugging_face.read(str(tmp_path), LoadOverrides())
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"continuing_subword_prefix": "@@"}, "has continuing_subword_prefix '@@', which BERT's own rules have not"),
+    ({"max_input_chars_per_word": 5}, "has max_input_chars_per_word 5, which BERT's own rules have not"),
+    ({"max_input_chars_per_word": 100}, None),
+])  # fmt: skip
+def test_a_tokenizer_json_of_other_rules_is_refused(
+    change: dict, message: str | None, tiny_config: BertConfig, tmp_path: pathlib.Path
+):
+    hugging_face.write(sample(tiny_config), str(tmp_path))
+    (tmp_path / "checksums.json").unlink()
+    path = tmp_path / "tokenizer.json"
+    contents = json.loads(path.read_text())
+    contents["model"] |= change
+    path.write_text(json.dumps(contents))
+    with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
+        hugging_face.read(str(tmp_path), LoadOverrides())
+
+
+def test_a_type_of_number_that_numpy_has_not_is_named(tmp_path: pathlib.Path):
+    path = tmp_path / "model.safetensors"
+    header = json.dumps({"weight": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2))
+    with pytest.raises(UserError, match="weight in .*model.safetensors, of type F8_E4M3, cannot be read"):
+        hugging_face.open_safetensors(str(path)).read("weight")
 
 
 def transformers_models():

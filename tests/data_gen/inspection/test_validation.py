@@ -21,6 +21,7 @@ from tests.data_gen.inspection.record_samples import (
     good,
     write,
 )
+from tests.data_gen.samples import options_for
 
 
 def problems(**options: object) -> list[str]:
@@ -117,3 +118,24 @@ def test_records_of_real_text_keep_the_laws(test_data: pathlib.Path, tmp_path: p
     found = verify(VerificationOptions(manifest=str(tmp_path / "a.manifest.json"), vocab_file=vocab_file))
     assert (found.problems, found.records) == ([], made.instances)
     assert made.instances > 200
+
+
+def test_records_of_two_vocabularies_in_one_file_are_told(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    texts, vocab_file = corpus
+    pieces = pathlib.Path(vocab_file).read_text().splitlines()
+    smaller = tmp_path / "smaller.txt"  # the same but for the last words, as a learned vocabulary of another size
+    smaller.write_text("\n".join(pieces[:-200]))
+    folders = {}
+    for name, vocab in (("whole", vocab_file), ("other", str(smaller))):
+        folders[name] = tmp_path / name
+        one_machine.create_pretraining_data(options_for((texts, vocab), tmp_path / name, num_shards=1))
+    mixed = tmp_path / "mixed.tfrecord"
+    mixed.write_bytes(
+        (folders["whole"] / "out.tfrecord").read_bytes() + (folders["other"] / "out.tfrecord").read_bytes()
+    )
+    whole = str(folders["whole"] / "out.tfrecord")
+    assert problems(input_file=[whole], vocab_file=vocab_file) == []
+    count = verify(VerificationOptions([whole])).records
+    (told,) = problems(input_file=[str(mixed)], vocab_file=vocab_file)
+    assert "which WordPiece with this vocabulary never gives after the one before" in told
+    assert count <= int(told.split("record ")[1].split()[0]) < count + 20

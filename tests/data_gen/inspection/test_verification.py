@@ -64,7 +64,13 @@ def test_good_files_are_checked_against_everything(shards: list[str], vocab_file
         found = verify(VerificationOptions(**chosen, **options))
         assert (found.files, found.records, found.problems, found.notes) == (3, 15, [], [])
         told = " ".join(found.checked)
-        for words in ("[CLS] and [SEP]", f"ids below {len(WORDS)}", "sha256", "the vocabulary's", "max_position_emb"):
+        for words in (
+            "[CLS], [SEP] and the pieces",
+            f"ids below {len(WORDS)}",
+            "sha256",
+            "the vocabulary's",
+            "max_position_emb",
+        ):
             assert words in told
 
 

@@ -7,14 +7,16 @@ import os
 import pathlib
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 
-from data_gen.pipelines import fast, one_machine, run_plan, worker_pool
+from data_gen.pipelines import fast, one_machine, run_plan, worker, worker_pool
 from official_bert.data import record_damage, record_schema
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab
@@ -53,14 +55,14 @@ def test_bytes_are_the_same_after_kills_at_random_moments(corpus: tuple[list[str
         process = subprocess.Popen(
             command_for(options), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        before = len(list(work.glob("*"))) if work.exists() else 0
+        before = len(list(work.rglob("*"))) if work.exists() else 0
         # Not before it has begun to do something new, and then at any moment.
-        while process.poll() is None and (not work.exists() or len(list(work.glob("*"))) <= before):
+        while process.poll() is None and (not work.exists() or len(list(work.rglob("*"))) <= before):
             time.sleep(0.005)
         time.sleep(rng.uniform(0, 0.6))
         os.killpg(process.pid, signal.SIGKILL)  # the workers too
         process.wait()
-        found.append(len(list(work.glob("*.json"))) if work.exists() else None)
+        found.append(len(list(work.rglob("*.json"))) if work.exists() else None)
         if found[-1] is None:
             break
     assert found[0] is not None, "the first try ended before it could be killed"
@@ -85,6 +87,37 @@ def test_after_a_full_disk_the_same_command_continues(corpus: tuple[list[str], s
     assert done.returncode == 0, done.stderr
     assert "going on with the unfinished work" in done.stdout
     assert contents(tmp_path / "full") == contents(tmp_path / "straight")
+
+
+def test_a_worker_of_a_run_that_was_removed_writes_nothing_into_the_next_one(
+    corpus: tuple[list[str], str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    vocab = tmp_path / "other.txt"
+    pieces = pathlib.Path(corpus[1]).read_text().splitlines()
+    vocab.write_text("\n".join([*SPECIAL_TOKENS, *reversed([each for each in pieces if each not in SPECIAL_TOKENS])]))
+    one_machine.create_pretraining_data(options_for((corpus[0], str(vocab)), tmp_path / "straight"))
+    do_all, orphans = worker_pool.WorkerPool.do_all, []
+
+    def interrupted(self: worker_pool.WorkerPool, what: str, *rest: Any) -> Any:
+        if what == "making instances":
+            orphans.append(worker.Worker(self._folder))
+            assert orphans[0]._maker
+            assert orphans[0]._store
+            raise UserError("killed")
+        return do_all(self, what, *rest)
+
+    def with_an_orphan(self: worker_pool.WorkerPool, what: str, *rest: Any) -> Any:
+        if what == "making instances":
+            orphans[0].do({"block": [0, 0]})
+        return do_all(self, what, *rest)
+
+    monkeypatch.setattr(worker_pool.WorkerPool, "do_all", interrupted)
+    with pytest.raises(UserError, match="killed"):
+        one_machine.create_pretraining_data(options_for(corpus, tmp_path / "again"))
+    shutil.rmtree(tmp_path / "again" / "out.work")
+    monkeypatch.setattr(worker_pool.WorkerPool, "do_all", with_an_orphan)
+    one_machine.create_pretraining_data(options_for((corpus[0], str(vocab)), tmp_path / "again"))
+    assert contents(tmp_path / "again") == contents(tmp_path / "straight")
 
 
 def test_what_a_kill_left_beside_the_records_is_removed(corpus: tuple[list[str], str], tmp_path: pathlib.Path):

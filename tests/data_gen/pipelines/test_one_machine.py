@@ -16,8 +16,7 @@ def test_shards_of_another_run_are_not_mixed_with_these(corpus: tuple[list[str],
     before = contents(tmp_path)
     with pytest.raises(UserError, match=r"out.manifest.json describes records made from other flags; remove it"):
         one_machine.create_pretraining_data(options_for(corpus, tmp_path, random_seed=5))
-    (tmp_path / "out.work").mkdir()
-    (tmp_path / "out.work" / "source.json").write_text("{}")
+    (tmp_path / "out.work" / "another").mkdir(parents=True)
     (tmp_path / "out.manifest.json").unlink()
     with pytest.raises(UserError, match=r"out.work holds the unfinished work of another run"):
         one_machine.create_pretraining_data(options_for(corpus, tmp_path))

@@ -1,6 +1,7 @@
 """How worker processes are driven, and how they end."""
 
 import contextlib
+import os
 import pathlib
 import signal
 import subprocess
@@ -10,7 +11,9 @@ import pytest
 
 from data_gen.pipelines import one_machine, worker_pool
 from official_bert.errors import UserError
+from tests.conftest import ROOT
 from tests.data_gen.samples import options_for
+from tests.processes import wait_for_the_end_of
 
 
 def test_ctrl_c_is_answered_by_the_command_alone(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
@@ -21,6 +24,35 @@ def test_ctrl_c_is_answered_by_the_command_alone(tmp_path: pathlib.Path, capfd: 
     process.communicate()
     assert process.returncode == 0
     assert capfd.readouterr().err == ""
+
+
+_PARENT = """
+import sys, time
+from data_gen.pipelines import worker_pool
+workers = worker_pool.WorkerPool(sys.argv[1])
+workers.grow(1)
+try:
+    worker_pool.ask(workers._processes[0], {"nothing": []}, "")
+except RuntimeError:  # it answers: it is up
+    print(workers._processes[0].pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_worker_within_a_task_ends_with_its_parent(tmp_path: pathlib.Path):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    os.kill(pid, signal.SIGSTOP)  # a task that takes long: it does not look at its input
+    parent.kill()
+    parent.communicate()
+    try:
+        wait_for_the_end_of(pid)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("code", "words"), [

@@ -9,6 +9,7 @@ import pytest
 
 from data_gen.inspection import validation
 from data_gen.inspection.overview import inspect
+from data_gen.inspection.validation import WordPieces
 from data_gen.inspection.verification import verify
 from data_gen.options import InspectionOptions, RecordOptions, VerificationOptions
 from data_gen.pipelines import one_machine
@@ -197,13 +198,13 @@ def test_records_of_every_objective_are_recorded_verified_and_shown(
 def test_records_of_one_segment_are_told_from_damaged_pairs():
     ids = np.array([[CLS, 7, SEP, 8, SEP]])
     batch = {"input_ids": ids, "input_mask": np.ones((1, 5), int), "segment_ids": np.zeros((1, 5), int)}
-    vocab = {"[PAD]": 0, "[UNK]": 1, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": 4}
-    assert validation.first_violation(batch, vocab, one_segment=True) is None
-    violation = validation.first_violation(batch, vocab)
+    vocab = {"[PAD]": 0, "[UNK]": 1, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": 4, "a": 7, "b": 8}
+    assert validation.first_violation(batch, WordPieces(vocab), one_segment=True) is None
+    violation = validation.first_violation(batch, WordPieces(vocab))
     assert violation is not None
     assert "segment 1 has 0 tokens" in violation[1]
     pair = {**batch, "segment_ids": np.array([[0, 0, 0, 1, 1]])}
-    violation = validation.first_violation(pair, vocab, one_segment=True)
+    violation = validation.first_violation(pair, WordPieces(vocab), one_segment=True)
     assert violation is not None
     assert "segment 1 has 2 tokens; expected one segment" in violation[1]
 
