@@ -16,6 +16,7 @@ from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.export import saved_model
 from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
+from official_bert.keras_models.logits import losses_of_logits, metrics_of_logits
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import SteppedModel, shared_out
 from official_bert.learning.initial_model import InitialModel, head_weights, read_initial_model
@@ -306,8 +307,9 @@ class TextModel(SteppedModel):
 
         Args:
             optimizer: any Keras optimizer; None for BERT's, whose rate rises, then falls to 0 by the end of fit.
-            loss: any Keras loss of logits; None for the task's.
-            metrics: any Keras metrics; None for the task's, [] for none.
+            loss: any Keras loss of logits; None for the task's. A name, such as "sparse_categorical_crossentropy", is
+                taken for logits.
+            metrics: any Keras metrics of logits, likewise; None for the task's, [] for none.
             learning_rate: the highest rate of BERT's optimizer.
             warmup_proportion: the share of the steps in which its rate rises.
             layer_decay: its rate of each layer by that of the layer above.
@@ -315,13 +317,15 @@ class TextModel(SteppedModel):
                 the step with jit_compile=True alone.
 
         Raises:
-            UserError: the settings do not go together.
+            UserError: the settings do not go together, or a loss or metric of Keras would take logits for
+                probabilities.
         """
-        if metrics is None:
-            with self._scope():  # so that their sums are those of all workers
-                metrics = self.head.keras_metrics()
+        with self._scope():  # so that the metrics' sums are those of all workers
+            metrics = self.head.keras_metrics() if metrics is None else metrics_of_logits(metrics, self.head)
+            if settings.get("weighted_metrics"):
+                settings["weighted_metrics"] = metrics_of_logits(settings["weighted_metrics"], self.head)
         arguments = {
-            "loss": self.head.loss() if loss is None else loss,
+            "loss": self.head.loss() if loss is None else losses_of_logits(loss, self.head),
             "loss_weights": self.head.loss_weights() if loss is None else None,
             "metrics": metrics,
             **settings,
@@ -380,7 +384,12 @@ class TextModel(SteppedModel):
         if not config or config["optimizer"]["config"]["name"] == _OF_FIT:
             return
         arguments = keras.saving.deserialize_keras_object(config)
-        self.compile(**{**arguments, "metrics": arguments["metrics"] or []})  # None are those that became weighted ones
+        try:
+            # None are those that became weighted ones.
+            self.compile(**{**arguments, "metrics": arguments["metrics"] or []})
+        except UserError as error:
+            print(f"note: the model is loaded as if it were not compiled: {error}")
+            return
         self.optimizer.build(self.trainable_variables)
 
     def _compile_if_needed(self) -> None:
