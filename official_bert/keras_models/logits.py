@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from official_bert.errors import UserError
+from official_bert.tasks.heads.features import NO_LABEL
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.losses import TaggingLoss
 
@@ -29,14 +30,16 @@ def losses_of_logits(losses: Any, head: Head) -> Any:
     """
 
     def for_logits(loss: Any) -> Any:
-        if not isinstance(loss, str):
-            return _for_logits(loss, keras.losses, head)
-        own = next(iter(keras.tree.flatten(head.loss())))
-        if loss in _CROSSENTROPIES:
-            return own
-        loss = _for_logits(loss, keras.losses, head)
-        is_sparse = isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
-        return own if is_sparse and isinstance(own, TaggingLoss) else loss  # it leaves out tokens without a tag
+        if isinstance(loss, str) and loss in _CROSSENTROPIES:
+            return next(iter(keras.tree.flatten(head.loss())))
+        made = _for_logits(loss, keras.losses, head) if isinstance(loss, str) else loss
+        is_sparse = isinstance(made, keras.losses.SparseCategoricalCrossentropy)
+        if is_sparse and made.ignore_class != NO_LABEL and isinstance(own := head.loss(), TaggingLoss):
+            if isinstance(loss, str):
+                return own
+            line = f"keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class={NO_LABEL})"
+            raise UserError(f"tokens without a label have {NO_LABEL}; leave out the loss, or write {line}")
+        return made if isinstance(loss, str) else _for_logits(loss, keras.losses, head)
 
     return keras.tree.map_structure(for_logits, losses)
 

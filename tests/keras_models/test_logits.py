@@ -90,6 +90,15 @@ def test_losses_of_probabilities_are_refused_with_the_line_to_write(given, line:
         losses_of_logits(given, SEVERAL)
 
 
+def test_a_loss_of_tags_that_reads_padding_is_refused():
+    line = r"keras.losses.SparseCategoricalCrossentropy\(from_logits=True, ignore_class=-1\)"
+    for from_logits in (False, True):
+        with pytest.raises(UserError, match=line):
+            losses_of_logits(keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits), TAGS)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    assert losses_of_logits(loss, TAGS) is loss
+
+
 @pytest.mark.parametrize(("given", "line"), [
     (keras.metrics.AUC(), r"keras.metrics.AUC\(from_logits=True\)"),
     (keras.metrics.CategoricalCrossentropy(), r"keras.metrics.CategoricalCrossentropy\(from_logits=True\)"),
