@@ -138,11 +138,11 @@ def test_a_run_of_an_earlier_version_goes_on_with_the_same_options(
     ).resolved()
     if message:
         with pytest.raises(UserError, match=message):
-            training.check_resume_compatibility(options, "d")
+            training.check_resume_compatibility(options, "d", [])
     else:
-        training.check_resume_compatibility(options, "d")
+        training.check_resume_compatibility(options, "d", [])
         with pytest.raises(UserError, match="other training data"):
-            training.check_resume_compatibility(options, "e")
+            training.check_resume_compatibility(options, "e", [])
 
 
 def test_what_a_model_was_trained_with_holds_where_the_user_says_nothing():
