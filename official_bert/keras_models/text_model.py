@@ -114,6 +114,8 @@ class TextModel(SteppedModel):
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
         if max_seq_length is None:
             max_seq_length = min(self.default_max_seq_length, config.max_position_embeddings)
+        if not isinstance(max_seq_length, int | np.integer):
+            raise UserError(f"max_seq_length is {python_data.shown(max_seq_length)}; expected a whole number of tokens")
         check_length(max_seq_length, 4 if head.pair else 3)
         if max_seq_length > config.max_position_embeddings:
             raise UserError(
@@ -328,12 +330,14 @@ class TextModel(SteppedModel):
             UserError: the settings do not go together, or a loss or metric of Keras would take logits for
                 probabilities.
         """
-        if not 0 < learning_rate < math.inf:
-            raise UserError(f"learning_rate is {learning_rate}; expected a positive number")
-        if not 0 <= warmup_proportion <= 1:
-            raise UserError(f"warmup_proportion is {warmup_proportion}; expected a share from 0 to 1")
-        if not 0 < layer_decay <= 1:
-            raise UserError(f"layer_decay is {layer_decay}; expected a factor over 0, up to 1")
+        if not (_is_number(learning_rate) and 0 < learning_rate < math.inf):
+            raise UserError(f"learning_rate is {python_data.shown(learning_rate)}; expected a positive number")
+        if not (_is_number(warmup_proportion) and 0 <= warmup_proportion <= 1):
+            raise UserError(
+                f"warmup_proportion is {python_data.shown(warmup_proportion)}; expected a share from 0 to 1"
+            )
+        if not (_is_number(layer_decay) and 0 < layer_decay <= 1):
+            raise UserError(f"layer_decay is {python_data.shown(layer_decay)}; expected a factor over 0, up to 1")
         with self._scope():  # so that the metrics' sums are those of all workers
             metrics = self.head.keras_metrics() if metrics is None else metrics_of_logits(metrics, self.head)
             if settings.get("weighted_metrics"):
@@ -608,6 +612,10 @@ class TextModel(SteppedModel):
 def _checked_batch_size(batch_size: Any, name: str = "batch_size", default: int = 32) -> int:
     if batch_size is None:
         return default
-    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
-        raise UserError(f"{name} is {batch_size!r}; expected a whole number, 1 or more")
+    if not isinstance(batch_size, int | np.integer) or not 1 <= batch_size < 2**31:
+        raise UserError(f"{name} is {python_data.shown(batch_size)}; expected a whole number, 1 or more, below 2**31")
     return int(batch_size)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number)

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from robustness.attack import damage, fuzz, kills, limits, paths, processes, serving, together
+from robustness.attack import changed, damage, fitting, fuzz, kills, limits, paths, processes, serving, together
 from robustness.attack.processes import NotHeldError
 from robustness.attack.samples import Samples
 from tests.conftest import ROOT
@@ -32,6 +32,8 @@ KINDS = {
     "together": (together, 3),
     "paths": (paths, 3),
     "limits": (limits, 4),
+    "fitting": (fitting, 3),
+    "changed": (changed, 1),
 }
 _CASE_SECONDS = 600.0  # for a case; each process within it has less
 _MOST_MEGABYTES = 1500  # that a case within the process may take beyond what was taken before

@@ -235,6 +235,7 @@ def test_arguments_that_cannot_be_are_refused(arguments, message, config, vocab_
     ({"learning_rate": float("nan")}, "learning_rate is nan; expected a positive number"),
     ({"learning_rate": -1.0}, "learning_rate is -1.0; expected a positive number"),
     ({"warmup_proportion": 2.0}, "warmup_proportion is 2.0; expected a share"),
+    ({"layer_decay": "0.9"}, "layer_decay is '0.9'; expected a factor"),
     ({"layer_decay": 0.0}, "layer_decay is 0.0; expected a factor"),
     ({"optimizer": keras.optimizers.Adam(float("nan"))}, "the optimizer's learning_rate is nan"),
     ({"optimizer": BertAdamW(-1e-3)}, "the optimizer's learning_rate is -0.001"),
