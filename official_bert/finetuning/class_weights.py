@@ -5,8 +5,7 @@ import numpy as np
 from official_bert.errors import UserError
 from official_bert.tasks.heads.features import LABELS, Array, Features
 from official_bert.tasks.heads.head import Head
-
-BALANCED = "balanced"
+from official_bert.tasks.heads.python_data import BALANCED, balanced_weights
 
 
 def row_weights(class_weights: list[str], head: Head, features: Features) -> Array | None:
@@ -28,14 +27,13 @@ def row_weights(class_weights: list[str], head: Head, features: Features) -> Arr
     classes = len(head.labels or ())
     labels = features.targets[LABELS]
     if class_weights == [BALANCED]:
-        counts = np.bincount(labels, minlength=classes)
-        weights = len(labels) / (np.maximum(counts, 1) * np.count_nonzero(counts))
+        weights = balanced_weights(labels, classes)
     else:
         try:
             weights = np.array([float(weight) for weight in class_weights])
         except ValueError:
             weights = np.empty(0)
-        if len(weights) != classes or not (weights >= 0).all():
+        if len(weights) != classes or not ((weights >= 0) & (weights < np.inf)).all():
             raise UserError(
                 f"--class_weights is {','.join(class_weights)}; expected {BALANCED}, or {classes} numbers, one for "
                 f"each of {', '.join(head.labels or ())}"

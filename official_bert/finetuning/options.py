@@ -1,6 +1,7 @@
 """The options of fine-tuning: those of every run, and with them those of its task."""
 
 import dataclasses
+import math
 import os
 from typing import Any, Self
 
@@ -142,7 +143,7 @@ class Options:
                 raise UserError(f"--{name} is {value}; expected at least 1")
         for name in ("learning_rate", "num_train_epochs", "temperature"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not 0 < value < math.inf:
                 raise UserError(f"--{name} is {value}; expected a positive number")
         for name in ("warmup_proportion", "teacher_weight"):
             if not 0.0 <= getattr(self, name) <= 1.0:

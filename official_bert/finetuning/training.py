@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -75,8 +76,10 @@ def train(
     variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
     state = run_checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), variables, keep=1)
     is_chief = strategy.extended.should_checkpoint
-    data_digest = digest(task, examples, data.tokenizer, data.max_seq_length)
-    check_resume_compatibility(options, data_digest, is_writer=is_chief)
+    data_digest, *evaluation_digests = (
+        digest(task, each, data.tokenizer, data.max_seq_length) for each in (examples, *held_out.values())
+    )
+    check_resume_compatibility(options, data_digest, evaluation_digests, is_writer=is_chief)
     step = 0
     if restored := state.restore_latest():
         step = run_checkpoints.step_of(restored)
@@ -257,12 +260,15 @@ def no_longer_better(scores: list[float], patience: int) -> bool:
     return bool(patience and scores) and len(scores) - 1 - int(np.argmax(scores)) >= patience
 
 
-def check_resume_compatibility(options: Options, data_digest: str, is_writer: bool = True) -> None:
+def check_resume_compatibility(
+    options: Options, data_digest: str, evaluation_digests: Sequence[str], is_writer: bool = True
+) -> None:
     """Writes down what decides the weights; or compares with it, if the folder holds a run.
 
     Args:
         options: of the run.
         data_digest: of what it learns from.
+        evaluation_digests: of what its models are scored on, of which the best is kept.
         is_writer: whether this process writes the run's files.
 
     Raises:
@@ -286,8 +292,16 @@ def check_resume_compatibility(options: Options, data_digest: str, is_writer: bo
                 f"{folder} holds a run with other training data, or another vocabulary; give the same, or another "
                 "--output_dir"
             )
+        if before.get("evaluation_data", evaluation_digests) != evaluation_digests:
+            raise UserError(
+                f"{folder} holds a run with other evaluation data, by whose scores the best model was chosen; give the "
+                "same, or another --output_dir; a model that is there is scored without --do_train"
+            )
         return
     if not is_writer:
         return
-    settings = {**resuming.locked_values(options), **resuming.locked_values(options.task_options), "data": data_digest}
+    settings = {
+        **resuming.locked_values(options), **resuming.locked_values(options.task_options),
+        "data": data_digest, "evaluation_data": evaluation_digests,
+    }  # fmt: skip
     files.write_text(path, json.dumps(settings, indent=1) + "\n")

@@ -1,23 +1,25 @@
 """The vectors of a file of texts, written to a file: the whole of features, without its flags."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from official_bert.checkpoints import loading
+from official_bert.checkpoints import finetuned, loading
 from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
-from official_bert.inference import feature_files
+from official_bert.inference import batch_prediction, feature_files
 from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import FeatureOptions
 from official_bert.utils import files, tables
+from official_bert.utils.bad_rows import SKIP, BadRows
 from official_bert.utils.locks import lock_file
 from official_bert.utils.progress import Progress
 
 
 def write_features(options: FeatureOptions) -> str:
-    """Writes the vectors of each line of the input file; returns a line that says how many.
+    """Writes the vectors of each text of the input file; returns a line that says how many.
 
     Raises:
-        UserError: there is no such file or checkpoint, or a line is not UTF-8 or too long.
+        UserError: there is no such file or checkpoint, or a line is not UTF-8 or too long, or a row has no text.
     """
     format = feature_files.format_of(options.output_file, options.output_format)
     if not files.exists(options.input_file):
@@ -34,7 +36,7 @@ def _write_features(options: FeatureOptions, format: str) -> str:
     progress = Progress("extracting", files.size(options.input_file) / 1e3, "kB")
     count = truncated = done = 0
     with feature_files.writer(options.output_file, format, extractor, options.pooling) as add:
-        for features in extractor.extract(read_lines(options.input_file)):
+        for features in extractor.extract(read_texts(options.input_file, trained_with(options.init))):
             add(features)
             count += 1
             truncated += features.is_truncated
@@ -60,6 +62,34 @@ def _numbers(layers: list[str]) -> list[int]:
         return [int(layer) for layer in layers]
     except ValueError as error:
         raise UserError(f"--layers={','.join(layers)}: expected numbers, such as -1,-2") from error
+
+
+def trained_with(init: str) -> dict[str, Any]:
+    """Returns what a fine-tuned model's task.json says, of the columns of a table too; of other checkpoints nothing."""
+    return finetuned.load_task_spec(init) if finetuned.is_finetuned(init) else {}
+
+
+def read_texts(path: str, trained: Mapping[str, Any]) -> Iterator[str | list[str]]:
+    """Yields the texts of a file as `FeatureExtractor.extract` takes them.
+
+    Args:
+        path: a table, *.csv, *.tsv or *.jsonl, whose rows are read as `predict` reads them; else a text on each line.
+        trained: `trained_with` of the checkpoint. A table that no model was trained with has the columns text and, of
+            pairs, text_pair.
+
+    Raises:
+        UserError: a line is not UTF-8 or too long, or a row has no text; it is named.
+    """
+    if not path.lower().endswith((".csv", ".tsv", ".jsonl", ".json")):
+        yield from read_lines(path)
+        return
+    table = trained.get("table") or {}
+    is_pair = trained.get("pair")
+    if is_pair is None:
+        _, first = next(tables.read_rows(path, BadRows(SKIP, silent=True)), (0, {}))
+        is_pair = "text_pair" in first
+    for row in batch_prediction.read_rows(path, ["text", "text_pair"] if is_pair else ["text"], table):
+        yield list(row.values())
 
 
 def read_lines(path: str) -> Iterator[str]:

@@ -103,8 +103,12 @@ class FeatureExtractor:
         self.texts_at_a_time = min(max(_BYTES_AT_A_TIME // per_text, batch_size), _BATCHES_AT_A_TIME * batch_size)
         self._encode = _encoder_of_layers(loaded, layers)
 
-    def extract(self, texts: Iterable[str]) -> Iterator[TextFeatures]:
-        """Yields the vectors of each text, in order; memory does not grow with their number."""
+    def extract(self, texts: Iterable[str | Sequence[str]]) -> Iterator[TextFeatures]:
+        """Yields the vectors of each text, in order; memory does not grow with their number.
+
+        Args:
+            texts: a text, or a pair with " ||| " between; or a list of one text, whatever is in it, or of a pair's two.
+        """
         waiting = iter(texts)
         while some := list(itertools.islice(waiting, self.texts_at_a_time)):
             prepared = [self._prepare(text) for text in some]
@@ -116,13 +120,12 @@ class FeatureExtractor:
             for number in range(len(prepared)):
                 yield extracted.pop(number)
 
-    def _prepare(self, text: str) -> _Prepared:
-        first, separator, second = text.rpartition(PAIR_SEPARATOR)  # the last one, as the original
-        if not separator:
-            first, second = second, first
+    def _prepare(self, text: str | Sequence[str]) -> _Prepared:
+        first, *second = text.rsplit(PAIR_SEPARATOR, 1) if isinstance(text, str) else text  # the last, as the original
+        text = PAIR_SEPARATOR.join([first, *second])
         a = self._pieces(first, 0)
-        b = self._pieces(second, len(first) + len(separator)) if separator else None
-        room = self._max_seq_length - (3 if separator else 2)
+        b = self._pieces(second[0], len(first) + len(PAIR_SEPARATOR)) if second else None
+        room = self._max_seq_length - (3 if second else 2)
         is_truncated = len(a) + len(b or ()) > room
         if b is None:
             del a[room:]

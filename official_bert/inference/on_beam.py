@@ -88,7 +88,8 @@ def write_features(options: FeatureOptions, num_shards: int, beam_arguments: lis
     files.refuse_overwriting(options.output_file, "output_file", [options.init, *([vocab_file] if vocab_file else [])])
     loaded = loading.load(options.init, options.vocab_file, options.do_lower_case)
     extractor = feature_extraction.make_extractor(options, loaded)  # so that wrong options are refused here
-    computation = _Extraction(options, _digest(loaded), extractor.texts_at_a_time)
+    trained = feature_extraction.trained_with(options.init)
+    computation = _Extraction(options, trained, _digest(loaded), extractor.texts_at_a_time)
     return beam_shards.run(computation, options.input_file, options.output_file, num_shards, beam_arguments)
 
 
@@ -102,9 +103,10 @@ def _digest(loaded: Loaded) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Extraction:
-    """Lines of text to vectors."""
+    """Texts to vectors."""
 
     options: FeatureOptions
+    trained: dict[str, Any]
     sha256: str
     rows_at_once: int
 
@@ -113,8 +115,8 @@ class _Extraction:
         names = ("init", "layers", "pooling", "align", "max_seq_length", "batch_size")
         return {"model_sha256": self.sha256, **{name: getattr(self.options, name) for name in names}}
 
-    def read(self, path: str) -> Iterator[str]:
-        return feature_extraction.read_lines(path)
+    def read(self, path: str) -> Iterator[str | list[str]]:
+        return feature_extraction.read_texts(path, self.trained)
 
     def load(self) -> FeatureExtractor:
         options = self.options
@@ -125,7 +127,7 @@ class _Extraction:
         format = feature_files.format_of(self.options.output_file, self.options.output_format)
         return feature_files.paths_of(path, format, self.options.pooling)
 
-    def write(self, model: FeatureExtractor, first: int, rows: Iterator[str], path: str) -> None:
+    def write(self, model: FeatureExtractor, first: int, rows: Iterator[str | list[str]], path: str) -> None:
         format = feature_files.format_of(self.options.output_file, self.options.output_format)
         with feature_files.writer(path, format, model, self.options.pooling, first) as add:
             for features in model.extract(rows):

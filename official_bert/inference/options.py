@@ -27,7 +27,11 @@ class FeatureOptions:
     """The flags of features; the defaults are the original's."""
 
     init: str = option(dataclasses.MISSING, "The checkpoint of an encoder: a folder or file in any format.")
-    input_file: str = option(dataclasses.MISSING, 'A text on each line; of a pair with " ||| " between.')
+    input_file: str = option(
+        dataclasses.MISSING,
+        'A text on each line, of a pair with " ||| " between; or a table as for predict, *.csv, *.tsv or *.jsonl, with '
+        "the columns text (and text_pair), or those that a fine-tuned model was trained with.",
+    )
     output_file: str = option(dataclasses.MISSING, "Where the vectors go: a name in .npy, .parquet or .jsonl.")
     output_format: str = option(
         AUTO, 'The file\'s format; "original" is the JSON lines of the original.', FEATURE_FORMATS

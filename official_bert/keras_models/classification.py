@@ -8,9 +8,9 @@ from typing import Any
 
 import keras
 
-from official_bert.errors import UserError
 from official_bert.keras_models.text_model import TextModel
 from official_bert.modeling.config import BertConfig
+from official_bert.tasks.heads import python_data
 from official_bert.tasks.heads.texts import ClassificationHead, MultiLabelHead, RegressionHead, TextHead
 
 
@@ -30,6 +30,9 @@ class TextClassifier(TextModel):
         doc_stride: None cuts texts that are too long; a number reads them in windows, each that many tokens after the
             one before, and averages their logits.
         settings: as of TextModel.
+
+    Raises:
+        UserError: the labels are no names, or another argument has a value that cannot be.
     """
 
     head: TextHead
@@ -47,9 +50,7 @@ class TextClassifier(TextModel):
         doc_stride: int | None = None,
         **settings: Any,
     ) -> None:
-        names = tuple(map(str, labels))
-        if len(names) < (1 if multi_label else 2) or len(set(names)) < len(names):
-            raise UserError(f"labels are {', '.join(names)}; expected two or more different names")
+        names = python_data.label_names(labels, least=1 if multi_label else 2, settings=settings)
         head_class = MultiLabelHead if multi_label else ClassificationHead
         super().__init__(head_class(labels=names, pair=pair, doc_stride=doc_stride), config, vocab, **settings)
 

@@ -17,20 +17,27 @@ from official_bert.keras_models.steps import takes_own_steps
 from official_bert.learning import batches
 from official_bert.learning.replicas import static_lengths
 from official_bert.tasks.heads import python_data
-from official_bert.tasks.heads.features import EXAMPLE, Array, Features
+from official_bert.tasks.heads.features import EXAMPLE, LABELS, Array, Features
 from official_bert.tasks.heads.head import Head
 from official_bert.tokenization.fast import FastTokenizer
+
+_NOT_COUNTED = (
+    f"class_weight is {python_data.BALANCED!r}, for which all labels are counted, and they come in a data set; give a "
+    "dict of weights by class"
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Examples of fit or evaluate, and how much each weighs: float32 [E], of tags [E, 1]; None for 1."""
+    """Examples of fit or evaluate, and how much each weighs."""
 
     items: list[Any]
-    weights: Array | None = None
+    weights: Array | None = None  # float32 [E], of tags [E, 1]; None for 1
+    is_balanced: bool = False  # whether the rows of each class also weigh as much as those of any other altogether
 
     def __getitem__(self, part: slice) -> "Examples":
-        return Examples(self.items[part], None if self.weights is None else self.weights[part])
+        weights = None if self.weights is None else self.weights[part]
+        return dataclasses.replace(self, items=self.items[part], weights=weights)
 
 
 class EpochCounter(keras.callbacks.Callback):
@@ -55,49 +62,70 @@ class FitData:
     is_compiled: bool  # whether XLA compiles each length
 
     def examples(
-        self, x: Any, y: Any, sample_weight: Any = None, class_weight: Mapping[Any, float] | None = None
+        self, x: Any, y: Any, sample_weight: Any = None, class_weight: Mapping[Any, float] | str | None = None
     ) -> Examples:
         """Returns examples with labels and weights.
 
         Raises:
             UserError: one of them has another form, or there is another number of one.
         """
+        if x is None:
+            raise UserError("there are no texts; give them as x")
         if y is None and self.head.needs_labels:
             raise UserError("there are no labels; give them as y")
-        if not self.head.weighs_examples and (sample_weight is not None or class_weight):
+        if not self.head.weighs_examples and (sample_weight is not None or class_weight is not None):
             raise UserError(f"{self.head.kind} has no classes, and weighs all texts alike; leave out the weights")
         examples = self.head.examples(x, y)
         weights = None
         if sample_weight is not None:
-            values = python_data.as_list(sample_weight)
-            python_data.check_same_length(len(examples), values, "sample_weight")
-            weights = np.asarray(values, np.float32)
-        if class_weight:
+            weights = python_data.weights_of(sample_weight, "sample_weight")
+            python_data.check_same_length(len(examples), weights, "sample_weight")
+        is_balanced = python_data.is_balanced(class_weight)
+        if is_balanced:
+            self.head.weights_by_class({})  # an error where an example is not of one class
+        elif class_weight is not None:
             by_class = self.head.weights_by_class(class_weight)[[example.label for example in examples]]
             weights = by_class if weights is None else weights * by_class
         if weights is not None and self.head.has_tokens:
             weights = weights[:, None]  # a sentence's weight is that of its tokens, whatever loss they are given to
-        return Examples(examples, weights)
+        return Examples(examples, weights, is_balanced)
+
+    def weights_by_class(self, class_weight: Mapping[Any, float] | str, y: Any) -> Array:
+        """Returns the weight of each class, [C], where the network's own inputs have the labels y; None in a data set.
+
+        Raises:
+            UserError: a weight cannot be, or all labels are to be counted, and y is None.
+        """
+        if not python_data.is_balanced(class_weight):
+            return self.head.weights_by_class(class_weight)
+        if y is None:
+            raise UserError(_NOT_COUNTED)
+        self.head.weights_by_class({})  # an error where an example is not of one class
+        labels = self.head.labels or ()
+        return python_data.balanced_weights(
+            np.array(python_data.numbers_of(python_data.as_list(y, "y"), labels)), len(labels)
+        )
 
     def training(self, examples: Examples, batch_size: int, shuffle: bool, counter: EpochCounter) -> tf.data.Dataset:
         """Returns batches of like lengths, in another order each epoch."""
         features = self._labelled(examples.items)
         self._say_what_was_cut(features, len(examples.items))
-        lengths = batches.row_lengths(features)
+        lengths, weights = batches.row_lengths(features), self._row_weights(features, examples)
 
         def plan() -> list[Array]:
             if not shuffle:
                 return self._rows_of(batches.cut(np.arange(len(features)), batch_size))
             return self._rows_of(batches.training_batch_indices(lengths, batch_size, self.seed, counter.epoch))
 
-        return batches.as_dataset(lambda rows: self._batch(features, rows, examples.weights, counter.epoch), plan)
+        return batches.as_dataset(lambda rows: self._batch(features, rows, weights, counter.epoch), plan)
 
     def evaluation(self, examples: Examples, batch_size: int) -> tf.data.Dataset:
         """Returns batches in the order of length."""
         features = self._labelled(examples.items)
         self._say_what_was_cut(features, len(examples.items))
         rows = self._rows_of(batches.prediction_batch_indices(batches.row_lengths(features), batch_size))
-        return batches.as_dataset(lambda each: self._batch(features, each, examples.weights, 0), rows)
+        weights = self._row_weights(features, examples)
+        return batches.as_dataset(lambda each: self._batch(features, each, weights, 0), rows)
 
     def _rows_of(self, batch_indices: Array) -> list[Array]:
         """The rows of each batch: a multiple of the replicas, with -1 for padding; else fewer in the last batch."""
@@ -117,14 +145,22 @@ class FitData:
         if note := self.head.cut_note(features, examples, self.max_seq_length):
             print(f"note: {note}")
 
+    def _row_weights(self, features: Features, examples: Examples) -> Array | None:
+        """How much each row weighs, float32 [R], of tags [R, 1]; None for 1."""
+        weights = None if examples.weights is None else examples.weights[features.details[EXAMPLE]]
+        if not examples.is_balanced:
+            return weights
+        labels = features.targets[LABELS]
+        balanced = python_data.balanced_weights(labels, len(self.head.labels or ()))[labels].astype(np.float32)
+        return balanced if weights is None else weights * balanced
+
     def _batch(
         self, features: Features, rows: Array, weights: Array | None, epoch: int, first: int = 0
     ) -> tuple[Any, ...]:
         """Inputs, targets and maybe weights of some rows; `first` is what the features' first row is of the epoch's."""
         buckets = static_lengths(self.strategy, self.max_seq_length)
         multiple = batches.COMPILED_MULTIPLE if self.is_compiled else batches.MULTIPLE
-        row_weights = None if weights is None else weights[features.details[EXAMPLE]]
-        batch = batches.padded_batch(features, rows, self.max_seq_length, row_weights, multiple, buckets)
+        batch = batches.padded_batch(features, rows, self.max_seq_length, weights, multiple, buckets)
         return self.head.drawn(batch, [hash((self.seed, epoch, first + int(row))) for row in rows])
 
     # Data sets.
@@ -134,13 +170,17 @@ class FitData:
         data: tf.data.Dataset,
         batch_size: int,
         counter: EpochCounter,
-        class_weight: Mapping[Any, float] | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
     ) -> tf.data.Dataset:
         """Returns a data set of texts, or of texts and labels, as one of ids and numbers, batch by batch.
 
         TensorFlow does that where a text is one row and its label one number. Otherwise Python does, as for lists.
         """
         self._check_data_set(data.element_spec)
+        if not int(data.cardinality()):
+            raise UserError("there are no examples: the data set is empty")
+        if python_data.is_balanced(class_weight):
+            raise UserError(_NOT_COUNTED)
         spec = data.element_spec
         is_batched = python_data.is_batched(spec[0] if isinstance(spec, tuple) else spec)
         numbers = self.head.graph_labels(spec[1], is_batched) if self.head.needs_labels else None
@@ -149,22 +189,26 @@ class FitData:
         return self._in_python(data if is_batched else data.ragged_batch(batch_size), counter, class_weight)
 
     def _in_graph(
-        self, data: tf.data.Dataset, numbers: Any, class_weight: Mapping[Any, float] | None
+        self, data: tf.data.Dataset, numbers: Any, class_weight: Mapping[Any, float] | str | None
     ) -> tf.data.Dataset:
-        by_class = self.head.weights_by_class(class_weight) if class_weight else None
+        by_class = None if class_weight is None else self.head.weights_by_class(class_weight)
         preprocessor = self.preprocessor()
 
         def ids(x: Any, y: Any, *weights: Any) -> tuple[Any, ...]:
             labels = numbers(y)
+            if weights:
+                weight = tf.cast(weights[0], tf.float32)
+                problem = "a weight of the data set is negative, or no finite number"
+                weights = (python_data.asserted(weight, (weight >= 0) & (weight < np.inf), problem),)
             if by_class is not None:
                 of_classes = tf.gather(by_class, tf.cast(labels, tf.int32))
-                weights = (of_classes * tf.cast(weights[0], tf.float32) if weights else of_classes,)
+                weights = (of_classes * weights[0] if weights else of_classes,)
             return preprocessor(x), labels, *weights
 
         return data.map(ids, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
     def _in_python(
-        self, data: tf.data.Dataset, counter: EpochCounter, class_weight: Mapping[Any, float] | None
+        self, data: tf.data.Dataset, counter: EpochCounter, class_weight: Mapping[Any, float] | str | None
     ) -> tf.data.Dataset:
         def batches_of_ids() -> Iterator[tuple[Any, ...]]:
             first = 0
@@ -176,7 +220,7 @@ class FitData:
                 examples = self.examples(x, y, weights, class_weight)
                 features = self._labelled(examples.items)
                 (rows,) = self._rows_of(np.arange(len(features))[None])
-                yield self._batch(features, rows, examples.weights, counter.epoch, first)
+                yield self._batch(features, rows, self._row_weights(features, examples), counter.epoch, first)
                 first += len(features)
 
         return batches.streamed(batches_of_ids, int(data.cardinality()))

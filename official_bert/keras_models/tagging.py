@@ -7,6 +7,7 @@ import keras
 
 from official_bert.keras_models.text_model import TextModel
 from official_bert.modeling.config import BertConfig
+from official_bert.tasks.heads import python_data
 from official_bert.tasks.heads.tagging import TaggingHead
 
 
@@ -24,6 +25,9 @@ class TokenTagger(TextModel):
         labels: the tags, in the order of the logits.
         doc_stride: tokens from one window of a long sentence to the next, about; None for half a window.
         settings: as of TextModel.
+
+    Raises:
+        UserError: the labels are no names, or another argument has a value that cannot be.
     """
 
     head: TaggingHead
@@ -39,7 +43,8 @@ class TokenTagger(TextModel):
         doc_stride: int | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(TaggingHead(labels=tuple(map(str, labels)), doc_stride=doc_stride), config, vocab, **settings)
+        names = python_data.label_names(labels, least=1, settings=settings)
+        super().__init__(TaggingHead(labels=names, doc_stride=doc_stride), config, vocab, **settings)
 
     def _own_config(self) -> dict[str, Any]:
         return {"labels": list(self.head.labels), "doc_stride": self.head.doc_stride}

@@ -4,12 +4,15 @@ B batch, S sequence
 """
 
 import dataclasses
+import inspect
+import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from official_bert.checkpoints import finetuned
@@ -17,6 +20,7 @@ from official_bert.errors import UserError
 from official_bert.export import saved_model
 from official_bert.keras_models import saving
 from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
+from official_bert.keras_models.logits import losses_of_logits, metrics_of_logits
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import SteppedModel, shared_out
 from official_bert.learning.initial_model import checkpoint_weights, head_weights, read_initial_model
@@ -30,6 +34,7 @@ from official_bert.optimization.freezing import freeze
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.tasks.heads import python_data
+from official_bert.tasks.heads.features import check_length
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tokenization.fast import FastTokenizer
@@ -108,7 +113,11 @@ class TextModel(SteppedModel):
         if gradient_accumulation_steps < 1:
             raise UserError(f"gradient_accumulation_steps is {gradient_accumulation_steps}; expected 1 or more")
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
-        max_seq_length = max_seq_length or min(self.default_max_seq_length, config.max_position_embeddings)
+        if max_seq_length is None:
+            max_seq_length = min(self.default_max_seq_length, config.max_position_embeddings)
+        if not isinstance(max_seq_length, int | np.integer):
+            raise UserError(f"max_seq_length is {python_data.shown(max_seq_length)}; expected a whole number of tokens")
+        check_length(max_seq_length, 4 if head.pair else 3)
         if max_seq_length > config.max_position_embeddings:
             raise UserError(
                 f"max_seq_length is {max_seq_length}; the model reads {config.max_position_embeddings} tokens at most"
@@ -171,6 +180,8 @@ class TextModel(SteppedModel):
             settings = {"max_seq_length": spec["max_seq_length"], **cls._settings_of(spec), **settings}
         elif initial.labels or initial.kind:
             settings = {**cls._settings_of_classifier(initial.labels, initial.kind), **settings}
+        if "labels" in inspect.signature(cls.__init__).parameters:
+            settings.setdefault("labels", None)  # the class refuses it, and says what it expects
         make: Any = cls  # whose own __init__ makes the head
         model: Self = make(initial.config, initial.vocab, do_lower_case=initial.do_lower_case, **settings)
         weights, notes = head_weights(initial, model.head), initial.notes
@@ -330,8 +341,9 @@ class TextModel(SteppedModel):
 
         Args:
             optimizer: any Keras optimizer; None for BERT's, whose rate rises, then falls to 0 by the end of fit.
-            loss: any Keras loss of logits; None for the task's.
-            metrics: any Keras metrics; None for the task's, [] for none.
+            loss: any Keras loss of logits; None for the task's. A name, such as "sparse_categorical_crossentropy", is
+                taken for logits.
+            metrics: any Keras metrics of logits, likewise; None for the task's, [] for none.
             learning_rate: the highest rate of BERT's optimizer.
             warmup_proportion: the share of the steps in which its rate rises.
             layer_decay: its rate of each layer by that of the layer above.
@@ -339,13 +351,23 @@ class TextModel(SteppedModel):
                 the step with jit_compile=True alone.
 
         Raises:
-            UserError: the settings do not go together.
+            UserError: the settings do not go together, or a loss or metric of Keras would take logits for
+                probabilities.
         """
-        if metrics is None:
-            with self._scope():  # so that their sums are those of all workers
-                metrics = self.head.keras_metrics()
+        if not (_is_number(learning_rate) and 0 < learning_rate < math.inf):
+            raise UserError(f"learning_rate is {python_data.shown(learning_rate)}; expected a positive number")
+        if not (_is_number(warmup_proportion) and 0 <= warmup_proportion <= 1):
+            raise UserError(
+                f"warmup_proportion is {python_data.shown(warmup_proportion)}; expected a share from 0 to 1"
+            )
+        if not (_is_number(layer_decay) and 0 < layer_decay <= 1):
+            raise UserError(f"layer_decay is {python_data.shown(layer_decay)}; expected a factor over 0, up to 1")
+        with self._scope():  # so that the metrics' sums are those of all workers
+            metrics = self.head.keras_metrics() if metrics is None else metrics_of_logits(metrics, self.head)
+            if settings.get("weighted_metrics"):
+                settings["weighted_metrics"] = metrics_of_logits(settings["weighted_metrics"], self.head)
         arguments = {
-            "loss": self.head.loss() if loss is None else loss,
+            "loss": self.head.loss() if loss is None else losses_of_logits(loss, self.head),
             "loss_weights": self.head.loss_weights() if loss is None else None,
             "metrics": metrics,
             **settings,
@@ -380,6 +402,9 @@ class TextModel(SteppedModel):
         Keras does so by itself only where float16 is the global policy.
         """
         optimizer = keras.optimizers.get(optimizer)
+        rate = optimizer.get_config().get("learning_rate")  # a dict for a schedule
+        if isinstance(rate, float) and not 0 <= rate < math.inf:
+            raise UserError(f"the optimizer's learning_rate is {rate}; expected a finite number, 0 or more")
         if self._policy_name != "mixed_float16" or isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             return optimizer
         if isinstance(optimizer, AllReduceClipMixin):
@@ -404,7 +429,12 @@ class TextModel(SteppedModel):
         if not config or config["optimizer"]["config"]["name"] == _OF_FIT:
             return
         arguments = keras.saving.deserialize_keras_object(config)
-        self.compile(**{**arguments, "metrics": arguments["metrics"] or []})  # None are those that became weighted ones
+        try:
+            # None are those that became weighted ones.
+            self.compile(**{**arguments, "metrics": arguments["metrics"] or []})
+        except UserError as error:
+            print(f"note: the model is loaded as if it were not compiled: {error}")
+            return
         self.optimizer.build(self.trainable_variables)
 
     def _compile_if_needed(self) -> None:
@@ -443,7 +473,7 @@ class TextModel(SteppedModel):
         validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
-        class_weight: Mapping[Any, float] | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         sample_weight: Any = None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
@@ -467,7 +497,8 @@ class TextModel(SteppedModel):
             validation_split: the share of the texts, at their end, that is not trained on but evaluated.
             validation_data: a tuple of texts and labels (and weights), or a data set.
             shuffle: whether texts are put into another order.
-            class_weight: how much each class weighs, by number or by name.
+            class_weight: how much each class weighs, by number or by name; or "balanced": by how rare it is, as in the
+                command.
             sample_weight: how much each text weighs.
             initial_epoch: the epoch to go on with.
             steps_per_epoch: as of keras.Model.fit.
@@ -476,19 +507,23 @@ class TextModel(SteppedModel):
             validation_freq: as of keras.Model.fit.
 
         Raises:
-            UserError: texts or labels have another form, or another length.
+            UserError: texts or labels have another form, or another length, there are none, or a number cannot be.
         """
         settings: dict[str, Any] = {
             "epochs": epochs, "verbose": verbose, "initial_epoch": initial_epoch, "steps_per_epoch": steps_per_epoch,
             "validation_steps": validation_steps, "validation_freq": validation_freq,
         }  # fmt: skip
-        batch_size = batch_size or 32
+        batch_size = _checked_batch_size(batch_size)
+        of_validation = _checked_batch_size(validation_batch_size, "validation_batch_size", batch_size)
         self._predictor = None  # layers may have been changed since it was traced
         self._compile_if_needed()
         data, counter = self._fit_data(), EpochCounter()
         if python_data.are_ids(x):
-            if class_weight:
-                class_weight = dict(enumerate(self.head.weights_by_class(class_weight).tolist()))
+            for weights in sample_weight.values() if isinstance(sample_weight, Mapping) else [sample_weight]:
+                if weights is not None:
+                    python_data.weights_of(np.ravel(weights), "sample_weight")
+            if class_weight is not None:
+                class_weight = dict(enumerate(data.weights_by_class(class_weight, y).tolist()))
             settings |= {"y": y, "sample_weight": sample_weight, "class_weight": class_weight, "shuffle": False}
             if not isinstance(x, tf.data.Dataset):
                 settings |= {"batch_size": batch_size, "validation_split": validation_split, "shuffle": shuffle}
@@ -510,13 +545,13 @@ class TextModel(SteppedModel):
         return super().fit(
             shared_out(self.distribute_strategy, batches) if batches is not x else x,
             callbacks=[counter, *callbacks],
-            validation_data=self._evaluation_data(validation_data, validation_batch_size or batch_size),
+            validation_data=self._evaluation_data(validation_data, of_validation),
             validation_batch_size=validation_batch_size,
             **{"shuffle": False, **settings},
         )
 
     def _evaluation_data(self, data: Any, batch_size: int) -> Any:
-        """Batches of validation data in any form; those of texts in the order of length."""
+        """Batches of data to evaluate on in any form; those of texts in the order of length."""
         first = data[0] if isinstance(data, tuple) and data else data
         if data is None or python_data.are_ids(first):
             return data
@@ -546,16 +581,18 @@ class TextModel(SteppedModel):
     ) -> Any:
         """Returns the loss and the metrics as keras.Model.evaluate does, of texts as well as of ids; see `fit`."""
         self._compile_if_needed()
+        batch_size = _checked_batch_size(batch_size)
         common = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **settings}
         # Keras' fit hands over what it has made of its validation data.
-        is_ready = x is None or python_data.are_ids(x)
-        is_ready = is_ready or isinstance(x, tf.distribute.DistributedDataset)
-        if is_ready:
+        if python_data.are_ids(x) or isinstance(x, tf.distribute.DistributedDataset):
             return super().evaluate(x, y, batch_size=batch_size, sample_weight=sample_weight, **common)
         data = (x, y) if sample_weight is None else (x, y, sample_weight)
         if isinstance(x, tf.data.Dataset):
             data = x
-        return super().evaluate(self._evaluation_data(data, batch_size or 32), **common)
+        figures = super().evaluate(self._evaluation_data(data, batch_size), **common)
+        if isinstance(figures, list | dict) and not figures:
+            raise UserError("there are no examples")
+        return figures
 
     # Answers.
 
@@ -575,10 +612,14 @@ class TextModel(SteppedModel):
             verbose: as of keras.Model.predict, for ids.
             steps: likewise.
             callbacks: likewise.
+
+        Raises:
+            UserError: texts have another form, or there are none.
         """
+        batch_size = _checked_batch_size(batch_size)
         if python_data.are_ids(x):
             return super().predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
-        return self._answer(self._fit_data().texts_in(x) if isinstance(x, tf.data.Dataset) else x, batch_size or 32)
+        return self._answer(self._fit_data().texts_in(x) if isinstance(x, tf.data.Dataset) else x, batch_size)
 
     def _answer(self, x: Any, batch_size: int) -> Any:
         """What predict answers for texts."""
@@ -592,3 +633,15 @@ class TextModel(SteppedModel):
             self._predictor = Predictor(self, self.distribute_strategy, self.max_seq_length)
         outputs = self._predictor.predict(features, batch_size)
         return self.head.answers(self.head.decode(outputs, features, examples))
+
+
+def _checked_batch_size(batch_size: Any, name: str = "batch_size", default: int = 32) -> int:
+    if batch_size is None:
+        return default
+    if not isinstance(batch_size, int | np.integer) or not 1 <= batch_size < 2**31:
+        raise UserError(f"{name} is {python_data.shown(batch_size)}; expected a whole number, 1 or more, below 2**31")
+    return int(batch_size)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number)

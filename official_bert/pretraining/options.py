@@ -7,6 +7,7 @@ Importing this needs no TensorFlow.
 
 import dataclasses
 import functools
+import math
 import re
 
 from official_bert.errors import UserError
@@ -244,7 +245,7 @@ class Options(
                 raise UserError(f"--{field.name} is {value}; expected at least {least}")
         for name in ("learning_rate", "phase2_learning_rate", "decay_power"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not 0 < value < math.inf:
                 raise UserError(f"--{name} is {value}; expected a positive number")
         lowest = min(self.learning_rate, self.phase2_learning_rate or self.learning_rate)
         if not 0 <= self.end_learning_rate <= lowest:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
+from official_bert.tasks.heads.python_data import numbers_by_name
 from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import TABLE, TFDS, TableOptions
 from official_bert.tasks.table_labels import COLUMNS, LabelColumn, is_number
@@ -120,7 +121,7 @@ class TableTask(TextTask):
         super().__init__(TABLE, head)
         self._label_values = values
         # A label is what the training data call it, or its name.
-        self._number_of = {name: number for names in (head.labels or (), values) for number, name in enumerate(names)}
+        self._number_of = numbers_by_name(head.labels or ()) | numbers_by_name(values)
         self.eval_splits = (DEV,) if options.eval_file else ()
         self.test_splits = (TEST,) if options.predict_file else ()
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from official_bert.tasks.heads.python_data import class_name
 from official_bert.tasks.heads.texts import ClassificationHead, MultiLabelHead, RegressionHead, TextHead
 from official_bert.tasks.options import TableOptions
 
@@ -59,7 +60,7 @@ class LabelColumn:
         for part in parts:
             if isinstance(part, list | dict) or (part is None and len(parts) > 1):
                 return [], f"label {json.dumps(part)[:60]} in {self._name}; expected the name of a class"
-            name = "" if part is None else str(part).strip()
+            name = "" if part is None else class_name(str(part).strip())
             if name.lower() == "nan":
                 return [], f"label {name!r} in {self._name} stands for a missing one; expected the name of a class"
             names += [name] if name else []

@@ -19,7 +19,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from official_bert.utils.signals import end_with_parent
-from robustness.attack import contradictions, damage, fuzz, kills, limits, paths, processes, serving, together, writers
+from robustness.attack import (
+    changed,
+    contradictions,
+    damage,
+    fitting,
+    fuzz,
+    kills,
+    limits,
+    paths,
+    processes,
+    serving,
+    together,
+    writers,
+)
 from robustness.attack.processes import NotHeldError
 from robustness.attack.samples import Samples
 from tests.conftest import ROOT
@@ -35,6 +48,8 @@ KINDS = {
     "limits": (limits, 4),
     "contradictions": (contradictions, 2),
     "writers": (writers, 3),
+    "fitting": (fitting, 3),
+    "changed": (changed, 1),
 }
 _CASE_SECONDS = 600.0  # for a case; each process within it has less
 _MOST_MEGABYTES = 1500  # that a case within the process may take beyond what was taken before

@@ -78,6 +78,9 @@ def test_help_shows_the_task_s_defaults_and_lists_the_tasks():
     ({"do_train": False}, "nothing to do"),
     ({"train_batch_size": 0}, "--train_batch_size is 0; expected at least 1"),
     ({"learning_rate": 0.0}, "--learning_rate is 0.0; expected a positive number"),
+    ({"learning_rate": float("nan")}, "--learning_rate is nan; expected a positive number"),
+    ({"learning_rate": float("inf")}, "--learning_rate is inf; expected a positive number"),
+    ({"num_train_epochs": float("inf")}, "--num_train_epochs is inf; expected a positive number"),
     ({"warmup_proportion": 1.5}, "--warmup_proportion is 1.5; expected a share from 0 to 1"),
     ({"layer_decay": 0.0}, "--layer_decay is 0.0; expected a factor over 0, up to 1"),
     ({"early_stopping": -1}, "--early_stopping is -1; expected 0 or more"),
@@ -135,11 +138,11 @@ def test_a_run_of_an_earlier_version_goes_on_with_the_same_options(
     ).resolved()
     if message:
         with pytest.raises(UserError, match=message):
-            training.check_resume_compatibility(options, "d")
+            training.check_resume_compatibility(options, "d", [])
     else:
-        training.check_resume_compatibility(options, "d")
+        training.check_resume_compatibility(options, "d", [])
         with pytest.raises(UserError, match="other training data"):
-            training.check_resume_compatibility(options, "e")
+            training.check_resume_compatibility(options, "e", [])
 
 
 def test_what_a_model_was_trained_with_holds_where_the_user_says_nothing():

@@ -1,5 +1,10 @@
 import dataclasses
+import json
+import pathlib
 
+import pytest
+
+from official_bert.errors import UserError
 from official_bert.finetuning import training
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training_config import training_config
@@ -20,3 +25,20 @@ def test_training_stops_after_so_many_evaluations_that_are_no_better():
     assert training.no_longer_better([0.1, 0.3, 0.2, 0.3], 2)  # as good is no better
     assert not training.no_longer_better([0.5, 0.4, 0.3], 0)
     assert not training.no_longer_better([], 1)
+
+
+def test_a_run_goes_on_with_the_same_data_alone(tmp_path: pathlib.Path):
+    options = Options(task="sst-2", init="i", output_dir=str(tmp_path)).resolved()
+    training.check_resume_compatibility(options, "trained on", ["scored on"])
+    training.check_resume_compatibility(options, "trained on", ["another"])  # it has trained nothing
+    for name in ("task.json", "bert_config.json"):  # it has
+        (tmp_path / name).write_text("{}")
+    training.check_resume_compatibility(options, "trained on", ["another"])
+    with pytest.raises(UserError, match="holds a run with other training data, or another vocabulary; give the same"):
+        training.check_resume_compatibility(options, "another", ["another"])
+    with pytest.raises(UserError, match="holds a run with other evaluation data, .* scored without --do_train"):
+        training.check_resume_compatibility(options, "trained on", ["scored on"])
+    settings = json.loads((tmp_path / training.OPTIONS_FILE).read_text())
+    del settings["evaluation_data"]  # of a run of earlier code
+    (tmp_path / training.OPTIONS_FILE).write_text(json.dumps(settings))
+    training.check_resume_compatibility(options, "trained on", ["scored on"])

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import json
 import pathlib
@@ -191,6 +192,33 @@ def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_f
     extractor = FeatureExtractor(official_bert.load(folder), [-1, 1], "mean", max_seq_length=16)
     expected = np.stack([each.values for each in extractor.extract(TEXTS)])
     np.testing.assert_allclose(np.load(tmp_path / "a.npy"), expected, atol=1e-6)
+
+
+def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
+    def texts(name: str, content: str, trained: dict | None = None) -> list:
+        (tmp_path / name).write_text(content)
+        return list(feature_extraction.read_texts(str(tmp_path / name), trained or {}))
+
+    assert texts("a.csv", 'label,text\n1,"the cat, sat"\n0,"a\ndog"\n') == [["the cat, sat"], ["a\ndog"]]
+    assert texts("a.TSV", "text\ttext_pair\nthe cat\ta ||| b\n") == [["the cat", "a ||| b"]]
+    assert texts("a.jsonl", '{"text": "the cat"}\n') == [["the cat"]]
+    assert texts("a.txt", "text,label\n\nthe cat") == ["text,label", "", "the cat"]  # a text on each line
+    with pytest.raises(UserError, match=r"a.csv, line 2: 'text' is nothing; expected a text"):
+        texts("a.csv", "words\nthe cat\n")
+    trained = {
+        "pair": True,
+        "table": {"columns": ["no", "one", "two"], "text_column": "one", "text_pair_column": "two"},
+    }
+    assert texts("a.csv", "1,the cat,sat\n2,a,dog\n", trained) == [["the cat", "sat"], ["a", "dog"]]
+    assert texts("a.csv", "text,text_pair\nthe cat,sat\n", {"pair": False}) == [["the cat"]]
+
+
+def test_a_cell_is_a_text_and_two_are_a_pair(loaded: Loaded):
+    extractor = FeatureExtractor(loaded, [-1], max_seq_length=16)
+    line, alone, pair = extractor.extract(["the cat ||| sat", ["the cat ||| sat"], ["the cat", "sat"]])
+    assert alone.tokens == ["[CLS]", "the", "cat", "[UNK]", "[UNK]", "[UNK]", "sat", "[SEP]"]
+    assert dataclasses.replace(pair, values=line.values) == line
+    np.testing.assert_allclose(pair.values, line.values, atol=1e-6)
 
 
 def test_a_line_longer_than_any_book_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

@@ -36,9 +36,9 @@ FAST = ("classifier", "tagger")
 # Each class, its settings, and examples with labels.
 MODELS = {
     "classifier": ("TextClassifier", {"labels": ["bad", "good"]}, TEXTS, ["good", "bad", 1]),
-    "pairs": ("TextClassifier", {"labels": "abc", "pair": True}, (TEXTS, TEXTS[::-1]), ["a", "c", "b"]),
-    "several": ("TextClassifier", {"labels": "abc", "multi_label": True}, TEXTS, [["a"], [], ["b", "c"]]),
-    "windows": ("TextClassifier", {"labels": "ab", "doc_stride": 3, "max_seq_length": 6}, TEXTS, ["a", "b", "a"]),
+    "pairs": ("TextClassifier", {"labels": ["a", "b", "c"], "pair": True}, (TEXTS, TEXTS[::-1]), ["a", "c", "b"]),
+    "several": ("TextClassifier", {"labels": ["a", "b", "c"], "multi_label": True}, TEXTS, [["a"], [], ["b", "c"]]),
+    "windows": ("TextClassifier", {"labels": ["a", "b"], "doc_stride": 3, "max_seq_length": 6}, TEXTS, ["a", "b", "a"]),
     "regressor": ("TextRegressor", {"pair": True}, [(text, "mat") for text in TEXTS], [1, 2.5, 0]),
     "tagger": ("TokenTagger", {"labels": ["D", "N", "V"]}, ["the cat sat", ["a", "dog"]], ["D N V", ["D", "N"]]),
     "answerer": (
@@ -232,7 +232,7 @@ def test_examples_that_do_not_fit_are_named(name, x, y, message, config, vocab_f
     model, *_ = built(name, config, vocab_file)
     with pytest.raises(UserError, match=message):
         model.fit(x, y, verbose=0)
-    with pytest.raises(UserError, match="labels are a; expected two or more different names"):
+    with pytest.raises(UserError, match="labels is .*; expected the names of two or more different classes"):
         official_bert.TextClassifier.from_checkpoint(config, labels=["a"], vocab_file=vocab_file)
 
 

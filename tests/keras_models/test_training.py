@@ -1,8 +1,10 @@
 """Keras' fit, evaluate and callbacks on strings: figures and weights are those of batches made by hand."""
 
+import dataclasses
 import json
 import subprocess
 import sys
+import warnings
 
 import keras
 import numpy as np
@@ -11,12 +13,14 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.errors import UserError
+from official_bert.keras_models.fit_data import EpochCounter, FitData
 from official_bert.learning import batches
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import Dropout
 from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
+from official_bert.tasks.heads.texts import RegressionHead
 from tests.conftest import ROOT, WORDS
 from tests.processes import run_marked_tests
 
@@ -153,11 +157,103 @@ def test_weights_of_classes_and_examples_count_in_the_loss(classifier):
         ({"class_weight": {"fair": 2.0}}, r"class_weight\[0\] is 'fair'"),
         ({"validation_split": 0.9}, "leaves one of both parts empty"),
         ({"validation_data": [TEXTS]}, "expected texts and labels"),
+        ({"x": None}, "there are no texts; give them as x"),
+        ({"y": [0, None]}, r"y\[1\] is None; expected one of bad, good"),
+        ({"y": [[1, 0], [1, 1]]}, r"y\[1\] is \[1, 1\]; expected one of bad, good"),
+        ({"sample_weight": [1.0, float("nan")]}, r"sample_weight\[1\] is nan; expected a finite number, 0 or more"),
+        ({"class_weight": {"good": -2.0}}, r"class_weight\['good'\] is -2.0; expected a finite number, 0 or more"),
+        ({"class_weight": "rare"}, "class_weight is 'rare'; expected a dict of weights by class, or 'balanced'"),
+        ({"batch_size": 0}, "batch_size is 0; expected a whole number, 1 or more"),
+        ({"validation_batch_size": -1}, "validation_batch_size is -1; expected a whole number, 1 or more"),
+        ({"x": tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).take(0), "y": None}, "the data set is empty"),
+        (
+            {"x": tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).filter(lambda x, y: False), "y": None},
+            "no examples",
+        ),
+        (
+            {"x": tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)), "y": None, "class_weight": "balanced"},
+            "class_weight is 'balanced', for which all labels are counted, and they come in a data set",
+        ),
     ],
 )
 def test_data_that_do_not_fit_are_named(classifier, change, message):
     with pytest.raises(UserError, match=message):
         classifier.fit(**{"x": TEXTS[:2], "y": [0, 1], "verbose": 0, **change})
+
+
+def test_evaluate_and_predict_refuse_what_fit_does(classifier):
+    for method in (classifier.evaluate, classifier.predict):
+        with pytest.raises(UserError, match="batch_size is 0"):
+            method(TEXTS[:2], batch_size=0)
+        with pytest.raises(UserError, match="x is None|there are no texts"):
+            method(None)
+    with pytest.raises(UserError, match="there are no examples"):
+        classifier.evaluate(tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).take(0))
+    with pytest.raises(UserError, match="there are no examples"), warnings.catch_warnings(action="ignore"):
+        classifier.evaluate(tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).filter(lambda x, y: False))
+    empty = {name: ids[:0] for name, ids in classifier.preprocessor(TEXTS[:2]).items()}
+    with pytest.raises(UserError, match="there are no examples"):
+        classifier.fit(empty, np.empty(0), verbose=0)
+    ids = classifier.preprocessor(TEXTS[:2])
+    with pytest.raises(UserError, match=r"sample_weight\[1\] is nan"):
+        classifier.fit(ids, np.array([0, 1]), sample_weight=np.array([1.0, np.nan]), verbose=0)
+
+
+@pytest.mark.parametrize(("columns", "message"), [
+    (([0, 1], [1.0, -1.0]), "a weight of the data set is negative"),
+    (([0.0, 0.5],), "a label of the data set is none of bad, good, nor a number from 0 to 1"),
+    (([0, 2],), "a label of the data set is none of bad, good, nor a number from 0 to 1"),
+])  # fmt: skip
+def test_labels_and_weights_of_a_data_set_are_checked_too(classifier, columns, message):
+    data = tf.data.Dataset.from_tensor_slices((TEXTS[:2], *columns)).batch(2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        next(iter(classifier._fit_data().of_data_set(data, 2, EpochCounter())))
+
+
+def test_balanced_classes_weigh_as_in_the_command(classifier):
+    def rows(**arguments):
+        data = classifier._fit_data()
+        return list(data.training(data.examples(TEXTS[:6], [0, 0, 0, 0, 1, 1], **arguments), 6, False, EpochCounter()))
+
+    ((_, labels, weights),) = rows(class_weight="balanced")
+    np.testing.assert_allclose(weights, np.where(labels == 1, 1.5, 0.75))
+    ((_, labels, weights),) = rows(class_weight="balanced", sample_weight=[2.0] * 6)
+    np.testing.assert_allclose(weights, np.where(labels == 1, 3.0, 1.5))
+    np.testing.assert_allclose(classifier._fit_data().weights_by_class("balanced", [0, 0, 0, 0, 1, 1]), [0.75, 1.5])
+    with pytest.raises(UserError, match="has no classes"):
+        FitData.examples(
+            dataclasses.replace(classifier._fit_data(), head=RegressionHead()), TEXTS[:1], [1.0], None, "balanced"
+        )
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"labels": "ab"}, "labels is 'ab'; expected the names of two or more different classes"),
+    ({"labels": None}, "labels is None; expected the names"),
+    ({"labels": 2}, "labels is 2; expected the names"),
+    ({"num_classes": 2}, "num_classes=2 was given; expected the names of two or more different classes, as labels="),
+    ({"labels": ["a", "b"], "max_seq_length": -5}, "max_seq_length is -5; expected at least 3"),
+    ({"labels": ["a", "b"], "max_seq_length": 0}, "max_seq_length is 0; expected at least 3"),
+])  # fmt: skip
+def test_arguments_that_cannot_be_are_refused(arguments, message, config, vocab_file):
+    with pytest.raises(UserError, match=message):
+        official_bert.TextClassifier.from_checkpoint(config, vocab_file=vocab_file, **arguments)
+    if "max_seq_length" not in arguments:
+        with pytest.raises(UserError, match=message.replace("two", "one")):
+            official_bert.TokenTagger.from_checkpoint(config, vocab_file=vocab_file, **arguments)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"learning_rate": float("nan")}, "learning_rate is nan; expected a positive number"),
+    ({"learning_rate": -1.0}, "learning_rate is -1.0; expected a positive number"),
+    ({"warmup_proportion": 2.0}, "warmup_proportion is 2.0; expected a share"),
+    ({"layer_decay": "0.9"}, "layer_decay is '0.9'; expected a factor"),
+    ({"layer_decay": 0.0}, "layer_decay is 0.0; expected a factor"),
+    ({"optimizer": keras.optimizers.Adam(float("nan"))}, "the optimizer's learning_rate is nan"),
+    ({"optimizer": BertAdamW(-1e-3)}, "the optimizer's learning_rate is -0.001"),
+])  # fmt: skip
+def test_rates_that_cannot_be_are_refused(classifier, arguments, message):
+    with pytest.raises(UserError, match=message):
+        classifier.compile(**arguments)
 
 
 @pytest.mark.slow

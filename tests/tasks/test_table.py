@@ -46,6 +46,22 @@ def test_tsv_knows_no_quotes_and_jsonl_has_named_values(tmp_path):
     assert [example.label for example in task.read("train", BadRows())] == [0, 1, 0]
 
 
+def test_a_whole_number_is_one_class_with_a_point_and_without(tmp_path):
+    path = written(tmp_path, "text,label\na,1\nb,0.0\nc,1.0\nd,0\n")  # pandas writes a column with a gap so
+    task = table.TableTask(options(path))
+    assert task.head.labels == ("0", "1")
+    assert [example.label for example in task.read("train", BadRows())] == [1, 0, 1, 0]
+    rows = "".join(json.dumps({"text": "a", "label": label}) + "\n" for label in (3, 3.0, "3.0", 5))
+    task = table.TableTask(options(written(tmp_path, rows, "train.jsonl")))
+    assert task.head.labels == ("3", "5")
+    path = written(tmp_path, "text,label\na,1.0;2\nb,1;2.0\n")
+    assert [each.label for each in read(path, label_kind="multi_label")] == [(0, 1), (0, 1)]
+    trained = table.TableTask(options(path), labels=["1.0", "2.0"])  # by earlier code
+    written(tmp_path, "text,label\na,1.0\nb,2\n")
+    assert [example.label for example in trained.read("train", BadRows())] == [0, 1]
+    assert trained.head.labels == ("1.0", "2.0")
+
+
 def test_several_labels_and_none(tmp_path):
     path = written(tmp_path, "text,label\na,x; y\nb,\nc,y\n")
     task = table.TableTask(options(path, label_kind="multi_label"))

@@ -48,12 +48,22 @@ class MultipleChoiceHead(Head):
 
     def examples(self, x: Any, y: Any) -> list[Example]:
         is_columns = isinstance(x, tuple) and len(x) == 2 and not isinstance(x[0], tuple)  # and not rows of both
-        rows = python_data.as_list(x)
         if is_columns:
-            rows = list(zip(python_data.as_list(x[0]), python_data.as_list(x[1]), strict=True))
+            columns = [python_data.as_list(each, f"x[{number}]") for number, each in enumerate(x)]
+            python_data.check_same_length(len(columns[0]), columns[1], "x[1]")
+            rows: list[Any] = list(zip(*columns, strict=True))
+        else:
+            rows = python_data.as_list(x)
+        for number, row in enumerate(rows):
+            if not isinstance(row, list | tuple | np.ndarray) or len(row) != 2:
+                raise UserError(
+                    f"x[{number}] is {python_data.shown(row)}; expected a prompt and its {NUM_CHOICES} endings"
+                )
         numbers: list[Any] = [None] * len(rows)
         if y is not None:
-            numbers = python_data.numbers_of(python_data.as_list(y), [str(number) for number in range(NUM_CHOICES)])
+            numbers = python_data.numbers_of(
+                python_data.as_list(y, "y"), [str(number) for number in range(NUM_CHOICES)]
+            )
         python_data.check_same_length(len(rows), numbers, "y")
         examples = []
         for number, ((prompt, endings), label) in enumerate(zip(rows, numbers, strict=True)):

@@ -145,7 +145,7 @@ class Head(abc.ABC):
         """Returns targets of one row of so many tokens, all 0, as `featurize` makes them."""
         raise NotImplementedError
 
-    def weights_by_class(self, class_weight: Mapping[Any, float]) -> Array:
+    def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
         """Returns the weight of each class, float32 [C]; classes that are not named weigh 1.
 
         Args:

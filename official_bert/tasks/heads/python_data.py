@@ -4,13 +4,17 @@ C classes
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from official_bert.errors import UserError
+from official_bert.tasks.heads.features import Array
+
+BALANCED = "balanced"  # in place of class weights: each class weighs as much as any other altogether
 
 
 def are_ids(x: Any) -> bool:
@@ -21,14 +25,25 @@ def are_ids(x: Any) -> bool:
     return isinstance(x, Mapping) and "input_ids" in x
 
 
-def as_list(values: Any) -> list[Any]:
-    """Returns the elements of a list, tuple, NumPy array, tensor, or anything with to_list, as a pandas column."""
+def as_list(values: Any, name: str = "x") -> list[Any]:
+    """Returns the elements of a list, tuple, NumPy array, tensor, or anything with to_list, as a pandas column.
+
+    Of a frame, as pandas', these are its rows, or the values of its only column.
+
+    Raises:
+        UserError: it is a single text, or has no order.
+    """
     if isinstance(values, str | bytes):
-        raise UserError(f"one text was given, {_short(values)}; expected several: put it into a list")
+        raise UserError(f"one text was given, {shown(values)}; expected several: put it into a list")
     if tf.is_tensor(values):
         values = values.numpy()
+    if hasattr(values, "columns") and hasattr(values, "to_numpy"):
+        rows = values.to_numpy()
+        return list(rows[:, 0] if rows.shape[1] == 1 else rows)
     if hasattr(values, "to_list"):  # pandas; its tolist does the same
         return list(values.to_list())
+    if isinstance(values, Mapping | Set) or not isinstance(values, Iterable):
+        raise UserError(f"{name} is {shown(values)}; expected several: a list, an array or a column")
     return list(values)
 
 
@@ -38,7 +53,7 @@ def as_texts(values: Any, name: str = "x") -> list[str]:
     Raises:
         UserError: one of them is no text, or not UTF-8.
     """
-    return [as_text(value, f"{name}[{number}]") for number, value in enumerate(as_list(values))]
+    return [as_text(value, f"{name}[{number}]") for number, value in enumerate(as_list(values, name))]
 
 
 def as_text(value: Any, name: str) -> str:
@@ -51,9 +66,9 @@ def as_text(value: Any, name: str) -> str:
         try:
             value = bytes(value).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise UserError(f"{name} is not UTF-8: {_short(value)}") from error
+            raise UserError(f"{name} is not UTF-8: {shown(value)}") from error
     if not isinstance(value, str):
-        raise UserError(f"{name} is {_short(value)}; expected a text")
+        raise UserError(f"{name} is {shown(value)}; expected a text")
     return str(value)
 
 
@@ -68,11 +83,11 @@ def as_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
             raise UserError(f"{name} has the columns {', '.join(map(str, values))}; expected text and text_pair")
         values = (values["text"], values["text_pair"])
     if not isinstance(values, tuple):
-        rows = as_list(values)
+        rows = as_list(values, name)
         wrong = next((number for number, row in enumerate(rows) if isinstance(row, str) or len(row) != 2), None)
         if wrong is not None:
             raise UserError(
-                f"{name}[{wrong}] is {_short(rows[wrong])}; expected a pair of texts, or a tuple of two columns"
+                f"{name}[{wrong}] is {shown(rows[wrong])}; expected a pair of texts, or a tuple of two columns"
             )
         values = ([row[0] for row in rows], [row[1] for row in rows])
     elif len(values) != 2:
@@ -83,48 +98,145 @@ def as_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
     return first, second
 
 
-def check_same_length(examples: int, values: Sequence[Any], name: str) -> None:
+def check_same_length(examples: int, values: Sequence[Any] | Array, name: str) -> None:
     """Raises a UserError if there is not one value for each example."""
     if len(values) != examples:
         raise UserError(f"there are {examples} examples and {len(values)} values in {name}")
 
 
+def label_names(labels: Any, least: int, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of classes that a user gave to a model.
+
+    Args:
+        labels: names or numbers.
+        least: how many there must be.
+        settings: what else was given, by name.
+
+    Raises:
+        UserError: they are none, or too few, or two of them are the same.
+    """
+    counts = [f"{name}={settings[name]!r}" for name in ("num_classes", "num_labels") if name in settings]
+    is_several = not counts and isinstance(labels, Iterable) and not isinstance(labels, str | bytes)
+    names = tuple(str(name) for name in as_list(labels, "labels")) if is_several else ()
+    if len(names) < least or len(set(names)) < len(names):
+        received = f"{counts[0]} was given" if counts else f"labels is {shown(labels)}"
+        count = "two or more" if least > 1 else "one or more"
+        raise UserError(f"{received}; expected the names of {count} different classes, as labels=['no', 'yes']")
+    return names
+
+
+def class_name(value: Any) -> str:
+    """Returns the name of a class: 3 and 3.0 are one, since columns with missing numbers are written with points."""
+    name = str(value)
+    return name.partition(".")[0] if re.fullmatch(r"-?[0-9]+\.0+", name) else name
+
+
+def numbers_by_name(labels: Sequence[str]) -> dict[str, int]:
+    """Returns the number of each class by its name, and by what `class_name` makes of it."""
+    number_of = {class_name(label): number for number, label in enumerate(labels)}
+    return number_of | {label: number for number, label in enumerate(labels)}
+
+
 def numbers_of(values: Iterable[Any], labels: Sequence[str], name: str = "y") -> list[int]:
     """Returns the numbers of classes that are given by number or by name.
 
+    Each value may be in a list of its own, as in a column [E, 1], or be a row of 0 and one 1, [C].
+
     Raises:
-        UserError: a value is neither.
+        UserError: a value is none of these.
     """
-    number_of = {label: number for number, label in enumerate(labels)}
+    number_of = numbers_by_name(labels)
     numbers = []
     for position, value in enumerate(values):
-        if isinstance(value, bytes | np.bytes_):
-            value = bytes(value).decode("utf-8", "replace")
-        if isinstance(value, str):
-            number = number_of.get(value, -1)
-        else:
-            is_whole = isinstance(value, int | np.integer | np.bool_) or float(value).is_integer()
-            number = int(value) if is_whole else -1
+        number = _number_of(_alone(value, len(labels)), number_of)
         if not 0 <= number < len(labels):
             raise UserError(
-                f"{name}[{position}] is {_short(value)}; expected one of {', '.join(labels)}, or a number from 0 to "
+                f"{name}[{position}] is {shown(value)}; expected one of {', '.join(labels)}, or a number from 0 to "
                 f"{len(labels) - 1}"
             )
         numbers.append(number)
     return numbers
 
 
-def weights_by_class(class_weight: Mapping[Any, float], labels: Sequence[str]) -> Any:
+def _number_of(value: Any, number_of: Mapping[str, int]) -> int:
+    """The number of a class that is given by number or by name; -1 for none."""
+    if isinstance(value, bytes | np.bytes_):
+        value = bytes(value).decode("utf-8", "replace")
+    if isinstance(value, str):
+        return number_of.get(value, number_of.get(class_name(value), -1))
+    number = as_number(value)
+    return int(number) if number.is_integer() else -1
+
+
+def _alone(value: Any, classes: int) -> Any:
+    """The only value of a row, or the place of the 1 in a row of 0 and one 1; others as they are."""
+    if not isinstance(value, list | tuple | np.ndarray) or not np.ndim(value):
+        return value
+    if len(value) == 1:
+        return value[0]
+    is_one_hot = len(value) == classes and all(each in (0, 1) for each in np.ravel(value).tolist()) and sum(value) == 1
+    return int(np.argmax(value)) if is_one_hot else value
+
+
+def as_number(value: Any) -> float:
+    """Returns a value, or the only one of a row, as a number; NaN where it is none."""
+    try:
+        return float(_alone(value, 0))
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def weights_of(values: Any, name: str) -> Array:
+    """Returns how much each example weighs, float32 [E].
+
+    Raises:
+        UserError: a weight is no finite number, or negative.
+    """
+    return np.array(
+        [_weight(value, f"{name}[{number}]") for number, value in enumerate(as_list(values, name))], np.float32
+    )
+
+
+def _weight(value: Any, name: str) -> float:
+    weight = as_number(value)
+    if not 0 <= weight < math.inf:
+        raise UserError(f"{name} is {shown(value)}; expected a finite number, 0 or more")
+    return weight
+
+
+def is_balanced(class_weight: Any) -> bool:
+    """Whether classes are to be weighed by how rare they are."""
+    return isinstance(class_weight, str) and class_weight == BALANCED
+
+
+def weights_by_class(class_weight: Mapping[Any, float] | str, labels: Sequence[str]) -> Any:
     """Returns the weight of each class, float32 [C]; classes that are not named weigh 1.
 
     Args:
         class_weight: by name or by number.
         labels: the classes' names.
+
+    Raises:
+        UserError: there is no such class, or a weight is no finite number, or negative.
     """
+    if not isinstance(class_weight, Mapping):
+        raise UserError(f"class_weight is {shown(class_weight)}; expected a dict of weights by class, or {BALANCED!r}")
     by_class = np.ones(len(labels), np.float32)
     keys = list(class_weight)
-    by_class[numbers_of(keys, labels, "class_weight")] = [class_weight[key] for key in keys]
+    numbers = numbers_of(keys, labels, "class_weight")
+    by_class[numbers] = [_weight(class_weight[key], f"class_weight[{key!r}]") for key in keys]
     return by_class
+
+
+def balanced_weights(numbers: Array, classes: int) -> Array:
+    """Returns the weight of each class, float64 [C], by which all that occur weigh alike, and a row 1 on average.
+
+    Args:
+        numbers: of the rows' classes, int [R].
+        classes: how many there are.
+    """
+    counts = np.bincount(numbers, minlength=classes)
+    return np.asarray(len(numbers) / (np.maximum(counts, 1) * np.count_nonzero(counts)))
 
 
 def is_batched(texts: Any) -> bool:
@@ -137,6 +249,12 @@ def is_batched(texts: Any) -> bool:
     if rank is None:
         raise UserError(f"the data set's texts are {texts}; expected a known shape: [] for one, [None] for batches")
     return bool(rank)
+
+
+def asserted(values: Any, is_right: Any, problem: str) -> Any:
+    """Returns a data set's tensor; TensorFlow raises an error unless all of `is_right`, of the same shape, is true."""
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_right), [problem])]):
+        return tf.identity(values)
 
 
 def as_values(tensors: Any) -> Any:
@@ -155,17 +273,20 @@ def steps_in(data: Any, batch_size: int, validation_split: float) -> int:
         validation_split: the share of ids that is not trained on.
 
     Raises:
-        UserError: the data set never ends.
+        UserError: the data set never ends, or there is nothing in it.
     """
-    if not isinstance(data, tf.data.Dataset):
+    if isinstance(data, tf.data.Dataset):
+        steps = int(data.cardinality())
+        if steps == tf.data.INFINITE_CARDINALITY:
+            raise UserError("the data set never ends; pass steps_per_epoch")
+        if steps == tf.data.UNKNOWN_CARDINALITY:
+            steps = int(data.reduce(np.int64(0), lambda count, *_: count + 1))
+    else:
         rows = len(data["input_ids"])
-        return -(-(split_off(rows, validation_split) if validation_split else rows) // batch_size)
-    cardinality = int(data.cardinality())
-    if cardinality == tf.data.INFINITE_CARDINALITY:
-        raise UserError("the data set never ends; pass steps_per_epoch")
-    if cardinality == tf.data.UNKNOWN_CARDINALITY:
-        cardinality = int(data.reduce(np.int64(0), lambda count, *_: count + 1))
-    return cardinality
+        steps = -(-(split_off(rows, validation_split) if validation_split else rows) // batch_size)
+    if not steps:
+        raise UserError("there are no examples")
+    return steps
 
 
 def split_off(examples: int, validation_split: float) -> int:
@@ -180,6 +301,7 @@ def split_off(examples: int, validation_split: float) -> int:
     return kept
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
+def shown(value: Any) -> str:
+    """Returns a value for a message, in one line."""
+    text = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
     return text if len(text) <= 60 else text[:57] + "..."

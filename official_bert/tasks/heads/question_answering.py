@@ -72,7 +72,7 @@ class QuestionAnsweringHead(Head):
 
     def examples(self, x: Any, y: Any) -> list[Question]:
         texts, contexts = python_data.as_pairs(x)
-        rows: list[Any] = [None] * len(texts) if y is None else python_data.as_list(y)
+        rows: list[Any] = [None] * len(texts) if y is None else python_data.as_list(y, "y")
         python_data.check_same_length(len(texts), rows, "y")
         return [
             Question(str(number), text, context, None if y is None else self._answers_from(row, number, context))
@@ -84,11 +84,18 @@ class QuestionAnsweringHead(Head):
             if not self.version_2:
                 raise UserError(f"y[{number}] is no answer; pass no_answer=True to the model to learn from such")
             return ()
-        if isinstance(answer, str | bytes):
+        is_pair = isinstance(answer, list | tuple | np.ndarray) and len(answer) == 2
+        if not is_pair and not isinstance(answer, str | bytes):
+            raise UserError(
+                f"y[{number}] is {python_data.shown(answer)}; expected a text, or a tuple of it and the place of its "
+                "first character"
+            )
+        if not is_pair:
             text = python_data.as_text(answer, f"y[{number}]")
             start = context.find(text)
         else:
-            text, start = python_data.as_text(answer[0], f"y[{number}]"), int(answer[1])
+            text, place = python_data.as_text(answer[0], f"y[{number}]"), python_data.as_number(answer[1])
+            start = int(place) if place.is_integer() else -1
         if start < 0 or context[start : start + len(text)] != text:
             raise UserError(f"y[{number}] is {answer!r}, which the context does not have there")
         return (Answer(text, start),)

@@ -91,12 +91,12 @@ class TaggingHead(Head):
         ]
         if y is None:
             return [Sentence(each, None, number) for number, each in enumerate(words, start=1)]
-        tags = python_data.as_list(y)
+        tags = python_data.as_list(y, "y")
         python_data.check_same_length(len(words), tags, "y")
         sentences = []
         for number, (each, row) in enumerate(zip(words, tags, strict=True)):
             is_text = isinstance(row, str | bytes)
-            names = python_data.as_text(row, "y").split() if is_text else python_data.as_list(row)
+            names = python_data.as_text(row, "y").split() if is_text else python_data.as_list(row, f"y[{number}]")
             if len(names) != len(each):
                 raise UserError(f"x[{number}] has {len(each)} words and y[{number}] {len(names)} tags")
             numbers = python_data.numbers_of(names, self.labels, f"y[{number}]")

@@ -78,7 +78,8 @@ class TextHead(Head):
             return None
         if spec.dtype == tf.string:
             raise UserError("the data set's labels are strings; expected numbers")
-        return lambda y: y
+        problem = "a label of the data set is no finite number"
+        return lambda y: python_data.asserted(y, tf.math.is_finite(tf.cast(y, tf.float32)), problem)
 
     def _has_simple_labels(self, spec: Any, is_batched: bool) -> bool:
         """Whether a text is one row, and its label in a data set one number or name."""
@@ -147,20 +148,28 @@ class ClassificationHead(TextHead):
     labels: tuple[str, ...] = ()
 
     def labels_from(self, y: Any) -> list[int]:
-        return python_data.numbers_of(python_data.as_list(y), self.labels)
+        return python_data.numbers_of(python_data.as_list(y, "y"), self.labels)
 
     def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
-        if not self._has_simple_labels(spec, is_batched) or spec.dtype != tf.string:
-            return super().graph_labels(spec, is_batched)
+        if not self._has_simple_labels(spec, is_batched):
+            return None
+        problem = f"a label of the data set is none of {', '.join(self.labels)}"
+        if spec.dtype != tf.string:
+            classes = len(self.labels)
+
+            def checked(y: Any) -> Any:
+                number = tf.cast(y, tf.float32)
+                is_class = (number >= 0) & (number < classes) & (tf.math.floor(number) == number)
+                return python_data.asserted(y, is_class, f"{problem}, nor a number from 0 to {classes - 1}")
+
+            return checked
         table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(tf.constant(self.labels), tf.range(len(self.labels))), default_value=-1
         )
 
         def lookup(y: Any) -> Any:
             numbers = table.lookup(y)
-            known = f"a label of the data set is none of {', '.join(self.labels)}"
-            with tf.control_dependencies([tf.debugging.assert_non_negative(numbers, known)]):
-                return tf.identity(numbers)
+            return python_data.asserted(numbers, numbers >= 0, problem)
 
         return lookup
 
@@ -173,7 +182,7 @@ class ClassificationHead(TextHead):
     def loss(self) -> keras.losses.Loss:
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    def weights_by_class(self, class_weight: Mapping[Any, float]) -> Array:
+    def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
         return python_data.weights_by_class(class_weight, self.labels)
 
     def activated(self, logits: Array) -> Array:
@@ -217,7 +226,7 @@ class MultiLabelHead(TextHead):
     labels: tuple[str, ...] = ()
 
     def labels_from(self, y: Any) -> list[tuple[int, ...]]:
-        return [self._label_from(row, f"y[{number}]") for number, row in enumerate(python_data.as_list(y))]
+        return [self._label_from(row, f"y[{number}]") for number, row in enumerate(python_data.as_list(y, "y"))]
 
     def _label_from(self, row: Any, name: str) -> tuple[int, ...]:
         """The numbers of a text's classes, from names or numbers, or from an array of 0 and 1 for each class."""
@@ -251,7 +260,7 @@ class MultiLabelHead(TextHead):
     def keras_metrics(self) -> Any:
         return [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)]
 
-    def weights_by_class(self, class_weight: Mapping[Any, float]) -> Array:
+    def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
         raise UserError("with multi_label a text has no one class to weigh; leave out class_weight")
 
     def activated(self, logits: Array) -> Array:
@@ -295,10 +304,11 @@ class RegressionHead(TextHead):
     is_value: ClassVar[bool] = True
 
     def labels_from(self, y: Any) -> list[float]:
-        values = [float(value) for value in python_data.as_list(y)]
+        given = python_data.as_list(y, "y")
+        values = [python_data.as_number(value) for value in given]
         wrong = next((number for number, value in enumerate(values) if not np.isfinite(value)), None)
         if wrong is not None:
-            raise UserError(f"y[{wrong}] is {values[wrong]}; expected a finite number")
+            raise UserError(f"y[{wrong}] is {given[wrong]!r}; expected a finite number")
         return values
 
     def targets(self, labels: Sequence[float]) -> Array:

@@ -2,7 +2,9 @@ import keras
 import numpy as np
 import pytest
 
+from official_bert.errors import UserError
 from official_bert.tasks.heads.question_answering import QuestionAnsweringHead
+from official_bert.tasks.heads.questions import Answer
 
 
 def test_the_loss_of_questions_is_the_mean_of_starts_and_ends():
@@ -24,3 +26,16 @@ def test_the_loss_of_questions_is_the_mean_of_starts_and_ends():
     assert model.evaluate([logits[name] for name in names], labels, verbose=0, return_dict=True)[
         "loss"
     ] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("answer", "message"), [
+    (5, r"y\[0\] is 5; expected a text, or a tuple"),
+    (("cat",), r"y\[0\] is \('cat',\); expected a text, or a tuple"),
+    (("cat", None), r"y\[0\] is \('cat', None\), which the context does not have there"),
+    (None, r"y\[0\] is no answer; pass no_answer=True"),
+])  # fmt: skip
+def test_what_is_no_answer_is_named(answer, message: str):
+    head = QuestionAnsweringHead()
+    with pytest.raises(UserError, match=message):
+        head.examples((["who sat"], ["the cat sat"]), [answer])
+    assert head.examples((["who sat"], ["the cat sat"]), [("cat", 4)])[0].answers == (Answer("cat", 4),)

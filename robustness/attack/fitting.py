@@ -1,0 +1,170 @@
+"""Odd data, numbers, losses and metrics for the models that take text: a UserError, or the figures of plain ones."""
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from official_bert.errors import UserError
+from robustness.attack.processes import NotHeldError
+
+if TYPE_CHECKING:
+    from robustness.attack.campaign import Case
+
+NEEDS = ()
+_TEXTS, _CLASSES = ["the cat sat", "a dog ran", "the sun", "a mat and a cat"], [0, 2, 1, 2]
+_LABELS = ["1", "3", "b"]
+_ODD: list[Any] = [
+    None, math.nan, math.inf, -1, -5, 0, 0.5, 7, 10**30, "", "ab", b"\xff", [], {}, (), {"a": 1}, object(), [None],
+    "nan", np.nan, np.array([]), np.zeros((2, 3, 4)), [[]], [[1, 1]], {1, 2}, 1j, "1.0", "balanced", True,
+]  # fmt: skip
+# Of Keras; of each the figure must be that of probabilities, where it is one of probabilities, or of logits.
+_LOSSES = [
+    "sparse_categorical_crossentropy", "SparseCategoricalCrossentropy", "crossentropy", "ce", "kl_divergence",
+    "poisson", "categorical_crossentropy", "bce", "binary_focal_crossentropy", "categorical_focal_crossentropy",
+    "dice", "mse",
+]  # fmt: skip
+_METRICS = [
+    "accuracy", "acc", "sparse_categorical_crossentropy", "bce", "BinaryAccuracy", "Precision", "recall", "auc",
+    "kl_divergence", "binary_crossentropy", "categorical_accuracy", "sparse_categorical_accuracy", "TruePositives",
+]  # fmt: skip
+_OF_LOGITS = {"mse"}
+
+
+def attack(case: "Case") -> None:
+    """Tries odd values, a loss or a metric, or a column of labels."""
+    kinds = (_values, _figures, _labels)
+    kinds[case.number % len(kinds)](case)
+
+
+def _model(several: Any = False, **arguments: Any) -> Any:
+    import official_bert
+    from tests.conftest import WORDS
+
+    config = official_bert.BertConfig(len(WORDS), 8, 1, 2, 16, max_position_embeddings=16, initializer_range=0.5)
+    settings = {"labels": _LABELS, "multi_label": several, "vocab": "\n".join(WORDS) + "\n", **arguments}
+    return official_bert.TextClassifier(config, **settings)
+
+
+def _values(case: "Case") -> None:
+    rng = case.rng
+    plain: dict[str, Any] = {
+        "x": _TEXTS,
+        "y": _CLASSES,
+        "batch_size": 2,
+        "sample_weight": [1.0] * 4,
+        "class_weight": {0: 1.0},
+    }
+    method = rng.choice(["fit", "fit", "evaluate", "predict", "compile", "model"])
+    names = {
+        "fit": list(plain), "evaluate": ["x", "y", "batch_size", "sample_weight"], "predict": ["x", "batch_size"],
+        "compile": ["learning_rate", "warmup_proportion", "layer_decay"], "model": ["labels", "max_seq_length"],
+    }[method]  # fmt: skip
+    name, odd = rng.choice(names), rng.choice(_ODD)
+    if isinstance(plain.get(name), list) and rng.random() < 0.5:
+        odd = rng.sample([*plain[name][1:], odd], 4)
+    case.what, case.done = f"{method}, {name}", f"{name}={odd!r}"
+    arguments = {each: plain[each] for each in names if each in plain} | {name: odd}
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            if method == "model":
+                _model(**arguments)
+            elif method == "predict":
+                answers = _model().predict(**arguments)
+                _check(len(answers) == len(odd if name == "x" else _TEXTS), f"{len(answers)} answers")
+            elif method == "compile":
+                _model().compile(**arguments)
+            else:
+                _check_learning(_model(), method, arguments)
+        except UserError as error:
+            _check("\n" not in str(error), f"an error of several lines: {error}")
+
+
+def _check_learning(model: Any, method: str, arguments: dict[str, Any]) -> None:
+    before = model.get_weights()
+    figures = getattr(model, method)(verbose=0, **arguments)
+    if method == "fit":
+        loss = figures.history["loss"][-1]
+        _check(
+            any(not np.array_equal(*pair) for pair in zip(before, model.get_weights(), strict=True)),
+            "nothing is learned",
+        )
+    else:
+        loss = figures[0]
+    _check(0 <= loss < math.inf, f"the loss is {loss}")
+
+
+def _figures(case: "Case") -> None:
+    import keras
+
+    from official_bert.tasks.heads.texts import softmax
+
+    several, name = case.rng.random() < 0.5, case.rng.choice(["loss", "metric"])
+    given = case.rng.choice(_LOSSES if name == "loss" else _METRICS)
+    case.what, case.done = f"compile, {name}", f"{given!r}, several={several}"
+    kind = getattr(keras, "losses" if name == "loss" else "metrics")
+    reads_logits, is_categorical = given in _OF_LOGITS, "categorical" in given.lower()
+    reference: Any = None
+    if given not in ("crossentropy", "ce", "accuracy", "acc"):
+        reference = kind.get(given)
+        given = case.rng.choice([given, reference])
+    model = _model(several)
+    y = [[0], [2], [1], [0, 2]] if several else _CLASSES
+    try:
+        if name == "loss":
+            model.compile("sgd", loss=given, metrics=[])
+        else:
+            model.compile("sgd", metrics=[given])
+        data = model._evaluation_data((_TEXTS, y), 4)
+        ((ids, targets),) = data.as_numpy_iterator()
+        with warnings.catch_warnings(action="ignore"):
+            figures = model.evaluate(data, verbose=0, return_dict=True)
+    except UserError:
+        return
+    except (ValueError, TypeError) as error:  # Keras' own word of shapes that do not fit together
+        _check("hape" in str(error) or "rank" in str(error), f"{type(error).__name__}: {error}")
+        return
+    if reference is None:
+        return
+    logits = np.asarray(model(ids, training=False), np.float64)
+    probabilities = logits if reads_logits else softmax(logits) if is_categorical else model.head.activated(logits)
+    if name == "metric":
+        fresh = type(reference).from_config(reference.get_config())
+        fresh.update_state(targets, probabilities)
+        expected, seen = float(fresh.result()), next(value for key, value in figures.items() if key != "loss")
+    else:
+        expected, seen = float(np.mean(reference(targets, probabilities))), figures["loss"]
+    _check(math.isclose(expected, seen, rel_tol=1e-3, abs_tol=1e-4), f"{seen}, of probabilities {expected}")
+
+
+def _labels(case: "Case") -> None:
+    """Whole numbers with a point and without, in a table and in Python; a table is one for every command."""
+    from official_bert.inference import batch_prediction, feature_extraction
+    from official_bert.tasks.heads.python_data import numbers_of
+    from official_bert.tasks.options import TableOptions
+    from official_bert.tasks.table import TableTask
+    from official_bert.utils.bad_rows import BadRows
+
+    rng = case.rng
+    numbers = [rng.randrange(-3, 4) for _ in range(12)]
+    names = [rng.choice([str(number), f"{number}.0", f"{number}.00"]) for number in numbers if number]
+    ending, between = rng.choice([("csv", ","), ("tsv", "\t")])
+    path = case.folder / f"a.{ending}"
+    path.write_text(f"label{between}text\n" + "".join(f"{name}{between}the cat ||| sat\n" for name in names))
+    case.what, case.done = f"labels, {ending}", " ".join(names)
+    classes = sorted({number for number in numbers if number})
+    if len(classes) < 2:
+        return
+    task = TableTask(TableOptions(train_file=str(path)))
+    _check(task.head.labels == tuple(map(str, classes)), f"the classes are {task.head.labels}")
+    seen = [example.label for example in task.read("train", BadRows())]
+    _check(seen == numbers_of(names, task.head.labels or ()), f"Python and table differ: {seen}")
+    texts = list(feature_extraction.read_texts(str(path), {}))
+    rows = [[row["text"]] for row in batch_prediction.read_rows(str(path), ["text"])]
+    _check(texts == rows, f"features reads {texts[:2]}, predict {rows[:2]}")
+
+
+def _check(is_right: Any, seen: str) -> None:
+    if not is_right:
+        raise NotHeldError(seen)

@@ -1,0 +1,87 @@
+"""What users hand to fit: the forms that labels, weights and columns may have, and those that are refused."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.tasks.heads import python_data
+from official_bert.tasks.heads.texts import ClassificationHead, RegressionHead
+
+
+class Frame:
+    """As a pandas DataFrame: iterating gives the columns' names."""
+
+    def __init__(self, **columns: list) -> None:
+        self.columns = list(columns)
+        self._rows = np.array(list(zip(*columns.values(), strict=True)))
+
+    def __iter__(self):
+        return iter(self.columns)
+
+    def to_numpy(self) -> np.ndarray:
+        return self._rows
+
+
+def test_a_frame_is_its_rows_and_of_one_column_its_values():
+    assert python_data.as_texts(Frame(text=["a", "b"])) == ["a", "b"]
+    assert python_data.as_pairs(Frame(text=["a", "b"], other=["c", "d"])) == (["a", "b"], ["c", "d"])
+    head = ClassificationHead(labels=("no", "yes"))
+    assert head.labels_from(Frame(label=["yes", "no"])) == [1, 0]
+    assert head.labels_from(Frame(no=[0, 1], yes=[1, 0])) == [1, 0]
+
+
+@pytest.mark.parametrize("y", [
+    [[1], [0]], np.array([[1], [0]]), np.array([[1.0], [0.0]]), [["yes"], ["no"]], [[0, 1], [1, 0]],
+    np.eye(2)[[1, 0]], tf.constant([[1], [0]]), tf.one_hot([1, 0], 2), np.array([1.0, 0.0]), [True, False],
+])  # fmt: skip
+def test_labels_in_a_column_of_their_own_or_one_hot_are_classes(y):
+    assert ClassificationHead(labels=("no", "yes")).labels_from(y) == [1, 0]
+    assert RegressionHead().labels_from([[1.5], [2]]) == [1.5, 2.0]
+
+
+def test_a_whole_number_with_a_point_is_the_class_of_the_number():
+    assert python_data.numbers_of(["1.0", "3", "-2.0"], ["1", "3.0", "-2"]) == [0, 1, 2]
+    assert python_data.class_name(3.0) == python_data.class_name("3.00") == python_data.class_name("3") == "3"
+    for name in ("3.5", "a.0", "3.", ".0", "v1.0", "01", "1e0", ""):
+        assert python_data.class_name(name) == name
+
+
+@pytest.mark.parametrize("value", [
+    None, float("nan"), 0.5, 2, -1, "maybe", [0, 2], [1, 1], [0.5, 0.5], [0, 1, 0], [], object(), np.array([[0, 1]]),
+])  # fmt: skip
+def test_a_value_that_is_no_class_is_named(value):
+    with pytest.raises(UserError, match=r"y\[1\] is .*; expected one of no, yes, or a number from 0 to 1"):
+        ClassificationHead(labels=("no", "yes")).labels_from([0, value])
+
+
+@pytest.mark.parametrize("value", [None, float("inf"), "a", [1.0, 2.0]])
+def test_a_value_that_is_no_number_is_named(value):
+    with pytest.raises(UserError, match=r"y\[1\] is .*; expected a finite number"):
+        RegressionHead().labels_from([0.5, value])
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    (None, "x is None; expected several"),
+    (5, "x is 5; expected several"),
+    ({"text": ["a"]}, "x is .*; expected several"),
+    ({"a", "b"}, "x is .*; expected several"),
+    ("a text", "one text was given"),
+])  # fmt: skip
+def test_what_is_no_list_is_refused(values, message: str):
+    with pytest.raises(UserError, match=message):
+        python_data.as_texts(values)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), -1.0, float("inf"), None, "a"])
+def test_a_weight_is_a_finite_number_from_0_on(wrong):
+    with pytest.raises(UserError, match=r"sample_weight\[1\] is .*; expected a finite number, 0 or more"):
+        python_data.weights_of([1.0, wrong], "sample_weight")
+    with pytest.raises(UserError, match=r"class_weight\['yes'\] is .*; expected a finite number, 0 or more"):
+        python_data.weights_by_class({"no": 1.0, "yes": wrong}, ["no", "yes"])
+    np.testing.assert_array_equal(python_data.weights_of(np.array([2, 0]), "sample_weight"), [2.0, 0.0])
+
+
+def test_class_weights_are_a_dict():
+    with pytest.raises(UserError, match="class_weight is .*; expected a dict of weights by class, or 'balanced'"):
+        python_data.weights_by_class([1.0, 2.0], ["no", "yes"])
