@@ -83,7 +83,7 @@ class Server:
             if loading.done():
                 loading.result()
                 logs.info("ready", url=self.url, models=[model.name for model in self.models])
-                background.append(asyncio.create_task(self.models.watch(self._options.reload_seconds)))
+                background.append(asyncio.create_task(self.models.watch()))
                 await stopped
         finally:
             for task in background:
