@@ -61,7 +61,10 @@ class Access:
             )
 
     def _check_origin(self, origin: str, host: str) -> None:
-        address = urllib.parse.urlsplit(origin).netloc.lower()
+        try:
+            address = urllib.parse.urlsplit(origin).netloc.lower()
+        except ValueError:  # half of brackets
+            address = ""
         if _without_default_port(address) == _without_default_port(host.lower()) and address:
             return
         if _without_port(address) not in self._allowed_hosts:

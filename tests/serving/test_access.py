@@ -37,7 +37,14 @@ def test_requests_to_another_name_are_refused(client: Client, host: str):
 
 
 def test_pages_from_elsewhere_are_refused(client: Client):
-    for origin in ("http://evil.example", "null", "", f"http://{client.address}.evil.example", "http://localhost:1"):
+    for origin in (
+        "http://evil.example",
+        "null",
+        "",
+        f"http://{client.address}.evil.example",
+        "http://localhost:1",
+        "http://[",
+    ):
         answer = client.predict("size", BODY, Origin=origin, **JSON)
         assert (answer.status, "may not ask this server" in answer.error) == (403, True), origin
     for origin in (client.url, client.url.upper(), "https://bert.example.com", "https://bert.example.com:444"):
