@@ -131,6 +131,19 @@ def test_signatures_agree_with_each_other(loaded: Any):
         np.testing.assert_array_equal(value, from_ids[name])
 
 
+def test_an_export_and_the_server_refuse_segments_without_an_embedding(loaded: Any, exported: pathlib.Path):
+    row = {"input_ids": [2, 7, 3], "input_mask": [1, 1, 1], "segment_ids": [0, 0, 7]}
+    message = "segment_ids has values outside of 0 to 1"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        loaded.signatures["serving_ids"](**{name: tf.constant([values]) for name, values in row.items()})
+    good = {**row, "segment_ids": [0, 0, 1]}
+    with running({"pair": exported.parent}) as (_, client):
+        refused = client.predict("pair", {"signature_name": "serving_ids", "instances": [good, row]})
+        answered = client.predict("pair", {"signature_name": "serving_ids", "instances": [good]})
+    assert (refused.status, answered.status) == (400, 200)
+    assert refused.error.startswith(f"the model refuses the input: assertion failed: [{message}")
+
+
 def test_serving_reads_the_warm_up_file_and_answers_fit_its_messages(exported: pathlib.Path, loaded: Any):
     from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
