@@ -240,7 +240,9 @@ def test_ids_without_an_embedding_are_refused(
     features = {each: np.ones(shape, np.int32) for each in ("input_ids", "input_mask", "segment_ids")}
     signature(**{each: tf.constant(value) for each, value in features.items()})
     features[name][1, ..., 2] = wrong
-    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"{name} has values outside of {least} to {most}.*\[{wrong}\]"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=rf"{name} has values outside of {least} to {most}.*\[{wrong}\]"
+    ):
         signature(**{each: tf.constant(value) for each, value in features.items()})
 
 
