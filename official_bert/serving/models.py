@@ -47,10 +47,11 @@ class Version:
         state: START, LOADING, AVAILABLE, UNLOADING or END, as TensorFlow Serving says.
         error: why it could not be loaded, else empty.
         files_seen: its files when it was loaded, or last could not be.
+        is_checked: whether it was loaded, or could not be, with checksums.
     """
 
     def __init__(self, number: int, files_seen: VersionFiles) -> None:
-        self.number, self.files_seen = number, files_seen
+        self.number, self.files_seen, self.is_checked = number, files_seen, files_seen.has_checksums
         self.state, self.error = "LOADING", ""
         self.users = 0
         self.model: SavedModel | None = None
@@ -61,7 +62,7 @@ class Version:
         if self.error:
             return files_now != self.files_seen
         if self.state == "AVAILABLE":  # the rest of an export may have come after it was taken for another tool's
-            return files_now != self.files_seen and not self.files_seen.has_checksums
+            return files_now != self.files_seen and not self.is_checked
         return self.state == "END"
 
 
