@@ -5,6 +5,7 @@ The pieces of all texts stand one after the other in a vector; a span of them ha
 B texts, P pieces of all texts, W words of all texts, R rows (what the model reads at once), S sequence
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -75,6 +76,20 @@ def pack(
         "input_mask": tf.cast(mask, tf.int32),
         "segment_ids": tf.cast((position > middle) & mask, tf.int32),
     }
+
+
+def checked(features: Mapping[str, Any], value_counts: Mapping[str, int]) -> dict[str, Any]:
+    """Returns the features; where one has a value outside of 0 to its count - 1, the graph raises InvalidArgumentError.
+
+    A product with one-hot vectors would give zeros for it, and a look-up on a GPU, too.
+    """
+    checks = []
+    for name, count in value_counts.items():
+        least, most = tf.reduce_min(features[name]), tf.reduce_max(features[name])
+        message = f"{name} has values outside of 0 to {count - 1}; its least and greatest are"
+        checks.append(tf.debugging.Assert((least >= 0) & (most < count), [message, least, most]))
+    with tf.control_dependencies(checks):
+        return {name: tf.identity(value) for name, value in features.items()}
 
 
 class Windows(NamedTuple):

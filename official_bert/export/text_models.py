@@ -17,7 +17,7 @@ from official_bert.export.flat_blocks import with_flat_blocks
 from official_bert.export.graph_inputs import TokenSpans, Windows, positions_of, token_spans
 from official_bert.export.graph_tokenization import GraphTokenizer, Tokens, characters_between
 from official_bert.inference.exports import DEFAULT_SIGNATURE, IDS_SIGNATURE, IS_TRUNCATED, TOKENIZE_SIGNATURE
-from official_bert.modeling import task_models
+from official_bert.modeling import layer_names, task_models
 from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
 
 FILL_MASK, ENCODER = "fill_mask", "encoder"  # the kinds besides those of task_models
@@ -45,6 +45,13 @@ class TextModel(abc.ABC):
         self._tokenizer = GraphTokenizer(tokenizer)
         self._cls, self._sep = tokenizer.vocab[CLS], tokenizer.vocab[SEP]
         self._length = int(task_spec["max_seq_length"])
+        rows = {variable.path.split("/")[-2]: variable.shape[0] for variable in model.variables}
+        # How many values an input may have, from 0 on.
+        self._value_counts = {
+            "input_ids": rows[layer_names.WORD_EMBEDDINGS],
+            "input_mask": 2,
+            "segment_ids": rows[layer_names.TOKEN_TYPE_EMBEDDINGS],
+        }
 
     @property
     @abc.abstractmethod
@@ -55,7 +62,7 @@ class TextModel(abc.ABC):
         features = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), self._ids_spec())
         return {
             DEFAULT_SIGNATURE: _traced(self.answer, self.inputs),
-            IDS_SIGNATURE: _traced(self.answer_ids, features),
+            IDS_SIGNATURE: _traced(self._answer_foreign_ids, features),
             TOKENIZE_SIGNATURE: _traced(self.tokenize, self.inputs),
         }
 
@@ -77,6 +84,9 @@ class TextModel(abc.ABC):
     @abc.abstractmethod
     def answer_ids(self, **features: Any) -> dict[str, Any]:
         """Returns the results of `answer` that need no text, and the model's own outputs."""
+
+    def _answer_foreign_ids(self, **features: Any) -> dict[str, Any]:
+        return self.answer_ids(**graph_inputs.checked(features, self._value_counts))
 
     def _pack(self, first: TokenSpans, second: TokenSpans | None) -> dict[str, Any]:
         return graph_inputs.pack(first, second, self._cls, self._sep)

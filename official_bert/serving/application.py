@@ -215,7 +215,8 @@ class Application:
         try:
             return await handler(request)
         except RequestError as refusal:
-            request[_LOG_FIELDS]["refusal"] = refusal.message
+            if refusal.status != 400:  # whose message shows what was wrong in the body
+                request[_LOG_FIELDS]["refusal"] = refusal.message
             headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after else {}
             if refusal.status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
@@ -276,7 +277,9 @@ class Application:
                 if self._in_flight_bytes > self._options.max_in_flight_bytes:
                     raise RequestError(503, "too many bytes are in flight; try again later", retry_after=1)
         except (web.RequestPayloadError, ValueError) as error:  # cut short, or not compressed as it says
-            raise RequestError(400, f"the request's body cannot be read: {error}") from error
+            raise RequestError(
+                400, "the request's body cannot be read: it is cut short, or not encoded as its headers say"
+            ) from error
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

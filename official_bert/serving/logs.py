@@ -6,6 +6,7 @@ import logging
 import sys
 from typing import Any
 
+from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 _LOGGER = logging.getLogger("official_bert.serving")
@@ -17,8 +18,9 @@ class _JsonLines(logging.Formatter):
         line = {"time": time, "level": record.levelname.lower(), "event": record.getMessage()}
         line |= getattr(record, "fields", {})
         wrong = record.exc_info and record.exc_info[1]
-        if isinstance(wrong, HttpProcessingError):  # a client's fault, of which there may be many
-            line["refusal"] = wrong.message
+        if isinstance(wrong, HttpProcessingError | web.RequestPayloadError):
+            # A client's fault, of which there may be many; the message would repeat what was sent.
+            line["refusal"] = f"malformed HTTP: {type(wrong).__name__}"
         elif record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)

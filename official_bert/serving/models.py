@@ -11,8 +11,9 @@ import itertools
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
+from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.serving import logs
@@ -27,6 +28,17 @@ from official_bert.utils import files
 # itself is spread over all cores by TensorFlow.
 PARALLEL_BATCHES = 2
 
+# Patterns of a version's files besides the graph.
+_STAMPED = (("variables", "*"), ("assets*", "*"), (checksums.CHECKSUM_FILE,))
+
+
+class VersionFiles(NamedTuple):
+    """The files of a version at one look: the stamp changes when they do."""
+
+    folder: str
+    stamp: tuple[Any, ...]
+    has_checksums: bool  # which tell whether all of it is there
+
 
 class Version:
     """A version of a model, from when its folder appears to when its last request is answered.
@@ -34,14 +46,24 @@ class Version:
     Attributes:
         state: START, LOADING, AVAILABLE, UNLOADING or END, as TensorFlow Serving says.
         error: why it could not be loaded, else empty.
+        files_seen: its files when it was loaded, or last could not be.
+        is_checked: whether it was loaded, or could not be, with checksums.
     """
 
-    def __init__(self, number: int, stamp: Any) -> None:
-        self.number, self.stamp = number, stamp
+    def __init__(self, number: int, files_seen: VersionFiles) -> None:
+        self.number, self.files_seen, self.is_checked = number, files_seen, files_seen.has_checksums
         self.state, self.error = "LOADING", ""
         self.users = 0
         self.model: SavedModel | None = None
         self.batcher: Batcher | None = None
+
+    def is_superseded_by(self, files_now: VersionFiles) -> bool:
+        """Whether to load it from its files as they are now."""
+        if self.error:
+            return files_now != self.files_seen
+        if self.state == "AVAILABLE":  # the rest of an export may have come after it was taken for another tool's
+            return files_now != self.files_seen and not self.is_checked
+        return self.state == "END"
 
 
 class Model:
@@ -51,6 +73,9 @@ class Model:
         name: as in the address.
         folder: holds a folder for each version, named by its number.
         labels: versions by label, which stay loaded.
+
+    Attributes:
+        is_arriving: whether the last look saw a version that may still be being copied.
     """
 
     def __init__(
@@ -58,6 +83,8 @@ class Model:
     ) -> None:
         self.name, self.labels = name, labels
         self.versions: dict[int, Version] = {}
+        self.is_arriving = False
+        self._last_look: dict[int, VersionFiles] = {}
         self._folder, self._pools, self._options, self._metrics = folder, pools, options, metrics
 
     @property
@@ -101,38 +128,50 @@ class Model:
             self._unload_if_done(version)
 
     async def refresh(self) -> None:
-        """Looks at the folder: loads what is new, then lets go of what is old."""
+        """Looks at the folder: loads what is new, then lets go of what is old.
+
+        An export is loaded when its checksums are right. A SavedModel without checksums, of which nobody knows whether
+        all of it is there, is loaded when two looks have seen the same.
+        """
         loop = asyncio.get_running_loop()
-        folders = await loop.run_in_executor(self._pools.loader, versions_in, self._folder)
-        newest = sorted(folders)[-self._options.versions :]
-        wanted = {*newest, *(number for number in self.labels.values() if number in folders)}
+        look = await loop.run_in_executor(self._pools.loader, versions_in, self._folder)
+        last_look, self._last_look = self._last_look, look
+        newest = sorted(look)[-self._options.versions :]
+        wanted = {*newest, *(number for number in self.labels.values() if number in look)}
+        self.is_arriving = False
         for number in sorted(wanted):
-            known = self.versions.get(number)
-            damaged = known and known.error and known.stamp == folders[number][1]  # and has not changed since
-            if known and (known.state != "END" or damaged):
+            known, seen = self.versions.get(number), look[number]
+            if known and not known.is_superseded_by(seen):
                 continue
-            await self._load(number, *folders[number])
+            if seen == last_look.get(number) or (known is None and seen.has_checksums):
+                await self._load(number, seen)
+            else:
+                self.is_arriving = True
         for version in self.available:
             # The newest that answers stays whatever happens to its folder, until another does.
             others = [each for each in self.available if each is not version]
             if version.number not in wanted and any(each.number in wanted for each in others):
-                version.state = "UNLOADING"
-                logs.info("unloading", model=self.name, version=version.number)
-                self._unload_if_done(version)
-        self.versions = {n: each for n, each in self.versions.items() if each.state != "END" or n in folders}
+                self._let_go(version)
+        self.versions = {n: each for n, each in self.versions.items() if each.state != "END" or n in look}
         if self.available:
             self._metrics.version.labels(self.name).set(self.available[-1].number)
 
-    async def _load(self, number: int, folder: str, stamp: Any) -> None:
-        version = self.versions[number] = Version(number, stamp)
+    async def _load(self, number: int, files_seen: VersionFiles) -> None:
+        version, before = Version(number, files_seen), self.versions.get(number)
+        if before is None or before.state == "END":
+            self.versions[number] = version
         loop = asyncio.get_running_loop()
         start = loop.time()
         try:
-            model = await loop.run_in_executor(self._pools.loader, _loaded, folder, self._options.max_batch_size)
+            model = await loop.run_in_executor(
+                self._pools.loader, _loaded, files_seen.folder, self._options.max_batch_size
+            )
         except Exception as error:
             version.state, version.error = "END", str(error)
             self._metrics.loads.labels(self.name, "failed").inc()
             logs.warning("a version cannot be loaded", model=self.name, version=number, error=str(error))
+            if before:
+                before.files_seen = files_seen  # what is loaded goes on
             return
         version.model = model
         version.batcher = Batcher(
@@ -141,6 +180,14 @@ class Model:
         version.state = "AVAILABLE"
         self._metrics.loads.labels(self.name, "loaded").inc()
         logs.info("loaded", model=self.name, version=number, kind=model.kind, seconds=round(loop.time() - start, 2))
+        self.versions[number] = version
+        if before and before.state == "AVAILABLE":
+            self._let_go(before)
+
+    def _let_go(self, version: Version) -> None:
+        version.state = "UNLOADING"
+        logs.info("unloading", model=self.name, version=version.number)
+        self._unload_if_done(version)
 
     def _unload_if_done(self, version: Version) -> None:
         if version.state == "UNLOADING" and not version.users:
@@ -177,6 +224,7 @@ class Models:
 
     def __init__(self, options: Options, metrics: Metrics) -> None:
         self.pools = Pools()
+        self._seconds = options.reload_seconds
         labels = options.labels()
         self._models = {}
         for name, folder in options.folders().items():
@@ -197,21 +245,24 @@ class Models:
         return all(model.available for model in self)
 
     async def load(self) -> None:
-        """Loads what is there.
+        """Loads what is there; waits for versions that may still be being copied.
 
         Raises:
             UserError: a model has no version that can be loaded.
         """
         for model in self:
             await model.refresh()
+            while model.is_arriving and not model.available:
+                await asyncio.sleep(self._seconds)
+                await model.refresh()
             if not model.available:
                 errors = [f"version {each.number}: {each.error}" for each in model.versions.values()]
                 raise UserError(f"no version of {model.name} can be loaded; " + "; ".join(errors))
 
-    async def watch(self, seconds: float) -> None:
+    async def watch(self) -> None:
         """Looks for new versions for ever; what goes wrong with one model is logged and tried again."""
         while True:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(self._seconds)
             for model in self:
                 try:
                     await model.refresh()
@@ -225,16 +276,17 @@ def _loaded(folder: str, max_batch_size: int) -> SavedModel:
     return model
 
 
-def versions_in(folder: str) -> dict[int, tuple[str, Any]]:
-    """Returns the folder of each whole version in a model's folder, with a stamp that changes when its files do."""
+def versions_in(folder: str) -> dict[int, VersionFiles]:
+    """Returns the files of each version in a model's folder."""
     versions = {}
     for number, version_folder in exports.version_folders(folder).items():
         graph = os.path.join(version_folder, exports.GRAPH_FILE)
         if files.exists(graph):
             escaped = glob.escape(version_folder)
-            parts = [files.glob(os.path.join(escaped, inner, "*")) for inner in ("variables", "assets*")]
-            stamp = tuple((path, files.size(path)) for path in itertools.chain([graph], *parts))
-            versions[number] = version_folder, stamp
+            parts = [files.glob(os.path.join(escaped, *part)) for part in _STAMPED]
+            stamp = tuple((path, *files.size_and_time(path)) for path in itertools.chain([graph], *parts))
+            has_checksums = files.exists(os.path.join(version_folder, checksums.CHECKSUM_FILE))
+            versions[number] = VersionFiles(version_folder, stamp, has_checksums)
     return versions
 
 

@@ -417,6 +417,15 @@ def size(path: str) -> int:
     return int(other.size(path) if other else _gfile().stat(path).length)
 
 
+def size_and_time(path: str) -> tuple[int, int]:
+    """Returns the file's length in bytes and when it was last changed, in nanoseconds of an epoch."""
+    if is_remote(path):
+        stat = _gfile().stat(path)
+        return int(stat.length), int(stat.mtime_nsec)
+    local = os.stat(path)
+    return local.st_size, local.st_mtime_ns
+
+
 def glob(pattern: str) -> list[str]:
     """Returns the files that match a pattern, sorted."""
     if not is_remote(pattern):

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,6 +32,8 @@ _EXAMPLES = 60
 _CLIENTS, _REQUESTS = 64, 2000
 _MOST_MEGABYTES = 1200
 _BODY = b'{"instances": ["the cat"]}'
+_SECRET = b"sEcReT"  # stands in bodies and headers, and never in the log
+_ANSWER_SECONDS = 0.3
 _RIGHT = {"predictions": [1007.0]}
 _REFUSED = range(400, 500)
 _BUSY = (429, 503, 504)
@@ -40,7 +43,8 @@ _running: dict[str, tuple[Running, str]] = {}  # the server that several cases s
 
 def attack(case: "Case") -> None:
     """Attacks a server in one of these ways."""
-    ways = [_odd_bodies] * 4 + [_odd_heads] * 4 + [_sigterm] * 2 + [_few_descriptors, _stalled, _described]
+    ways = [_odd_bodies] * 4 + [_odd_heads] * 4 + [_sigterm] * 2
+    ways += [_few_descriptors, _stalled, _described, _half_copied]
     way = case.rng.choice(ways)
     case.what = (way.__doc__ or "").rstrip(".")
     way(case)
@@ -74,14 +78,16 @@ def _odd_bodies(case: "Case") -> None:
 def _odd_heads(case: "Case") -> None:
     """Bytes that are hardly HTTP."""
     address = _shared_server(case)
-    head = b"POST /v1/models/size:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (
-        len(_BODY), _BODY,
+    body = b'{"instances": ["%b"]}' % _SECRET
+    head = b"POST /v1/models/size:predict HTTP/1.1\r\nHost: localhost\r\nX: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+        _SECRET, len(body), body,
     )  # fmt: skip
     odd = [
         b"Transfer-Encoding: chunked\r\n\r\nffffffffff\r\n", b"Content-Length: -1\r\n", b"Content-Length: 5\r\n",
         b"Content-Encoding: gzip\r\n", b"Host: " + b"a" * 9000 + b"\r\n", b"\0", b"\r\n\r\n", b"GET /../../etc/passwd",
         b"Expect: 100-continue\r\n", b"Upgrade: websocket\r\n", b"X: \xff\xfe\r\n", b"\x16\x03\x01", b"%00",
-        b"A" * 70_000, b"/v1/models/size/versions/" + b"9" * 5000,
+        b"A" * 70_000, b"/v1/models/size/versions/" + b"9" * 5000, b"\n", b"Content-Encoding: deflate\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n5;%b\n\r\n" % _SECRET, b"Origin: http://[\r\n",
     ]  # fmt: skip
 
     @st.composite
@@ -100,13 +106,44 @@ def _odd_heads(case: "Case") -> None:
             ConnectionResetError, BrokenPipeError, TimeoutError
         ):  # fmt: skip
             connection.sendall(content)
-            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(_ANSWER_SECONDS)  # a request that is not whole gets none; a shutdown would forgo it
             answer = connection.recv(4096)
             if answer.startswith(b"HTTP/1.1 500"):
                 raise NotHeldError(f"{answer[:500]!r}")
 
     _made_up(case, heads(), one)
     _check_server(case, address)
+
+
+def _half_copied(case: "Case") -> None:
+    """A version that is copied slowly, in any order."""
+    whole, folder = case.samples.folder / SERVED / "size" / "1", case.folder / "size"
+    shutil.copytree(whole, folder / "1")
+    paths = [path.relative_to(whole) for path in whole.rglob("*") if path.is_file()]
+    case.rng.shuffle(paths)
+    if case.rng.random() < 0.7:  # what makes it an export of ours comes last
+        paths.sort(key=lambda path: path.parts[0] in ("assets.extra", "checksums.json"))
+    case.done = f"in this order: {', '.join(map(str, paths))}"
+    server, address = _started(case, ["--reload_seconds=0.2"], models=[folder])
+    for path in paths:
+        content = (whole / path).read_bytes()
+        part = case.rng.randrange(len(content) + 1)
+        (folder / "2" / path).parent.mkdir(parents=True, exist_ok=True)
+        for piece in (content[:part], content[part:]):
+            with (folder / "2" / path).open("ab") as writer:
+                writer.write(piece)
+            time.sleep(case.rng.choice([0, 0.5, 1]))
+            _check_answers(address)
+    expected, end = ("regression", ["2"]), time.monotonic() + 20
+    seen: Any = None
+    while seen != expected and time.monotonic() < end:
+        (model,) = json.loads(_asked(address, "GET", "/v1/models", b"")[1])["models"]
+        seen = model["kind"], model["versions"]
+        time.sleep(0.1)
+    if seen != expected:
+        raise NotHeldError(f"served is {seen}; expected {expected}")
+    _check_answers(address)
+    server.kill(signal.SIGTERM, group=False).check((0,))
 
 
 def _described(case: "Case") -> None:
@@ -212,10 +249,13 @@ def _asked(address: str, method: str, path: str, body: bytes) -> tuple[int, byte
         return response.status, response.read()
 
 
-def _started(case: "Case", flags: list[str], limits: dict[int, int] | None = None) -> tuple[Running, str]:
-    """A server, and its address."""
-    models = [f"--model={path.name}={path}" for path in sorted((case.samples.folder / SERVED).iterdir())]
-    server = processes.start("serve", [*models, "--port=0", *flags], limits=limits)
+def _started(
+    case: "Case", flags: list[str], limits: dict[int, int] | None = None, models: list[pathlib.Path] | None = None
+) -> tuple[Running, str]:
+    """A server of all samples or of the models in these folders, and its address."""
+    models = models or sorted((case.samples.folder / SERVED).iterdir())
+    given = [f"--model={path.name}={path}" for path in models]
+    server = processes.start("serve", [*given, "--port=0", *flags], limits=limits)
     ended = server.wait(120, until=lambda: '"event": "ready"' in server.output)
     if ended is not None:
         raise NotHeldError(f"the server did not start: {ended.output[-1500:]}")
@@ -239,6 +279,8 @@ def _check_server(case: "Case", address: str) -> None:
             raise NotHeldError(f"the server ended: {server.poll()}")
         if processes.TRACEBACK in server.output:
             raise NotHeldError(f"a traceback: {server.output[-2500:]}")
+        if _SECRET.decode() in server.output:
+            raise NotHeldError(f"a text in the log: {server.output[-2500:]}")
         _check_answers(address)
         _check_memory(server)
     except NotHeldError:

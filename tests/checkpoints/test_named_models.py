@@ -7,6 +7,7 @@ import io
 import json
 import pathlib
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 
@@ -37,7 +38,11 @@ TINY = "uncased_L-2_H-128_A-2"
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Files by path with their headers, as a hub of models and as a bucket; counts what is asked for."""
+    """Files by path with their headers, as a hub of models and as a bucket; counts what is asked for.
+
+    Attributes:
+        most_bytes: of a file, after which the connection breaks off.
+    """
 
     daemon_threads = True
 
@@ -45,6 +50,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, tuple[bytes, dict[str, str]]] = {}
         self.asked: list[str] = []
+        self.most_bytes: int | None = None
 
     @property
     def address(self) -> str:
@@ -81,7 +87,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(content or b"")))
         self.end_headers()
         if self.command == "GET" and content is not None:
-            self.wfile.write(content)
+            self.wfile.write(content[: self.server.most_bytes])
 
     do_HEAD = do_GET  # noqa: N815
 
@@ -149,6 +155,22 @@ def test_without_network_the_cache_serves_and_else_the_error_says_what_to_do(
     ):
         named_models.local_folder("hf://owner/other@v2")
     assert len(server.asked) == asked
+
+
+@pytest.mark.parametrize("most_bytes", [0, 1, 900])  # 900 are enough for all but the weights
+def test_a_download_that_breaks_off_leaves_no_half_of_a_model(
+    most_bytes: int, on_hub: pathlib.Path, released: pathlib.Path, server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # huggingface_hub waits before it tries again
+    publish(server, google_zip(released))
+    server.most_bytes = most_bytes
+    for name in ("hf://owner/name", f"google://{TINY}"):
+        for _ in range(2):  # the second time on what the first one left
+            with pytest.raises(UserError, match=rf"{name}|{TINY}.zip gave {most_bytes} bytes; .* were announced"):
+                reading.read(name)
+    server.most_bytes = None
+    assert_equal(reading.read("hf://owner/name")[1], reading.read(str(on_hub))[1])
+    assert_equal(reading.read(f"google://{TINY}")[1], reading.read(str(released))[1])
 
 
 @pytest.mark.parametrize("name", ["hf://", "hf://a/b/c", "hf://owner/../name"])

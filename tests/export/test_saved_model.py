@@ -22,6 +22,9 @@ from official_bert.export.options import SavedModelOptions
 from official_bert.export.saved_model import read_source
 from official_bert.export.text_models import TextModel, text_model
 from official_bert.export.warmup import EXAMPLES
+from official_bert.inference import batch_prediction
+from official_bert.inference.options import BatchPredictionOptions
+from official_bert.keras_models.classification import TextClassifier
 from official_bert.modeling.pretraining_model import encoder_of
 from official_bert.modeling.task_models import CLASSIFICATION, KINDS, TAGGING
 from official_bert.serving.saved_model import SavedModel
@@ -132,6 +135,19 @@ def test_signatures_agree_with_each_other(loaded: Any):
         np.testing.assert_array_equal(value, from_ids[name])
 
 
+def test_an_export_and_the_server_refuse_segments_without_an_embedding(loaded: Any, exported: pathlib.Path):
+    row = {"input_ids": [2, 7, 3], "input_mask": [1, 1, 1], "segment_ids": [0, 0, 7]}
+    message = "segment_ids has values outside of 0 to 1"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        loaded.signatures["serving_ids"](**{name: tf.constant([values]) for name, values in row.items()})
+    good = {**row, "segment_ids": [0, 0, 1]}
+    with running({"pair": exported.parent}) as (_, client):
+        refused = client.predict("pair", {"signature_name": "serving_ids", "instances": [good, row]})
+        answered = client.predict("pair", {"signature_name": "serving_ids", "instances": [good]})
+    assert (refused.status, answered.status) == (400, 200)
+    assert refused.error.startswith(f"the model refuses the input: assertion failed: [{message}")
+
+
 def test_serving_reads_the_warm_up_file_and_answers_fit_its_messages(exported: pathlib.Path, loaded: Any):
     from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
@@ -206,6 +222,23 @@ def test_the_clients_in_python_in_the_docs_are_answered(
     (answer,) = ast.literal_eval(capsys.readouterr().out)
     assert answer["label"] == found["found"]["label"].numpy()[0].decode()
     np.testing.assert_allclose(answer["probabilities"], found["found"]["probabilities"][0], rtol=1e-5)
+
+
+def test_an_empty_text_is_answered_alike_by_python_tables_and_the_server(
+    classifier: str, sst2: pathlib.Path, tmp_path: pathlib.Path
+):
+    texts = ["", " \t", "\u200b", "the cat"]
+    expected = TextClassifier.from_checkpoint(classifier).predict(texts, verbose=0)
+    np.testing.assert_array_equal(expected[1], expected[0])  # the others are empty, too
+    table, answers = tmp_path / "texts.jsonl", tmp_path / "answers.jsonl"
+    table.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    export_dir = sst2 / "exports" / "sst2"
+    batch_prediction.predict(BatchPredictionOptions(str(export_dir), str(table), str(answers)))
+    of_table = [json.loads(line)["probabilities"] for line in answers.read_text().splitlines()]
+    np.testing.assert_allclose(of_table, expected, rtol=1e-5, atol=1e-6)
+    with running({"sst2": export_dir}) as (_, client):
+        of_server = [row["probabilities"] for row in client.predict("sst2", {"instances": texts}).json["predictions"]]
+    np.testing.assert_allclose(of_server, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_next_version_is_one_more_and_none_is_overwritten(classifier: str, tmp_path: pathlib.Path):

@@ -11,6 +11,7 @@ import tensorflow as tf
 from official_bert.export import text_models
 from official_bert.export.graph_inputs import token_spans, truncated
 from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K, text_model
+from official_bert.inference.exports import IDS_SIGNATURE
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.modeling.task_models import (
     CLASSIFICATION,
@@ -23,6 +24,7 @@ from official_bert.modeling.task_models import (
 from official_bert.tasks.heads import candidates, tagging
 from official_bert.tasks.heads import questions as questions_module
 from official_bert.tokenization.exact import FullTokenizer
+from tests.conftest import WORDS
 from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, model_of, pretraining_model, task_spec_of
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -238,6 +240,25 @@ def test_pairs_are_cut_as_one_token_at_a_time_would():
             while a + b > room:
                 a, b = (a - 1, b) if a > b else (a, b - 1)
             assert kept == [a, b]
+
+
+@pytest.mark.parametrize("kind", [CLASSIFICATION, MULTIPLE_CHOICE])  # blocks of TensorFlow's and Keras' operations
+@pytest.mark.parametrize(("name", "wrong", "least", "most"), [
+    ("input_ids", len(WORDS), 0, len(WORDS) - 1), ("input_ids", -1, 0, len(WORDS) - 1),
+    ("segment_ids", 2, 0, 1), ("segment_ids", -1, 0, 1), ("input_mask", 2, 0, 1),
+])  # fmt: skip
+def test_ids_without_an_embedding_are_refused(
+    kind: str, name: str, wrong: int, least: int, most: int, tokenizer: FullTokenizer
+):
+    signature = text_model(model_of(kind), tokenizer, kind, task_spec_of(kind)).signatures()[IDS_SIGNATURE]
+    shape = (2, CHOICES, 3) if kind == MULTIPLE_CHOICE else (2, 3)
+    features = {each: np.ones(shape, np.int32) for each in ("input_ids", "input_mask", "segment_ids")}
+    signature(**{each: tf.constant(value) for each, value in features.items()})
+    features[name][1, ..., 2] = wrong
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=rf"{name} has values outside of {least} to {most}.*\[{wrong}\]"
+    ):
+        signature(**{each: tf.constant(value) for each, value in features.items()})
 
 
 def test_batches_are_padded_to_their_longest_text_only(tokenizer: FullTokenizer):

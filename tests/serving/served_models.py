@@ -4,12 +4,14 @@ Each answers from its text alone, by a rule that a test can repeat.
 """
 
 import json
+import os
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from official_bert.checkpoints import checksums
 from official_bert.inference import exports
 
 TEXT = tf.TensorSpec([None], tf.string, "text")
@@ -17,7 +19,7 @@ TEXT = tf.TensorSpec([None], tf.string, "text")
 
 def write(folder: pathlib.Path, version: int, kind: str, inputs: Sequence[str], labels: Sequence[str] | None = None,
           functions: dict[str, Callable[..., Any]] | None = None) -> pathlib.Path:  # fmt: skip
-    """Writes FOLDER/<version> as an export is laid out, to appear whole, and returns it."""
+    """Writes FOLDER/<version> as an export is laid out, with checksums, to appear whole, and returns it."""
     module = tf.Module()
     module.weight = tf.Variable(tf.zeros([1000]))  # so that there are variables
     signatures = {name: tf.function(each, input_signature=each.specs) for name, each in (functions or {}).items()}
@@ -29,6 +31,7 @@ def write(folder: pathlib.Path, version: int, kind: str, inputs: Sequence[str], 
     metadata = beside / exports.METADATA_FILE
     metadata.parent.mkdir()
     metadata.write_text(json.dumps(description))
+    checksums.write(str(beside), [os.path.relpath(path, beside) for path in exports.files_of(str(beside))], {})
     beside.rename(whole)
     return whole
 

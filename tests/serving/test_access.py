@@ -1,13 +1,17 @@
 """Who is answered without a token, and by which rules."""
 
 import contextlib
+import hmac
 import logging
 import pathlib
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from official_bert.errors import UserError
+from official_bert.serving.access import Access
 from official_bert.serving.options import TOKEN_VARIABLE, Options
+from official_bert.serving.request_error import RequestError
 from official_bert.serving.server import Server
 from tests.serving.serving_client import Client, running
 
@@ -37,7 +41,14 @@ def test_requests_to_another_name_are_refused(client: Client, host: str):
 
 
 def test_pages_from_elsewhere_are_refused(client: Client):
-    for origin in ("http://evil.example", "null", "", f"http://{client.address}.evil.example", "http://localhost:1"):
+    for origin in (
+        "http://evil.example",
+        "null",
+        "",
+        f"http://{client.address}.evil.example",
+        "http://localhost:1",
+        "http://[",
+    ):
         answer = client.predict("size", BODY, Origin=origin, **JSON)
         assert (answer.status, "may not ask this server" in answer.error) == (403, True), origin
     for origin in (client.url, client.url.upper(), "https://bert.example.com", "https://bert.example.com:444"):
@@ -97,6 +108,28 @@ def test_the_token_guards_all_but_health_and_the_page(exports: pathlib.Path, tmp
             answer = client.predict("size", body, Authorization=header)
             assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
         assert client.predict("size", body, Authorization="Bearer s3cret").status == 200
+
+
+@pytest.mark.parametrize(("sent", "is_right"), [
+    ("Bearer s3cret", True), ("bearer s3cret", True), ("Basic s3cret", False), ("Bearer S3cret", False),
+    ("Bearer s3cre", False), ("Bearer " + "s3cret" * 1000, False), ("", False),
+])  # fmt: skip
+def test_the_time_of_the_comparison_tells_nothing_of_the_token(
+    sent: str, is_right: bool, monkeypatch: pytest.MonkeyPatch
+):
+    class Token(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("a comparison that ends at the first difference")
+
+    compared: list[tuple[int, int]] = []
+    compare = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((len(a), len(b))) or compare(a, b))
+    request = make_mocked_request("GET", "/v1/models", {"Authorization": sent})
+    with contextlib.nullcontext() if is_right else pytest.raises(RequestError, match="missing or wrong"):
+        Access(Token("s3cret"), []).check(request)
+    assert compared == [(32, 32)]  # whatever was sent, as many bytes are compared
 
 
 def test_the_token_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatch):

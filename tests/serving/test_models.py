@@ -1,18 +1,25 @@
 """Versions of models: loaded, exchanged while requests go on, passed over when damaged."""
 
+import asyncio
 import concurrent.futures
 import json
+import os
 import pathlib
 import shutil
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.checkpoints.checksums import CHECKSUM_FILE
 from official_bert.errors import UserError
 from official_bert.export.warmup import EXAMPLES, warmup_requests
 from official_bert.inference.exports import WARMUP_FILE
+from official_bert.serving.metrics import Metrics
+from official_bert.serving.models import Model, Pools
+from official_bert.serving.options import Options
 from official_bert.serving.saved_model import SavedModel
 from tests.serving import served_models
 from tests.serving.serving_client import eventually, head_of, running, sent, value
@@ -77,6 +84,98 @@ def test_a_damaged_version_is_passed_over_until_it_is_whole(tmp_path: pathlib.Pa
         assert value(client) == 1002
         shutil.copytree(whole / "variables", tmp_path / "2" / "variables")
         assert eventually(lambda: value(client) == 2002)
+
+
+@pytest.fixture
+def watched(tmp_path: pathlib.Path):
+    """The versions in tmp_path / "served", not looked at yet."""
+    (tmp_path / "served").mkdir()
+    pools = Pools()
+    yield Model("size", str(tmp_path / "served"), {}, pools, Options(model=["a=b"]), Metrics())
+    pools.shut_down()
+
+
+def copy_parts(whole: pathlib.Path, served: pathlib.Path, *names: str) -> None:
+    served.mkdir(exist_ok=True)
+    for name in names:
+        (shutil.copytree if (whole / name).is_dir() else shutil.copy)(whole / name, served / name)
+
+
+def kinds_and_states(model: Model) -> list[tuple[str, str]]:
+    return [(version.model.kind if version.model else "", version.state) for version in model.versions.values()]
+
+
+@pytest.mark.parametrize("rounds", [1, 3])  # of looking at the half of it
+def test_a_half_copied_export_becomes_what_it_is_when_the_rest_comes(
+    watched: Model, tmp_path: pathlib.Path, rounds: int
+):
+    whole = served_models.versioned(tmp_path, 2)
+    served = tmp_path / "served" / "2"
+    copy_parts(whole, served, "saved_model.pb", "variables")
+
+    async def look() -> None:
+        for _ in range(rounds):
+            await watched.refresh()
+        seen.append(kinds_and_states(watched))
+        (served / CHECKSUM_FILE).write_text("{")  # cut short
+        for _ in range(rounds):
+            await watched.refresh()
+        copy_parts(whole, served, "assets.extra", CHECKSUM_FILE)
+        for _ in range(2):
+            await watched.refresh()
+        seen.append(kinds_and_states(watched))
+
+    seen: list[list[tuple[str, str]]] = []
+    asyncio.run(look())
+    assert seen == [[] if rounds == 1 else [("other", "AVAILABLE")], [("regression", "AVAILABLE")]]
+
+
+def test_an_export_that_is_whole_is_taken_at_once(watched: Model, tmp_path: pathlib.Path):
+    served_models.versioned(tmp_path / "served", 2)
+    asyncio.run(watched.refresh())
+    assert kinds_and_states(watched) == [("regression", "AVAILABLE")]
+
+
+def test_the_model_of_another_tool_is_taken_when_nothing_changes_any_more(watched: Model, tmp_path: pathlib.Path):
+    folder = served_models.versioned(tmp_path / "served", 2)
+    (folder / CHECKSUM_FILE).unlink()
+    (index,) = (folder / "variables").glob("*.index")
+    content = index.read_bytes()
+
+    async def look() -> None:
+        for most in (10, 20, len(content)):  # it grows
+            index.write_bytes(content[:most])
+            await watched.refresh()
+            assert not watched.versions
+        os.utime(index, ns=(0, 0))  # its space was there, its content came later
+        await watched.refresh()
+        assert not watched.versions
+        await watched.refresh()
+
+    asyncio.run(look())
+    assert [state for _, state in kinds_and_states(watched)] == ["AVAILABLE"]
+
+
+def test_a_served_model_whose_files_go_away_goes_on(watched: Model, tmp_path: pathlib.Path):
+    folder = served_models.versioned(tmp_path / "served", 2)
+    (folder / CHECKSUM_FILE).unlink()
+
+    async def look() -> None:
+        for _ in range(2):
+            await watched.refresh()
+        shutil.rmtree(folder / "variables")
+        for _ in range(3):
+            await watched.refresh()
+
+    asyncio.run(look())
+    assert [state for _, state in kinds_and_states(watched)] == ["AVAILABLE"]
+    assert watched.available[0].model.run("serving_default", {"text": np.array([b"ab"])})["value"] == [2002]
+
+
+def test_the_server_begins_with_the_model_of_another_tool(tmp_path: pathlib.Path):
+    (served_models.versioned(tmp_path, 2) / CHECKSUM_FILE).unlink()
+    with running({"size": tmp_path}) as (_, client):
+        assert value(client) == 2002
 
 
 def write_warmup_file(version: pathlib.Path, content: bytes) -> None:

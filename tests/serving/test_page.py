@@ -8,6 +8,8 @@ import shutil
 
 import pytest
 
+from official_bert.checkpoints.checksums import CHECKSUM_FILE
+from official_bert.inference.exports import METADATA_FILE
 from tests.serving import served_models
 from tests.serving.serving_client import Client, running
 
@@ -120,6 +122,48 @@ def test_what_is_written_is_never_read_as_html(page):
         assert "<img src=x" in page.locator("#answer").inner_text()
         assert page.locator("#result img, #result script").count() == 0
     assert page.title() == "official-bert"
+
+
+def renamed(folder: pathlib.Path, **metadata: object) -> pathlib.Path:
+    """A model of lengths whose own words on itself are others."""
+    version = served_models.classifier(folder)
+    description = version / METADATA_FILE
+    description.write_text(json.dumps(json.loads(description.read_text()) | metadata))
+    (version / CHECKSUM_FILE).unlink()
+    return folder
+
+
+def test_hostile_names_are_names(browser, tmp_path: pathlib.Path):
+    names = ["__proto__", "constructor", "..", "-", "toString"]  # letters, digits and _ . - are all that --model takes
+    models = {name: renamed(tmp_path / name, kind=name, inputs=["text"]) for name in names}
+    models["words"] = renamed(tmp_path / "words", kind=EVIL, inputs=[EVIL, "__proto__", "constructor"], labels=[EVIL])
+    models["no-words"] = renamed(tmp_path / "no-words", kind={"a": 1}, inputs=["text"])
+    with running(models) as (_, client):
+        page = browser.new_page()
+        page.set_default_timeout(30_000)
+        complaints: list[str] = []
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(client.url)
+        page.wait_for_selector("#model option", state="attached")
+        assert page.locator("#model option").all_inner_texts() == list(models)
+        for name in [*names, "no-words"]:
+            assert answered(page, name, text="ab").startswith("answered (")
+            assert page.locator("#model-help").inner_text() == "Version 1."
+            assert "labels" in page.locator("#result").inner_text()
+        page.get_by_label("Model").select_option("words")
+        assert page.locator("#inputs label").all_inner_texts() == [EVIL, "__proto__", "constructor"]
+        page.get_by_text("The same request with curl").click()
+        body = json.loads(page.locator("#curl").inner_text().split("-d '")[1].removesuffix("'").replace("'\\''", "'"))
+        assert list(body["instances"][0]) == [EVIL, "__proto__", "constructor"]
+        for field in page.locator("textarea").all():
+            field.fill("ab")
+        page.get_by_role("button", name="Answer").click()
+        page.get_by_role("alert").wait_for()
+        assert page.get_by_role("alert").inner_text() == "instances[0] lacks text; expected an object with text"
+        assert page.locator("img, form script, #inputs script").count() == 0
+        assert page.title() == "official-bert"
+        assert complaints == []
+        page.close()
 
 
 def test_the_command_shown_asks_the_same(page):

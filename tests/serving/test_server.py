@@ -12,6 +12,9 @@ import time
 
 import pytest
 
+from official_bert.errors import UserError
+from official_bert.serving import logs, server
+from official_bert.serving.options import Options
 from tests.conftest import ROOT
 from tests.serving.serving_client import Client, eventually, head_of, sent
 
@@ -33,6 +36,26 @@ def test_a_taken_port_is_refused(exports: pathlib.Path):
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("error: cannot listen at 127.0.0.1, port")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "2"), ("5", "5")])
+def test_the_threads_that_keep_kernels_for_each_shape_are_few(
+    before: str | None, after: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", before or "")
+    if before is None:
+        monkeypatch.delenv("TF_NUM_INTEROP_THREADS")
+    monkeypatch.setattr(logs, "start", lambda: None)
+    threads = []
+
+    def refuses(options: Options) -> None:
+        threads.append(os.environ.get("TF_NUM_INTEROP_THREADS"))
+        raise UserError("no server")
+
+    monkeypatch.setattr(server, "Server", refuses)
+    with pytest.raises(UserError, match="no server"):
+        server.serve(Options(model=["a=b"]))
+    assert threads == [after]
 
 
 def test_sigterm_answers_what_is_under_way_and_ends(exports: pathlib.Path):

@@ -141,6 +141,7 @@ function other(answer) {
 }
 
 const KINDS = {
+  __proto__: null,
   classification,
   multi_label: classification,
   fill_mask: fillMask,

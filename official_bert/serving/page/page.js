@@ -2,7 +2,9 @@
 
 import { element, show } from "./answers.js";
 
+// The tables have no prototype: a model may call its kind or an input "constructor".
 const FIELDS = {
+  __proto__: null,
   text: { label: "Text", lines: 4 },
   text_pair: { label: "Second text", lines: 4 },
   question: { label: "Question", lines: 1 },
@@ -11,6 +13,7 @@ const FIELDS = {
   endings: { label: "Endings, one on each line", lines: 4 },
 };
 const ABOUT = {
+  __proto__: null,
   fill_mask: "Write [MASK] where a word is missing.",
   classification: "Says which label fits the text.",
   multi_label: "Says which labels fit the text; several may.",
@@ -22,6 +25,7 @@ const ABOUT = {
 // What the curl command asks while nothing is written; the first one also stands in the field.
 const MASK_EXAMPLE = "The capital of France is [MASK].";
 const EXAMPLES = {
+  __proto__: null,
   text: "The film was good.",
   text_pair: "I liked the film.",
   question: "What is the capital of France?",
@@ -88,7 +92,7 @@ function choose() {
   const { kind, inputs = [], versions } = model();
   const version = versions.length ? `Version ${versions.join(", ")}.` : "It is being loaded.";
   $("model-help").textContent = [ABOUT[kind], version].filter(Boolean).join(" ");
-  const kept = {};
+  const kept = Object.create(null);
   for (const field of $("inputs").querySelectorAll("textarea")) kept[field.name] = field.value;
   $("inputs").replaceChildren();
   for (const name of inputs) {
@@ -110,7 +114,7 @@ function clear() {
 const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 
 function instance() {
-  const values = {};
+  const values = Object.create(null);
   for (const { name, value } of $("inputs").querySelectorAll("textarea")) {
     values[name] = name === "endings" ? linesOf(value) : value;
   }
