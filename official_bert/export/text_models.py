@@ -40,18 +40,11 @@ class TextModel(abc.ABC):
     """
 
     def __init__(self, model: keras.Model, tokenizer: FullTokenizer, task_spec: Mapping[str, Any]) -> None:
-        self._model, self._exact = with_flat_blocks(model), tokenizer
+        self._model, self._variables, self._exact = with_flat_blocks(model), model.variables, tokenizer
         self._task_spec = dict(task_spec)
         self._tokenizer = GraphTokenizer(tokenizer)
         self._cls, self._sep = tokenizer.vocab[CLS], tokenizer.vocab[SEP]
         self._length = int(task_spec["max_seq_length"])
-        rows = {variable.path.split("/")[-2]: variable.shape[0] for variable in model.variables}
-        # How many values an input may have, from 0 on.
-        self._value_counts = {
-            "input_ids": rows[layer_names.WORD_EMBEDDINGS],
-            "input_mask": 2,
-            "segment_ids": rows[layer_names.TOKEN_TYPE_EMBEDDINGS],
-        }
 
     @property
     @abc.abstractmethod
@@ -86,7 +79,14 @@ class TextModel(abc.ABC):
         """Returns the results of `answer` that need no text, and the model's own outputs."""
 
     def _answer_foreign_ids(self, **features: Any) -> dict[str, Any]:
-        return self.answer_ids(**graph_inputs.checked(features, self._value_counts))
+        rows = {variable.path.split("/")[-2]: variable.shape[0] for variable in self._variables}
+        # How many values an input may have, from 0 on.
+        value_counts = {
+            "input_ids": rows[layer_names.WORD_EMBEDDINGS],
+            "input_mask": 2,
+            "segment_ids": rows[layer_names.TOKEN_TYPE_EMBEDDINGS],
+        }
+        return self.answer_ids(**graph_inputs.checked(features, value_counts))
 
     def _pack(self, first: TokenSpans, second: TokenSpans | None) -> dict[str, Any]:
         return graph_inputs.pack(first, second, self._cls, self._sep)

@@ -31,7 +31,10 @@ def test_rows_are_answered_in_rows(client: Client):
     assert answer.status == 200
     assert answer.headers["Content-Type"] == "application/json"
     first, second = answer.json["predictions"]
-    assert first == {"label": "short", "probability": 0.96, "labels": ["short", "long"], "probabilities": [0.96, 0.04]}
+    assert first == {
+        "label": "short", "probability": 0.96, "labels": ["short", "long"], "probabilities": [0.96, 0.04],
+        "is_truncated": False,
+    }  # fmt: skip
     assert second["label"] == "long"
 
 

@@ -137,51 +137,65 @@ def numbers_by_name(labels: Sequence[str]) -> dict[str, int]:
     return number_of | {label: number for number, label in enumerate(labels)}
 
 
+def are_whole_numbers(labels: Sequence[str]) -> bool:
+    """Whether the names of all classes are whole numbers: a number then is a name, and never the number of a class."""
+    return all(re.fullmatch("-?[0-9]+", class_name(label)) for label in labels)
+
+
 def numbers_of(values: Iterable[Any], labels: Sequence[str], name: str = "y") -> list[int]:
-    """Returns the numbers of classes that are given by number or by name.
+    """Returns the numbers of classes that are given by name or, unless the names are numbers, by number.
 
     Each value may be in a list of its own, as in a column [E, 1], or be a row of 0 and one 1, [C].
 
     Raises:
         UserError: a value is none of these.
     """
-    number_of = numbers_by_name(labels)
+    number_of, are_names = numbers_by_name(labels), are_whole_numbers(labels)
     numbers = []
     for position, value in enumerate(values):
-        number = _number_of(_alone(value, len(labels)), number_of)
+        number = _place_of_one(value, len(labels))
+        if number is None:
+            number = _number_of(_alone(value), number_of, are_names)
         if not 0 <= number < len(labels):
-            raise UserError(
-                f"{name}[{position}] is {shown(value)}; expected one of {', '.join(labels)}, or a number from 0 to "
-                f"{len(labels) - 1}"
-            )
+            or_number = "" if are_names else f", or a number from 0 to {len(labels) - 1}"
+            raise UserError(f"{name}[{position}] is {shown(value)}; expected one of {', '.join(labels)}{or_number}")
         numbers.append(number)
     return numbers
 
 
-def _number_of(value: Any, number_of: Mapping[str, int]) -> int:
-    """The number of a class that is given by number or by name; -1 for none."""
+def _number_of(value: Any, number_of: Mapping[str, int], are_names: bool) -> int:
+    """The number of a class that is given by name or by number; -1 for none."""
     if isinstance(value, bytes | np.bytes_):
         value = bytes(value).decode("utf-8", "replace")
     if isinstance(value, str):
         return number_of.get(value, number_of.get(class_name(value), -1))
     number = as_number(value)
-    return int(number) if number.is_integer() else -1
+    if not number.is_integer():
+        return -1
+    return number_of.get(str(int(number)), -1) if are_names else int(number)
 
 
-def _alone(value: Any, classes: int) -> Any:
-    """The only value of a row, or the place of the 1 in a row of 0 and one 1; others as they are."""
-    if not isinstance(value, list | tuple | np.ndarray) or not np.ndim(value):
-        return value
-    if len(value) == 1:
-        return value[0]
-    is_one_hot = len(value) == classes and all(each in (0, 1) for each in np.ravel(value).tolist()) and sum(value) == 1
-    return int(np.argmax(value)) if is_one_hot else value
+def _alone(value: Any) -> Any:
+    """The only value of a row; others as they are."""
+    return value[0] if _is_row(value) and len(value) == 1 else value
+
+
+def _place_of_one(value: Any, classes: int) -> int | None:
+    """The place of the 1 in a row of 0 and one 1, [classes]; None for others."""
+    if not _is_row(value) or len(value) != classes or classes == 1:
+        return None
+    is_one_hot = all(each in (0, 1) for each in np.ravel(value).tolist()) and sum(value) == 1
+    return int(np.argmax(value)) if is_one_hot else None
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, list | tuple | np.ndarray) and bool(np.ndim(value))
 
 
 def as_number(value: Any) -> float:
     """Returns a value, or the only one of a row, as a number; NaN where it is none."""
     try:
-        return float(_alone(value, 0))
+        return float(_alone(value))
     except (TypeError, ValueError, OverflowError):
         return math.nan
 

@@ -154,6 +154,9 @@ class ClassificationHead(TextHead):
         if not self._has_simple_labels(spec, is_batched):
             return None
         problem = f"a label of the data set is none of {', '.join(self.labels)}"
+        if spec.dtype != tf.string and python_data.are_whole_numbers(self.labels):
+            names = [int(python_data.class_name(label)) for label in self.labels]
+            return self._looked_up(tf.constant(names, tf.int64), problem)
         if spec.dtype != tf.string:
             classes = len(self.labels)
 
@@ -163,13 +166,18 @@ class ClassificationHead(TextHead):
                 return python_data.asserted(y, is_class, f"{problem}, nor a number from 0 to {classes - 1}")
 
             return checked
-        table = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(tf.constant(self.labels), tf.range(len(self.labels))), default_value=-1
-        )
+        return self._looked_up(tf.constant(self.labels), problem)
+
+    def _looked_up(self, names: tf.Tensor, problem: str) -> Callable[[Any], Any]:
+        """What makes classes' numbers of their names, strings or whole numbers, [C]."""
+        initializer = tf.lookup.KeyValueTensorInitializer(names, tf.range(len(self.labels)))
+        table = tf.lookup.StaticHashTable(initializer, default_value=-1)
 
         def lookup(y: Any) -> Any:
-            numbers = table.lookup(y)
-            return python_data.asserted(numbers, numbers >= 0, problem)
+            keys = tf.cast(y, names.dtype)
+            numbers = table.lookup(keys)
+            is_name = (numbers >= 0) & (True if y.dtype == tf.string else tf.cast(keys, y.dtype) == y)
+            return python_data.asserted(numbers, is_name, problem)
 
         return lookup
 

@@ -85,3 +85,19 @@ def test_a_weight_is_a_finite_number_from_0_on(wrong):
 def test_class_weights_are_a_dict():
     with pytest.raises(UserError, match="class_weight is .*; expected a dict of weights by class, or 'balanced'"):
         python_data.weights_by_class([1.0, 2.0], ["no", "yes"])
+
+
+def test_numbers_are_names_where_the_classes_are_called_by_numbers():
+    stars = ("1", "2", "3")
+    assert python_data.numbers_of([1, 3.0, "2", np.int64(2), [1], [0, 0, 1]], stars) == [0, 2, 1, 1, 0, 2]
+    with pytest.raises(UserError, match=r"y\[1\] is 0; expected one of 1, 2, 3$"):
+        python_data.numbers_of([1, 0], stars)
+    assert python_data.numbers_of([1, 0], ("1", "0")) == [0, 1]
+    assert python_data.numbers_of([1, 0, "b"], ("a", "b")) == [1, 0, 1]
+    spec = tf.TensorSpec([None], tf.float32)
+    lookup = ClassificationHead(labels=stars).graph_labels(spec, True)
+    assert lookup is not None
+    assert lookup(tf.constant([3.0, 1.0])).numpy().tolist() == [2, 0]
+    for wrong in (0.0, 1.5, np.nan):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="none of 1, 2, 3"):
+            lookup(tf.constant([1.0, wrong]))
