@@ -5,6 +5,7 @@ is answered by one line from here on, and not by a traceback of the imports that
 """
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -34,6 +35,11 @@ COMMANDS = {
     "features": (_LIBRARY, "FEATURES"),
 }
 
+_NEXT_STEPS = """what to do:
+  your own text      learn-vocabulary, make-records, pretrain, fill-mask
+  your own labels    finetune --task=table --init=google://uncased_L-4_H-256_A-4 --train_file=train.csv --do_train ...
+  to answer          export, then predict for a file of texts, or serve"""
+
 
 def load(name: str) -> "Command":
     """Returns the command of this name, one of COMMANDS."""
@@ -46,8 +52,11 @@ def main() -> NoReturn:
     """`official-bert NAME --flag=value ...`: runs the command that the first argument names, and ends the process."""
     with interruptible():
         name, *arguments = sys.argv[1:] or ["--help"]
-        if name in ("--help", "-h", "help"):
-            print(_help())
+        if name in ("--help", "-h", "help", "--version"):
+            try:
+                print(_version() if name == "--version" else _help(), flush=True)
+            except BrokenPipeError:  # whoever reads has seen enough
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         if name not in COMMANDS:
             import difflib
@@ -63,7 +72,21 @@ def main() -> NoReturn:
 def _help() -> str:
     lines = ["BERT on TensorFlow 2 and Keras 3.", "", "usage: official-bert COMMAND --flag=value ...", "", "commands:"]
     lines += [f"  {name:<17} {load(name).summary}" for name in COMMANDS]
-    return "\n".join([*lines, "", "official-bert COMMAND --help shows a command's flags."])
+    return "\n".join([*lines, "", _NEXT_STEPS, "", "official-bert COMMAND --help shows a command's flags."])
+
+
+def _version() -> str:
+    import contextlib
+    import platform
+    from importlib import metadata
+
+    from official_bert.version import __version__
+
+    found = [f"official-bert {__version__}"]
+    for title, package in (("TensorFlow", "tensorflow"), ("TensorFlow", "tensorflow-tpu"), ("Keras", "keras")):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f"{title} {metadata.version(package)}")
+    return ", ".join([*found, f"Python {platform.python_version()}"])
 
 
 if __name__ == "__main__":

@@ -143,6 +143,10 @@ def test_official_bert_runs_the_command_that_it_is_given(
     code, out, _ = run("--help")
     assert code == 0
     assert all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in COMMANDS)
+    assert "what to do:" in out
+    code, out, _ = run("--version")
+    assert code == 0
+    assert re.fullmatch(r"official-bert [\d.]+, TensorFlow [\d.]+, Keras [\d.]+, Python [\d.]+\n", out)
     code, out, _ = run("serve", "--help")
     assert code == 0
     assert "usage: official-bert serve --flag=value" in out

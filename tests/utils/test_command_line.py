@@ -256,6 +256,15 @@ def test_help_and_mistakes_have_their_exit_codes():
     assert done.stderr == "error: unknown flag --lerning_rate; did you mean --learning_rate?\n"
 
 
+def test_a_reader_that_has_seen_enough_of_the_help_ends_it_quietly():
+    command = [sys.executable, "-m", "official_bert_cli"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == ("", 0)
+
+
 @pytest.mark.parametrize(
     "script", ["run_pretraining", "run_finetuning", "extract_features", "data_gen.create_pretraining_data"]
 )
