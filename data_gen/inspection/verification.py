@@ -15,6 +15,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
 from official_bert.utils import files
+from official_bert.utils.counting import counted
 
 # `validation.first_violation` of batches of a run's records.
 _Check = Callable[[batches.Batch], tuple[int, str] | None]
@@ -270,8 +271,8 @@ def _describe_checks(
         rules.append("[CLS], [SEP] and the pieces of words")
     if limit:
         rules.append(f"ids below {limit:,}")
-    checked = [f"{count:,} records of {length} positions, {about}: {', '.join(rules)}"]
+    checked = [f"{counted(count, 'record')} of {length} positions, {about}: {', '.join(rules)}"]
     if file_set.manifest_file:
         hashes = "lengths, numbers of records and sha256" + (" and the vocabulary's" if vocab else "")
-        checked.append(f"{len(file_set.entries)} files: {hashes} as in {file_set.manifest_file}")
+        checked.append(f"{counted(len(file_set.entries), 'file')}: {hashes} as in {file_set.manifest_file}")
     return checked

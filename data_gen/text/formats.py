@@ -21,6 +21,7 @@ from data_gen.text.lines import decode_lines, is_compressed, read_lines
 from data_gen.text.sentences import check_language, split_sentences
 from official_bert.errors import UserError
 from official_bert.utils import files
+from official_bert.utils.counting import counted
 
 Document = list[str]
 
@@ -111,7 +112,7 @@ def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None
 def describe_formats(formats: list[str]) -> str:
     """Returns a line that says which formats text files have, and how many files each."""
     counts = collections.Counter(formats)
-    return "format of the text: " + ", ".join(f"{name} ({count} files)" for name, count in counts.items())
+    return "format of the text: " + ", ".join(f"{name} ({counted(count, 'file')})" for name, count in counts.items())
 
 
 def _documents(

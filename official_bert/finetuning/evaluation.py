@@ -16,6 +16,7 @@ from official_bert.finetuning.report import write_report
 from official_bert.learning.predictor import Predictor
 from official_bert.optimization.choices import DTYPES
 from official_bert.utils import files
+from official_bert.utils.counting import counted
 
 RESULTS_FILE = "results.json"
 
@@ -82,5 +83,5 @@ def evaluate_and_predict(
         for split in task.test_splits:
             examples, predictions = predictions_of(split)
             for path in task.write_predictions(options.output_dir, split, predictions, examples) if is_chief else ():
-                print(f"written {path}: {len(examples):,} predictions")
+                print(f"written {path}: {counted(len(examples), 'prediction')}")
     return results

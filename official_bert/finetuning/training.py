@@ -24,6 +24,7 @@ from official_bert.tasks.heads.features import Array, Features
 from official_bert.tasks.options import options_class
 from official_bert.tasks.task import Task
 from official_bert.utils import files, resuming
+from official_bert.utils.counting import counted
 from official_bert.utils.progress import Progress
 from official_bert.utils.signals import StopRequest
 from official_bert.utils.training_log import EVAL, TRAIN, TrainingLog, read_log
@@ -91,9 +92,10 @@ def train(
         )
     distribution.check_same_step(strategy, step, options.output_dir)
     print(
-        f"fine-tuning {task.name}: {len(examples):,} examples, {config.num_steps:,} steps of "
-        f"{min(config.train_batch_size, len(features))} rows of up to {config.max_seq_length} tokens, "
-        f"rate {config.learning_rate:g}, seed {config.random_seed}, on {strategy.num_replicas_in_sync} replicas"
+        f"fine-tuning {task.name}: {counted(len(examples), 'example')}, {counted(config.num_steps, 'step')} of "
+        f"{counted(min(config.train_batch_size, len(features)), 'row')} of up to {config.max_seq_length} tokens, "
+        f"rate {config.learning_rate:g}, seed {config.random_seed}, "
+        f"on {counted(strategy.num_replicas_in_sync, 'replica')}"
     )
     if trainer.buckets:
         print(
