@@ -354,7 +354,8 @@ class TextModel(SteppedModel):
             UserError: the settings do not go together, or a loss or metric of Keras would take logits for
                 probabilities.
         """
-        if not (_is_number(learning_rate) and 0 < learning_rate < math.inf):
+        is_rate = _is_number(learning_rate) and not isinstance(learning_rate, bool)
+        if not (is_rate and 0 < learning_rate < 1e38):  # what float32 holds
             raise UserError(f"learning_rate is {python_data.shown(learning_rate)}; expected a positive number")
         if not (_is_number(warmup_proportion) and 0 <= warmup_proportion <= 1):
             raise UserError(
@@ -392,8 +393,9 @@ class TextModel(SteppedModel):
             arguments = {**arguments, "weighted_metrics": metrics, "metrics": None}
         self._bert_optimizer = None
         if optimizer is None:
-            self._bert_optimizer = _BertOptimizer(learning_rate, warmup_proportion, layer_decay, arguments)
-            optimizer = BertAdamW(learning_rate)  # for evaluate, as Keras evaluates compiled models alone
+            rate = float(learning_rate)  # Keras takes no whole number
+            self._bert_optimizer = _BertOptimizer(rate, warmup_proportion, layer_decay, arguments)
+            optimizer = BertAdamW(rate)  # for evaluate, as Keras evaluates compiled models alone
         super().compile(self._scaled(optimizer), **arguments)
 
     def _scaled(self, optimizer: Any) -> Any:

@@ -125,6 +125,8 @@ def test_a_data_set_trains_as_the_model_s_own_ids_do(classifier):
     assert set(history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
     assert int(classifier.optimizer.iterations) == 10
     assert float(classifier.optimizer.learning_rate) == 0.0  # it has fallen over the ten steps
+    classifier.compile(learning_rate=1)
+    assert float(classifier.optimizer.learning_rate) == 1.0
     plain = keras.Model(classifier.input, classifier.output)
     plain.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
     number_of = tf.constant([[1], [0]] * 4)
@@ -245,6 +247,7 @@ def test_arguments_that_cannot_be_are_refused(arguments, message, config, vocab_
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"learning_rate": float("nan")}, "learning_rate is nan; expected a positive number"),
     ({"learning_rate": -1.0}, "learning_rate is -1.0; expected a positive number"),
+    ({"learning_rate": True}, "learning_rate is True; expected a positive number"),
     ({"warmup_proportion": 2.0}, "warmup_proportion is 2.0; expected a share"),
     ({"layer_decay": "0.9"}, "layer_decay is '0.9'; expected a factor"),
     ({"layer_decay": 0.0}, "layer_decay is 0.0; expected a factor"),
