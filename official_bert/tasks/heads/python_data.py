@@ -182,7 +182,7 @@ def _alone(value: Any) -> Any:
 
 def _place_of_one(value: Any, classes: int) -> int | None:
     """The place of the 1 in a row of 0 and one 1, [classes]; None for others."""
-    if not _is_row(value) or len(value) != classes or classes == 1:
+    if not _is_row(value) or np.ndim(value) != 1 or len(value) != classes or classes == 1:
         return None
     is_one_hot = all(each in (0, 1) for each in np.ravel(value).tolist()) and sum(value) == 1
     return int(np.argmax(value)) if is_one_hot else None

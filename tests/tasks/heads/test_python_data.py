@@ -92,6 +92,8 @@ def test_numbers_are_names_where_the_classes_are_called_by_numbers():
     assert python_data.numbers_of([1, 3.0, "2", np.int64(2), [1], [0, 0, 1]], stars) == [0, 2, 1, 1, 0, 2]
     with pytest.raises(UserError, match=r"y\[1\] is 0; expected one of 1, 2, 3$"):
         python_data.numbers_of([1, 0], stars)
+    with pytest.raises(UserError, match=r"y\[0\] is .*expected one of 1, 2, 3$"):
+        python_data.numbers_of(np.zeros([2, 3, 4]), stars)
     assert python_data.numbers_of([1, 0], ("1", "0")) == [0, 1]
     assert python_data.numbers_of([1, 0, "b"], ("a", "b")) == [1, 0, 1]
     spec = tf.TensorSpec([None], tf.float32)
