@@ -93,7 +93,7 @@ class TextModel(abc.ABC):
 
 
 class ShortTextModel(TextModel):
-    """Of texts or pairs, whose end is cut off where they are too long."""
+    """Of texts, pairs or choices, whose end is cut off where they are too long."""
 
     knows_special_tokens = False  # whether [MASK] in a text is that token
 
@@ -175,7 +175,7 @@ class FillMaskModel(ShortTextModel):
         return graph_answers.mask_candidates(logits, counts, self._exact.vocab, TOP_K)
 
 
-class MultipleChoiceModel(TextModel):
+class MultipleChoiceModel(ShortTextModel):
     """Which of several endings follows a prompt."""
 
     @property
@@ -189,13 +189,6 @@ class MultipleChoiceModel(TextModel):
 
     def _ids_spec(self) -> tf.TensorSpec:
         return tf.TensorSpec([None, self._choices, None], tf.int32)
-
-    def tokenize(self, **texts: Any) -> dict[str, Any]:
-        return self._features(**texts)[0]
-
-    def answer(self, **texts: Any) -> dict[str, Any]:
-        features, is_truncated = self._features(**texts)
-        return {**_without_logits(self.answer_ids(**features)), IS_TRUNCATED: is_truncated}
 
     def _features(self, **texts: Any) -> tuple[dict[str, Any], Any]:
         """The model's inputs, and of which examples an ending or its prompt was too long for them, bool [B]."""
