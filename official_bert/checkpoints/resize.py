@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from official_bert.checkpoints.checkpoint import Array, Checkpoint
-from official_bert.checkpoints.vocabulary import lines_of
+from official_bert.checkpoints.vocabulary import UNUSED, lines_of
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import CONTINUATION, UNK, BasicTokenizer, WordpieceTokenizer
 
-_UNUSED = re.compile(r"\[unused\d+\]")
 _BRACKETED = re.compile(r"\[\S+\]")
 
 
@@ -48,7 +47,7 @@ def add_tokens(checkpoint: Checkpoint, tokens: Sequence[str], rows: str = "appen
     if rows == "append":
         row_numbers = list(range(len(vocab), len(vocab) + len(tokens)))
     else:
-        row_numbers = [number for number, token in enumerate(vocab) if _UNUSED.fullmatch(token)][: len(tokens)]
+        row_numbers = [number for number, token in enumerate(vocab) if UNUSED.fullmatch(token)][: len(tokens)]
         if len(row_numbers) < len(tokens):
             raise UserError(
                 f"there are {len(tokens)} new tokens but {len(row_numbers)} [unused...] ones in the vocabulary; give "

@@ -11,7 +11,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.exact import check_special_tokens
 from official_bert.utils import files
 
-_UNUSED = re.compile(r"\[unused\d+\]")
+UNUSED = re.compile(r"\[unused\d+\]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +106,7 @@ def vocabulary_difference(own: str, other: str) -> str | None:
     """
     own_tokens, other_tokens = lines_of(own), lines_of(other)
     for number, token in enumerate(own_tokens):
-        if _UNUSED.fullmatch(token):
+        if UNUSED.fullmatch(token):
             continue
         if number >= len(other_tokens):
             return f"it has {len(other_tokens):,} tokens in place of {len(own_tokens):,}"

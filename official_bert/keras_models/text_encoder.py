@@ -18,7 +18,7 @@ from official_bert.inference.features import FeatureExtractor
 from official_bert.keras_models.text_model import TextModel
 from official_bert.modeling.config import BertConfig
 from official_bert.tasks.heads import python_data
-from official_bert.tasks.heads.features import Features
+from official_bert.tasks.heads.features import Features, cut_note
 from official_bert.tasks.heads.head import Head
 from official_bert.tokenization.fast import FastTokenizer
 
@@ -87,8 +87,8 @@ class TextEncoder(TextModel):
         if not texts:
             raise UserError("there are no examples")
         cut = int(np.sum(np.diff(self._tokenizer.encode(texts)[1]) > self.max_seq_length - 2))
-        if cut:
-            print(f"note: {cut:,} of {len(texts):,} texts were cut to {self.max_seq_length} tokens (max_seq_length)")
+        if note := cut_note(cut, len(texts), "texts", self.max_seq_length, "max_seq_length"):
+            print(f"note: {note}")
         if self.pooling == POOLED:
             data = tf.data.Dataset.from_tensor_slices(texts).batch(batch_size).map(self.preprocessor)
             return np.concatenate([self(ids, training=False)["pooled_output"] for ids in data])

@@ -82,3 +82,8 @@ def check_length(max_seq_length: int, least: int) -> None:
         raise UserError(
             f"max_seq_length is {max_seq_length}; expected at least {least}: the special tokens and one more"
         )
+
+
+def cut_note(cut: int, examples: int, kind: str, length: int, setting: str) -> str | None:
+    """Returns a line on how many of so many examples were cut to a length; None where that is none."""
+    return f"{cut:,} of {examples:,} {kind} were cut to {length} tokens ({setting})" if cut else None

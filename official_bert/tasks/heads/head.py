@@ -15,7 +15,7 @@ import keras
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
 from official_bert.modeling.choices import LINEAR, LSTM_UNITS
-from official_bert.tasks.heads.features import Array, Features, Outputs
+from official_bert.tasks.heads.features import Array, Features, Outputs, cut_note
 from official_bert.tokenization.fast import FastTokenizer
 
 
@@ -129,9 +129,7 @@ class Head(abc.ABC):
 
     def cut_note(self, features: Features, examples: int, max_seq_length: int) -> str | None:
         """Returns a line on what `featurize` has left out of so many examples; None where that is nothing."""
-        if not features.cut:
-            return None
-        return f"{features.cut:,} of {examples:,} texts were cut to {max_seq_length} tokens (max_seq_length)"
+        return cut_note(features.cut, examples, "texts", max_seq_length, "max_seq_length")
 
     def loss_weights(self) -> dict[str, float] | None:
         """Returns the weights of several losses."""

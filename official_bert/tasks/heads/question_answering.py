@@ -11,7 +11,7 @@ from official_bert.errors import UserError
 from official_bert.modeling import task_models
 from official_bert.tasks.heads import candidates, python_data, squad_scores
 from official_bert.tasks.heads.candidates import Candidate, Prediction
-from official_bert.tasks.heads.features import Array, Features, Outputs
+from official_bert.tasks.heads.features import Array, Features, Outputs, cut_note
 from official_bert.tasks.heads.head import Head, Outcome
 from official_bert.tasks.heads.questions import (
     END_LOGITS,
@@ -107,10 +107,7 @@ class QuestionAnsweringHead(Head):
         return dataclasses.replace(features, cut=int(np.sum(lengths > self.max_query_length)))
 
     def cut_note(self, features: Features, examples: int, max_seq_length: int) -> str | None:
-        if not features.cut:
-            return None
-        most = self.max_query_length
-        return f"{features.cut:,} of {examples:,} questions were cut to {most} tokens (max_query_length)"
+        return cut_note(features.cut, examples, "questions", self.max_query_length, "max_query_length")
 
     def loss(self) -> dict[str, keras.losses.Loss]:
         return {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in _OUTPUTS}
