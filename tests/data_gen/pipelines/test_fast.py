@@ -1,5 +1,6 @@
 """The fast algorithm: the distributions of the reference algorithm, and the same bytes however a run is interrupted."""
 
+import contextlib
 import errno
 import json
 import math
@@ -51,18 +52,24 @@ def test_bytes_are_the_same_after_kills_at_random_moments(corpus: tuple[list[str
     work = tmp_path / "killed" / "out.work"
     rng = random.Random(time.time_ns())
     found = []
+
+    def entries() -> list[str]:  # of the work folder; os.walk passes over what is removed meanwhile
+        return [name for _, folders, files in os.walk(work) for name in (*folders, *files)]
+
     for _ in range(5):
-        process = subprocess.Popen(
+        before = len(entries())
+        with subprocess.Popen(
             command_for(options), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        before = len(list(work.rglob("*"))) if work.exists() else 0
-        # Not before it has begun to do something new, and then at any moment.
-        while process.poll() is None and (not work.exists() or len(list(work.rglob("*"))) <= before):
-            time.sleep(0.005)
-        time.sleep(rng.uniform(0, 0.6))
-        os.killpg(process.pid, signal.SIGKILL)  # the workers too
-        process.wait()
-        found.append(len(list(work.rglob("*.json"))) if work.exists() else None)
+        ) as process:
+            try:
+                # Not before it has begun to do something new, and then at any moment.
+                while process.poll() is None and len(entries()) <= before:
+                    time.sleep(0.005)
+                time.sleep(rng.uniform(0, 0.6))
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    os.killpg(process.pid, signal.SIGKILL)  # the workers too
+        found.append(sum(name.endswith(".json") for name in entries()) if work.exists() else None)
         if found[-1] is None:
             break
     assert found[0] is not None, "the first try ended before it could be killed"
