@@ -11,12 +11,29 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 
+class Windows(NamedTuple):
+    """Overlapping windows over texts, in the order of the texts; each int32 [R]."""
+
+    texts: Any  # the number of the text
+    numbers: Any  # the number of the window in its text
+    starts: Any  # the position of the first piece in its text
+    lengths: Any
+
+
 class TokenSpans(NamedTuple):
     """Spans of pieces, one for each row."""
 
     ids: Any  # int32 [P], of all texts
     starts: Any  # int32 [R], into `ids`
     lengths: Any  # int32 [R]
+
+    def of_rows(self, rows: Any) -> "TokenSpans":
+        """Returns the spans with these numbers, int32 of any length."""
+        return self._replace(starts=tf.gather(self.starts, rows), lengths=tf.gather(self.lengths, rows))
+
+    def of_windows(self, windows: Windows) -> "TokenSpans":
+        """Returns the spans of windows over these."""
+        return self._replace(starts=tf.gather(self.starts, windows.texts) + windows.starts, lengths=windows.lengths)
 
 
 def token_spans(ids: Any) -> TokenSpans:
@@ -90,15 +107,6 @@ def checked(features: Mapping[str, Any], value_counts: Mapping[str, int]) -> dic
         checks.append(tf.debugging.Assert((least >= 0) & (most < count), [message, least, most]))
     with tf.control_dependencies(checks):
         return {name: tf.identity(value) for name, value in features.items()}
-
-
-class Windows(NamedTuple):
-    """Overlapping windows over texts, in the order of the texts; each int32 [R]."""
-
-    texts: Any  # the number of the text
-    numbers: Any  # the number of the window in its text
-    starts: Any  # the position of the first piece in its text
-    lengths: Any
 
 
 def windows(lengths: Any, room: Any, stride: int) -> Windows:

@@ -85,9 +85,14 @@ def export(options: PortableOptions) -> str:
             "inputs": dict.fromkeys(_INPUTS, f"int32 {shape}"),
             "max_seq_length": length,
             "labels": source.task_spec["labels"],
+            "reads_windows": task.head.reads_windows,  # which the model's caller makes of a longer text, a row each
         }
         files.write_text(os.path.join(folder, REPORT_FILE), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
         line = f"{task.best_metric} {before:.4f} before, {after:.4f} after, on {len(examples)} examples"
+        if task.head.reads_windows:
+            line += (
+                f"; it reads {length} tokens at once: of longer texts its caller makes windows and joins their answers"
+            )
     return f"written {os.path.join(options.output_dir, name)}: {line}"
 
 

@@ -6,8 +6,9 @@ B texts, S sequence, N choices, M masks of a text, C classes, W words, R rows of
 """
 
 import abc
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -16,12 +17,15 @@ from official_bert.export import graph_answers, graph_inputs, graph_spans
 from official_bert.export.flat_blocks import with_flat_blocks
 from official_bert.export.graph_inputs import TokenSpans, Windows, positions_of, token_spans
 from official_bert.export.graph_tokenization import GraphTokenizer, Tokens, characters_between
-from official_bert.inference.exports import DEFAULT_SIGNATURE, IDS_SIGNATURE, IS_TRUNCATED, TOKENIZE_SIGNATURE
+from official_bert.inference.exports import DEFAULT_SIGNATURE, IDS_SIGNATURE, IS_TRUNCATED, TOKENIZE_SIGNATURE, VECTOR
 from official_bert.modeling import layer_names, task_models
+from official_bert.modeling.pooling import build_vector_model
 from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
+from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
-FILL_MASK, ENCODER = "fill_mask", "encoder"  # the kinds besides those of task_models
+FILL_MASK, ENCODER, VECTORS = "fill_mask", "encoder", "vectors"  # the kinds besides those of task_models
 TOP_K = 5  # what fill_mask answers for each mask
+_PAIR = rf"(?s)(.*){re.escape(PAIR_SEPARATOR)}(.*)"
 # The most windows of long texts that the model reads at once, so that memory does not grow with the text.
 _WINDOWS_AT_ONCE = 32
 
@@ -66,8 +70,8 @@ class TextModel(abc.ABC):
     def tokenize(self, **texts: Any) -> dict[str, Any]:
         """Returns input_ids, input_mask and segment_ids, int32 [B, S]; [B, N, S] for multiple choice.
 
-        For question answering and tagging there is a row for each window of a long text, and text_index, int32 [R],
-        says which text it is of.
+        Where long texts are read in windows there is a row for each, and text_index, int32 [R], says which text it is
+        of.
         """
 
     @abc.abstractmethod
@@ -88,12 +92,27 @@ class TextModel(abc.ABC):
         }
         return self.answer_ids(**graph_inputs.checked(features, value_counts))
 
-    def _pack(self, first: TokenSpans, second: TokenSpans | None) -> dict[str, Any]:
-        return graph_inputs.pack(first, second, self._cls, self._sep)
+    def _pack(self, first: TokenSpans, second: TokenSpans | None, without_empty: bool = False) -> dict[str, Any]:
+        return graph_inputs.pack(first, second, self._cls, self._sep, without_empty)
+
+    def _in_chunks(self, features: dict[str, Any], shape: list[int | None]) -> Any:
+        """The model's outputs for many rows, each row's of that shape, some rows at a time."""
+        chunks = -tf.math.floordiv(-tf.shape(features["input_ids"])[0], _WINDOWS_AT_ONCE)
+
+        def step(number: Any, chunks_done: Any) -> tuple[Any, Any]:
+            rows = slice(number * _WINDOWS_AT_ONCE, (number + 1) * _WINDOWS_AT_ONCE)
+            outputs = self._model({name: value[rows] for name, value in features.items()})
+            if isinstance(outputs, dict):
+                outputs = tf.stack([outputs["start_logits"], outputs["end_logits"]], -1)
+            return number + 1, chunks_done.write(number, outputs)
+
+        empty = tf.TensorArray(tf.float32, chunks, infer_shape=False, element_shape=[None, *shape])
+        _, all_chunks = tf.while_loop(lambda number, _: number < chunks, step, (0, empty), parallel_iterations=1)
+        return all_chunks.concat()
 
 
 class ShortTextModel(TextModel):
-    """Of texts, pairs or choices, whose end is cut off where they are too long."""
+    """Of texts, pairs or choices, whose end is cut off where they are too long; see LabelModel for windows."""
 
     knows_special_tokens = False  # whether [MASK] in a text is that token
 
@@ -109,20 +128,66 @@ class ShortTextModel(TextModel):
         features, is_truncated = self._features(**texts)
         return {**_without_logits(self.answer_ids(**features)), IS_TRUNCATED: is_truncated}
 
+    def _spans(self, texts: Mapping[str, Any]) -> tuple[TokenSpans, TokenSpans | None]:
+        """The pieces of texts, and of pairs those of the second texts."""
+        first = token_spans(self._tokenizer.tokenize(texts["text"], special_tokens=self.knows_special_tokens).ids)
+        return first, token_spans(self._tokenizer.tokenize(texts["text_pair"]).ids) if "text_pair" in texts else None
+
     def _features(self, **texts: Any) -> tuple[dict[str, Any], Any]:
         """The model's inputs, and which texts were too long for them, bool [B]."""
-        first = token_spans(self._tokenizer.tokenize(texts["text"], special_tokens=self.knows_special_tokens).ids)
-        second = token_spans(self._tokenizer.tokenize(texts["text_pair"]).ids) if "text_pair" in self.inputs else None
-        spans = graph_inputs.truncated(first, second, self._length, without_empty=True)
-        features = graph_inputs.pack(*spans, self._cls, self._sep, without_empty=True)
-        return features, graph_inputs.are_shorter(spans, (first, second))
+        whole = self._spans(texts)
+        spans = graph_inputs.truncated(*whole, self._length, without_empty=True)
+        return self._pack(*spans, without_empty=True), graph_inputs.are_shorter(spans, whole)
 
 
-class ClassificationModel(ShortTextModel):
-    """One class of several."""
+class LabelModel(ShortTextModel):
+    """What models that answer a text as a whole share.
+
+    With doc_stride a long text is read in windows, whose logits are averaged, as by TextHead. `answer_ids` answers each
+    row by itself.
+    """
+
+    output_shape: ClassVar[list[int | None]] = [None]  # a row's logits
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
-        labels, logits = tf.constant(self._task_spec["labels"]), self._model(features)  # [C], [B, C]
+        return self._of_logits(self._model(features))
+
+    @abc.abstractmethod
+    def _of_logits(self, logits: Any) -> dict[str, Any]:
+        """Returns what `answer_ids` does."""
+
+    def tokenize(self, **texts: Any) -> dict[str, Any]:
+        if not self._task_spec.get("doc_stride"):
+            return super().tokenize(**texts)
+        features, windows, _ = self._windows(texts)
+        return {**features, "text_index": windows.texts}
+
+    def answer(self, **texts: Any) -> dict[str, Any]:
+        if not self._task_spec.get("doc_stride"):
+            return super().answer(**texts)
+        features, windows, is_truncated = self._windows(texts)
+        logits = tf.cast(self._in_chunks(features, self.output_shape), tf.float64)
+        means = tf.cast(tf.math.segment_mean(logits, windows.texts), tf.float32)
+        return {**_without_logits(self._of_logits(means)), IS_TRUNCATED: is_truncated}
+
+    def _windows(self, texts: Mapping[str, Any]) -> tuple[dict[str, Any], Windows, Any]:
+        """The model's inputs for each window, the windows, and which first texts of pairs were cut, bool [B]."""
+        stride, (first, second) = int(self._task_spec["doc_stride"]), self._spans(texts)
+        if second is None:
+            windows = graph_inputs.windows(first.lengths, tf.fill(tf.shape(first.lengths), self._length - 2), stride)
+            return self._pack(first.of_windows(windows), None), windows, tf.zeros_like(first.lengths, tf.bool)
+        room = self._length - tf.where(second.lengths > 0, 3, 2)
+        kept = first._replace(lengths=tf.minimum(first.lengths, room // 2))
+        windows = graph_inputs.windows(second.lengths, room - kept.lengths, stride)
+        features = self._pack(kept.of_rows(windows.texts), second.of_windows(windows), without_empty=True)
+        return features, windows, kept.lengths < first.lengths
+
+
+class ClassificationModel(LabelModel):
+    """One class of several."""
+
+    def _of_logits(self, logits: Any) -> dict[str, Any]:
+        labels = tf.constant(self._task_spec["labels"])  # [C]
         probabilities = tf.nn.softmax(logits)
         return {
             "label": tf.gather(labels, tf.argmax(probabilities, -1)),
@@ -133,20 +198,21 @@ class ClassificationModel(ShortTextModel):
         }
 
 
-class MultiLabelModel(ShortTextModel):
+class MultiLabelModel(LabelModel):
     """Any number of classes."""
 
-    def answer_ids(self, **features: Any) -> dict[str, Any]:
-        logits = self._model(features)  # [B, C]
+    def _of_logits(self, logits: Any) -> dict[str, Any]:
         labels = tf.broadcast_to(tf.constant(self._task_spec["labels"])[None], tf.shape(logits))
         return {"labels": labels, "probabilities": tf.sigmoid(logits), "logits": logits}
 
 
-class RegressionModel(ShortTextModel):
+class RegressionModel(LabelModel):
     """A number."""
 
-    def answer_ids(self, **features: Any) -> dict[str, Any]:
-        return {"value": self._model(features)}
+    output_shape: ClassVar[list[int | None]] = []
+
+    def _of_logits(self, logits: Any) -> dict[str, Any]:
+        return {"value": logits}
 
 
 class EncoderModel(ShortTextModel):
@@ -159,6 +225,22 @@ class EncoderModel(ShortTextModel):
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
         return dict(self._model(features))
+
+
+class VectorModel(ShortTextModel):
+    """A vector for each text, or for each pair with " ||| " between, as TextEncoder gives it."""
+
+    def __init__(self, model: keras.Model, tokenizer: FullTokenizer, task_spec: Mapping[str, Any]) -> None:
+        pooled = build_vector_model(model, task_spec["pooling"], task_spec["layers"])
+        super().__init__(pooled, tokenizer, task_spec)
+
+    def answer_ids(self, **features: Any) -> dict[str, Any]:
+        return {VECTOR: self._model(features)}
+
+    def _spans(self, texts: Mapping[str, Any]) -> tuple[TokenSpans, TokenSpans | None]:
+        first, second = (tf.strings.regex_replace(texts["text"], _PAIR, part) for part in (r"\1", r"\2"))
+        second = tf.where(tf.strings.regex_full_match(texts["text"], _PAIR), second, "")
+        return super()._spans({"text": first, "text_pair": second})
 
 
 class FillMaskModel(ShortTextModel):
@@ -217,21 +299,6 @@ class LongTextModel(TextModel):
         features, windows, *_ = self._windows(**texts)
         return {**features, "text_index": windows.texts}
 
-    def _in_chunks(self, features: dict[str, Any], width: int) -> Any:
-        """The model's outputs for many rows, [R, S, width], some at a time."""
-        chunks = -tf.math.floordiv(-tf.shape(features["input_ids"])[0], _WINDOWS_AT_ONCE)
-
-        def step(number: Any, chunks_done: Any) -> tuple[Any, Any]:
-            rows = slice(number * _WINDOWS_AT_ONCE, (number + 1) * _WINDOWS_AT_ONCE)
-            outputs = self._model({name: value[rows] for name, value in features.items()})
-            if isinstance(outputs, dict):
-                outputs = tf.stack([outputs["start_logits"], outputs["end_logits"]], -1)
-            return number + 1, chunks_done.write(number, outputs)
-
-        empty = tf.TensorArray(tf.float32, chunks, infer_shape=False, element_shape=[None, None, width])
-        _, all_chunks = tf.while_loop(lambda number, _: number < chunks, step, (0, empty), parallel_iterations=1)
-        return all_chunks.concat()
-
 
 class QuestionAnsweringModel(LongTextModel):
     """The span of a context that answers a question."""
@@ -242,7 +309,7 @@ class QuestionAnsweringModel(LongTextModel):
 
     def answer(self, **texts: Any) -> dict[str, Any]:
         features, windows, offsets, tokens, is_truncated = self._windows(**texts)
-        logits = self._in_chunks(features, 2)
+        logits = self._in_chunks(features, [None, 2])
         answers = graph_spans.span_answers(logits, windows, offsets, texts["context"], tokens, self._task_spec)
         return {**answers, IS_TRUNCATED: is_truncated}
 
@@ -263,9 +330,8 @@ class QuestionAnsweringModel(LongTextModel):
         contexts = token_spans(tokens.ids)
         room = self._length - 3 - questions.lengths
         windows = graph_inputs.windows(contexts.lengths, room, int(self._task_spec["doc_stride"]))
-        first = TokenSpans(*(questions.ids, *(tf.gather(each, windows.texts) for each in questions[1:])))
-        second = TokenSpans(contexts.ids, tf.gather(contexts.starts, windows.texts) + windows.starts, windows.lengths)
-        return self._pack(first, second), windows, first.lengths + 2, tokens, is_truncated
+        first = questions.of_rows(windows.texts)
+        return self._pack(first, contexts.of_windows(windows)), windows, first.lengths + 2, tokens, is_truncated
 
 
 class TaggingModel(LongTextModel):
@@ -278,7 +344,9 @@ class TaggingModel(LongTextModel):
     def answer(self, **texts: Any) -> dict[str, Any]:
         features, windows, words, (first_pieces, splits, tokens, is_truncated) = self._windows(**texts)
         labels = self._task_spec["labels"]
-        tags, probabilities = graph_answers.tags(self._in_chunks(features, len(labels)), labels, windows, *words)
+        tags, probabilities = graph_answers.tags(
+            self._in_chunks(features, [None, len(labels)]), labels, windows, *words
+        )
         last_pieces = tf.concat([first_pieces[1:], [tf.size(tokens.ids.values)]], 0)[: tf.size(first_pieces)] - 1
         starts = tf.gather(tokens.starts.values, first_pieces)
         ends = tf.gather(tokens.ends.values, last_pieces)
@@ -315,7 +383,8 @@ class TaggingModel(LongTextModel):
         lengths = tf.math.bincount(word_of_piece[kept], minlength=tf.size(first_pieces))
         word_starts = tf.concat([[0], tf.cumsum(lengths)], 0)  # [W + 1]
         first_words = tf.searchsorted(first_pieces, tf.cast(tokens.ids.row_splits, tf.int32))  # [B + 1]
-        windows, first, last = graph_inputs.word_windows(word_starts, first_words, room, max(room // 2, 1))
+        stride = int(self._task_spec.get("doc_stride") or max(room // 2, 1))
+        windows, first, last = graph_inputs.word_windows(word_starts, first_words, room, stride)
         starts = tf.gather(word_starts, tf.minimum(first, tf.size(word_starts) - 1))
         features = self._pack(TokenSpans(ids, starts, windows.lengths), None)
         is_truncated = ~tf.reduce_all(tokens.ids.with_values(kept), 1)
@@ -331,6 +400,7 @@ TEXT_MODELS: dict[str, type[TextModel]] = {
     task_models.MULTIPLE_CHOICE: MultipleChoiceModel,
     FILL_MASK: FillMaskModel,
     ENCODER: EncoderModel,
+    VECTORS: VectorModel,
 }
 
 

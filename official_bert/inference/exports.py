@@ -23,6 +23,7 @@ WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
 # From texts to answers; from ids to answers; from texts to ids.
 DEFAULT_SIGNATURE, IDS_SIGNATURE, TOKENIZE_SIGNATURE = "serving_default", "serving_ids", "tokenize"
+VECTOR = "vector"  # an answer's name for that of a text
 IS_TRUNCATED = "is_truncated"  # an answer's name for whether the end of a text was left out
 
 # The outputs [B, W, ...] that show how many words, masks or pieces a text has: "" and 0 are padding.

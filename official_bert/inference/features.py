@@ -14,13 +14,13 @@ import tensorflow as tf
 
 from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
-from official_bert.inference.options import CLS_POOLING, MAX, MEAN, NONE, PIECES, WORDS
+from official_bert.inference.options import NONE, PIECES, WORDS
 from official_bert.modeling import layer_names
+from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
 from official_bert.modeling.encoder import build_encoder
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, Piece
-
-PAIR_SEPARATOR = " ||| "  # the original's, between the two texts of a pair
+from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
 _NOWHERE = -1
 # So many texts are sorted by length at a time that their vectors have this many bytes; batches of texts of like length
@@ -124,8 +124,9 @@ class FeatureExtractor:
         first, *second = text.rsplit(PAIR_SEPARATOR, 1) if isinstance(text, str) else text  # the last, as the original
         text = PAIR_SEPARATOR.join([first, *second])
         a = self._pieces(first, 0)
-        b = self._pieces(second[0], len(first) + len(PAIR_SEPARATOR)) if second else None
-        room = self._max_seq_length - (3 if second else 2)
+        # A second text without tokens is none, as in the original.
+        b = (self._pieces(second[0], len(first) + len(PAIR_SEPARATOR)) if second else None) or None
+        room = self._max_seq_length - (3 if b else 2)
         is_truncated = len(a) + len(b or ()) > room
         if b is None:
             del a[room:]

@@ -3,10 +3,12 @@
 import dataclasses
 
 from official_bert.errors import UserError
+from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
 from official_bert.utils.flags import option
 
 AUTO, NPY, PARQUET, JSONL, ORIGINAL = FEATURE_FORMATS = ("auto", "npy", "parquet", "jsonl", "original")
-NONE, CLS_POOLING, MEAN, MAX = POOLINGS = ("none", "cls", "mean", "max")
+NONE = "none"
+POOLINGS = (NONE, CLS_POOLING, MEAN, MAX)
 PIECES, WORDS = ALIGNMENTS = ("pieces", "words")
 
 

@@ -9,39 +9,53 @@ from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
-from official_bert.export.text_models import ENCODER
-from official_bert.inference.features import FeatureExtractor
+from official_bert.export.text_models import VECTORS
 from official_bert.keras_models.text_model import TextModel
+from official_bert.modeling.choices import MEAN
 from official_bert.modeling.config import BertConfig
-from official_bert.tasks.heads import python_data
-from official_bert.tasks.heads.features import Features, cut_note
+from official_bert.modeling.pooling import build_vector_model
+from official_bert.tasks.heads import python_data, texts
+from official_bert.tasks.heads.features import Array, Features, Outputs
 from official_bert.tasks.heads.head import Head
+from official_bert.tasks.heads.texts import TextExample
 from official_bert.tokenization.fast import FastTokenizer
-
-POOLED = "pooled"
+from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EncoderHead(Head):
-    """None: there is nothing to learn."""
+class VectorHead(Head):
+    """Pooling, which has nothing to learn."""
 
-    kind: ClassVar[str] = ENCODER
+    kind: ClassVar[str] = VECTORS
+
+    pooling: str = MEAN
+    layers: tuple[int, ...] = (-1,)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"pooling": self.pooling, "layers": list(self.layers)}
 
     def build_model(self, encoder: keras.Model, seed: int | None = None) -> keras.Model:
         return encoder
 
-    def examples(self, x: Any, y: Any) -> list[Any]:
-        raise UserError("an encoder has nothing to learn by itself; put it below a head, or take TextClassifier")
+    def examples(self, x: Any, y: Any) -> list[TextExample]:
+        if y is not None:
+            self.loss()
+        parts = [text.rsplit(PAIR_SEPARATOR, 1) for text in python_data.as_texts(x)]
+        return [TextExample(str(number), first, *(second or [""])) for number, (first, *second) in enumerate(parts)]
 
-    def featurize(self, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
-        raise NotImplementedError
+    def featurize(self, examples: Sequence[TextExample], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+        if not any(example.text_b for example in examples):
+            examples = [dataclasses.replace(example, text_b=None) for example in examples]
+        return texts.featurize(examples, tokenizer, max_seq_length)
 
     def loss(self) -> Any:
-        return self.examples(None, None)
+        raise UserError("an encoder has nothing to learn by itself; put it below a head, or take TextClassifier")
+
+    def decode(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> Array:
+        return np.stack(outputs)
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -67,33 +81,18 @@ class TextEncoder(TextModel):
         config: BertConfig | Mapping[str, Any],
         vocab: str,
         *,
-        pooling: str = "mean",
+        pooling: str = MEAN,
         layers: Sequence[int] = (-1,),
         **settings: Any,
     ) -> None:
-        if pooling not in (POOLED, "mean", "max", "cls"):
-            raise UserError(f"pooling is {pooling!r}; expected mean, max, cls or pooled")
-        super().__init__(EncoderHead(), config, vocab, **settings)
-        self.pooling, self.vector_layers = pooling, tuple(layers)
+        super().__init__(VectorHead(pooling=pooling, layers=tuple(layers)), config, vocab, **settings)
+        self._vector_model = build_vector_model(self, pooling, layers)
 
     def _own_config(self) -> dict[str, Any]:
-        return {"pooling": self.pooling, "layers": list(self.vector_layers)}
+        return self.head.settings
 
     def _head_note(self, has_head: bool) -> str:
         return "it has no head"
 
-    def _answer(self, x: Any, batch_size: int) -> Any:
-        texts = python_data.as_texts(x)
-        if not texts:
-            raise UserError("there are no examples")
-        cut = int(np.sum(np.diff(self._tokenizer.encode(texts)[1]) > self.max_seq_length - 2))
-        if note := cut_note(cut, len(texts), "texts", self.max_seq_length, "max_seq_length"):
-            print(f"note: {note}")
-        if self.pooling == POOLED:
-            data = tf.data.Dataset.from_tensor_slices(texts).batch(batch_size).map(self.preprocessor)
-            return np.concatenate([self(ids, training=False)["pooled_output"] for ids in data])
-        extractor = FeatureExtractor(
-            Loaded(self, self.bert_config, self._tokenizer.exact),
-            layers=self.vector_layers, pooling=self.pooling, max_seq_length=self.max_seq_length, batch_size=batch_size,
-        )  # fmt: skip
-        return np.asarray([np.concatenate(list(each.values), axis=-1) for each in extractor.extract(texts)], np.float32)
+    def _answering_model(self) -> keras.Model:
+        return self._vector_model

@@ -623,6 +623,10 @@ class TextModel(SteppedModel):
             return super().predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
         return self._answer(self._fit_data().texts_in(x) if isinstance(x, tf.data.Dataset) else x, batch_size)
 
+    def _answering_model(self) -> keras.Model:
+        """What gives the outputs that `head.decode` reads."""
+        return self
+
     def _answer(self, x: Any, batch_size: int) -> Any:
         """What predict answers for texts."""
         examples = self.head.examples(x, None)
@@ -632,7 +636,7 @@ class TextModel(SteppedModel):
         if note := self.head.cut_note(features, len(examples), self.max_seq_length):
             print(f"note: {note}")
         if self._predictor is None:
-            self._predictor = Predictor(self, self.distribute_strategy, self.max_seq_length)
+            self._predictor = Predictor(self._answering_model(), self.distribute_strategy, self.max_seq_length)
         outputs = self._predictor.predict(features, batch_size)
         return self.head.answers(self.head.decode(outputs, features, examples))
 

@@ -7,3 +7,6 @@ FEATURES = ("embeddings", "last_hidden", "second_to_last_hidden", "sum_last_four
 HEADS = (LINEAR, BILSTM, *FEATURES)
 
 LSTM_UNITS = 768  # of each direction
+
+# A text's vector: that of [CLS], the mean or maximum of its tokens' vectors, or that behind the pooler.
+CLS_POOLING, MEAN, MAX, POOLED = "cls", "mean", "max", "pooled"

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+PAIR_SEPARATOR = " ||| "  # the original's, where one string holds the two texts of a pair; the last one counts
+
 
 def join(cls: Any, sep: Any, a: Sequence[Any], b: Sequence[Any] | None = None) -> tuple[list[Any], list[int]]:
     """Returns [CLS] a [SEP] or [CLS] a [SEP] b [SEP], and the segment ids: 0 up to the first [SEP], 1 after it.

@@ -80,6 +80,7 @@ def test_converted_models_answer_nearly_as_before(
     assert "before" in portable.export(options)
     report = json.loads((output_dir / "report.json").read_text())
     assert report["examples"] == (3 if kind == QUESTION_ANSWERING else 4)
+    assert report["reads_windows"] == (kind in (QUESTION_ANSWERING, TAGGING))
     assert report["labels"] == (LABELS if kind in (CLASSIFICATION, MULTI_LABEL, TAGGING) else None)
     path = output_dir / portable.MODEL_FILES[format_name]
     assert report["bytes"] == path.stat().st_size

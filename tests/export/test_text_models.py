@@ -1,6 +1,8 @@
 """Answers of the functions that are exported against those of the library in Python, on the same weights."""
 
+import itertools
 import math
+import random
 from typing import Any
 
 import keras
@@ -8,11 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.checkpoints.loading import Loaded
 from official_bert.export import text_models
 from official_bert.export.graph_inputs import token_spans, truncated
-from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K, text_model
+from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K, VECTORS, text_model
 from official_bert.inference.exports import IDS_SIGNATURE
+from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.fill_mask import fill_mask
+from official_bert.modeling.pretraining_model import encoder_of
 from official_bert.modeling.task_models import (
     CLASSIFICATION,
     MULTI_LABEL,
@@ -23,7 +28,9 @@ from official_bert.modeling.task_models import (
 )
 from official_bert.tasks.heads import candidates, tagging
 from official_bert.tasks.heads import questions as questions_module
+from official_bert.tasks.heads.texts import ClassificationHead, RegressionHead, TextExample
 from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tokenization.fast import FastTokenizer
 from tests.conftest import WORDS
 from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, model_of, pretraining_model, task_spec_of
 
@@ -100,6 +107,58 @@ def test_labels_by_themselves_and_values_are_those_of_the_model(kind: str, token
             np.testing.assert_allclose(found["probabilities"][row], 1 / (1 + np.exp(-outputs)), **CLOSE)
 
 
+@pytest.mark.parametrize(("kind", "pair"), [(CLASSIFICATION, False), (CLASSIFICATION, True), (REGRESSION, True)])
+@pytest.mark.parametrize("stride", [3, 17])
+def test_long_texts_are_read_in_the_windows_of_python(
+    kind: str, pair: bool, stride: int, tokenizer: FullTokenizer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(text_models, "_WINDOWS_AT_ONCE", 7)
+    model, texts = model_of(kind), [*TEXTS, MANY_WORDS, MANY_WORDS[:60]]
+    others = ["a", MANY_WORDS, "", "the cat", TEXTS[3], MANY_WORDS[300:], "\u200b"] if pair else [None] * len(texts)
+    head = RegressionHead(doc_stride=stride) if kind == REGRESSION else ClassificationHead(
+        labels=tuple(LABELS), doc_stride=stride
+    )  # fmt: skip
+    examples = [TextExample(str(row), *each) for row, each in enumerate(zip(texts, others, strict=True))]
+    features = head.featurize(examples, FastTokenizer.of(tokenizer), 20)
+    assert len(features) > 2 * len(texts)
+    bounds = itertools.pairwise(features.splits.tolist())
+    rows = [(features.input_ids[a:b].tolist(), features.segment_ids[a:b].tolist()) for a, b in bounds]
+    expected = head.decode(list(outputs_of_rows(model, rows).numpy()), features, examples)
+    given = {"text": texts, "text_pair": others} if pair else {"text": texts}
+    functions = text_model(model, tokenizer, kind, task_spec_of(kind, pair=pair, doc_stride=stride))
+    tensors = {name: tf.constant(each) for name, each in given.items()}
+    found = numpy_of(functions.answer(**tensors))
+    np.testing.assert_allclose(found["value" if kind == REGRESSION else "probabilities"], expected, **CLOSE)
+    assert found["is_truncated"].sum() == features.cut
+    tokenized = numpy_of(functions.tokenize(**tensors))
+    assert tokenized["text_index"].tolist() == features.details["example"].tolist()
+    assert [
+        ids[mask > 0].tolist() for ids, mask in zip(tokenized["input_ids"], tokenized["input_mask"], strict=True)
+    ] == [ids for ids, _ in rows]
+
+
+@pytest.mark.parametrize(("pooling", "layers"), [("mean", [-1]), ("max", [1, -1]), ("cls", [2]), ("pooled", [-1])])
+def test_vectors_are_those_of_features(pooling: str, layers: list[int], tokenizer: FullTokenizer):
+    encoder = encoder_of(pretraining_model())
+    texts = [*TEXTS, "the cat ||| sat ||| on the mat", "a ||| ", " ||| a", "a\n ||| the cat " * 9]
+    functions = text_model(encoder, tokenizer, VECTORS, {"max_seq_length": 20, "pooling": pooling, "layers": layers})
+    found = numpy_of(functions.answer(text=tf.constant(texts)))
+    if pooling == "pooled":
+        expected = [outputs_of(encoder, *joined(tokenizer, *parts_of(text), 20))["pooled_output"][0] for text in texts]
+    else:
+        extractor = FeatureExtractor(Loaded(encoder, CONFIG, tokenizer), layers, pooling, max_seq_length=20)
+        features = list(extractor.extract(texts))
+        assert [each.is_truncated for each in features] == found["is_truncated"].tolist()
+        expected = [np.concatenate(list(each.values)) for each in features]
+    np.testing.assert_allclose(found["vector"], expected, **CLOSE)
+
+
+def parts_of(text: str) -> tuple[str, str | None]:
+    """A text, or the two texts of a pair, of which the second one has tokens."""
+    first, *second = text.rsplit(" ||| ", 1)
+    return first, second[0] if second and second[0].strip() else None
+
+
 def test_choices_are_those_of_the_model(tokenizer: FullTokenizer):
     model = model_of(MULTIPLE_CHOICE)
     functions = text_model(model, tokenizer, MULTIPLE_CHOICE, task_spec_of(MULTIPLE_CHOICE))
@@ -144,7 +203,11 @@ def test_texts_without_any_mask_have_no_fillings(tokenizer: FullTokenizer):
     assert found["tokens"].shape == (2, 0, TOP_K)
 
 
-CONTEXTS = [TEXTS[0], TEXTS[3], TEXTS[2] * 4, "the the the cat. the cat. the the the cat. " * 2, "", TEXTS[3] * 4]
+# Long, and without windows that are alike, between whose answers rounding would decide.
+MANY_WORDS = " ".join(
+    random.Random(1).choices("The cat sat on the mat, dog ran in sun playing and walking a".split(), k=200)
+)
+CONTEXTS = [TEXTS[0], TEXTS[3], TEXTS[2] * 4, "the the the cat. the cat. the the the cat. " * 2, "", MANY_WORDS]
 
 
 @pytest.mark.parametrize("version_2", [False, True])
@@ -183,8 +246,11 @@ def test_a_difference_that_is_the_threshold_is_answered(tokenizer: FullTokenizer
     def answers(threshold: float) -> dict[str, Any]:
         task_spec = task_spec_of(QUESTION_ANSWERING, version_2=True, null_score_diff_threshold=threshold)
         functions = text_model(model_of(QUESTION_ANSWERING), tokenizer, QUESTION_ANSWERING, task_spec)
+
         # Whole numbers, so that the difference is exact.
-        logits = lambda features, width: tf.repeat(tf.cast(features["input_ids"] % 7, tf.float32)[..., None], width, -1)  # noqa: E731
+        def logits(features: dict[str, Any], _: list[int | None]) -> Any:
+            return tf.repeat(tf.cast(features["input_ids"] % 7, tf.float32)[..., None], 2, -1)
+
         monkeypatch.setattr(functions, "_in_chunks", logits)
         return numpy_of(functions.answer(question=tf.constant(["who sat?"]), context=tf.constant([TEXTS[0]])))
 
@@ -194,15 +260,16 @@ def test_a_difference_that_is_the_threshold_is_answered(tokenizer: FullTokenizer
     assert answers(difference - 0.5)["answer"][0] == b""
 
 
-@pytest.mark.parametrize("length", [20, 8, 64])
-def test_tags_are_those_of_python_for_texts_of_any_length(length: int, tokenizer: FullTokenizer):
+@pytest.mark.parametrize(("length", "stride"), [(20, None), (8, None), (64, None), (20, 3)])
+def test_tags_are_those_of_python_for_texts_of_any_length(length: int, stride: int | None, tokenizer: FullTokenizer):
     model = model_of(TAGGING)
     texts = [*TEXTS, "playing unaffable " * 9, "a" * 12 + " b " + "c" * 190 + " d"]
     sentences = [tokenizer.basic_tokenizer.tokenize(text) for text in texts]
-    cut = tagging.cut_into_windows(sentences, tokenizer, length)
+    cut = tagging.cut_into_windows(sentences, tokenizer, length, stride)
     logits = outputs_of_rows(model, [(window.input_ids, [0] * len(window.input_ids)) for window in cut]).numpy()
     tags, probabilities = tagging.tags_from_logits([*map(len, sentences)], cut, logits, LABELS)
-    functions = text_model(model, tokenizer, TAGGING, task_spec_of(TAGGING, max_seq_length=length))
+    settings = {"max_seq_length": length, **({"doc_stride": stride} if stride else {})}
+    functions = text_model(model, tokenizer, TAGGING, task_spec_of(TAGGING, **settings))
     found = numpy_of(functions.answer(text=tf.constant(texts)))
     assert len({tag for row in tags for tag in row}) > 1  # or the test could not fail
     for row, text in enumerate(texts):
@@ -218,8 +285,6 @@ def test_tags_are_those_of_python_for_texts_of_any_length(length: int, tokenizer
 
 
 def test_encoder_gives_its_outputs_and_the_mask(tokenizer: FullTokenizer):
-    from official_bert.modeling.pretraining_model import encoder_of
-
     encoder = encoder_of(pretraining_model())
     found = numpy_of(text_model(encoder, tokenizer, ENCODER, {"max_seq_length": 20}).answer(text=tf.constant(TEXTS)))
     for row, text in enumerate(TEXTS):

@@ -71,6 +71,11 @@ class Head(abc.ABC):
         raise NotImplementedError
 
     @property
+    def reads_windows(self) -> bool:
+        """Whether a text that is too long is read in windows, and not cut."""
+        return False
+
+    @property
     def settings(self) -> dict[str, Any]:
         """What task.json holds beside what every kind has there."""
         return {}

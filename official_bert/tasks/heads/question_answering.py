@@ -60,6 +60,10 @@ class QuestionAnsweringHead(Head):
         return "best_f1" if self.version_2 else "f1"
 
     @property
+    def reads_windows(self) -> bool:
+        return True
+
+    @property
     def settings(self) -> dict[str, Any]:
         return {
             "doc_stride": self.doc_stride,

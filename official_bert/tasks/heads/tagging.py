@@ -80,6 +80,10 @@ class TaggingHead(Head):
         return "f1" if self.scheme else "accuracy"
 
     @property
+    def reads_windows(self) -> bool:
+        return True
+
+    @property
     def settings(self) -> dict[str, Any]:
         return {"doc_stride": self.doc_stride} if self.doc_stride else {}
 

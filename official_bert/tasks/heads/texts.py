@@ -50,6 +50,10 @@ class TextHead(Head):
     doc_stride: int | None = None
 
     @property
+    def reads_windows(self) -> bool:
+        return bool(self.doc_stride)
+
+    @property
     def settings(self) -> dict[str, Any]:
         return {"doc_stride": self.doc_stride} if self.doc_stride else {}
 
@@ -373,10 +377,11 @@ def featurize(
         tokenizer: for their texts.
         max_seq_length: of a sequence, in tokens.
         doc_stride: None cuts what is too long. A number makes windows of it, each that many tokens after the one
-            before: windows over the text, or over the second text with the first one in each window.
+            before: windows over the text, or over the second text with the first one in each window. Where a first text
+            leaves less room for the second one, its windows are that much nearer to each other.
 
     Raises:
-        UserError: there is no room for a token, or the windows leave some out.
+        UserError: there is no room for a token, or all windows would leave some out.
     """
     pair = bool(examples) and examples[0].text_b is not None
     check_length(max_seq_length, 4 if pair else 3)
@@ -388,6 +393,9 @@ def featurize(
     room = max_seq_length - np.where(lengths_b > 0, 3, 2)  # [E], without [CLS] and one or two [SEP]
     whole = lengths_a + lengths_b if doc_stride is None else lengths_a if pair else np.zeros_like(lengths_a)
     cut = int(np.sum(whole > (room if doc_stride is None else room // 2)))
+    most = max_seq_length - (3 if pair else 2)
+    if doc_stride is not None and doc_stride > most:
+        raise UserError(f"doc_stride is {doc_stride}, but only {most} tokens of the text fit in a window; lower it")
     if doc_stride is None:
         lengths_a, lengths_b = lengths_truncated_at_the_end(lengths_a, lengths_b, room)
     elif pair:
@@ -417,11 +425,10 @@ def featurize(
 
 def _windows(lengths: Array, room: Array, stride: int) -> tuple[Array, Array, Array]:
     """Returns the text's number, the offset and the length of each window; every text has one, an empty one too."""
-    if (room < stride).any():
-        raise UserError(f"doc_stride is {stride}, but only {room.min()} tokens of the text fit in a window; lower it")
-    counts = 1 + np.maximum(0, -(-(lengths - room) // stride))
+    strides = np.minimum(room, stride)
+    counts = 1 + np.maximum(0, -(-(lengths - room) // strides))
     numbers = np.repeat(np.arange(len(lengths)), counts)
-    offsets = stride * _ranges(np.zeros_like(counts), counts)
+    offsets = strides[numbers] * _ranges(np.zeros_like(counts), counts)
     return numbers, offsets, np.minimum(room[numbers], lengths[numbers] - offsets)
 
 

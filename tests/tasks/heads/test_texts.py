@@ -70,5 +70,14 @@ def test_windows_cover_a_long_text_and_are_pooled(vocab_file):
         "efgh",
         "ij",
     ]
+    # A first text that leaves less room than the stride brings the windows nearer to each other: none leaves one out.
+    crowded = ClassificationHead(labels=LABELS[:2], doc_stride=6).featurize(
+        [TextExample("0", "k l m n", long, 1), TextExample("1", "k", long, 1)], tokenizer, 9
+    )
+    rows = np.split(crowded.input_ids, crowded.splits[1:-1])
+    texts = ["".join(tokenizer.exact.convert_ids_to_tokens(row.tolist())) for row in rows]
+    assert [text.split("[SEP]")[1] for text in texts] == ["abc", "def", "ghi", "j", "abcde", "fghij"]
+    with pytest.raises(UserError, match="doc_stride is 7, but only 6 tokens"):
+        ClassificationHead(labels=LABELS[:2], doc_stride=7).featurize(long_pairs, tokenizer, 9)
     with pytest.raises(UserError, match="doc_stride is 7, but only 4 tokens"):
         ClassificationHead(labels=LABELS[:2], doc_stride=7).featurize(examples, tokenizer, 6)

@@ -1,0 +1,44 @@
+"""One vector for a text from the vectors of its tokens, as a functional keras.Model on an encoder.
+
+B batch, S sequence, H hidden size, L chosen blocks
+"""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from official_bert.errors import UserError
+from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN, POOLED
+from official_bert.modeling.model_parts import blocks_of
+
+
+def build_vector_model(encoder: keras.Model, pooling: str, layers: Sequence[int] = (-1,)) -> keras.Model:
+    """Returns a model from the encoder's inputs to vectors, float32 [B, L * H]; [B, H] for "pooled".
+
+    Args:
+        encoder: as build_encoder returns it, or any functional model that continues it in the same graph.
+        pooling: "mean" or "max" over all tokens, [CLS] and [SEP] included, "cls" for the vector of [CLS], or "pooled"
+            for that behind the pooler.
+        layers: the blocks whose vectors stand side by side: 1 is the first, -1 the last; not read for "pooled".
+
+    Raises:
+        UserError: there is no such pooling, or no such block.
+    """
+    if pooling == POOLED:
+        return keras.Model(encoder.input, ops.cast(encoder.output["pooled_output"], "float32"))
+    if pooling not in (MEAN, MAX, CLS_POOLING):
+        raise UserError(f"pooling is {pooling!r}; expected mean, max, cls or pooled")
+    blocks = blocks_of(encoder)
+    count = len(blocks)
+    if not layers or any(layer == 0 or not -count <= layer <= count for layer in layers):
+        raise UserError(f"layers {list(layers)}: expected some of 1 to {count}, or of -1 to -{count} from the last")
+    chosen = [blocks[layer - 1 if layer > 0 else layer].encoded for layer in layers]
+    values = ops.cast(ops.concatenate(chosen, -1) if len(chosen) > 1 else chosen[0], "float32")  # [B, S, L * H]
+    if pooling == CLS_POOLING:
+        return keras.Model(encoder.input, values[:, 0])
+    mask = ops.expand_dims(encoder.input["input_mask"], -1)  # [B, S, 1]
+    if pooling == MAX:
+        return keras.Model(encoder.input, ops.max(ops.where(mask > 0, values, float("-inf")), 1))
+    mask = ops.cast(mask, "float32")
+    return keras.Model(encoder.input, ops.sum(values * mask, 1) / ops.sum(mask, 1))
