@@ -23,7 +23,7 @@ from official_bert.modeling.pooling import build_vector_model
 from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
-FILL_MASK, ENCODER, VECTORS = "fill_mask", "encoder", "vectors"  # the kinds besides those of task_models
+FILL_MASK, ENCODER = "fill_mask", "encoder"  # the kinds besides those of task_models
 TOP_K = 5  # what fill_mask answers for each mask
 _PAIR = rf"(?s)(.*){re.escape(PAIR_SEPARATOR)}(.*)"
 # The most windows of long texts that the model reads at once, so that memory does not grow with the text.
@@ -400,7 +400,7 @@ TEXT_MODELS: dict[str, type[TextModel]] = {
     task_models.MULTIPLE_CHOICE: MultipleChoiceModel,
     FILL_MASK: FillMaskModel,
     ENCODER: EncoderModel,
-    VECTORS: VectorModel,
+    task_models.VECTORS: VectorModel,
 }
 
 

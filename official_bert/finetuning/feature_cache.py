@@ -15,9 +15,9 @@ from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 from official_bert.version import __version__
 
-_VERSION = 4  # of how features are made, for files of earlier versions in the same folder
+_VERSION = 5  # of how features are made, for files of earlier versions in the same folder
 _CHECKSUM_BYTES = 32  # a SHA-256 before the arrays
-_ARRAYS = ("input_ids", "segment_ids", "splits")
+_ARRAYS = ("input_ids", "segment_ids", "splits", "is_cut")
 
 
 def digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> str:
@@ -68,7 +68,7 @@ def _write(path: str, features: Features) -> None:
         arrays |= {f"{part}/{name}": array for name, array in getattr(features, part).items()}
     content = io.BytesIO()
     content.write(bytes(_CHECKSUM_BYTES))
-    np.savez(content, choices=features.choices, cut=features.cut, **arrays)
+    np.savez(content, choices=features.choices, **arrays)
     with content.getbuffer() as whole:
         whole[:_CHECKSUM_BYTES] = _checksum(whole)
         files.write_bytes(path, whole)
@@ -94,5 +94,5 @@ def _read(path: str) -> Features | None:
             parts["targets"],
             parts["details"],
             int(arrays["choices"]),
-            int(arrays["cut"]),
+            arrays["is_cut"],
         )

@@ -22,6 +22,7 @@ from official_bert.modeling.initialization import seeded_normal
 
 CLASSIFICATION, MULTI_LABEL, REGRESSION = "classification", "multi_label", "regression"
 TAGGING, QUESTION_ANSWERING, MULTIPLE_CHOICE = "tagging", "question_answering", "multiple_choice"
+VECTORS = "vectors"  # of an encoder without a task
 KINDS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING, QUESTION_ANSWERING, MULTIPLE_CHOICE)
 
 DROPOUT_RATE = 0.1  # the original's, before every head but that of questions

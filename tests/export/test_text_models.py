@@ -13,7 +13,7 @@ import tensorflow as tf
 from official_bert.checkpoints.loading import Loaded
 from official_bert.export import text_models
 from official_bert.export.graph_inputs import token_spans, truncated
-from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K, VECTORS, text_model
+from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K, text_model
 from official_bert.inference.exports import IDS_SIGNATURE
 from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.fill_mask import fill_mask
@@ -25,6 +25,7 @@ from official_bert.modeling.task_models import (
     QUESTION_ANSWERING,
     REGRESSION,
     TAGGING,
+    VECTORS,
 )
 from official_bert.tasks.heads import candidates, tagging
 from official_bert.tasks.heads import questions as questions_module

@@ -17,7 +17,7 @@ from official_bert.modeling import task_models
 from official_bert.tasks.heads import python_data
 from official_bert.tasks.heads.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length, from_rows
 from official_bert.tasks.heads.head import Head, Outcome
-from official_bert.tasks.heads.texts import softmax
+from official_bert.tasks.heads.texts import margins_of_rows, softmax
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
@@ -42,6 +42,7 @@ class MultipleChoiceHead(Head):
 
     kind: ClassVar[str] = task_models.MULTIPLE_CHOICE
     best_metric: ClassVar[str] = "accuracy"
+    decisions: ClassVar[tuple[str, ...]] = ("choice",)
     num_choices: ClassVar[int] = NUM_CHOICES
 
     pair: bool = True
@@ -73,6 +74,20 @@ class MultipleChoiceHead(Head):
             examples.append(Example(python_data.as_texts([prompt], f"x[{number}]")[0], tuple(texts), label))
         return examples
 
+    @property
+    def text_inputs(self) -> tuple[str, ...]:
+        return ("prompt", "endings")
+
+    def texts_of(self, examples: Sequence[Example]) -> dict[str, list[Any]]:
+        prompts, endings = [example.prompt for example in examples], [list(example.endings) for example in examples]
+        return {"prompt": prompts, "endings": endings}
+
+    def named_answers(self, predictions: Array, examples: Sequence[Example]) -> dict[str, list[Any]]:
+        return {"choice": chosen(predictions), "probabilities": [row.tolist() for row in predictions]}
+
+    def margins(self, outputs: Outputs, features: Features, examples: Sequence[Example]) -> list[float]:
+        return margins_of_rows(self.decode(outputs, features, examples))
+
     def featurize(self, examples: Sequence[Example], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
         """Returns four sequences for each example; without targets if a label is not known."""
         check_length(max_seq_length, _LEAST_LENGTH)
@@ -85,7 +100,7 @@ class MultipleChoiceHead(Head):
             {} if None in labels else {LABELS: np.array(labels, np.int32)},
             {EXAMPLE: np.arange(len(examples))},
             NUM_CHOICES,
-            sum(is_cut for _, is_cut in packed),
+            [is_cut for _, is_cut in packed],
         )
 
     def loss(self) -> keras.losses.Loss:

@@ -1,6 +1,7 @@
 """Examples as the model reads them, and what it gives for them.
 
-R rows (what the model reads at once), N sequences in a row, T tokens of all sequences, C classes, S sequence
+E examples, R rows (what the model reads at once), N sequences in a row, T tokens of all sequences, C classes,
+S sequence
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ class Features:
             start_logits and end_logits, int32 [R], positions within the sequence.
         details: further arrays, of any shape, that the task's `decode` needs, such as EXAMPLE, int64 [R].
         choices: N, 1 for all but multiple choice.
-        cut: of how many examples something was left out, as it did not fit.
+        is_cut: bool [E], of which examples something was left out, as it did not fit.
     """
 
     input_ids: Array
@@ -42,7 +43,12 @@ class Features:
     targets: dict[str, Array]
     details: dict[str, Array]
     choices: int = 1
-    cut: int = 0
+    is_cut: Array = dataclasses.field(default_factory=lambda: np.zeros(0, bool))
+
+    @property
+    def cut(self) -> int:
+        """Of how many examples something was left out."""
+        return int(np.sum(self.is_cut))
 
     def __len__(self) -> int:
         return (len(self.splits) - 1) // self.choices
@@ -59,7 +65,7 @@ def from_rows(
     targets: dict[str, Array],
     details: dict[str, Array],
     choices: int = 1,
-    cut: int = 0,
+    is_cut: Sequence[bool] = (),
 ) -> Features:
     """Returns Features of a list of sequences; tagging's targets must be flat already."""
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -72,7 +78,7 @@ def from_rows(
         targets,
         details,
         choices,
-        cut,
+        np.array(is_cut, bool),
     )
 
 

@@ -7,6 +7,7 @@ R rows, C classes
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from official_bert.errors import UserError
 from official_bert.modeling import task_models
 from official_bert.modeling.choices import LINEAR, LSTM_UNITS
 from official_bert.tasks.heads.features import Array, Features, Outputs, cut_note
+from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
 
 
@@ -42,6 +44,7 @@ class Head(abc.ABC):
         lstm_units: of each direction of a BiLSTM.
         labels: the classes' names in the order of the logits; None where there are none.
         num_choices: of multiple choice.
+        decisions: the named answers that are chosen by a number, so that rounding may change them.
         pair: whether an example has two texts.
         needs_labels: whether training needs labels beside the texts.
         weighs_examples: whether examples may weigh differently in training.
@@ -59,6 +62,7 @@ class Head(abc.ABC):
     has_one_class: ClassVar[bool] = False
     is_value: ClassVar[bool] = False
     num_choices: ClassVar[int | None] = None
+    decisions: ClassVar[tuple[str, ...]] = ()
 
     labels: tuple[str, ...] | None = None
     pair: bool = False
@@ -100,6 +104,30 @@ class Head(abc.ABC):
         return task_models.build(
             self.kind, encoder, number, self.num_choices or 0, seed, self.head, self.lstm_units
         )  # fmt: skip
+
+    # Texts by the names that exports know them by.
+
+    @property
+    def text_inputs(self) -> tuple[str, ...]:
+        """Returns the names of an example's texts."""
+        return ("text", "text_pair") if self.pair else ("text",)
+
+    def examples_of(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Any]:
+        """Returns examples without labels of texts, a column for each of `text_inputs`."""
+        columns = tuple(list(texts[name]) for name in self.text_inputs)
+        return self.examples(columns if len(columns) > 1 else columns[0], None)
+
+    def texts_of(self, examples: Sequence[Any]) -> dict[str, list[Any]]:
+        """Returns the texts of examples, a column for each of `text_inputs`."""
+        raise NotImplementedError
+
+    def named_answers(self, predictions: Any, examples: Sequence[Any]) -> dict[str, list[Any]]:
+        """Returns predictions as exports answer them: a list with an element for each example by output."""
+        raise NotImplementedError
+
+    def margins(self, outputs: Outputs, features: Features, examples: Sequence[Any]) -> list[float]:
+        """Returns for each example by how much probability what `decisions` name was decided; see `decode`."""
+        return [math.inf] * len(examples)
 
     # Learning.
 

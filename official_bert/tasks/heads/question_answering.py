@@ -46,6 +46,7 @@ class QuestionAnsweringHead(Head):
 
     kind: ClassVar[str] = task_models.QUESTION_ANSWERING
     perfect: ClassVar[float] = 100.0
+    decisions: ClassVar[tuple[str, ...]] = ("answer", "start", "end", "probability")
 
     pair: bool = True
     version_2: bool = False  # whether a context may hold no answer, as in SQuAD v2.0
@@ -104,11 +105,39 @@ class QuestionAnsweringHead(Head):
             raise UserError(f"y[{number}] is {answer!r}, which the context does not have there")
         return (Answer(text, start),)
 
+    @property
+    def text_inputs(self) -> tuple[str, ...]:
+        return ("question", "context")
+
+    def texts_of(self, examples: Sequence[Question]) -> dict[str, list[Any]]:
+        questions, contexts = [example.text for example in examples], [example.context for example in examples]
+        return {"question": questions, "context": contexts}
+
+    def named_answers(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> dict[str, list[Any]]:
+        final = self.final(predictions)
+        return {
+            "answer": [each.text for each in final],
+            "start": [each.start for each in final],
+            "end": [each.end for each in final],
+            "probability": [each.probability for each in final],
+            "null_score_difference": [each.null_score_difference for each in predictions],
+        }
+
+    def margins(self, outputs: Outputs, features: Features, examples: Sequence[Question]) -> list[float]:
+        margins = []
+        for each in self.decode(outputs, features, examples):
+            probabilities = [candidate.probability for candidate in each.candidates[:2]] + [0.0]
+            margin = probabilities[0] - probabilities[1]
+            if self.version_2:
+                margin = min(margin, abs(each.null_score_difference - self.null_score_diff_threshold))
+            margins.append(margin)
+        return margins
+
     def featurize(self, examples: Sequence[Question], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
         limits = Limits(max_seq_length, self.doc_stride, self.max_query_length)
         features = features_of(cut_into_windows(examples, tokenizer.exact, limits), examples)
         lengths = np.diff(tokenizer.encode([example.text for example in examples])[1])
-        return dataclasses.replace(features, cut=int(np.sum(lengths > self.max_query_length)))
+        return dataclasses.replace(features, is_cut=lengths > self.max_query_length)
 
     def cut_note(self, features: Features, examples: int, max_seq_length: int) -> str | None:
         return cut_note(features.cut, examples, "questions", self.max_query_length, "max_query_length")

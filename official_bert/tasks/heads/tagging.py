@@ -10,7 +10,8 @@ T tokens of all windows, S sequence, C classes
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,9 +24,9 @@ from official_bert.tasks.heads.features import EXAMPLE, LABELS, NO_LABEL, Array,
 from official_bert.tasks.heads.head import Head, Outcome
 from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tasks.heads.metrics import TagAccuracy
-from official_bert.tasks.heads.texts import softmax
+from official_bert.tasks.heads.texts import margins_of_rows, softmax
 from official_bert.tokenization import pairs
-from official_bert.tokenization.exact import CLS, SEP, UNK, FullTokenizer
+from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
 
 _WORD = "word"  # in Features.details, [T]: the number of the word that is tagged at this token, or -1
@@ -35,11 +36,17 @@ Tagged = tuple[list[str], list[float]]
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words, their tags (None if they are not known), and the number of its first line or its row, from 1."""
+    """Words, their tags (None if they are not known), and the number of its first line or its row, from 1.
+
+    Of words that were cut out of a text, `starts` and `ends` say which of its characters they are.
+    """
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
     line: int
+    text: str | None = None
+    starts: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +73,7 @@ class TaggingHead(Head):
 
     kind: ClassVar[str] = task_models.TAGGING
     has_tokens: ClassVar[bool] = True
+    decisions: ClassVar[tuple[str, ...]] = ("tags",)
 
     labels: tuple[str, ...] = ()
     doc_stride: int | None = None
@@ -107,10 +115,45 @@ class TaggingHead(Head):
             sentences.append(Sentence(each, tuple(self.labels[tag] for tag in numbers), number + 1))
         return sentences
 
+    def examples_of(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Sentence]:
+        return [sentence_of(text, tokenizer, line) for line, text in enumerate(python_data.as_texts(texts["text"]), 1)]
+
+    def texts_of(self, examples: Sequence[Sentence]) -> dict[str, list[Any]]:
+        return {"text": [" ".join(example.words) if example.text is None else example.text for example in examples]}
+
+    def named_answers(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> dict[str, list[Any]]:
+        return {
+            "words": [list(example.words) for example in examples],
+            "tags": [tags for tags, _ in predictions],
+            "starts": [list(example.starts) for example in examples],
+            "ends": [list(example.ends) for example in examples],
+            "probabilities": [probabilities for _, probabilities in predictions],
+        }
+
+    def margins(self, outputs: Outputs, features: Features, examples: Sequence[Sentence]) -> list[float]:
+        margins = [math.inf] * len(examples)
+        for window, logits in zip(windows_of(features), outputs, strict=True):
+            rows = softmax(logits[window.positions].astype(np.float64))
+            margins[window.sentence] = min([margins[window.sentence], *margins_of_rows(rows)])
+        return margins
+
     def featurize(self, examples: Sequence[Sentence], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
         words = [each.words for each in examples]
         windows = cut_into_windows(words, tokenizer.exact, max_seq_length, self.doc_stride)
-        return features_of(windows, examples, {label: number for number, label in enumerate(self.labels)})
+        features = features_of(windows, examples, {label: number for number, label in enumerate(self.labels)})
+        room = max_seq_length - 2
+        is_cut = [
+            any(len(word) > room and len(tokenizer.exact.tokenize(word)) > room for word in each) for each in words
+        ]
+        return dataclasses.replace(features, is_cut=np.array(is_cut, bool))
+
+    def cut_note(self, features: Features, examples: int, max_seq_length: int) -> str | None:
+        if not features.cut:
+            return None
+        return (
+            f"{features.cut:,} of {examples:,} texts have a word of more than {max_seq_length - 2} tokens, whose "
+            "rest was left out (max_seq_length)"
+        )
 
     def loss(self) -> TaggingLoss:
         return TaggingLoss()
@@ -143,6 +186,16 @@ class TaggingHead(Head):
             )
             for sentence, (tags, certainties) in zip(examples, predictions, strict=True)
         ]
+
+
+def sentence_of(text: str, tokenizer: FullTokenizer, line: int = 1) -> Sentence:
+    """Returns a text's words, cut as exports cut them: at white space, and punctuation and ideographs by themselves."""
+    pieces = tokenizer.tokenize_with_offsets(text)
+    first = [number for number, piece in enumerate(pieces) if not piece.token.startswith(CONTINUATION)]
+    starts = tuple(pieces[number].start for number in first)
+    ends = tuple(pieces[number - 1].end for number in [*first[1:], len(pieces)][: len(first)])
+    words = tuple(text[start:end] for start, end in zip(starts, ends, strict=True))
+    return Sentence(words, None, line, text, starts, ends)
 
 
 def cut_into_windows(

@@ -66,6 +66,10 @@ class TextHead(Head):
             for number, text in enumerate(first)
         ]
 
+    def texts_of(self, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
+        columns = {"text": [example.text_a for example in examples]}
+        return columns | ({"text_pair": [example.text_b or "" for example in examples]} if self.pair else {})
+
     @abc.abstractmethod
     def labels_from(self, y: Any) -> list[Any]:
         """Returns labels from what a user gave as y."""
@@ -147,6 +151,7 @@ class ClassificationHead(TextHead):
 
     kind: ClassVar[str] = task_models.CLASSIFICATION
     best_metric: ClassVar[str] = "accuracy"
+    decisions: ClassVar[tuple[str, ...]] = ("label",)
     has_one_class: ClassVar[bool] = True
 
     labels: tuple[str, ...] = ()
@@ -205,6 +210,17 @@ class ClassificationHead(TextHead):
 
     def name_of(self, label: int) -> str:
         return self.labels[label]
+
+    def named_answers(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
+        return {
+            "label": [self.labels[label] for label in self.predicted_labels(predictions)],
+            "probability": [float(max(row)) for row in predictions],
+            "labels": [list(self.labels)] * len(predictions),
+            "probabilities": [row.tolist() for row in predictions],
+        }
+
+    def margins(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> list[float]:
+        return margins_of_rows(self.decode(outputs, features, examples))
 
     def scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
         predicted, expected = self.predicted_labels(predictions), [example.label for example in examples]
@@ -284,6 +300,12 @@ class MultiLabelHead(TextHead):
     def name_of(self, label: Sequence[int]) -> str:
         return ", ".join(self.labels[number] for number in label) or "(none)"
 
+    def named_answers(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
+        return {
+            "labels": [list(self.labels)] * len(predictions),
+            "probabilities": [row.tolist() for row in predictions],
+        }
+
     def certainty(self, prediction: Any) -> float:
         """Returns the probability of the least certain decision."""
         return float(min(np.maximum(prediction, 1.0 - prediction)))
@@ -344,6 +366,9 @@ class RegressionHead(TextHead):
     def name_of(self, label: float) -> str:
         return f"{label:.3f}"
 
+    def named_answers(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
+        return {"value": self.predicted_labels(predictions)}
+
     def certainty(self, prediction: Any) -> None:
         return None
 
@@ -392,7 +417,7 @@ def featurize(
     starts_a, starts_b = splits_a[:-1], splits_b[:-1]
     room = max_seq_length - np.where(lengths_b > 0, 3, 2)  # [E], without [CLS] and one or two [SEP]
     whole = lengths_a + lengths_b if doc_stride is None else lengths_a if pair else np.zeros_like(lengths_a)
-    cut = int(np.sum(whole > (room if doc_stride is None else room // 2)))
+    is_cut = whole > (room if doc_stride is None else room // 2)
     most = max_seq_length - (3 if pair else 2)
     if doc_stride is not None and doc_stride > most:
         raise UserError(f"doc_stride is {doc_stride}, but only {most} tokens of the text fit in a window; lower it")
@@ -420,7 +445,7 @@ def featurize(
     if pair:
         ids[_ranges(first + ends_a, lengths_b)] = ids_b[_ranges(starts_b, lengths_b)]
         segment_ids[_ranges(first + ends_a, lengths_b + has_b)] = 1
-    return Features(ids, segment_ids, splits, {}, {EXAMPLE: numbers}, cut=cut)
+    return Features(ids, segment_ids, splits, {}, {EXAMPLE: numbers}, is_cut=is_cut)
 
 
 def _windows(lengths: Array, room: Array, stride: int) -> tuple[Array, Array, Array]:
@@ -454,3 +479,9 @@ def softmax(logits: Array) -> Array:
     """Returns the probabilities of the last axis."""
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def margins_of_rows(rows: Array) -> list[float]:
+    """Returns by how much the greatest number of each row is above the next one."""
+    ordered = np.sort(rows, axis=-1)
+    return [float(row[-1] - row[-2]) if len(row) > 1 else np.inf for row in ordered]
