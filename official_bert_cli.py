@@ -29,6 +29,7 @@ COMMANDS = {
     "convert": (_LIBRARY, "CONVERT"),
     "export": (_LIBRARY, "EXPORT"),
     "export-portable": (_LIBRARY, "EXPORT_PORTABLE"),
+    "check-export": (_LIBRARY, "CHECK_EXPORT"),
     "serve": (_LIBRARY, "SERVE"),
     "predict": (_LIBRARY, "PREDICT"),
     "fill-mask": (_LIBRARY, "FILL_MASK"),

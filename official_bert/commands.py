@@ -6,11 +6,13 @@ What a command calls is imported when it runs, after its flags were read.
 import dataclasses
 
 from official_bert.checkpoints.options import ConversionOptions
+from official_bert.errors import UserError
 from official_bert.export.options import PortableOptions, SavedModelOptions
 from official_bert.finetuning.options import Options as FineTuningOptions
 from official_bert.inference.options import BatchPredictionOptions, BeamOptions, FeatureOptions, FillMaskOptions
 from official_bert.original_flags import ALIASES, REFUSED
 from official_bert.pretraining.options import Options as PretrainingOptions
+from official_bert.serving.options import CheckOptions
 from official_bert.serving.options import Options as ServingOptions
 from official_bert.tasks.options import TASK_OPTIONS, TaskOptions
 from official_bert.utils.allocator import tune_allocator
@@ -113,6 +115,7 @@ EXPORT = Command(
     options=(SavedModelOptions,),
     examples=(
         "--model_dir=sentiment --export_dir=exports/sentiment",
+        "--model_dir=sentiment --export_dir=exports/sentiment --eval_file=dev.csv --for_serving=2.19",
         "--model_dir=bert-base --export_dir=exports/encoder --encoder",
     ),
 )
@@ -152,6 +155,28 @@ SERVE = Command(
     examples=(
         "--model=sentiment=exports/sentiment",
         "--model=sentiment=exports/sentiment --model=questions=exports/squad --port=8080",
+    ),
+)
+
+
+def _check_export(options: CheckOptions, arguments: list[str]) -> None:
+    from official_bert.serving import check_export
+
+    if len(arguments) != 1:
+        raise UserError(f"{len(arguments)} arguments were given; expected one: an export's folder or a model's address")
+    print(check_export.check(options, arguments[0]))
+
+
+CHECK_EXPORT = Command(
+    program="official-bert check-export",
+    summary="Asks an export, or a server of it, the texts that it was checked with when it was written.",
+    main=_check_export,
+    extra="serve",
+    options=(CheckOptions,),
+    positional="an export's folder, or a served model's address",
+    examples=(
+        "exports/sentiment",
+        "--export_dir=exports/sentiment http://localhost:8501/v1/models/sentiment",
     ),
 )
 

@@ -20,6 +20,14 @@ class SavedModelOptions:
     max_seq_length: int | None = option(
         None, "The longest sequence in tokens; by default that of fine-tuning, else that of the model."
     )
+    eval_file: str | None = option(
+        None,
+        "Labelled examples, as export-portable reads them; some of their texts are among those by which the export "
+        "proves itself, and stand with their answers beside the model.",
+    )
+    for_serving: str | None = option(
+        None, "A release of TensorFlow Serving, such as 2.19, whose operations alone the export may use."
+    )
 
 
 @dataclasses.dataclass(frozen=True)

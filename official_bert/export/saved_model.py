@@ -17,7 +17,7 @@ import tensorflow as tf
 from official_bert.checkpoints import checksums, finetuned, loading, named_models, reading
 from official_bert.checkpoints.checkpoint import MASKED_LM, VOCAB_FILE, Checkpoint
 from official_bert.errors import UserError
-from official_bert.export import tf_hub, warmup
+from official_bert.export import operations, plain_answers, replay, tf_hub, warmup
 from official_bert.export.options import SavedModelOptions
 from official_bert.export.text_models import ENCODER, FILL_MASK, text_model
 from official_bert.inference import exports
@@ -126,7 +126,7 @@ def export(options: SavedModelOptions) -> str:
         if options.hub:
             tf_hub.write(source.model, source.config, source.tokenizer, source.vocab, folder)
         else:
-            write(source, folder)
+            write(source, folder, options.eval_file, options.for_serving)
     return path
 
 
@@ -135,8 +135,18 @@ def next_version(export_dir: str) -> int:
     return 1 + max(exports.version_folders(export_dir), default=0)
 
 
-def write(source: Source, folder: str) -> None:
-    """Writes the SavedModel with all that belongs to it into a folder."""
+def write(source: Source, folder: str, eval_file: str | None = None, for_serving: str | None = None) -> None:
+    """Writes the SavedModel with all that belongs to it into a folder.
+
+    Args:
+        source: the model.
+        folder: where to.
+        eval_file: labelled examples of the model's task, of which some are among the texts that prove it.
+        for_serving: the release of TensorFlow Serving whose operations alone may be used; None for any one.
+
+    Raises:
+        UserError: what was written answers otherwise than predict, or uses an operation that the release lacks.
+    """
     functions = text_model(source.model, source.tokenizer, source.kind, source.task_spec)
     module = tf.Module()
     # The bare variables: Keras' objects would want Keras where the export is loaded.
@@ -147,6 +157,11 @@ def write(source: Source, folder: str) -> None:
         files.write_text(vocab_file, source.vocab)
         module.vocabulary = tf.saved_model.Asset(vocab_file)
         tf.saved_model.save(module, folder, signatures=signatures)
+    if for_serving is not None and (missing := operations.lacking(folder, for_serving)):
+        raise UserError(
+            f"TensorFlow Serving {for_serving} lacks what the export uses: {', '.join(missing)}; export with that "
+            "release of TensorFlow, or serve with a later one"
+        )
     labels = source.task_spec["labels"]
     metadata = {
         # the columns that it was trained on, which batch prediction looks for too
@@ -158,9 +173,18 @@ def write(source: Source, folder: str) -> None:
         "max_seq_length": source.task_spec["max_seq_length"],
         "do_lower_case": source.tokenizer.basic_tokenizer.do_lower_case,
         "version_of_official_bert": __version__,
+        "tensorflow_serving": [release for release in operations.releases() if not operations.lacking(folder, release)],
     }
     files.write_text(
         os.path.join(folder, exports.METADATA_FILE), json.dumps(metadata, indent=1, ensure_ascii=False) + "\n"
     )
     files.write_bytes(os.path.join(folder, exports.WARMUP_FILE), warmup.warmup_requests(functions.inputs))
+    _prove(source, folder, eval_file)
     checksums.write(folder, [os.path.relpath(path, folder) for path in exports.files_of(folder)], {})
+
+
+def _prove(source: Source, folder: str, eval_file: str | None) -> None:
+    """Asks what was written the texts of a replay, and writes these beside it."""
+    texts = replay.make(source.model, source.tokenizer, source.config, source.kind, source.task_spec, eval_file)
+    replay.prove(texts, *plain_answers.answers(folder, texts.rows()))
+    texts.write(folder)

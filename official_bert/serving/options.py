@@ -1,4 +1,4 @@
-"""The flags of serve."""
+"""The flags of serve and check-export."""
 
 import dataclasses
 import os
@@ -150,3 +150,12 @@ class Options:
         if not re.fullmatch(r"[!-~]+", text):
             raise UserError(f"{source} holds no token; give one word of letters, digits and ASCII signs")
         return text
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckOptions:
+    """The options of check-export."""
+
+    export_dir: str | None = option(
+        None, "With a server's address: the export that it serves, beside which the texts and answers stand."
+    )

@@ -1,0 +1,71 @@
+"""The operations of a SavedModel, and those that the servers of each release of TensorFlow have."""
+
+import functools
+import json
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from tensorflow.core.protobuf import saved_model_pb2
+
+from official_bert.errors import UserError
+from official_bert.inference import exports
+from official_bert.utils import files
+from official_bert.utils.configs import find_config
+
+_LIST = "configs/serving_operations.json"  # made by tests/golden/make_serving_operations.py
+
+
+@functools.cache
+def _operations() -> dict[str, dict[str, frozenset[str]]]:
+    """The attributes of all operations of each release, tensorflow-text's among them."""
+    releases: dict[str, dict[str, frozenset[str]]] = {}
+    operations: dict[str, frozenset[str]] = {}
+    for release, changes in json.loads(files.read_text(find_config(_LIST))).items():
+        kept = {name: attributes for name, attributes in operations.items() if name not in changes["removed"]}
+        operations = kept | {name: frozenset(attributes) for name, attributes in changes["added"].items()}
+        releases[release] = operations
+    return releases
+
+
+def releases() -> list[str]:
+    """Returns the releases of TensorFlow whose operations are known, oldest first."""
+    return list(_operations())
+
+
+def used_by(folder: str) -> dict[str, set[str]]:
+    """Returns the operations of a SavedModel's graph and functions, with the attributes that they have there."""
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString(files.read_bytes(os.path.join(folder, exports.GRAPH_FILE)))
+    operations: dict[str, set[str]] = {}
+
+    def add(nodes: Iterable[Any], functions: set[str]) -> None:
+        for node in nodes:
+            if node.op not in functions:
+                # Attributes that begin with _ are TensorFlow's notes, which every release passes over.
+                known = {name for name in node.attr if not name.startswith("_")}
+                operations.setdefault(node.op, set()).update(known)
+
+    for graph in (each.graph_def for each in model.meta_graphs):
+        functions = {function.signature.name for function in graph.library.function}
+        add(graph.node, functions)
+        for function in graph.library.function:
+            add(function.node_def, functions)
+    return operations
+
+
+def lacking(folder: str, release: str) -> list[str]:
+    """Returns which operations, or attributes of them, of a SavedModel the servers of a release lack, in words.
+
+    Raises:
+        UserError: the release is not known.
+    """
+    if release not in releases():
+        raise UserError(f"the operations of TensorFlow {release} are not known; known are {', '.join(releases())}")
+    known, missing = _operations()[release], []
+    for name, attributes in sorted(used_by(folder).items()):
+        if name not in known:
+            missing.append(name)
+        elif new := attributes - known[name]:
+            missing.append(f"{name} with {', '.join(sorted(new))}")
+    return missing

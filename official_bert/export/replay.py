@@ -1,0 +1,272 @@
+"""Texts with the answers that predict gives to them, by which an export proves itself.
+
+They are made when it is written and stand beside the model, so that it can be asked again wherever it runs.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from official_bert.errors import UserError
+from official_bert.export.replay_texts import made_up_texts
+from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K
+from official_bert.inference import exports
+from official_bert.inference.fill_mask import fill_mask
+from official_bert.learning.predictor import Predictor
+from official_bert.modeling import task_models
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.pooling import build_vector_model
+from official_bert.tasks.evaluation_files import read_evaluation_file
+from official_bert.tasks.heads import texts as text_heads
+from official_bert.tasks.heads.all_heads import head_of
+from official_bert.tasks.heads.texts import TextExample
+from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tokenization.fast import FastTokenizer
+from official_bert.utils import files
+
+REPLAY_FILE = os.path.join("assets.extra", "replay.json")
+
+# How far numbers may lie apart by rounding: a + a share of their size. Of numbers of 8 or 16 bits little is exact.
+_FLOAT32_TOLERANCE, _COARSE_TOLERANCE = 5e-4, 3e-2
+_EVALUATION_TEXTS = 32
+_BATCH_SIZE = 8
+_LONGEST_ROW = 100_000  # characters; answers of more, the vectors of long texts, are compared but not kept
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """Texts and the answers to them.
+
+    Attributes:
+        texts: the texts of each input.
+        answers: what is answered, by output, an element for each text.
+        decisions: the outputs that are chosen by a number, so that rounding may change them.
+        margins: for each text by how much the decision was made.
+        tolerance: by how much numbers may differ.
+    """
+
+    texts: dict[str, list[Any]]
+    answers: dict[str, list[Any]]
+    decisions: tuple[str, ...]
+    margins: list[float]
+    tolerance: float
+
+    def __len__(self) -> int:
+        return len(self.margins)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the texts of each example by input."""
+        return [{name: column[number] for name, column in self.texts.items()} for number in range(len(self))]
+
+    def differences(self, answers: Sequence[Mapping[str, Any]], answerer: str) -> Iterator[str]:
+        """Yields a line for each of the first texts that `answerer` answers otherwise."""
+        for number, (row, others) in enumerate(zip(self.rows(), answers, strict=False)):
+            for name, column in self.answers.items():
+                if name in self.decisions and self.margins[number] <= 2 * self.tolerance:
+                    continue
+                if name not in others:
+                    yield f"to {_shown(row)} {answerer} does not answer {name}; it has {sorted(others)}"
+                elif not _agree(column[number], others[name], self.tolerance):
+                    yield (
+                        f"to {_shown(row)} predict answers {name} {_shown(column[number])}, "
+                        f"but {answerer} {_shown(others[name])}"
+                    )
+
+    def write(self, folder: str) -> None:
+        """Writes the replay to its place in the folder of an export."""
+        kept = [
+            number
+            for number in range(len(self))
+            if len(json.dumps([column[number] for column in self.answers.values()])) <= _LONGEST_ROW
+        ]
+        content = {
+            **{
+                part: {name: [column[number] for number in kept] for name, column in columns.items()}
+                for part, columns in (("texts", self.texts), ("answers", self.answers))
+            },
+            "decisions": list(self.decisions),
+            "margins": [min(self.margins[number], 1.0) for number in kept],
+            "tolerance": self.tolerance,
+        }
+        files.write_text(os.path.join(folder, REPLAY_FILE), json.dumps(content, ensure_ascii=False) + "\n")
+
+
+def read(folder: str) -> Replay:
+    """Returns the replay that stands beside an export.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    path = os.path.join(folder, REPLAY_FILE)
+    if not files.exists(path):
+        raise UserError(f"{folder} holds no texts to replay ({REPLAY_FILE}); exports of this version have them")
+    content = files.read_json_object(path)
+    try:
+        replay = Replay(
+            content["texts"],
+            content["answers"],
+            tuple(content["decisions"]),
+            content["margins"],
+            float(content["tolerance"]),
+        )
+        is_whole = all(
+            len(column) == len(replay) for part in (replay.texts, replay.answers) for column in part.values()
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is no replay: {error!r}; make the export anew") from error
+    if not is_whole or not replay.texts:
+        raise UserError(f"{path} is no replay: its columns have several lengths; make the export anew")
+    return replay
+
+
+def make(
+    model: keras.Model,
+    tokenizer: FullTokenizer,
+    config: BertConfig,
+    kind: str,
+    task_spec: Mapping[str, Any],
+    eval_file: str | None = None,
+) -> Replay:
+    """Returns the answers that predict gives to made-up texts, and to some of an evaluation file.
+
+    Args:
+        model: as the other arguments, the part of a saved_model.Source of that name.
+        tokenizer: likewise.
+        config: likewise.
+        kind: likewise.
+        task_spec: likewise.
+        eval_file: labelled examples, as evaluation reads them; their labels are not used.
+
+    Raises:
+        UserError: the file cannot be read, or the model has no task.
+    """
+    texts = made_up_texts(tokenizer, kind, task_spec)
+    if eval_file:
+        if kind in (ENCODER, FILL_MASK, task_models.VECTORS):
+            raise UserError(f"--eval_file={eval_file}: the model has no task to evaluate; leave it out")
+        task, examples = read_evaluation_file(task_spec, eval_file)
+        chosen = [examples[number * len(examples) // _EVALUATION_TEXTS] for number in range(_EVALUATION_TEXTS)]
+        further = task.head.texts_of(list({id(each): each for each in chosen}.values()))
+        texts = {name: column + further[name] for name, column in texts.items()}
+    answer = {ENCODER: _encoder_answers, FILL_MASK: _fill_mask_answers}.get(kind, _head_answers)
+    answers, decisions, margins = answer(texts, model, tokenizer, config, {**task_spec, "kind": kind})
+    exact = all(layer.compute_dtype == "float32" for layer in model.layers) and not any(
+        getattr(layer, "quantization_mode", None) for layer in model._flatten_layers()
+    )
+    return Replay(texts, answers, decisions, margins, _FLOAT32_TOLERANCE if exact else _COARSE_TOLERANCE)
+
+
+_Answers = tuple[dict[str, list[Any]], tuple[str, ...], list[float]]
+
+
+def _head_answers(
+    texts: dict[str, list[Any]],
+    model: keras.Model,
+    tokenizer: FullTokenizer,
+    config: BertConfig,
+    task_spec: Mapping[str, Any],
+) -> _Answers:
+    head, length = head_of(task_spec), int(task_spec["max_seq_length"])
+    if head.kind == task_models.VECTORS:
+        model = build_vector_model(model, task_spec["pooling"], task_spec["layers"])
+    examples = head.examples_of(texts, tokenizer)
+    features = head.featurize(examples, FastTokenizer.of(tokenizer), length)
+    outputs = Predictor(model, None, length).predict(features, _BATCH_SIZE)
+    answers = head.named_answers(head.decode(outputs, features, examples), examples)
+    answers[exports.IS_TRUNCATED] = features.is_cut.tolist()
+    return answers, head.decisions, head.margins(outputs, features, examples)
+
+
+def _encoder_answers(
+    texts: dict[str, list[Any]],
+    model: keras.Model,
+    tokenizer: FullTokenizer,
+    config: BertConfig,
+    task_spec: Mapping[str, Any],
+) -> _Answers:
+    examples = [TextExample(str(number), text) for number, text in enumerate(texts["text"])]
+    features = text_heads.featurize(examples, FastTokenizer.of(tokenizer), int(task_spec["max_seq_length"]))
+    answers: dict[str, list[Any]] = {name: [] for name in model.output}
+    for start, end in zip(features.splits[:-1], features.splits[1:], strict=True):
+        ids = features.input_ids[None, start:end]
+        inputs = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+        outputs = model(inputs, training=False)
+        for name, column in answers.items():
+            column.append(np.asarray(outputs[name], np.float32)[0].tolist())
+    answers[exports.IS_TRUNCATED] = features.is_cut.tolist()
+    return answers, (), [math.inf] * len(examples)
+
+
+def _fill_mask_answers(
+    texts: dict[str, list[Any]],
+    model: keras.Model,
+    tokenizer: FullTokenizer,
+    config: BertConfig,
+    task_spec: Mapping[str, Any],
+) -> _Answers:
+    def pretraining_model(inputs: Any, training: bool) -> dict[str, Any]:
+        return {"masked_lm_logits": model(inputs, training=training)}
+
+    top_k = min(TOP_K + 1, len(tokenizer.vocab))
+    of_texts = [fill_mask(pretraining_model, tokenizer, config, text, top_k) for text in texts["text"]]
+    of_masks = [[candidates[:TOP_K] for candidates in masks] for masks in of_texts]
+    answers: dict[str, list[Any]] = {
+        "tokens": [[[each.token for each in candidates] for candidates in masks] for masks in of_masks],
+        "probabilities": [[[each.probability for each in candidates] for candidates in masks] for masks in of_masks],
+        exports.IS_TRUNCATED: [False] * len(of_texts),
+    }
+    return answers, ("tokens",), [
+        min(
+            best.probability - next_best.probability
+            for candidates in masks
+            for best, next_best in itertools.pairwise(candidates)
+        )
+        for masks in of_texts
+    ]  # fmt: skip
+
+
+def prove(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]]) -> None:
+    """Compares what an export answers with what predict does.
+
+    Args:
+        replay: the texts, and what predict answers.
+        alone: the export's answers to the texts, each asked alone.
+        together: to the first of them, asked at once.
+
+    Raises:
+        UserError: an answer differs by more than rounding.
+    """
+    different = [
+        *replay.differences(alone, "the export"),
+        *replay.differences(together, "the export, of several texts"),
+    ]
+    if different:
+        more = f" ({len(different) - 1} more answers differ)" if len(different) > 1 else ""
+        raise UserError(
+            f"the export would answer otherwise than predict, so it is not written: {different[0]}{more}; this is an "
+            "error of official-bert or of a package that it uses: please report it"
+        )
+
+
+def _agree(expected: Any, other: Any, tolerance: float) -> bool:
+    if isinstance(expected, list):
+        return (
+            isinstance(other, list)
+            and len(expected) == len(other)
+            and all(_agree(one, another, tolerance) for one, another in zip(expected, other, strict=True))
+        )
+    if isinstance(expected, float) and isinstance(other, int | float):
+        return abs(expected - other) <= tolerance * (1 + abs(expected))
+    return bool(expected == other)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 200 else f"{text[:200]}... ({len(text):,} characters)"
