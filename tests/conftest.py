@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from official_bert.modeling.config import BertConfig
 
 # To be set before TensorFlow is first imported.
@@ -52,6 +54,17 @@ def tiny_config() -> "BertConfig":
         intermediate_size=16,
         max_position_embeddings=32,
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def answers_of_own_process() -> "Iterator[Callable[..., Any]]":
+    """Lets exports be asked in the tests' process, which saves the start of another one; gives what starts that."""
+    from official_bert.export import plain_answers
+
+    original = plain_answers.answers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plain_answers, "answers", plain_answers.ask)
+        yield original
 
 
 # Reasons for which a test may be skipped where everything is installed; each is a part of what pytest prints.

@@ -31,8 +31,6 @@ from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 
-REPLAY_FILE = os.path.join("assets.extra", "replay.json")
-
 # How far numbers may lie apart by rounding: a + a share of their size. Of numbers of 8 or 16 bits little is exact.
 _FLOAT32_TOLERANCE, _COARSE_TOLERANCE = 5e-4, 3e-2
 _EVALUATION_TEXTS = 32
@@ -95,7 +93,7 @@ class Replay:
             "margins": [min(self.margins[number], 1.0) for number in kept],
             "tolerance": self.tolerance,
         }
-        files.write_text(os.path.join(folder, REPLAY_FILE), json.dumps(content, ensure_ascii=False) + "\n")
+        files.write_text(os.path.join(folder, exports.REPLAY_FILE), json.dumps(content, ensure_ascii=False) + "\n")
 
 
 def read(folder: str) -> Replay:
@@ -104,9 +102,9 @@ def read(folder: str) -> Replay:
     Raises:
         UserError: there is none, or it is damaged.
     """
-    path = os.path.join(folder, REPLAY_FILE)
+    path = os.path.join(folder, exports.REPLAY_FILE)
     if not files.exists(path):
-        raise UserError(f"{folder} holds no texts to replay ({REPLAY_FILE}); exports of this version have them")
+        raise UserError(f"{folder} holds no texts to replay ({exports.REPLAY_FILE}); exports of this version have them")
     content = files.read_json_object(path)
     try:
         replay = Replay(

@@ -124,7 +124,12 @@ def export(options: SavedModelOptions) -> str:
     path = os.path.join(options.export_dir, str(version))
     with files.folder_written_whole(path) as folder:
         if options.hub:
+            if options.eval_file:
+                raise UserError("--eval_file goes with a head, which --hub leaves out; leave it out")
             tf_hub.write(source.model, source.config, source.tokenizer, source.vocab, folder)
+            for part in (tf_hub.ENCODER_FOLDER, tf_hub.PREPROCESS_FOLDER):
+                _check_operations(os.path.join(folder, part), options.for_serving)
+            _prove_hub(source, folder)
         else:
             write(source, folder, options.eval_file, options.for_serving)
     return path
@@ -157,11 +162,7 @@ def write(source: Source, folder: str, eval_file: str | None = None, for_serving
         files.write_text(vocab_file, source.vocab)
         module.vocabulary = tf.saved_model.Asset(vocab_file)
         tf.saved_model.save(module, folder, signatures=signatures)
-    if for_serving is not None and (missing := operations.lacking(folder, for_serving)):
-        raise UserError(
-            f"TensorFlow Serving {for_serving} lacks what the export uses: {', '.join(missing)}; export with that "
-            "release of TensorFlow, or serve with a later one"
-        )
+    _check_operations(folder, for_serving)
     labels = source.task_spec["labels"]
     metadata = {
         # the columns that it was trained on, which batch prediction looks for too
@@ -183,8 +184,27 @@ def write(source: Source, folder: str, eval_file: str | None = None, for_serving
     checksums.write(folder, [os.path.relpath(path, folder) for path in exports.files_of(folder)], {})
 
 
+def _check_operations(folder: str, for_serving: str | None) -> None:
+    if for_serving is not None and (missing := operations.lacking(folder, for_serving)):
+        raise UserError(
+            f"TensorFlow Serving {for_serving} lacks what the export uses: {', '.join(missing)}; export with that "
+            "release of TensorFlow, or serve with a later one"
+        )
+
+
 def _prove(source: Source, folder: str, eval_file: str | None) -> None:
     """Asks what was written the texts of a replay, and writes these beside it."""
     texts = replay.make(source.model, source.tokenizer, source.config, source.kind, source.task_spec, eval_file)
     replay.prove(texts, *plain_answers.answers(folder, texts.rows()))
     texts.write(folder)
+
+
+def _prove_hub(source: Source, folder: str) -> None:
+    """Asks the preprocessing for the ids of texts, and the encoder for the vectors of these."""
+    length = tf_hub.default_length(source.config)
+    spec = {**source.task_spec, "max_seq_length": length}
+    texts = replay.make(source.model, source.tokenizer, source.config, ENCODER, spec)
+    vectors = dataclasses.replace(texts, answers={"pooled_output": texts.answers["pooled_output"]})
+    rows = [{"texts": text} for text in texts.texts["text"]]
+    inputs, _ = plain_answers.answers(os.path.join(folder, tf_hub.PREPROCESS_FOLDER), rows)
+    replay.prove(vectors, *plain_answers.answers(os.path.join(folder, tf_hub.ENCODER_FOLDER), inputs))

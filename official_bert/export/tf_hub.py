@@ -41,8 +41,12 @@ def write(encoder: keras.Model, config: BertConfig, tokenizer: FullTokenizer, vo
     if "pooled_output" not in encoder.output:
         raise UserError("the model has no pooler, and so no pooled_output, which TensorFlow Hub's convention wants")
     write_encoder(encoder, config, os.path.join(folder, ENCODER_FOLDER))
-    seq_length = min(SEQUENCE_LENGTH, config.max_position_embeddings)
-    write_preprocessing(tokenizer, vocab, seq_length, os.path.join(folder, PREPROCESS_FOLDER))
+    write_preprocessing(tokenizer, vocab, default_length(config), os.path.join(folder, PREPROCESS_FOLDER))
+
+
+def default_length(config: BertConfig) -> int:
+    """Returns what the preprocessing pads to by default."""
+    return min(SEQUENCE_LENGTH, config.max_position_embeddings)
 
 
 def write_encoder(encoder: keras.Model, config: BertConfig, folder: str) -> None:

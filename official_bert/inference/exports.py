@@ -1,7 +1,7 @@
 """The layout of an export, as batch prediction and serving read it and as export writes it. Needs no TensorFlow.
 
-EXPORT_DIR/<version>/ is a SavedModel. Its assets.extra holds the export's metadata and the requests by which
-TensorFlow Serving warms up.
+EXPORT_DIR/<version>/ is a SavedModel. Its assets.extra holds the export's metadata, the texts by which it proved itself
+with their answers, and the requests by which TensorFlow Serving warms up.
 
 B texts, W words or masks or pieces of a text
 """
@@ -19,6 +19,7 @@ from official_bert.utils import files
 
 GRAPH_FILE = "saved_model.pb"
 METADATA_FILE = os.path.join("assets.extra", "official_bert.json")
+REPLAY_FILE = os.path.join("assets.extra", "replay.json")
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
 # From texts to answers; from ids to answers; from texts to ids.
@@ -68,8 +69,8 @@ def newest_version(export_dir: str) -> str:
 
 
 def files_of(folder: str) -> list[str]:
-    """Returns the paths of the files of a version that its answers depend on."""
-    paths = [os.path.join(folder, GRAPH_FILE), os.path.join(folder, METADATA_FILE)]
+    """Returns the paths of the files of a version that may not change after it was written."""
+    paths = [os.path.join(folder, name) for name in (GRAPH_FILE, METADATA_FILE, REPLAY_FILE)]
     for inner in ("variables", "assets"):
         within = os.path.join(folder, inner)
         paths += [os.path.join(within, name) for name in files.list_folder(within)] if files.exists(within) else []

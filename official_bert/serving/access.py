@@ -32,17 +32,21 @@ class Access:
     def check(self, request: web.Request) -> None:
         """Raises a RequestError unless the request may be answered."""
         if self._token is not None:
-            scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
-            # compare_digest takes as long for a wrong token as for the right one, and digests hide the token's length.
-            is_right = hmac.compare_digest(_digest(sent.strip()), _digest(self._token))
-            if scheme.lower() != "bearer" or not is_right:
-                raise RequestError(
-                    401, "the bearer token is missing or wrong; send the header Authorization: Bearer TOKEN"
-                )
+            self.check_token(request.headers.get("Authorization", ""))
             return
         self._check_host(request.headers.get("Host", ""))
         if "Origin" in request.headers:
             self._check_origin(request.headers["Origin"], request.headers.get("Host", ""))
+
+    def check_token(self, authorization: str) -> None:
+        """Raises a RequestError if there is a token and the header does not carry it."""
+        if self._token is None:
+            return
+        scheme, _, sent = authorization.partition(" ")
+        # compare_digest takes as long for a wrong token as for the right one, and digests hide the token's length.
+        is_right = hmac.compare_digest(_digest(sent.strip()), _digest(self._token))
+        if scheme.lower() != "bearer" or not is_right:
+            raise RequestError(401, "the bearer token is missing or wrong; send the header Authorization: Bearer TOKEN")
 
     @staticmethod
     def check_json(request: web.Request) -> None:

@@ -15,6 +15,7 @@ from official_bert.inference.exports import DEFAULT_SIGNATURE
 from official_bert.serving import json_answers, json_requests, logs, openapi
 from official_bert.serving.access import Access
 from official_bert.serving.connections import Connections
+from official_bert.serving.in_flight import InFlight
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
 from official_bert.serving.options import Options
@@ -47,7 +48,7 @@ class Application:
 
     Attributes:
         draining: set when the server is about to stop: it answers, but asks not to be sent more.
-        in_flight: how many requests have begun to arrive and are not answered.
+        in_flight: the requests that have begun to arrive and are not answered.
     """
 
     def __init__(
@@ -56,8 +57,7 @@ class Application:
         self._models, self._options, self._metrics = models, options, metrics
         self._access, self._connections = access, connections
         self.draining = False
-        self.in_flight = 0
-        self._in_flight_bytes = 0  # of the bodies of these requests
+        self.in_flight = InFlight(options.max_in_flight_bytes, metrics)
 
     def make(self) -> web.Application:
         """Returns aiohttp's application of these handlers."""
@@ -183,11 +183,10 @@ class Application:
         self._connections.begin_request(request)
         request[_LOG_FIELDS] = {}
         action = request.match_info.handler.__name__ if not request.match_info.http_exception else "unknown"
-        self.in_flight += 1
-        self._metrics.in_flight.set(self.in_flight)
         status = _CLIENT_HAS_GONE
         try:
-            response = await handler(request)
+            with self.in_flight.request():
+                response = await handler(request)
             status = response.status
             for name, value in _HEADERS.items():
                 response.headers.setdefault(name, value)
@@ -196,8 +195,6 @@ class Application:
             return response
         finally:
             seconds = time.monotonic() - start
-            self.in_flight -= 1
-            self._metrics.in_flight.set(self.in_flight)
             self._connections.end_request(request)
             fields = request[_LOG_FIELDS]
             model = fields.pop("model", "")
@@ -262,7 +259,7 @@ class Application:
                 raise RequestError(408, f"the request did not arrive within {seconds:g} seconds") from error
             yield bytes(body)
         finally:
-            self._in_flight_bytes -= len(body)
+            self.in_flight.remove_bytes(len(body))
 
     async def _read_into(self, body: bytearray, request: web.Request) -> None:
         most, too_large = self._options.max_body_bytes, "the request is larger than {} bytes; send less at once"
@@ -271,11 +268,9 @@ class Application:
         try:
             async for chunk in request.content.iter_any():
                 body += chunk
-                self._in_flight_bytes += len(chunk)
+                self.in_flight.add_bytes(len(chunk))
                 if len(body) > most:
                     raise RequestError(413, too_large.format(most))
-                if self._in_flight_bytes > self._options.max_in_flight_bytes:
-                    raise RequestError(503, "too many bytes are in flight; try again later", retry_after=1)
         except (web.RequestPayloadError, ValueError) as error:  # cut short, or not compressed as it says
             raise RequestError(
                 400, "the request's body cannot be read: it is cut short, or not encoded as its headers say"

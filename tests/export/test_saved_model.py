@@ -6,8 +6,8 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
-from official_bert.export import saved_model
+from official_bert.export import replay, saved_model
 from official_bert.export.options import SavedModelOptions
 from official_bert.export.saved_model import read_source
 from official_bert.export.text_models import TextModel, text_model
@@ -43,19 +42,6 @@ from tests.export.exported_models import (
 )
 from tests.serving.serving_client import running
 
-# Loads an export where this package cannot be imported, and prints what it answers as JSON.
-LOADER = """
-import json, sys
-sys.modules["official_bert"] = None
-import tensorflow as tf
-import tensorflow_text
-model = tf.saved_model.load(sys.argv[1])
-given = {name: tf.constant(values) for name, values in json.loads(sys.argv[2]).items()}
-found = model.signatures["serving_default"](**given)
-values = {name: value.numpy() for name, value in found.items()}
-print(json.dumps({name: value.tolist() for name, value in values.items() if value.dtype != object}))
-"""
-
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
@@ -79,17 +65,16 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_finetuned(tmp_path_factory.mktemp("models") / "classifier", CLASSIFICATION)
 
 
-def test_export_moves_and_loads_without_this_package(exported: pathlib.Path, tmp_path: pathlib.Path):
-    moved = shutil.copytree(exported, tmp_path / "elsewhere")
-    texts = {"text": TEXTS, "text_pair": TEXTS[::-1]}
-    command = [sys.executable, "-c", LOADER, str(moved), json.dumps(texts)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    model, _, tokenizer, task_spec = finetuned.load(str(exported.parent.parent.parent / "model"))
-    functions = text_model(model, tokenizer, CLASSIFICATION, task_spec)
-    expected = functions.answer(**{name: tf.constant(values) for name, values in texts.items()})
-    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], rtol=1e-5, atol=1e-6)
+def test_export_moves_and_loads_without_this_package(
+    exported: pathlib.Path, tmp_path: pathlib.Path, answers_of_own_process: Callable[..., Any]
+):
+    moved = str(shutil.copytree(exported, tmp_path / "elsewhere"))
+    texts = replay.read(moved)
+    alone, together = answers_of_own_process(moved, texts.rows())
+    assert not list(texts.differences(alone, "alone")) + list(texts.differences(together, "together"))
+    assert len(alone) == len(texts) > len(together) > 5
+    with pytest.raises(UserError, match=r"a process of its own cannot ask .*: [^$]*none"):
+        answers_of_own_process(str(tmp_path / "none"), texts.rows())
 
 
 def test_export_says_what_it_is_and_names_no_folder_of_this_machine(exported: pathlib.Path):
@@ -101,6 +86,7 @@ def test_export_says_what_it_is_and_names_no_folder_of_this_machine(exported: pa
         "max_seq_length": 20,
         "do_lower_case": True,
         "version_of_official_bert": "0.1.0",
+        "tensorflow_serving": ["2.17", "2.18", "2.19", "2.20", "2.21"],
     }
     assert (exported / "assets" / "vocab.txt").read_text() == VOCAB
     content = (exported / "saved_model.pb").read_bytes()

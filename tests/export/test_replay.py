@@ -1,0 +1,202 @@
+import dataclasses
+import pathlib
+import re
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.export import graph_inputs, operations, replay, saved_model
+from official_bert.export.options import SavedModelOptions
+from official_bert.export.replay import Replay
+from official_bert.export.replay_texts import made_up_texts
+from official_bert.export.text_models import ENCODER, FILL_MASK, TEXT_MODELS
+from official_bert.inference import exports as layout
+from official_bert.modeling.task_models import (
+    CLASSIFICATION,
+    MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
+    TAGGING,
+    VECTORS,
+)
+from official_bert.tokenization.exact import FullTokenizer
+from tests.export.exported_models import VOCAB, save_finetuned, save_run, task_spec_of
+
+LENGTH = 20
+REPLAY = Replay(
+    {"text": ["a", "b"]},
+    {"label": ["yes", "no"], "probability": [0.9, 0.5003], "starts": [[0, 4], []]},
+    ("label",),
+    [0.8, 0.0006],
+    5e-4,
+)
+ANSWERS = [
+    {"label": "yes", "probability": 0.9001, "starts": [0, 4], "logits": [1.0]},
+    {"label": "yes", "probability": 0.5001, "starts": []},
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FullTokenizer:
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text(VOCAB)
+    return FullTokenizer(str(path))
+
+
+def lengths(tokenizer: FullTokenizer, texts: list[str]) -> set[int]:
+    return {len(tokenizer.tokenize(text)) for text in texts}
+
+
+def test_made_up_texts_reach_the_limit_to_the_token(tokenizer: FullTokenizer):
+    spec = task_spec_of(CLASSIFICATION, max_seq_length=LENGTH)
+    texts = made_up_texts(tokenizer, CLASSIFICATION, spec)["text"]
+    room = LENGTH - 2
+    assert {0, 1, room - 1, room, room + 1, 5 * room // 2} <= lengths(tokenizer, texts)
+    assert made_up_texts(tokenizer, CLASSIFICATION, spec)["text"] == texts
+
+
+def test_made_up_pairs_reach_the_limit_to_the_token(tokenizer: FullTokenizer):
+    pairs = made_up_texts(tokenizer, CLASSIFICATION, task_spec_of(CLASSIFICATION, pair=True, max_seq_length=LENGTH))
+    counts = {
+        tuple(len(tokenizer.tokenize(text)) for text in pair)
+        for pair in zip(pairs["text"], pairs["text_pair"], strict=True)
+    }
+    room = LENGTH - 3
+    assert {room, room + 1} <= {first + second for first, second in counts}
+    assert {(0, 0), (0, room), (room, 1), (2 * room, 2 * room)} <= counts
+
+
+def test_made_up_questions_reach_both_limits_to_the_token(tokenizer: FullTokenizer):
+    spec = task_spec_of(QUESTION_ANSWERING, max_seq_length=LENGTH, max_query_length=6)
+    texts = made_up_texts(tokenizer, QUESTION_ANSWERING, spec)
+    assert {0, 1, 6, 7} <= lengths(tokenizer, texts["question"])
+    room = LENGTH - 3 - 7
+    assert {room - 1, room, room + 1} <= lengths(tokenizer, texts["context"])
+
+
+def test_made_up_choices_and_masks_have_the_shape_that_is_asked(tokenizer: FullTokenizer):
+    choices = made_up_texts(tokenizer, MULTIPLE_CHOICE, task_spec_of(MULTIPLE_CHOICE))
+    assert {len(endings) for endings in choices["endings"]} == {4}
+    masks = made_up_texts(tokenizer, FILL_MASK, {"max_seq_length": LENGTH})["text"]
+    assert all("[MASK]" in text for text in masks)
+    fitting = {len(tokenizer.tokenize(text, special_tokens=True)) for text in masks}
+    assert LENGTH - 2 in fitting
+    assert max(fitting) == LENGTH - 2
+
+
+def test_answers_differ_by_more_than_rounding_or_not():
+    assert not list(REPLAY.differences(ANSWERS, "it"))  # the second label was as good as drawn by lot
+    other = {**ANSWERS[0], "probability": 0.902}
+    assert list(REPLAY.differences([other], "it")) == ['to {"text": "a"} predict answers probability 0.9, but it 0.902']
+    for change in ({"label": "no"}, {"starts": [0, 5]}, {"starts": [0]}, {"probability": "0.9"}):
+        assert len(list(REPLAY.differences([{**ANSWERS[0], **change}], "it"))) == 1
+    less = {name: value for name, value in ANSWERS[0].items() if name != "starts"}
+    assert list(REPLAY.differences([less], "it")) == [
+        "to {\"text\": \"a\"} it does not answer starts; it has ['label', 'logits', 'probability']"
+    ]
+
+
+def test_a_replay_is_read_as_it_was_written_without_answers_that_are_too_long(tmp_path: pathlib.Path):
+    (tmp_path / "assets.extra").mkdir()
+    REPLAY.write(str(tmp_path))
+    assert replay.read(str(tmp_path)) == REPLAY
+    long = dataclasses.replace(REPLAY, answers={**REPLAY.answers, "starts": [[0.5] * 30_000, []]})
+    long.write(str(tmp_path))
+    assert replay.read(str(tmp_path)).texts == {"text": ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "holds no texts to replay"),
+        ("{}", "is no replay: KeyError"),
+        ('{"texts": {"text": ["a"]}, "answers": {"label": []}, "decisions": [], "margins": [1], "tolerance": 0.1}',
+         "is no replay: its columns have several lengths"),
+    ],
+)  # fmt: skip
+def test_a_replay_that_is_none_is_refused(content: str | None, message: str, tmp_path: pathlib.Path):
+    (tmp_path / "assets.extra").mkdir()
+    if content is not None:
+        (tmp_path / layout.REPLAY_FILE).write_text(content)
+    with pytest.raises(UserError, match=message):
+        replay.read(str(tmp_path))
+
+
+def test_an_export_that_cuts_texts_elsewhere_is_not_written(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    def shorter(first: Any, second: Any, length: Any, without_empty: bool = False) -> Any:
+        return truncated(first, second, length - 1, without_empty)
+
+    truncated = graph_inputs.truncated
+    monkeypatch.setattr(graph_inputs, "truncated", shorter)
+    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
+    exports = tmp_path / "exports"
+    message = r'not written: to \{"text": ".*"\} predict answers \w+ .*, but the export .*answers? differs?'
+    with pytest.raises(UserError, match=message):
+        saved_model.export(SavedModelOptions(model_dir, str(exports)))
+    assert not exports.exists() or not list(exports.iterdir())
+
+
+def test_texts_of_an_evaluation_file_are_replayed(tmp_path: pathlib.Path):
+    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
+    table = tmp_path / "dev.csv"
+    table.write_text("text,label\n" + "".join(f"the cat {'sat ' * number},yes\n" for number in range(50)))
+    path = saved_model.export(SavedModelOptions(model_dir, str(tmp_path / "exports"), eval_file=str(table)))
+    texts = replay.read(path).texts["text"]
+    made_up = made_up_texts(FullTokenizer(f"{model_dir}/vocab.txt"), CLASSIFICATION, task_spec_of(CLASSIFICATION))
+    assert texts[: len(made_up["text"])] == made_up["text"]
+    assert len(texts) == len(made_up["text"]) + 32
+    with pytest.raises(UserError, match=r"nothing\.csv"):
+        saved_model.export(SavedModelOptions(model_dir, str(tmp_path / "exports"), eval_file="nothing.csv"))
+
+
+def test_a_model_without_a_task_has_no_evaluation_file(tmp_path: pathlib.Path):
+    options = SavedModelOptions(save_run(tmp_path / "run"), str(tmp_path / "exports"), eval_file="dev.csv")
+    with pytest.raises(UserError, match="the model has no task to evaluate"):
+        saved_model.export(options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(set(TEXT_MODELS) - {VECTORS}))
+def test_exports_of_every_kind_prove_themselves(kind: str, tmp_path: pathlib.Path):
+    if kind in (ENCODER, FILL_MASK):
+        model_dir = save_run(tmp_path / "run")
+    else:
+        model_dir = save_finetuned(tmp_path / "model", kind, **({"doc_stride": 6} if kind == TAGGING else {}))
+    path = saved_model.export(SavedModelOptions(model_dir, str(tmp_path / "exports"), encoder=kind == ENCODER))
+    assert len(replay.read(path)) >= 12
+
+
+def test_operations_that_a_release_lacks_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    module = tf.Module()
+    module.add = tf.function(lambda x: tf.nn.relu(x) + 1.0, input_signature=[tf.TensorSpec([None])])
+    tf.saved_model.save(module, str(tmp_path))
+    used = operations.used_by(str(tmp_path))
+    assert "Relu" in used
+    assert "PartitionedCall" in used or "StatefulPartitionedCall" in used
+    assert not [name for name in used if name.startswith("__inference")]
+    assert [operations.lacking(str(tmp_path), release) for release in operations.releases()] == [[]] * 5
+    known = dict(operations._operations()["2.19"])
+    known["AddV2"] = frozenset()
+    del known["Relu"]
+    monkeypatch.setattr(operations, "_operations", lambda: {"2.19": known})
+    assert operations.lacking(str(tmp_path), "2.19") == ["AddV2 with T", "Relu"]
+    with pytest.raises(UserError, match=re.escape("the operations of TensorFlow 2.3 are not known; known are 2.19")):
+        operations.lacking(str(tmp_path), "2.3")
+
+
+def test_an_export_for_a_release_that_lacks_its_operations_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+):
+    monkeypatch.setattr(operations, "lacking", lambda folder, release: ["Softmax"])
+    options = SavedModelOptions(
+        save_finetuned(tmp_path / "model", CLASSIFICATION), str(tmp_path / "x"), for_serving="2.19"
+    )
+    with pytest.raises(UserError, match=r"TensorFlow Serving 2\.19 lacks what the export uses: Softmax"):
+        saved_model.export(options)
+
+
+def test_no_operation_of_this_tensorflow_is_missing_in_the_list():
+    release = ".".join(tf.__version__.split(".")[:2])
+    public = {name for name in dir(tf.raw_ops) if name[0].isupper()}
+    assert public - {"PyFunc", "PyFuncStateless", "EagerPyFunc"} <= set(operations._operations()[release])

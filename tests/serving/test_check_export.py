@@ -1,0 +1,91 @@
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from official_bert.checkpoints import checksums
+from official_bert.errors import UserError
+from official_bert.export import replay, saved_model
+from official_bert.export.options import SavedModelOptions
+from official_bert.inference import exports as layout
+from official_bert.modeling.task_models import QUESTION_ANSWERING
+from official_bert.serving.check_export import check
+from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions
+from tests.export.exported_models import save_finetuned
+from tests.serving.serving_client import running
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The export folder of a model that answers questions, the kind with the most outputs; no test changes it."""
+    folder = tmp_path_factory.mktemp("checked")
+    model_dir = save_finetuned(folder / "model", QUESTION_ANSWERING)
+    saved_model.export(SavedModelOptions(model_dir, str(folder / "exports")))
+    return folder / "exports"
+
+
+@pytest.fixture(scope="module")
+def other(exported: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The same with other answers beside it."""
+    folder = shutil.copytree(exported, tmp_path_factory.mktemp("other") / "exports")
+    path = folder / "1" / layout.REPLAY_FILE
+    content = json.loads(path.read_text())
+    content["answers"]["start"] = [start + 1 for start in content["answers"]["start"]]
+    content["margins"] = [1.0] * len(content["margins"])
+    path.write_text(json.dumps(content))
+    (folder / "1" / checksums.CHECKSUM_FILE).unlink()
+    checksums.write(str(folder / "1"), ["saved_model.pb"], {})
+    return folder
+
+
+def test_a_folder_answers_as_it_did_when_it_was_written(exported: pathlib.Path):
+    count = len(replay.read(str(exported / "1")))
+    assert check(CheckOptions(), str(exported)).startswith(f"{exported} answers {count} texts as predict did when")
+
+
+def test_a_folder_that_answers_otherwise_is_an_error_that_shows_some_texts(other: pathlib.Path):
+    with pytest.raises(UserError, match="answers otherwise") as error:
+        check(CheckOptions(), str(other))
+    first, *lines = str(error.value).split("\n  ")
+    assert first == f"{other} answers otherwise:"
+    assert len(lines) == 6
+    assert lines[0].startswith('to {"question": ')
+    assert lines[-1].startswith("and ")
+
+
+def test_a_damaged_export_and_one_without_texts_are_errors(exported: pathlib.Path, tmp_path: pathlib.Path):
+    damaged = shutil.copytree(exported, tmp_path / "damaged")
+    (damaged / "1" / layout.REPLAY_FILE).unlink()
+    with pytest.raises(UserError, match=r"replay\.json"):
+        check(CheckOptions(), str(damaged))
+
+
+def test_our_server_is_asked_with_its_token(
+    exported: pathlib.Path, other: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    with running({"questions": exported}) as (_, client):
+        url = f"{client.url}/v1/models/questions"
+        assert "texts as predict did" in check(CheckOptions(str(exported)), url)
+        assert "texts as predict did" in check(CheckOptions(str(exported)), f"{url}/versions/1:predict")
+        with pytest.raises(UserError, match="predict answers start "):
+            check(CheckOptions(str(other)), url)
+        with pytest.raises(UserError, match=r"refuses \{.*: 404 "):
+            check(CheckOptions(str(exported)), f"{client.url}/v1/models/none")
+        monkeypatch.delenv(TOKEN_VARIABLE)
+        with pytest.raises(UserError, match=r": 401 the bearer token is missing or wrong"):
+            check(CheckOptions(str(exported)), url)
+    with pytest.raises(UserError, match="cannot be asked"):
+        check(CheckOptions(str(exported)), url)
+
+
+def test_what_to_ask_must_be_clear(exported: pathlib.Path):
+    with pytest.raises(UserError, match="pass its folder as --export_dir"):
+        check(CheckOptions(), "http://localhost:1/v1/models/a")
+    with pytest.raises(UserError, match="leave it out"):
+        check(CheckOptions(str(exported)), str(exported))
+
+
+def test_the_replay_is_among_the_files_whose_damage_is_found(exported: pathlib.Path):
+    assert str(exported / "1" / layout.REPLAY_FILE) in layout.files_of(str(exported / "1"))
