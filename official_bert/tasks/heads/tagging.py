@@ -44,9 +44,10 @@ class Sentence:
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
     line: int
-    text: str | None = None
-    starts: tuple[int, ...] = ()
-    ends: tuple[int, ...] = ()
+    # Not in the repr, by which a run knows its data: what is learned does not depend on them.
+    text: str | None = dataclasses.field(default=None, repr=False)
+    starts: tuple[int, ...] = dataclasses.field(default=(), repr=False)
+    ends: tuple[int, ...] = dataclasses.field(default=(), repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
