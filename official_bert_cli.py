@@ -26,6 +26,7 @@ COMMANDS = {
     "python-docs": (_DATA_GENERATION, "PYTHON_DOCS"),
     "pretrain": (_LIBRARY, "PRETRAIN"),
     "finetune": (_LIBRARY, "FINETUNE"),
+    "models": (_LIBRARY, "MODELS"),
     "convert": (_LIBRARY, "CONVERT"),
     "export": (_LIBRARY, "EXPORT"),
     "export-portable": (_LIBRARY, "EXPORT_PORTABLE"),

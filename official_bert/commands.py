@@ -266,3 +266,19 @@ FEATURES = Command(
         "--init=bert-base --input_file=texts.txt --output_file=vectors.npy --layers=-1 --pooling=mean",
     ),
 )
+
+
+def _list_models() -> None:
+    from official_bert.checkpoints import named_models
+
+    for line in named_models.table():
+        print(line)
+
+
+MODELS = Command(
+    program="official-bert models",
+    summary="Lists the models that are known by name, with sizes and licences.",
+    main=_list_models,
+    options=(),
+    tensorflow=False,
+)

@@ -32,9 +32,9 @@ _DATES = {
     "wwm_cased_L-24_H-1024_A-16": "2019_05_30",
 }
 _MINIATURES_DATE = "2020_02_20"
-_MINIATURES = {
+_MINIATURES = [
     f"uncased_L-{layers}_H-{width}_A-{width // 64}" for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)
-}
+]
 # Of the zips whose size is known, in bytes.
 _SIZES = {"uncased_L-12_H-768_A-12": 407_727_028, "multi_cased_L-12_H-768_A-12": 662_903_077}
 
@@ -42,6 +42,11 @@ _MEMBER = re.compile(r"(?:[^/]+/)?(bert_config\.json|vocab\.txt|bert_model\.ckpt
 _MOST_BYTES = 8 << 30  # unpacked
 _BYTES_AT_ONCE = 1 << 20
 _SECONDS_TO_WAIT = 60
+
+
+def names() -> list[str]:
+    """Returns the names of all releases, without google://."""
+    return [*_DATES, *(name for name in _MINIATURES if name not in _DATES)]
 
 
 @functools.cache

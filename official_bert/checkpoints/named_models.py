@@ -1,13 +1,22 @@
 """Checkpoints by name: hf://owner/name from the Hugging Face Hub, google://name of Google's releases.
 
-A name is taken wherever a checkpoint's path is. What is downloaded is kept, so that the network is needed once.
+A name is taken wherever a checkpoint's path is. What is downloaded is kept, so that the network is needed once. Some
+models are known by their names alone, such as bert-base-uncased.
 """
 
+import dataclasses
+import difflib
 import functools
+import math
 import re
+from collections.abc import Iterator
 
 from official_bert.checkpoints import google_models
+from official_bert.checkpoints.checkpoint import ENCODER, POOLER, shapes_of
 from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.utils import files
+from official_bert.utils.configs import find_config
 
 HUB_PREFIX = "hf://"
 _HUB_NAME = re.compile(r"hf://([\w.-]+(?:/[\w.-]+)?)(?:@([\w./-]+))?/?")
@@ -18,19 +27,109 @@ _PATTERNS = [
     "bert_config.json", "labels.json", "checksums.json", "checkpoint", "*.index", "*.data-*-of-*",  # TensorFlow's
 ]  # fmt: skip
 
+_LICENCE = "Apache-2.0"  # of all that is listed here, which Google has published
+# What the Hub's owner google-bert has, by name, and the file of configs/models with its sizes.
+_ON_HUB = {
+    "bert-base-uncased": "uncased_L-12_H-768_A-12",
+    "bert-large-uncased": "uncased_L-24_H-1024_A-16",
+    "bert-base-cased": "cased_L-12_H-768_A-12",
+    "bert-large-cased": "cased_L-24_H-1024_A-16",
+    "bert-base-multilingual-cased": "multi_cased_L-12_H-768_A-12",
+    "bert-base-multilingual-uncased": "multilingual_L-12_H-768_A-12",
+    "bert-base-chinese": "chinese_L-12_H-768_A-12",
+    "bert-large-uncased-whole-word-masking": "uncased_L-24_H-1024_A-16",
+    "bert-large-cased-whole-word-masking": "cased_L-24_H-1024_A-16",
+}
+# Releases of Google's that have a name in the paper on miniatures (arXiv:1908.08962).
+_MINIATURES = {
+    "bert-tiny": "uncased_L-2_H-128_A-2",
+    "bert-mini": "uncased_L-4_H-256_A-4",
+    "bert-small": "uncased_L-4_H-512_A-8",
+    "bert-medium": "uncased_L-8_H-512_A-8",
+}
+_HUB_OWNERS = re.compile("google-bert/|google/bert_")  # how the Hub's users write the names
+_NAME = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?")  # of a model, without a scheme
 
-@functools.cache
+
+@dataclasses.dataclass(frozen=True)
+class KnownModel:
+    """A model that is known by its name alone.
+
+    Attributes:
+        name: what a user writes.
+        source: the name with its scheme, from where it is fetched.
+        size: the file of configs/models with its sizes, without .json.
+    """
+
+    name: str
+    source: str
+    size: str
+
+
+def known_models() -> dict[str, KnownModel]:
+    """Returns the models that are known by their names alone, by name."""
+    released = {name: name.removeprefix("wwm_") for name in google_models.names()}
+    models = [KnownModel(name, f"{HUB_PREFIX}google-bert/{name}", size) for name, size in _ON_HUB.items()]
+    models += [KnownModel(name, google_models.PREFIX + size, size) for name, size in _MINIATURES.items()]
+    models += [KnownModel(name, google_models.PREFIX + name, size) for name, size in released.items()]
+    return {model.name: model for model in models}
+
+
 def local_folder(path: str) -> str:
     """Returns the folder of a checkpoint: that of a name, which is downloaded if need be, or `path` itself.
 
-    Names are hf://owner/name, with @revision behind it for a branch, tag or commit, and google://name.
+    Names are hf://owner/name, with @revision behind it for a branch, tag or commit, google://name, and those of
+    `known_models`, of which a line says once from where they come; a file or folder of such a name goes before it.
 
     Raises:
         UserError: the name is unknown, or cannot be downloaded and is not in the cache.
     """
+    model = known_models().get(_HUB_OWNERS.sub("", path, count=1))
+    if model is not None and not files.exists(path) and not files.exists(f"{path}.index"):
+        _say_source(path, model.source)
+        path = model.source
     return _from_hub(path) if path.startswith(HUB_PREFIX) else google_models.local_folder(path)
 
 
+@functools.cache
+def _say_source(name: str, source: str) -> None:
+    print(f"note: {name} is taken from {source}, as there is no file or folder of that name")
+
+
+def unknown_name(path: str) -> UserError | None:
+    """Returns the error for a path that looks like a name of a model and is none; None where it is another path."""
+    if not _NAME.fullmatch(path) or files.exists(path):
+        return None
+    close = difflib.get_close_matches(path.lower(), known_models(), n=3)
+    hint = f"did you mean {_listed(close)}? " if close else ""
+    if "/" in path:
+        hint = f"hf://{path} would be one of the Hugging Face Hub; {hint}"
+    return UserError(
+        f"there is no file or folder {path}, and no model is known by that name; {hint}`official-bert models` lists "
+        "the names"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def table() -> Iterator[str]:
+    """Yields the lines of a table of the known models, with sizes and licences. It needs no network."""
+    rows = [["name", "parameters", "layers", "hidden", "licence", "taken from"]]
+    for model in known_models().values():
+        config = BertConfig.from_json_file(find_config(f"configs/models/{model.size}.json"))
+        shapes = [shape for part in (ENCODER, POOLER) for shape in shapes_of(part, config).values()]
+        sizes = sum(map(math.prod, shapes)), config.num_hidden_layers, config.hidden_size
+        rows.append([model.name, *(f"{size:,}" for size in sizes), _LICENCE, model.source])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [f"{cell:{side}{width}}" for cell, side, width in zip(row, "<>>><<", widths, strict=True)]
+        yield "  ".join(cells).rstrip()
+    yield "parameters: of encoder and pooler; any name is taken where a checkpoint is, as in --init=bert-tiny"
+
+
+@functools.cache
 def _from_hub(path: str) -> str:
     """Downloads with huggingface_hub: its cache, token, offline mode (HF_HUB_OFFLINE) and address (HF_ENDPOINT)."""
     match = _HUB_NAME.fullmatch(path)

@@ -26,7 +26,7 @@ def _detect_format(path: str) -> Format:
             f"{path} holds no checkpoint of a known format; expected a folder with *.index and *.data files, "
             f"{hugging_face.WEIGHTS_FILE} or {keras_hub.MODEL_WEIGHTS_FILE}"
         ) from source
-    raise source
+    raise named_models.unknown_name(path) or source
 
 
 def read(path: str, overrides: LoadOverrides | None = None) -> tuple[Format, Checkpoint]:

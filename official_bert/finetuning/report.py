@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.tasks.heads.head import Outcome
+from official_bert.tasks.heads.scores import confusions as confusions_of_classes
 from official_bert.tasks.task import Task
 from official_bert.utils import files, html_pages
 from official_bert.utils.training_log import EVAL, TRAIN, read_log
@@ -125,10 +126,7 @@ def confusions(task: Task, outcomes: Sequence[Outcome]) -> dict[str, dict[str, i
     labels = task.head.labels
     if not task.head.has_one_class or labels is None:
         return None
-    counts = {expected: dict.fromkeys(labels, 0) for expected in labels}
-    for outcome in outcomes:
-        counts[outcome.expected][outcome.predicted] += 1
-    return counts
+    return confusions_of_classes(labels, outcomes)
 
 
 def class_scores(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, dict[str, float]] | None:

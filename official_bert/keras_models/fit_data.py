@@ -212,18 +212,31 @@ class FitData:
     ) -> tf.data.Dataset:
         def batches_of_ids() -> Iterator[tuple[Any, ...]]:
             first = 0
-            for element in data:
-                columns = python_data.as_values(element if self.head.needs_labels else (element,))
-                x, y, weights = (*columns, None, None)[:3]
-                if isinstance(y, tuple):
-                    y = list(zip(*y, strict=True))
-                examples = self.examples(x, y, weights, class_weight)
+            for examples in self._examples_of(data, class_weight):
                 features = self._labelled(examples.items)
                 (rows,) = self._rows_of(np.arange(len(features))[None])
                 yield self._batch(features, rows, self._row_weights(features, examples), counter.epoch, first)
                 first += len(features)
 
         return batches.streamed(batches_of_ids, int(data.cardinality()))
+
+    def examples_in(self, data: tf.data.Dataset, batch_size: int) -> list[Any]:
+        """Returns the labelled examples of a data set, batched or not, in order; weights are left out."""
+        spec = data.element_spec
+        is_batched = python_data.is_batched(spec[0] if isinstance(spec, tuple) else spec)
+        batches = self._examples_of(data if is_batched else data.ragged_batch(batch_size))
+        return [item for examples in batches for item in examples.items]
+
+    def _examples_of(
+        self, data: tf.data.Dataset, class_weight: Mapping[Any, float] | str | None = None
+    ) -> Iterator[Examples]:
+        """Yields the examples of each batch."""
+        for element in data:
+            columns = python_data.as_values(element if self.head.needs_labels else (element,))
+            x, y, weights = (*columns, None, None)[:3]
+            if isinstance(y, tuple):
+                y = list(zip(*y, strict=True))
+            yield self.examples(x, y, weights, class_weight)
 
     def _check_data_set(self, spec: Any) -> None:
         """Raises a UserError if elements of a data set are not such that fit can take them."""

@@ -9,6 +9,7 @@ from official_bert.errors import UserError
 from official_bert.tasks.heads.features import NO_LABEL
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.losses import TaggingLoss
+from official_bert.tasks.heads.metrics import MetricOfClasses
 
 _CROSSENTROPIES, _ACCURACIES = ("crossentropy", "ce"), ("accuracy", "acc")  # Keras chooses them by the labels' shape
 # What of Keras reads probabilities and has no argument for logits.
@@ -64,6 +65,8 @@ def _for_logits(given: Any, module: Any, head: Head) -> Any:
     if inspect.isfunction(made):
         kind = getattr(module, made.__name__.title().replace("_", ""), None)
         made = kind() if kind and _is_of_keras(made) else made
+    if isinstance(made, keras.metrics.FBetaScore) and _is_of_keras(made) and not head.is_value:
+        return _f_score(made, head)
     argument = _argument_for_logits(made, head)
     if argument is None:
         return given
@@ -79,6 +82,17 @@ def _for_logits(given: Any, module: Any, head: Head) -> Any:
     raise UserError(f"{name} as given takes probabilities, and the model gives logits; write {line}")
 
 
+def _f_score(made: Any, head: Head) -> MetricOfClasses:
+    """Keras' F1Score or FBetaScore of a head's logits, which by itself takes rows of 0 and 1, and probabilities."""
+    loss = head.loss()
+    has_one_class = isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
+    if has_one_class or isinstance(loss, keras.losses.BinaryCrossentropy):
+        return MetricOfClasses(made, has_one_class)
+    hint = "; evaluate gives the f1 of its answers" if head.has_own_scores else ""
+    kind = head.kind.replace("_", " ")
+    raise UserError(f"{type(made).__name__} is for classes of texts, which {kind} has not; leave it out{hint}")
+
+
 def _argument_for_logits(made: Any, head: Head) -> str | None:
     """What a loss or metric lacks to take logits: an argument, "" where there is none, None where nothing lacks."""
     if not _is_of_keras(made):
@@ -89,9 +103,7 @@ def _argument_for_logits(made: Any, head: Head) -> str | None:
     if head.is_value or "from_logits" in config:
         return None
     if "threshold" in config:  # 0 is the logit of one half
-        is_harmonic = isinstance(made, keras.metrics.FBetaScore)  # it takes the highest, or no threshold of 0
-        fine = config["threshold"] is None if is_harmonic else config["threshold"] == 0
-        return None if fine else "" if is_harmonic else "threshold"
+        return None if config["threshold"] == 0 else "threshold"
     if "thresholds" in config:
         return None if config["thresholds"] in (0, [0]) or config.get("top_k") else "thresholds"
     name = getattr(made, "__name__", type(made).__name__)

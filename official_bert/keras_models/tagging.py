@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from official_bert.keras_models.text_model import TextModel
 from official_bert.modeling.config import BertConfig
 from official_bert.tasks.heads import python_data
-from official_bert.tasks.heads.tagging import TaggingHead
+from official_bert.tasks.heads.tagging import Sentence, Span, TaggingHead, joined, sentence_of
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -17,7 +18,7 @@ class TokenTagger(TextModel):
 
     x is sentences, each a list of words or a text with spaces between them; y is lists of tags, by name or by number.
     Long sentences are read in windows. predict returns for each sentence its words' tags and how certain each is, from
-    0 to 1; tag returns the tags.
+    0 to 1; tag returns the entities with the characters that they are.
 
     Args:
         config: the encoder's sizes.
@@ -57,6 +58,26 @@ class TokenTagger(TextModel):
     def _settings_of_classifier(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
         return {"labels": labels} if labels else {}
 
-    def tag(self, x: Any, batch_size: int | None = None) -> list[list[str]]:
-        """Returns the tags of each sentence's words."""
-        return [tags for tags, _ in self.predict(x, batch_size)]
+    def tag(self, x: Any, batch_size: int | None = None) -> list[list[Span]]:
+        """Returns the entities of each text, in order: text, label, start, end and probability of each.
+
+        Where the tags are not those of entities (BIO, BIOES and the like), each word is returned with its tag.
+
+        Args:
+            x: texts, or a data set of such. Words are found as exports find them: punctuation is a word of its own.
+                Lists of words stay as they are; their characters are those of the text with spaces between them.
+            batch_size: texts at a time; 32 by default.
+
+        Raises:
+            UserError: texts have another form, or there are none.
+        """
+        if isinstance(x, tf.data.Dataset):
+            x = self._fit_data().texts_in(x)
+        sentences = [self._sentence(row, number) for number, row in enumerate(python_data.as_list(x), start=1)]
+        return self.head.spans(self._predictions(sentences, batch_size), sentences)
+
+    def _sentence(self, row: Any, number: int) -> Sentence:
+        name = f"x[{number - 1}]"
+        if isinstance(row, str | bytes):
+            return sentence_of(python_data.as_text(row, name), self._tokenizer.exact, number)
+        return joined(Sentence(tuple(python_data.as_texts(row, name)), None, number))

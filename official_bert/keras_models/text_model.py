@@ -33,7 +33,7 @@ from official_bert.optimization.finetuning_optimizer import bert_optimizer
 from official_bert.optimization.freezing import freeze
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import BertAdamW
-from official_bert.tasks.heads import python_data
+from official_bert.tasks.heads import python_data, scores
 from official_bert.tasks.heads.features import check_length
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.losses import TaggingLoss
@@ -579,22 +579,64 @@ class TextModel(SteppedModel):
         steps: int | None = None,
         callbacks: Any = None,
         return_dict: bool = False,
+        confusion_matrix: bool = False,
         **settings: Any,
     ) -> Any:
-        """Returns the loss and the metrics as keras.Model.evaluate does, of texts as well as of ids; see `fit`."""
+        """Returns the loss and the metrics as keras.Model.evaluate does, of texts as well as of ids; see `fit`.
+
+        Of texts, the scores of the command follow where Keras has no metric for them: exact match and F1 of answers to
+        questions; precision, recall and F1 of entities, of all and of each type. They take a second pass, and are left
+        out where `steps` takes a part of the texts.
+
+        Args:
+            x: as of `fit`, as are `y` and `sample_weight`, which scores do not heed.
+            y: labels.
+            batch_size: texts at a time; 32 by default.
+            verbose: as of keras.Model.evaluate, as are `steps` and `callbacks`.
+            sample_weight: how much each text weighs.
+            steps: batches to take; None for all.
+            callbacks: those of Keras.
+            return_dict: whether figures are returned by name; else a list has them, in the order of the dict of scores.
+            confusion_matrix: whether to add `confusion_matrix`: for each class how many of its texts got which class,
+                all by name, as the command's report has it.
+            settings: of keras.Model.evaluate.
+
+        Raises:
+            UserError: texts or labels have another form, there are none, or there are no classes to confuse.
+        """
         self._compile_if_needed()
         batch_size = _checked_batch_size(batch_size)
         common = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **settings}
-        # Keras' fit hands over what it has made of its validation data.
-        if python_data.are_ids(x) or isinstance(x, tf.distribute.DistributedDataset):
+        are_ids = python_data.are_ids(x) or isinstance(x, tf.distribute.DistributedDataset)
+        if confusion_matrix and (are_ids or not self.head.has_one_class):
+            raise UserError(
+                "confusion_matrix is of texts that have one class each, which TextClassifier takes; leave it out"
+            )
+        if are_ids:  # also what Keras' fit has made of its validation data
             return super().evaluate(x, y, batch_size=batch_size, sample_weight=sample_weight, **common)
-        data = (x, y) if sample_weight is None else (x, y, sample_weight)
-        if isinstance(x, tf.data.Dataset):
-            data = x
+        data: Any = x
+        if not isinstance(x, tf.data.Dataset):
+            data = self._fit_data().examples(x, y, sample_weight)
         figures = super().evaluate(self._evaluation_data(data, batch_size), **common)
         if isinstance(figures, list | dict) and not figures:
             raise UserError("there are no examples")
-        return figures
+        added = {}
+        if confusion_matrix or (self.head.has_own_scores and steps is None):
+            examples = data.items if isinstance(data, Examples) else self._fit_data().examples_in(data, batch_size)
+            added = self._scores(examples, batch_size, confusion_matrix)
+        if return_dict or not added:
+            return {**figures, **added} if added else figures
+        return [*(figures if isinstance(figures, list) else [figures]), *added.values()]
+
+    def _scores(self, examples: Sequence[Any], batch_size: int, confusion_matrix: bool) -> dict[str, Any]:
+        """What evaluate adds to Keras' figures."""
+        predictions, head = self._predictions(examples, batch_size, says_what_was_cut=False), self.head
+        added: dict[str, Any] = {}
+        if head.has_own_scores:
+            added = {name: score for name, score in head.scores(predictions, examples).items() if name != "accuracy"}
+        if confusion_matrix:
+            added["confusion_matrix"] = scores.confusions(head.labels or (), head.outcomes(predictions, examples))
+        return added
 
     # Answers.
 
@@ -629,16 +671,20 @@ class TextModel(SteppedModel):
 
     def _answer(self, x: Any, batch_size: int) -> Any:
         """What predict answers for texts."""
-        examples = self.head.examples(x, None)
+        return self.head.answers(self._predictions(self.head.examples(x, None), batch_size))
+
+    def _predictions(self, examples: Sequence[Any], batch_size: int | None, says_what_was_cut: bool = True) -> Any:
+        """The predictions of examples, as the head decodes them."""
         if not examples:
             raise UserError("there are no examples")
         features = self.head.featurize(examples, self._tokenizer, self.max_seq_length)
-        if note := self.head.cut_note(features, len(examples), self.max_seq_length):
+        note = self.head.cut_note(features, len(examples), self.max_seq_length)
+        if note and says_what_was_cut:
             print(f"note: {note}")
         if self._predictor is None:
             self._predictor = Predictor(self._answering_model(), self.distribute_strategy, self.max_seq_length)
-        outputs = self._predictor.predict(features, batch_size)
-        return self.head.answers(self.head.decode(outputs, features, examples))
+        outputs = self._predictor.predict(features, _checked_batch_size(batch_size))
+        return self.head.decode(outputs, features, examples)
 
 
 def _checked_batch_size(batch_size: Any, name: str = "batch_size", default: int = 32) -> int:

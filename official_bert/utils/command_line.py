@@ -132,7 +132,8 @@ class Command:
             verb = "is" if len(missing) == 1 else "are"
             raise UserError(f"{_listed(missing)} {verb} required; --help shows all flags")
         if positional and not self.positional:
-            raise UserError(f"unexpected argument {positional[0]!r}; flags are given as --name=value")
+            hint = "flags are given as --name=value" if known_flags else "the command takes none"
+            raise UserError(f"unexpected argument {positional[0]!r}; {hint}")
         instances = [
             options(**{flag.field: _found(flag.field, values[flag.name].value) for flag in flags_of(options)})
             for options in (*self.options, *self._chosen(variant).options)
@@ -152,7 +153,10 @@ class Command:
         program = program or self.program
         variant = self._variant([each for each in arguments if each not in _HELP], must_be_given=False)
         positional = f" [{self.positional}]" if self.positional else ""
-        parts = [self.summary, f"usage: {program} --flag=value ...{positional}", describe(self.flags(variant))]
+        flags = self.flags(variant)
+        if not flags:
+            return f"{self.summary}\n\nusage: {program}{positional}"
+        parts = [self.summary, f"usage: {program} --flag=value ...{positional}", describe(flags)]
         if self.variants and variant is None:
             names = textwrap.fill(", ".join(self.variants), 98, initial_indent="  ", subsequent_indent="  ")
             parts.append(
@@ -196,7 +200,8 @@ class Command:
         if owners:
             return f"--{self.chooser}={variant} does not take --{name}, a flag of {_listed(owners)}"
         known = [flag.name for flag in self.flags(variant)]
-        return f"unknown flag --{name}" + (_suggestion(name, known, "--") or "; --help shows all flags")
+        hint = "; --help shows all flags" if known else "; the command takes none"
+        return f"unknown flag --{name}" + (_suggestion(name, known, "--") or hint)
 
 
 @contextlib.contextmanager

@@ -95,6 +95,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def forget_downloads() -> None:
+    for kept in (named_models._from_hub, named_models._say_source, google_models.local_folder):
+        kept.cache_clear()
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server() as server:
@@ -111,11 +116,9 @@ def own_caches(server: Server, tmp_path: pathlib.Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(google_models, "ADDRESS", server.address)
     monkeypatch.setenv(google_models.CACHE_VARIABLE, str(tmp_path / "cache"))
-    for module in (named_models, google_models):
-        module.local_folder.cache_clear()
+    forget_downloads()
     yield
-    for module in (named_models, google_models):
-        module.local_folder.cache_clear()
+    forget_downloads()
 
 
 @pytest.fixture
@@ -144,7 +147,7 @@ def test_without_network_the_cache_serves_and_else_the_error_says_what_to_do(
     on_hub: pathlib.Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ):
     folder = named_models.local_folder("hf://owner/name")
-    named_models.local_folder.cache_clear()
+    forget_downloads()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     asked = len(server.asked)
     assert named_models.local_folder("hf://owner/name") == folder
@@ -265,6 +268,61 @@ def test_a_zip_of_another_size_than_the_known_one_is_refused(
 
 def test_every_configuration_of_a_release_has_an_address():
     sizes = {path.stem for path in (ROOT / "configs" / "models").glob("*.json")}
-    known = set(google_models._DATES) | google_models._MINIATURES
-    assert sizes <= known
-    assert len(google_models._MINIATURES) == 24
+    assert sizes <= set(google_models.names())
+    assert len(set(google_models.names())) == len(google_models.names()) == 9 + 23  # BERT-Base is also a miniature
+
+
+def test_a_name_without_a_scheme_is_found_where_it_is_published(
+    on_hub: pathlib.Path,
+    released: pathlib.Path,
+    server: Server,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(tmp_path)
+    server.add_repository("google-bert/bert-base-uncased", on_hub, ["main"])
+    publish(server, google_zip(released))
+    for name, source, expected in (
+        ("bert-base-uncased", "hf://google-bert/bert-base-uncased", on_hub),
+        ("google-bert/bert-base-uncased", "hf://google-bert/bert-base-uncased", on_hub),
+        ("bert-tiny", f"google://{TINY}", released),
+        (TINY, f"google://{TINY}", released),
+        (f"google/bert_{TINY}", f"google://{TINY}", released),
+    ):
+        for _ in range(2):  # the line is said once
+            assert_equal(reading.read(name)[1], reading.read(str(expected))[1])
+        line = f"note: {name} is taken from {source}, as there is no file or folder of that name\n"
+        assert capsys.readouterr().out == line
+    assert read_initial_model("bert-tiny").vocab == reading.read(str(released))[1].vocab
+    conversion.convert(ConversionOptions(from_="bert-tiny", to="bert-base-uncased"))
+    # A folder of that name goes first, also where the name was taken from elsewhere before.
+    assert_equal(reading.read("bert-base-uncased")[1], reading.read(str(released))[1])
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("bert-base-uncaesd", "there is no file or folder bert-base-uncaesd, .*did you mean bert-base-uncased"),
+    ("BERT-Tiny", "did you mean bert-tiny, "),
+    ("dslim/bert-base-NER", "hf://dslim/bert-base-NER would be one of the Hugging Face Hub"),
+    ("mine", "no model is known by that name; `official-bert models` lists the names$"),
+    ("./bert-tiny", "there is no readable checkpoint ./bert-tiny"),
+])  # fmt: skip
+def test_an_unknown_name_is_answered_with_the_nearest_ones(name: str, message: str, server: Server):
+    for read in (reading.read, read_initial_model):
+        with pytest.raises(UserError, match=message):
+            read(name)
+    assert not server.asked
+
+
+def test_the_list_of_names_has_the_published_sizes_and_needs_no_network(server: Server):
+    title, *rows, note = named_models.table()
+    assert title.split() == ["name", "parameters", "layers", "hidden", "licence", "taken", "from"]
+    by_name = {row.split()[0]: row.split()[1:] for row in rows}
+    assert by_name.keys() == named_models.known_models().keys()
+    assert by_name["bert-base-uncased"] == [
+        "109,482,240", "12", "768", "Apache-2.0", "hf://google-bert/bert-base-uncased"
+    ]  # fmt: skip
+    assert by_name["bert-tiny"] == ["4,385,920", "2", "128", "Apache-2.0", f"google://{TINY}"]
+    assert "encoder and pooler" in note
+    assert not server.asked

@@ -58,8 +58,8 @@ def test_what_takes_logits_stays_as_it_is():
     ]
     assert losses_of_logits(losses, SEVERAL) == losses
     metrics = [
-        "mae", keras.metrics.AUC(from_logits=True), keras.metrics.Precision(thresholds=0), keras.metrics.F1Score(),
-        keras.metrics.BinaryAccuracy(threshold=0.0), keras.metrics.SparseCategoricalAccuracy(), "f1_score",
+        "mae", keras.metrics.AUC(from_logits=True), keras.metrics.Precision(thresholds=0),
+        keras.metrics.BinaryAccuracy(threshold=0.0), keras.metrics.SparseCategoricalAccuracy(),
         keras.metrics.Recall(top_k=1),
     ]  # fmt: skip
     assert metrics_of_logits(metrics, SEVERAL) == metrics
@@ -106,7 +106,6 @@ def test_a_loss_of_tags_that_reads_padding_is_refused():
     (keras.metrics.Precision(), r"keras.metrics.Precision\(thresholds=0\)"),
     (keras.metrics.Recall(thresholds=[0.0, 0.7]), r"keras.metrics.Recall\(thresholds=0\)"),
     (keras.metrics.BinaryAccuracy(), r"keras.metrics.BinaryAccuracy\(threshold=0\)"),
-    (keras.metrics.F1Score(threshold=0.5), "compute it from what predict returns"),
     (keras.metrics.PrecisionAtRecall(0.5), "compute it from what predict returns"),
     ("kl_divergence", "compute it from what predict returns"),
 ])  # fmt: skip

@@ -75,6 +75,11 @@ class Head(abc.ABC):
         raise NotImplementedError
 
     @property
+    def has_own_scores(self) -> bool:
+        """Whether `scores` says of its answers what no metric of logits does."""
+        return False
+
+    @property
     def reads_windows(self) -> bool:
         """Whether a text that is too long is read in windows, and not cut."""
         return False

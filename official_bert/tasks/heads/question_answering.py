@@ -61,6 +61,10 @@ class QuestionAnsweringHead(Head):
         return "best_f1" if self.version_2 else "f1"
 
     @property
+    def has_own_scores(self) -> bool:
+        return True
+
+    @property
     def reads_windows(self) -> bool:
         return True
 

@@ -1,17 +1,26 @@
 """The scores of sequence tasks, by scikit-learn and SciPy, with the values that are taken where they have none."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from official_bert.tasks.heads.features import Array
+from official_bert.tasks.heads.head import Outcome
 
 
 def accuracy(predicted: Sequence[int] | Array, expected: Sequence[int] | Array) -> float:
     """The share of equal numbers; 0 for none."""
     predicted, expected = np.asarray(predicted), np.asarray(expected)
     return float(np.mean(predicted == expected)) if len(expected) else 0.0
+
+
+def confusions(labels: Sequence[str], outcomes: Iterable[Outcome]) -> dict[str, dict[str, int]]:
+    """Returns how often each class was predicted for each expected one, by names: expected first, then predicted."""
+    counts = {expected: dict.fromkeys(labels, 0) for expected in labels}
+    for outcome in outcomes:
+        counts[outcome.expected][outcome.predicted] += 1
+    return counts
 
 
 def matthews(predicted: Sequence[int] | Array, expected: Sequence[int] | Array) -> float:

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,19 @@ from official_bert.tokenization.fast import FastTokenizer
 _WORD = "word"  # in Features.details, [T]: the number of the word that is tagged at this token, or -1
 
 Tagged = tuple[list[str], list[float]]
+
+
+class Span(NamedTuple):
+    """What the characters of a text from `start` to `end` are, and how certain that is: 0 to 1, of its least sure word.
+
+    The label is an entity's type, empty where tags have none; or, where they are not those of entities, a word's tag.
+    """
+
+    text: str
+    label: str
+    start: int
+    end: int
+    probability: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +102,10 @@ class TaggingHead(Head):
         return "f1" if self.scheme else "accuracy"
 
     @property
+    def has_own_scores(self) -> bool:
+        return bool(self.scheme)
+
+    @property
     def reads_windows(self) -> bool:
         return True
 
@@ -115,6 +132,29 @@ class TaggingHead(Head):
             numbers = python_data.numbers_of(names, self.labels, f"y[{number}]")
             sentences.append(Sentence(each, tuple(self.labels[tag] for tag in numbers), number + 1))
         return sentences
+
+    def spans(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> list[list[Span]]:
+        """Returns the entities of each text, in order; its words, where the tags are not those of entities.
+
+        The examples have the characters that their words are (see `sentence_of` and `joined`).
+        """
+        return [
+            [
+                Span(
+                    text=(sentence.text or "")[sentence.starts[first] : sentence.ends[last]],
+                    label=label,
+                    start=sentence.starts[first],
+                    end=sentence.ends[last],
+                    probability=min(certainties[first : last + 1]),
+                )
+                for label, first, last in (
+                    entity_scores.entities(tags)
+                    if self.scheme
+                    else [(tag, number, number) for number, tag in enumerate(tags)]
+                )
+            ]
+            for (tags, certainties), sentence in zip(predictions, examples, strict=True)
+        ]
 
     def examples_of(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Sentence]:
         return [sentence_of(text, tokenizer, line) for line, text in enumerate(python_data.as_texts(texts["text"]), 1)]
@@ -197,6 +237,14 @@ def sentence_of(text: str, tokenizer: FullTokenizer, line: int = 1) -> Sentence:
     ends = tuple(pieces[number - 1].end for number in [*first[1:], len(pieces)][: len(first)])
     words = tuple(text[start:end] for start, end in zip(starts, ends, strict=True))
     return Sentence(words, None, line, text, starts, ends)
+
+
+def joined(sentence: Sentence) -> Sentence:
+    """Returns a sentence of words with the text that they are with one space between them."""
+    lengths = [len(word) for word in sentence.words]
+    starts = tuple(itertools.accumulate((length + 1 for length in lengths), initial=0))[:-1]
+    ends = tuple(start + length for start, length in zip(starts, lengths, strict=True))
+    return dataclasses.replace(sentence, text=" ".join(sentence.words), starts=starts, ends=ends)
 
 
 def cut_into_windows(

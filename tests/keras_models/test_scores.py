@@ -1,0 +1,147 @@
+"""What evaluate says beside Keras' figures: the scores of the commands; and what tag says of characters."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import official_bert
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.tasks.heads import entity_scores, squad_scores
+from official_bert.tasks.heads.tagging import Span
+from tests.conftest import WORDS
+
+CONFIG = BertConfig(len(WORDS), 8, 1, 2, 16, max_position_embeddings=32)
+VOCAB = "\n".join(WORDS) + "\n"
+TEXTS, LABELS = ["the cat sat", "a dog", "ran in the sun", "the mat", "walking"], ["a", "b", "c", "a", "b"]
+
+
+@pytest.fixture(scope="module")
+def classifier() -> official_bert.TextClassifier:
+    model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b", "c"], seed=3)
+    model.compile(run_eagerly=True)  # for a few texts a graph takes longer
+    return model
+
+
+@pytest.fixture(scope="module")
+def tagger() -> official_bert.TokenTagger:
+    model = official_bert.TokenTagger(CONFIG, VOCAB, labels=["O", "B-X", "I-X", "B-Y"], seed=1)
+    model.compile(run_eagerly=True)
+    return model
+
+
+@pytest.mark.parametrize("version_2", [False, True])
+def test_answers_to_questions_are_scored_as_by_the_command(version_2):
+    answerer = official_bert.QuestionAnswerer(
+        CONFIG, VOCAB, no_answer=version_2, max_query_length=8, doc_stride=8, max_answer_length=3
+    )
+    answerer.compile(run_eagerly=True)
+    x = ["who sat", "who ran", "what"], ["the cat sat on the mat", "a dog ran", "in the sun ! the cat ."]
+    y = ["the cat", None if version_2 else "dog", "the sun"]
+    figures = answerer.evaluate(x, y, verbose=0, return_dict=True)
+    examples = answerer.head.examples(x, y)
+    texts = {question.id: each.text for question, each in zip(examples, answerer.predict(x), strict=True)}
+    score, names = squad_scores.score_version_1, ("exact_match", "f1")
+    if version_2:
+        score, names = squad_scores.score_version_2, ("exact", "f1", "HasAns_f1", "NoAns_exact")
+    expected = score(examples, texts)
+    assert [figures[name] for name in names] == [expected[name] for name in names]
+    assert np.isfinite(figures["loss"])
+    data = tf.data.Dataset.from_tensor_slices(((list(x[0]), list(x[1])), ["the cat", "dog", "the sun"]))
+    assert {"f1"} <= set(answerer.evaluate(data, verbose=0, return_dict=True))
+    assert "f1" not in answerer.evaluate(x, y, batch_size=1, steps=1, verbose=0, return_dict=True)
+
+
+def test_tags_are_scored_by_entities(tagger):
+    x, y = ["the cat sat", "a dog ran ."], ["O B-X O", "B-Y O B-X I-X"]
+    figures = tagger.evaluate(x, y, verbose=0, return_dict=True)
+    predicted = [tags for tags, _ in tagger.predict(x)]
+    expected = entity_scores.score([row.split() for row in y], predicted)
+    names = ["precision", "recall", "f1", "X_precision", "X_recall", "X_f1", "Y_precision", "Y_recall", "Y_f1"]
+    assert [figures[name] for name in names] == [expected[name] for name in names]
+    assert figures["accuracy"] == pytest.approx(expected["accuracy"])
+    listed = tagger.evaluate(x, y, verbose=0)
+    assert listed[2:] == [expected[name] for name in names]
+    classes = official_bert.TokenTagger(CONFIG, VOCAB, labels=["D", "N"])
+    classes.compile(run_eagerly=True)
+    assert len(classes.evaluate(["the cat"], ["D N"], verbose=0)) == 2  # Keras' accuracy says all of them
+
+
+def test_the_confusion_matrix_comes_on_request(classifier, tagger):
+    figures = classifier.evaluate(TEXTS, LABELS, verbose=0, return_dict=True, confusion_matrix=True)
+    matrix = figures["confusion_matrix"]
+    predicted = classifier.classify(TEXTS)
+    for expected in "abc":
+        for label in "abc":
+            assert matrix[expected][label] == list(zip(LABELS, predicted, strict=True)).count((expected, label))
+    loss, accuracy = classifier.evaluate(TEXTS, LABELS, verbose=0)
+    assert classifier.evaluate(TEXTS, LABELS, verbose=0, confusion_matrix=True) == [loss, accuracy, matrix]
+    data = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS))
+    assert classifier.evaluate(data, verbose=0, confusion_matrix=True)[2] == matrix
+    ids = classifier.preprocessor(TEXTS)
+    for model, x, y in ((tagger, ["the cat"], ["O O"]), (classifier, ids, np.zeros(5))):
+        with pytest.raises(UserError, match="confusion_matrix is of texts that have one class each"):
+            model.evaluate(x, y, verbose=0, confusion_matrix=True)
+
+
+@pytest.mark.parametrize("metric", ["f1_score", keras.metrics.F1Score(), keras.metrics.FBetaScore(beta=2.0)])
+def test_f1_of_classes_is_keras_own(metric, classifier):
+    classifier.compile(metrics=[metric], run_eagerly=True)
+    figures = classifier.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)
+    own = keras.metrics.FBetaScore(beta=2.0) if getattr(metric, "beta", 1.0) == 2.0 else keras.metrics.F1Score()
+    own.update_state(np.eye(3)[["abc".index(label) for label in LABELS]], classifier.predict(TEXTS))
+    np.testing.assert_allclose(figures[own.name], own.result(), rtol=1e-6)
+
+
+def test_f1_with_a_threshold_takes_probabilities_and_is_saved(tmp_path):
+    model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], multi_label=True)
+    model.get_layer("sequence_classifier").bias.assign([1.0, -1.0])
+    model.compile("sgd", metrics=[keras.metrics.F1Score(average="micro", threshold=0.6)])
+    labels = [["a"], ["a", "b"], [], ["a"], ["b"]]
+    figures = model.evaluate(TEXTS, labels, verbose=0, return_dict=True)
+    assert figures["f1_score"] == pytest.approx(2 * 3 / (5 + 5))  # "a" for all: three are right, of five
+    model.save(tmp_path / "model.keras")
+    loaded = official_bert.TextClassifier.load(str(tmp_path / "model.keras"))
+    assert loaded.evaluate(TEXTS, labels, verbose=0, return_dict=True) == pytest.approx(figures)
+
+
+def test_where_there_are_no_classes_f1_is_refused_with_what_to_take(tagger):
+    with pytest.raises(UserError, match="F1Score is for classes of texts, .*evaluate gives the f1 of its answers"):
+        tagger.compile(metrics=[keras.metrics.F1Score()])
+    with pytest.raises(UserError, match="which fill mask has not; leave it out$"):
+        official_bert.MaskedLM(CONFIG, VOCAB).compile(metrics=["f1_score"])
+
+
+def test_tag_gives_the_characters_of_entities_without_the_punctuation_beside_them(tagger, monkeypatch):
+    text = "the cat, dog sat (in the sun)."  # the cat , dog sat ( in the sun ) .
+    tags = "O B-X O B-X I-X O B-Y O B-X O O".split()
+    predictions = [(tags, [0.9, 0.8, 0.9, 0.7, 0.6, *[0.5] * 6])]
+    asked = []
+
+    def predicted(examples, batch_size):
+        asked.extend(examples)
+        return predictions
+
+    monkeypatch.setattr(tagger, "_predictions", predicted)
+    (spans,) = tagger.tag([text])
+    assert asked[0].words == ("the", "cat", ",", "dog", "sat", "(", "in", "the", "sun", ")", ".")
+    assert spans == [
+        Span("cat", "X", 4, 7, 0.8), Span("dog sat", "X", 9, 16, 0.6), Span("in", "Y", 18, 20, 0.5),
+        Span("sun", "X", 25, 28, 0.5),
+    ]  # fmt: skip
+    assert all(text[span.start : span.end] == span.text for span in spans)
+    predictions[:] = [(["B-X", "I-X"], [0.5, 0.5])]
+    assert tagger.tag([["the", "cat,"]]) == [[Span("the cat,", "X", 0, 8, 0.5)]]  # words that were given stay
+
+
+def test_tags_that_are_of_no_entities_are_given_by_word():
+    tagger = official_bert.TokenTagger(CONFIG, VOCAB, labels=["D", "N"])
+    data = tf.data.Dataset.from_tensor_slices(["the cat.", " "])
+    for x in (["the cat.", " "], data):
+        spans, nothing = tagger.tag(x)
+        assert [(span.text, span.start, span.end) for span in spans] == [("the", 0, 3), ("cat", 4, 7), (".", 7, 8)]
+        assert all(span.label in ("D", "N") and 0.5 <= span.probability <= 1 for span in spans)
+        assert nothing == []
+    with pytest.raises(UserError, match=r"x\[1\] is 3; expected several"):
+        tagger.tag(["the", 3])
