@@ -123,7 +123,6 @@ def onnx_runtime(trained: str, theirs: str) -> Callable[[str], np.ndarray] | Non
     """The model in ONNX Runtime behind Hugging Face's tokenizer, or None where one of them is not installed."""
     try:
         import onnxruntime
-        import tf2onnx  # noqa: F401
         import transformers
     except ImportError:
         return None

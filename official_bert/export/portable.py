@@ -8,11 +8,9 @@ B batch, N choices, S sequence
 
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
@@ -33,7 +31,6 @@ MODEL_FILES = {LITERT: "model.tflite", ONNX: "model.onnx"}
 REPORT_FILE = "report.json"
 
 _INPUTS, _LOGITS = ("input_ids", "input_mask", "segment_ids"), "logits"
-_ONNX_OPSET = 18
 
 
 def export(options: PortableOptions) -> str:
@@ -65,7 +62,7 @@ def export(options: PortableOptions) -> str:
     with files.folder_written_whole(options.output_dir) as folder:
         path = os.path.join(folder, name)
         convert(source, options.format, options.quantization == DYNAMIC_INT8, path)
-        call = _traced(source, batch=1)
+        call = _traced(source)
         before = score(lambda features: call(**features))
         after = score(RUNNERS[options.format](path))
         if (before - after) / task.head.perfect > options.max_loss:
@@ -102,43 +99,24 @@ def convert(source: Source, format_name: str, quantized: bool, path: str) -> Non
     Raises:
         UserError: the package of the format is missing.
     """
-    function = _traced(source, batch=1 if format_name == LITERT else None)
     if format_name == LITERT:
         module = tf.Module()
         module.model_variables = [variable.value for variable in source.model.variables]
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], module)
+        function = _traced(source).get_concrete_function()
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([function], module)
         if quantized:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         files.write_bytes(path, converter.convert())
         return
     try:
-        import tf2onnx
+        from official_bert.export import onnx_graph
     except ModuleNotFoundError as error:
-        raise extras.missing(error) or error from error
-    own: dict[str, Any] = {"Erfc": (_erfc_to_onnx, [])}
-    tf2onnx.convert.from_function(
-        function, function.input_signature, opset=_ONNX_OPSET, custom_op_handlers=own, output_path=path
-    )
-    if quantized:
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-
-        with tempfile.TemporaryDirectory() as folder:
-            smaller = os.path.join(folder, "model.onnx")
-            quantize_dynamic(path, smaller, weight_type=QuantType.QInt8)
-            files.copy(smaller, path)
+        raise extras.missing(error, "portable") or error from error
+    onnx_graph.write(onnx_graph.onnx_model(source.model), path, quantized)
 
 
-def _erfc_to_onnx(graph: Any, node: Any, name: str, args: Any) -> None:
-    """Converts TensorFlow's Erfc, which the exact GELU consists of: ONNX has Erf alone, and Erfc is 1 - Erf."""
-    output, dtype, shape = node.output[0], graph.get_dtype(node.output[0]), graph.get_shape(node.output[0])
-    graph.remove_node(node.name)
-    erf = graph.make_node("Erf", [node.input[0]])
-    one = graph.make_const(f"{name}/one", np.array(1, np.float32))
-    graph.make_node("Sub", [one.output[0], erf.output[0]], name=name, outputs=[output], shapes=[shape], dtypes=[dtype])
-
-
-def _traced(source: Source, batch: int | None) -> Any:
-    """The part that is converted, as a function of TensorFlow: int32 [batch, S], [batch, N, S] to logits."""
+def _traced(source: Source) -> Any:
+    """The part that is converted, as a function of TensorFlow: int32 [1, S] or [1, N, S] to logits."""
 
     def call(input_ids: Any, input_mask: Any, segment_ids: Any) -> dict[str, Any]:
         features = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
@@ -146,7 +124,7 @@ def _traced(source: Source, batch: int | None) -> Any:
         return outputs if isinstance(outputs, dict) else {_LOGITS: outputs}
 
     choices = source.task_spec["num_choices"]
-    shape = [batch, None] if choices is None else [batch, choices, None]
+    shape = [1, None] if choices is None else [1, choices, None]
     return tf.function(call, input_signature=[tf.TensorSpec(shape, tf.int32, name=name) for name in _INPUTS])
 
 

@@ -26,7 +26,7 @@ from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tasks.heads.metrics import TagAccuracy
 from official_bert.tasks.heads.texts import TextExample
 from official_bert.tokenization.exact import FullTokenizer
-from official_bert.tokenization.fast import FastTokenizer
+from official_bert.tokenization.fast import Tokenizer
 
 _LOGITS = "masked_lm_logits"
 
@@ -50,7 +50,7 @@ class MaskedLMHead(Head):
             raise UserError("a masked LM hides tokens itself; leave out y")
         return [TextExample(str(number), text) for number, text in enumerate(python_data.as_texts(x))]
 
-    def featurize(self, examples: Sequence[TextExample], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[TextExample], tokenizer: Tokenizer, max_seq_length: int) -> Features:
         return texts.featurize(examples, tokenizer, max_seq_length)
 
     def drawn(self, batch: tuple[Any, ...], keys: Sequence[int]) -> tuple[Any, ...]:

@@ -18,10 +18,13 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.tasks.heads.features import LABELS, NO_LABEL, Array, Features
+from official_bert.tasks.heads.rows import MULTIPLE as MULTIPLE
+from official_bert.tasks.heads.rows import padded_inputs as padded_inputs
+from official_bert.tasks.heads.rows import row_lengths as row_lengths
+from official_bert.tasks.heads.rows import sequence_positions
 from official_bert.utils.allocator import retune_allocator
 
-MULTIPLE = 2  # of which the lengths of batches are where one graph takes them all
-COMPILED_MULTIPLE = 8  # and where XLA compiles each, on a CPU or GPU
+COMPILED_MULTIPLE = 8  # of which lengths are where XLA compiles each, on a CPU or GPU
 _SHORTEST_BUCKET = 32
 _POOL = 64  # batches
 _FILLER = -1  # in batch indices: no row
@@ -36,11 +39,6 @@ def length_buckets(max_seq_length: int) -> tuple[int, ...]:
 def filled_up(batch_indices: Array, multiple: int) -> Array:
     """Returns batches, [batches, B], with empty rows (-1) after each batch, up to a multiple of rows."""
     return np.pad(batch_indices, ((0, 0), (0, -batch_indices.shape[1] % multiple)), constant_values=_FILLER)
-
-
-def row_lengths(features: Features) -> Array:
-    """Returns the tokens of each row, int64 [R]: those of its longest sequence."""
-    return np.asarray(np.diff(features.splits).reshape(-1, features.choices).max(axis=1))
 
 
 def training_batch_indices(lengths: Array, batch_size: int, seed: int, epoch: int) -> Array:
@@ -65,49 +63,12 @@ def cut(rows: Array, batch_size: int) -> Array:
     return np.concatenate([rows, np.full(missing, _FILLER)]).reshape(-1, batch_size)
 
 
-def padded_inputs(
-    features: Features, rows: Array, max_seq_length: int, multiple: int = MULTIPLE, buckets: Sequence[int] = ()
-) -> dict[str, Array]:
-    """Returns the model's inputs for some rows: int32 [B, S], or [B, N, S] where rows have several sequences.
-
-    Args:
-        features: the rows.
-        rows: the number of each; -1 gives an empty row.
-        max_seq_length: S at most.
-        multiple: S is rounded up to a multiple of it.
-        buckets: S is rounded up to one of these instead, in ascending order, the last one at least the longest row.
-    """
-    starts, lengths = _positions(features, rows)
-    longest = int(lengths.max(initial=1))
-    rounded = min(-(-longest // multiple) * multiple, max_seq_length)
-    if buckets:
-        rounded = next(length for length in buckets if length >= longest)
-    inside = np.arange(rounded) < lengths[:, None]  # [B * N, S]
-    indices = (starts[:, None] + np.arange(inside.shape[1]))[inside]
-    arrays = {"input_mask": inside.astype(np.int32)}
-    for name, values in (("input_ids", features.input_ids), ("segment_ids", features.segment_ids)):
-        arrays[name] = np.zeros(inside.shape, np.int32)
-        arrays[name][inside] = values[indices]
-    if features.choices == 1:
-        return arrays
-    return {name: each.reshape(len(rows), features.choices, -1) for name, each in arrays.items()}
-
-
-def _positions(features: Features, rows: Array) -> tuple[Array, Array]:
-    """Where the sequences of rows begin, and their lengths: 0 for fillers."""
-    sequences = (rows[:, None] * features.choices + np.arange(features.choices)).ravel()
-    real = np.repeat(rows >= 0, features.choices)
-    sequences = np.where(real, sequences, 0)
-    starts = features.splits[sequences]
-    return starts, np.where(real, features.splits[sequences + 1] - starts, 0)
-
-
 def padded_targets(features: Features, rows: Array, length: int) -> dict[str, Array]:
     """Returns the targets of some rows; those of tokens are padded with NO_LABEL to the length."""
     arrays = {}
     for name, values in features.targets.items():
         if _of_tokens(features):
-            starts, lengths = _positions(features, rows)
+            starts, lengths = sequence_positions(features, rows)
             inside = np.arange(length) < lengths[:, None]
             arrays[name] = np.full(inside.shape, NO_LABEL, values.dtype)
             arrays[name][inside] = values[(starts[:, None] + np.arange(length))[inside]]

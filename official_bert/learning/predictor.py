@@ -3,16 +3,17 @@
 B batch, R rows
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from official_bert.learning import batches
 from official_bert.learning.replicas import number_of_rows, say_compiling, shared_out, static_lengths
 from official_bert.modeling.last_block import without_unread_positions
 from official_bert.optimization import distribution
+from official_bert.tasks.heads import rows
 from official_bert.tasks.heads.features import Array, Features, Outputs
 from official_bert.utils.progress import Progress
 
@@ -97,26 +98,15 @@ def predict(
         max_seq_length: the longest row.
         buckets: the lengths to pad to (see `batches.padded_inputs`).
     """
-    lengths = batches.row_lengths(features)
-    by_output: dict[str, list[Any]] = {}
     progress = Progress("predicting", len(features), "rows")
-    structured = False
-    for number, rows in enumerate(batches.prediction_batch_indices(lengths, batch_size)):
-        inputs = batches.padded_inputs(features, rows, max_seq_length, buckets=buckets)
-        outputs = forward({name: tf.constant(each) for name, each in inputs.items()})
-        structured = isinstance(outputs, dict)
-        length = inputs["input_ids"].shape[-1]
-        for name, values in (outputs if structured else {"": outputs}).items():
-            rows_of_output = by_output.setdefault(name, [None] * len(features))
-            # Only the outputs of tokens have as many columns as the inputs, and at least as many dimensions.
-            of_tokens = structured or len(values.shape) == 3
-            _put(rows_of_output, rows, np.asarray(values, np.float32), lengths if of_tokens and length else None)
-        progress.update(min((number + 1) * batch_size, len(features)))
-    return by_output if structured else by_output.get("", [])
 
+    def in_batches() -> Iterator[Array]:
+        indices = batches.prediction_batch_indices(batches.row_lengths(features), batch_size)
+        for number, batch in enumerate(indices, start=1):
+            yield batch
+            progress.update(min(number * batch_size, len(features)))
 
-def _put(outputs: list[Any], rows: Array, values: Array, lengths: Array | None) -> None:
-    """Puts the values of a batch where their rows belong; those of tokens without padding."""
-    for row, value in zip(rows, values, strict=True):
-        if row >= 0:
-            outputs[row] = value if lengths is None else value[: lengths[row]]
+    def of_tensors(inputs: dict[str, Array]) -> Any:
+        return forward({name: tf.constant(each) for name, each in inputs.items()})
+
+    return rows.predict(of_tensors, features, in_batches(), max_seq_length, buckets=buckets)

@@ -6,6 +6,12 @@ LINEAR, BILSTM = "linear", "bilstm"
 FEATURES = ("embeddings", "last_hidden", "second_to_last_hidden", "sum_last_four", "concat_last_four", "sum_all")
 HEADS = (LINEAR, BILSTM, *FEATURES)
 
+# What a model with a head answers.
+CLASSIFICATION, MULTI_LABEL, REGRESSION = "classification", "multi_label", "regression"
+TAGGING, QUESTION_ANSWERING, MULTIPLE_CHOICE = "tagging", "question_answering", "multiple_choice"
+VECTORS = "vectors"  # of an encoder without a task
+KINDS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING, QUESTION_ANSWERING, MULTIPLE_CHOICE)
+
 LSTM_UNITS = 768  # of each direction
 
 # A text's vector: that of [CLS], the mean or maximum of its tokens' vectors, or that behind the pooler.

@@ -15,15 +15,18 @@ from keras import ops
 from official_bert.errors import UserError
 from official_bert.modeling import layer_names
 from official_bert.modeling.bilstm import with_bilstm
+from official_bert.modeling.choices import CLASSIFICATION as CLASSIFICATION
+from official_bert.modeling.choices import KINDS as KINDS
 from official_bert.modeling.choices import LINEAR, LSTM_UNITS
+from official_bert.modeling.choices import MULTI_LABEL as MULTI_LABEL
+from official_bert.modeling.choices import MULTIPLE_CHOICE as MULTIPLE_CHOICE
+from official_bert.modeling.choices import QUESTION_ANSWERING as QUESTION_ANSWERING
+from official_bert.modeling.choices import REGRESSION as REGRESSION
+from official_bert.modeling.choices import TAGGING as TAGGING
+from official_bert.modeling.choices import VECTORS as VECTORS
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.encoder import sequence_inputs
 from official_bert.modeling.initialization import seeded_normal
-
-CLASSIFICATION, MULTI_LABEL, REGRESSION = "classification", "multi_label", "regression"
-TAGGING, QUESTION_ANSWERING, MULTIPLE_CHOICE = "tagging", "question_answering", "multiple_choice"
-VECTORS = "vectors"  # of an encoder without a task
-KINDS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING, QUESTION_ANSWERING, MULTIPLE_CHOICE)
 
 DROPOUT_RATE = 0.1  # the original's, before every head but that of questions
 

@@ -17,6 +17,7 @@ import itertools
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -182,6 +183,19 @@ class FastBasicTokenizer:
         for number in sorted(exact):
             words += self._exact.tokenize(texts[number])
         return words
+
+
+class Tokenizer(Protocol):
+    """What cuts many texts at once, as FastTokenizer and caching.CachingTokenizer do.
+
+    Attributes:
+        exact: the FullTokenizer whose ids it gives.
+    """
+
+    exact: FullTokenizer
+
+    def encode(self, texts: list[str]) -> tuple[Ids, Numbers]:
+        """Returns the ids of all pieces, int32, and where each text's begin among them, and the end, int64."""
 
 
 class FastTokenizer:

@@ -14,7 +14,7 @@ EXTRAS = {
     "tfds": ("tensorflow_datasets",),
     "convert": ("keras_hub", "h5py"),
     "hub": ("huggingface_hub",),
-    "portable": ("ai_edge_litert", "tf2onnx", "onnx", "onnxruntime"),
+    "portable": ("ai_edge_litert", "onnx", "onnxruntime"),
     "beam": ("apache_beam",),
 }
 

@@ -76,7 +76,9 @@ def test_converted_models_answer_nearly_as_before(
     config = dataclasses.replace(LARGER if quantization == DYNAMIC_INT8 else CONFIG, hidden_act=activation)
     model_dir = save_finetuned(tmp_path / "model", kind, config=config)
     output_dir = tmp_path / "portable"
-    options = PortableOptions(model_dir, str(output_dir), write_examples(tmp_path, kind), format_name, quantization)
+    examples = write_examples(tmp_path, kind)
+    max_loss = 0.1  # few examples: rounding alone changes a correlation of four values by some percent
+    options = PortableOptions(model_dir, str(output_dir), examples, format_name, quantization, max_loss)
     assert "before" in portable.export(options)
     report = json.loads((output_dir / "report.json").read_text())
     assert report["examples"] == (3 if kind == QUESTION_ANSWERING else 4)

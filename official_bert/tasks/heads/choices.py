@@ -7,20 +7,22 @@ N choices
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import keras
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.modeling import task_models
+from official_bert.modeling.choices import MULTIPLE_CHOICE
 from official_bert.tasks.heads import python_data
 from official_bert.tasks.heads.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length, from_rows
 from official_bert.tasks.heads.head import Head, Outcome
 from official_bert.tasks.heads.texts import margins_of_rows, softmax
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
-from official_bert.tokenization.fast import FastTokenizer
+from official_bert.tokenization.fast import Tokenizer
+
+if TYPE_CHECKING:
+    import keras
 
 NUM_CHOICES = 4
 
@@ -40,7 +42,7 @@ class Example:
 class MultipleChoiceHead(Head):
     """Which of four endings follows. A prediction is the probability of each, [N]."""
 
-    kind: ClassVar[str] = task_models.MULTIPLE_CHOICE
+    kind: ClassVar[str] = MULTIPLE_CHOICE
     best_metric: ClassVar[str] = "accuracy"
     decisions: ClassVar[tuple[str, ...]] = ("choice",)
     num_choices: ClassVar[int] = NUM_CHOICES
@@ -88,7 +90,7 @@ class MultipleChoiceHead(Head):
     def margins(self, outputs: Outputs, features: Features, examples: Sequence[Example]) -> list[float]:
         return margins_of_rows(self.decode(outputs, features, examples))
 
-    def featurize(self, examples: Sequence[Example], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Features:
         """Returns four sequences for each example; without targets if a label is not known."""
         check_length(max_seq_length, _LEAST_LENGTH)
         packed = [pack(example, tokenizer.exact, max_seq_length) for example in examples]
@@ -103,7 +105,9 @@ class MultipleChoiceHead(Head):
             [is_cut for _, is_cut in packed],
         )
 
-    def loss(self) -> keras.losses.Loss:
+    def loss(self) -> "keras.losses.Loss":
+        import keras
+
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:

@@ -1,6 +1,7 @@
 """What stands on an encoder, and all that follows from it: a class for each kind.
 
 Tasks, Keras models, exports, portable formats and distillation read it; none of them asks for a kind by its name.
+Features and predictions need neither TensorFlow nor Keras; what is about models and learning imports them.
 
 R rows, C classes
 """
@@ -9,16 +10,16 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
-
-import keras
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from official_bert.errors import UserError
-from official_bert.modeling import task_models
 from official_bert.modeling.choices import LINEAR, LSTM_UNITS
 from official_bert.tasks.heads.features import Array, Features, Outputs, cut_note
 from official_bert.tokenization.exact import FullTokenizer
-from official_bert.tokenization.fast import FastTokenizer
+from official_bert.tokenization.fast import Tokenizer
+
+if TYPE_CHECKING:
+    import keras
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +104,10 @@ class Head(abc.ABC):
             **bilstm,
         }
 
-    def build_model(self, encoder: keras.Model, seed: int | None = None) -> keras.Model:
+    def build_model(self, encoder: "keras.Model", seed: int | None = None) -> "keras.Model":
         """Returns the encoder with this head (see task_models)."""
+        from official_bert.modeling import task_models
+
         number = len(self.labels or ())
         return task_models.build(
             self.kind, encoder, number, self.num_choices or 0, seed, self.head, self.lstm_units
@@ -145,7 +148,7 @@ class Head(abc.ABC):
         """
 
     @abc.abstractmethod
-    def featurize(self, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[Any], tokenizer: Tokenizer, max_seq_length: int) -> Features:
         """Returns the examples as the model reads them, with targets if all of them have labels."""
 
     def drawn(self, batch: tuple[Any, ...], keys: Sequence[int]) -> tuple[Any, ...]:
@@ -175,6 +178,8 @@ class Head(abc.ABC):
 
     def keras_metrics(self) -> Any:
         """Returns what fit shows beside the loss."""
+        import keras
+
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:

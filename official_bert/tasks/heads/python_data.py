@@ -5,11 +5,11 @@ C classes
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.tasks.heads.features import Array
@@ -17,9 +17,15 @@ from official_bert.tasks.heads.features import Array
 BALANCED = "balanced"  # in place of class weights: each class weighs as much as any other altogether
 
 
+def is_data_set(x: Any) -> bool:
+    """Whether x is a tf.data.Dataset, which nobody has made before TensorFlow was imported."""
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and isinstance(x, tf.data.Dataset)
+
+
 def are_ids(x: Any) -> bool:
     """Whether x is what the network reads: a dict of ids, or a data set of such, alone or with labels."""
-    if isinstance(x, tf.data.Dataset):
+    if is_data_set(x):
         spec = x.element_spec
         return are_ids(spec[0] if isinstance(spec, tuple) else spec)
     return isinstance(x, Mapping) and "input_ids" in x
@@ -33,9 +39,12 @@ def as_list(values: Any, name: str = "x") -> list[Any]:
     Raises:
         UserError: it is a single text, or has no order.
     """
+    if isinstance(values, list):
+        return list(values)
     if isinstance(values, str | bytes):
         raise UserError(f"one text was given, {shown(values)}; expected several: put it into a list")
-    if tf.is_tensor(values):
+    tf = sys.modules.get("tensorflow")
+    if tf is not None and tf.is_tensor(values):
         values = values.numpy()
     if hasattr(values, "columns") and hasattr(values, "to_numpy"):
         rows = values.to_numpy()
@@ -259,6 +268,8 @@ def is_batched(texts: Any) -> bool:
     Raises:
         UserError: it does not say so.
     """
+    import tensorflow as tf
+
     rank = tf.nest.flatten(texts)[0].shape.rank
     if rank is None:
         raise UserError(f"the data set's texts are {texts}; expected a known shape: [] for one, [None] for batches")
@@ -267,12 +278,16 @@ def is_batched(texts: Any) -> bool:
 
 def asserted(values: Any, is_right: Any, problem: str) -> Any:
     """Returns a data set's tensor; TensorFlow raises an error unless all of `is_right`, of the same shape, is true."""
+    import tensorflow as tf
+
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_right), [problem])]):
         return tf.identity(values)
 
 
 def as_values(tensors: Any) -> Any:
     """Returns tensors of any structure as NumPy arrays, ragged ones as lists."""
+    import tensorflow as tf
+
     return tf.nest.map_structure(
         lambda each: each.to_list() if isinstance(each, tf.RaggedTensor) else each.numpy(), tensors
     )
@@ -289,7 +304,9 @@ def steps_in(data: Any, batch_size: int, validation_split: float) -> int:
     Raises:
         UserError: the data set never ends, or there is nothing in it.
     """
-    if isinstance(data, tf.data.Dataset):
+    if is_data_set(data):
+        import tensorflow as tf
+
         steps = int(data.cardinality())
         if steps == tf.data.INFINITE_CARDINALITY:
             raise UserError("the data set never ends; pass steps_per_epoch")

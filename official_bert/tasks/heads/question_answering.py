@@ -2,13 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import keras
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.modeling import task_models
+from official_bert.modeling.choices import QUESTION_ANSWERING
 from official_bert.tasks.heads import candidates, python_data, squad_scores
 from official_bert.tasks.heads.candidates import Candidate, Prediction
 from official_bert.tasks.heads.features import Array, Features, Outputs, cut_note
@@ -23,7 +22,10 @@ from official_bert.tasks.heads.questions import (
     features_of,
     windows_of,
 )
-from official_bert.tokenization.fast import FastTokenizer
+from official_bert.tokenization.fast import Tokenizer
+
+if TYPE_CHECKING:
+    import keras
 
 _OUTPUTS = (START_LOGITS, END_LOGITS)
 
@@ -44,7 +46,7 @@ class TextAnswer(NamedTuple):
 class QuestionAnsweringHead(Head):
     """Answers that are part of a context. A prediction is the best candidates."""
 
-    kind: ClassVar[str] = task_models.QUESTION_ANSWERING
+    kind: ClassVar[str] = QUESTION_ANSWERING
     perfect: ClassVar[float] = 100.0
     decisions: ClassVar[tuple[str, ...]] = ("answer", "start", "end", "probability")
 
@@ -137,7 +139,7 @@ class QuestionAnsweringHead(Head):
             margins.append(margin)
         return margins
 
-    def featurize(self, examples: Sequence[Question], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[Question], tokenizer: Tokenizer, max_seq_length: int) -> Features:
         limits = Limits(max_seq_length, self.doc_stride, self.max_query_length)
         features = features_of(cut_into_windows(examples, tokenizer.exact, limits), examples)
         lengths = np.diff(tokenizer.encode([example.text for example in examples])[1])
@@ -146,7 +148,9 @@ class QuestionAnsweringHead(Head):
     def cut_note(self, features: Features, examples: int, max_seq_length: int) -> str | None:
         return cut_note(features.cut, examples, "questions", self.max_query_length, "max_query_length")
 
-    def loss(self) -> dict[str, keras.losses.Loss]:
+    def loss(self) -> "dict[str, keras.losses.Loss]":
+        import keras
+
         return {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in _OUTPUTS}
 
     def loss_weights(self) -> dict[str, float]:
@@ -154,6 +158,8 @@ class QuestionAnsweringHead(Head):
         return dict.fromkeys(_OUTPUTS, 0.5)
 
     def keras_metrics(self) -> Any:
+        import keras
+
         return {name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for name in _OUTPUTS}
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:

@@ -12,22 +12,23 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
-from official_bert.modeling import task_models
+from official_bert.modeling.choices import TAGGING
 from official_bert.tasks.heads import entity_scores, python_data, windows
 from official_bert.tasks.heads.features import EXAMPLE, LABELS, NO_LABEL, Array, Features, Outputs, from_rows
 from official_bert.tasks.heads.head import Head, Outcome
-from official_bert.tasks.heads.losses import TaggingLoss
-from official_bert.tasks.heads.metrics import TagAccuracy
 from official_bert.tasks.heads.texts import margins_of_rows, softmax
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, FullTokenizer
-from official_bert.tokenization.fast import FastTokenizer
+from official_bert.tokenization.fast import Tokenizer
+
+if TYPE_CHECKING:
+    from official_bert.tasks.heads.losses import TaggingLoss
 
 _WORD = "word"  # in Features.details, [T]: the number of the word that is tagged at this token, or -1
 
@@ -85,7 +86,7 @@ class TaggingHead(Head):
         doc_stride: tokens from one window of a long sentence to the next, about; None for half a window.
     """
 
-    kind: ClassVar[str] = task_models.TAGGING
+    kind: ClassVar[str] = TAGGING
     has_tokens: ClassVar[bool] = True
     decisions: ClassVar[tuple[str, ...]] = ("tags",)
 
@@ -178,7 +179,7 @@ class TaggingHead(Head):
             margins[window.sentence] = min([margins[window.sentence], *margins_of_rows(rows)])
         return margins
 
-    def featurize(self, examples: Sequence[Sentence], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[Sentence], tokenizer: Tokenizer, max_seq_length: int) -> Features:
         words = [each.words for each in examples]
         windows = cut_into_windows(words, tokenizer.exact, max_seq_length, self.doc_stride)
         features = features_of(windows, examples, {label: number for number, label in enumerate(self.labels)})
@@ -196,10 +197,14 @@ class TaggingHead(Head):
             "rest was left out (max_seq_length)"
         )
 
-    def loss(self) -> TaggingLoss:
+    def loss(self) -> "TaggingLoss":
+        from official_bert.tasks.heads.losses import TaggingLoss
+
         return TaggingLoss()
 
     def keras_metrics(self) -> Any:
+        from official_bert.tasks.heads.metrics import TagAccuracy
+
         return [TagAccuracy()]
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:

@@ -6,23 +6,22 @@ E examples, R rows, C classes, T tokens
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import keras
 import numpy as np
-import tensorflow as tf
-from keras import ops
 
 from official_bert.errors import UserError
-from official_bert.modeling import task_models
+from official_bert.modeling.choices import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from official_bert.tasks.heads import python_data, scores
 from official_bert.tasks.heads.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length
 from official_bert.tasks.heads.head import Head, Outcome
-from official_bert.tasks.heads.losses import SquaredError
-from official_bert.tasks.heads.metrics import AbsoluteError
 from official_bert.tokenization.exact import CLS, SEP
-from official_bert.tokenization.fast import FastTokenizer
+from official_bert.tokenization.fast import Tokenizer
 from official_bert.tokenization.pairs import lengths_truncated_at_the_end
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +73,7 @@ class TextHead(Head):
     def labels_from(self, y: Any) -> list[Any]:
         """Returns labels from what a user gave as y."""
 
-    def featurize(self, examples: Sequence[TextExample], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[TextExample], tokenizer: Tokenizer, max_seq_length: int) -> Features:
         features = featurize(examples, tokenizer, max_seq_length, self.doc_stride)
         labels = [example.label for example in examples]
         if not labels or any(label is None for label in labels):
@@ -84,6 +83,8 @@ class TextHead(Head):
     def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
         if not self._has_simple_labels(spec, is_batched):
             return None
+        import tensorflow as tf
+
         if spec.dtype == tf.string:
             raise UserError("the data set's labels are strings; expected numbers")
         problem = "a label of the data set is no finite number"
@@ -91,6 +92,8 @@ class TextHead(Head):
 
     def _has_simple_labels(self, spec: Any, is_batched: bool) -> bool:
         """Whether a text is one row, and its label in a data set one number or name."""
+        import tensorflow as tf
+
         return not self.doc_stride and isinstance(spec, tf.TensorSpec) and spec.shape.rank == int(is_batched)
 
     @abc.abstractmethod
@@ -149,7 +152,7 @@ class ClassificationHead(TextHead):
         labels: the classes' names.
     """
 
-    kind: ClassVar[str] = task_models.CLASSIFICATION
+    kind: ClassVar[str] = CLASSIFICATION
     best_metric: ClassVar[str] = "accuracy"
     decisions: ClassVar[tuple[str, ...]] = ("label",)
     has_one_class: ClassVar[bool] = True
@@ -162,6 +165,8 @@ class ClassificationHead(TextHead):
     def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
         if not self._has_simple_labels(spec, is_batched):
             return None
+        import tensorflow as tf
+
         problem = f"a label of the data set is none of {', '.join(self.labels)}"
         if spec.dtype != tf.string and python_data.are_whole_numbers(self.labels):
             names = [int(python_data.class_name(label)) for label in self.labels]
@@ -177,8 +182,10 @@ class ClassificationHead(TextHead):
             return checked
         return self._looked_up(tf.constant(self.labels), problem)
 
-    def _looked_up(self, names: tf.Tensor, problem: str) -> Callable[[Any], Any]:
+    def _looked_up(self, names: "tf.Tensor", problem: str) -> Callable[[Any], Any]:
         """What makes classes' numbers of their names, strings or whole numbers, [C]."""
+        import tensorflow as tf
+
         initializer = tf.lookup.KeyValueTensorInitializer(names, tf.range(len(self.labels)))
         table = tf.lookup.StaticHashTable(initializer, default_value=-1)
 
@@ -196,7 +203,9 @@ class ClassificationHead(TextHead):
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {LABELS: np.zeros(1, np.int32)}
 
-    def loss(self) -> keras.losses.Loss:
+    def loss(self) -> "keras.losses.Loss":
+        import keras
+
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
@@ -234,9 +243,13 @@ class ClassificationHead(TextHead):
         return np.asarray(np.eye(classes)[targets])
 
     def soft_loss(self, targets: Any, logits: Any) -> Any:
+        import keras
+
         return keras.losses.categorical_crossentropy(targets, logits, from_logits=True)
 
     def soft_answers(self, logits: Any) -> Any:
+        from keras import ops
+
         return ops.softmax(logits)
 
 
@@ -248,7 +261,7 @@ class MultiLabelHead(TextHead):
         labels: the classes' names.
     """
 
-    kind: ClassVar[str] = task_models.MULTI_LABEL
+    kind: ClassVar[str] = MULTI_LABEL
     best_metric: ClassVar[str] = "f1_micro"
 
     labels: tuple[str, ...] = ()
@@ -268,6 +281,8 @@ class MultiLabelHead(TextHead):
         return tuple(np.flatnonzero(row).tolist() if is_array else python_data.numbers_of(row, self.labels, name))
 
     def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
+        import tensorflow as tf
+
         is_array = isinstance(spec, tf.TensorSpec) and spec.dtype != tf.string
         is_simple = is_array and spec.shape[int(is_batched) :] == (len(self.labels),)
         return (lambda y: y) if is_simple and not self.doc_stride else None
@@ -282,10 +297,14 @@ class MultiLabelHead(TextHead):
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {LABELS: np.zeros((1, len(self.labels)), np.float32)}
 
-    def loss(self) -> keras.losses.Loss:
+    def loss(self) -> "keras.losses.Loss":
+        import keras
+
         return keras.losses.BinaryCrossentropy(from_logits=True)
 
     def keras_metrics(self) -> Any:
+        import keras
+
         return [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)]
 
     def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
@@ -323,9 +342,13 @@ class MultiLabelHead(TextHead):
         return targets
 
     def soft_loss(self, targets: Any, logits: Any) -> Any:
+        import keras
+
         return keras.losses.binary_crossentropy(targets, logits, from_logits=True)
 
     def soft_answers(self, logits: Any) -> Any:
+        from keras import ops
+
         return ops.sigmoid(logits)
 
 
@@ -333,7 +356,7 @@ class MultiLabelHead(TextHead):
 class RegressionHead(TextHead):
     """A number, such as STS-B's: label and prediction."""
 
-    kind: ClassVar[str] = task_models.REGRESSION
+    kind: ClassVar[str] = REGRESSION
     best_metric: ClassVar[str] = "pearson"
     is_value: ClassVar[bool] = True
 
@@ -351,10 +374,14 @@ class RegressionHead(TextHead):
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {LABELS: np.zeros(1, np.float32)}
 
-    def loss(self) -> keras.losses.Loss:
+    def loss(self) -> "keras.losses.Loss":
+        from official_bert.tasks.heads.losses import SquaredError
+
         return SquaredError()
 
     def keras_metrics(self) -> Any:
+        from official_bert.tasks.heads.metrics import AbsoluteError
+
         return [AbsoluteError()]
 
     def activated(self, logits: Array) -> Array:
@@ -384,6 +411,8 @@ class RegressionHead(TextHead):
         return targets[:, None]
 
     def soft_loss(self, targets: Any, logits: Any) -> Any:
+        from keras import ops
+
         return ops.square(logits[:, 0] - targets[:, 0])
 
     def soft_answers(self, logits: Any) -> Any:
@@ -391,7 +420,7 @@ class RegressionHead(TextHead):
 
 
 def featurize(
-    examples: Sequence[TextExample], tokenizer: FastTokenizer, max_seq_length: int, doc_stride: int | None = None
+    examples: Sequence[TextExample], tokenizer: Tokenizer, max_seq_length: int, doc_stride: int | None = None
 ) -> Features:
     """Returns [CLS] a [SEP] or [CLS] a [SEP] b [SEP] of each example, without targets, cut as the original cuts them.
 

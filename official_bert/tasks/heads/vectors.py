@@ -2,27 +2,28 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import keras
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.modeling import task_models
-from official_bert.modeling.choices import MEAN
+from official_bert.modeling.choices import MEAN, VECTORS
 from official_bert.tasks.heads import python_data, texts
 from official_bert.tasks.heads.features import Array, Features, Outputs
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.texts import TextExample
-from official_bert.tokenization.fast import FastTokenizer
+from official_bert.tokenization.fast import Tokenizer
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
+
+if TYPE_CHECKING:
+    import keras
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorHead(Head):
     """Pooling, which has nothing to learn."""
 
-    kind: ClassVar[str] = task_models.VECTORS
+    kind: ClassVar[str] = VECTORS
 
     pooling: str = MEAN
     layers: tuple[int, ...] = (-1,)
@@ -31,7 +32,7 @@ class VectorHead(Head):
     def settings(self) -> dict[str, Any]:
         return {"pooling": self.pooling, "layers": list(self.layers)}
 
-    def build_model(self, encoder: keras.Model, seed: int | None = None) -> keras.Model:
+    def build_model(self, encoder: "keras.Model", seed: int | None = None) -> "keras.Model":
         return encoder
 
     def texts_of(self, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
@@ -47,7 +48,7 @@ class VectorHead(Head):
         parts = [text.rsplit(PAIR_SEPARATOR, 1) for text in python_data.as_texts(x)]
         return [TextExample(str(number), first, *(second or [""])) for number, (first, *second) in enumerate(parts)]
 
-    def featurize(self, examples: Sequence[TextExample], tokenizer: FastTokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[TextExample], tokenizer: Tokenizer, max_seq_length: int) -> Features:
         if not any(example.text_b for example in examples):
             examples = [dataclasses.replace(example, text_b=None) for example in examples]
         return texts.featurize(examples, tokenizer, max_seq_length)

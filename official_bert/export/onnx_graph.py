@@ -1,0 +1,415 @@
+"""A model as an ONNX graph, written from its layers for ONNX Runtime.
+
+The encoder is written in that runtime's fused operations (its domain com.microsoft): embeddings with their
+normalization, attention, a sum with its normalization, GELU. What stands on the encoder is written layer by layer.
+
+B batch, S sequence, N heads or choices, H hidden size, U units of a BiLSTM
+"""
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from official_bert.errors import UserError
+from official_bert.modeling import layer_names, task_models
+from official_bert.modeling.bilstm import BiLSTM
+from official_bert.modeling.choices import CLS_POOLING, MAX, POOLED
+from official_bert.modeling.dropout import Dropout
+from official_bert.modeling.encoder_block import MASKED_SCORE
+from official_bert.modeling.heads import FirstPosition, LastToken
+from official_bert.modeling.initialization import gelu_exact, gelu_tanh
+from official_bert.modeling.model_parts import BlockLayers, blocks_of
+from official_bert.utils import files
+from official_bert.version import __version__
+
+Array = npt.NDArray[Any]
+
+_FUSED = "com.microsoft"  # ONNX Runtime's own operations
+_OPSET = 18
+_FLOAT = TensorProto.FLOAT
+_NO_SPAN = -1e9  # the logit of a position without a token, as SpanLogits gives it
+
+
+def onnx_model(model: keras.Model, pooling: str | None = None, layers: Sequence[int] = (-1,)) -> onnx.ModelProto:
+    """Returns a model as ONNX: int32 inputs by name, of any batch and length, to float32 outputs.
+
+    A single output is named logits, several have their own names.
+
+    Args:
+        model: of task_models, or an encoder.
+        pooling: makes vectors of an encoder's outputs, named vector, as `build_vector_model` does.
+        layers: the blocks that these are made of.
+
+    Raises:
+        UserError: the model has a layer that cannot be written.
+    """
+    graph = _Graph()
+    values = {}
+    inputs = []
+    for name, tensor in model.input.items():
+        values[id(tensor)] = name
+        sizes = ["batch", *tensor.shape[1:-1], "sequence"]
+        inputs.append(helper.make_tensor_value_info(name, TensorProto.INT32, sizes))
+    writer = _ModelWriter(graph, model, values)
+    if pooling is not None:
+        outputs = {"vector": writer.vectors(pooling, layers)}
+    else:
+        by_name = model.output if isinstance(model.output, dict) else {"logits": model.output}
+        # Those of all positions first: the last block is written for [CLS] alone where nothing else reads it.
+        order = sorted(by_name, key=lambda name: -len(by_name[name].shape))
+        outputs = {name: writer.value(by_name[name]) for name in order}
+    for name, value in outputs.items():
+        graph.node("Identity", [value], name, output=name)
+    infos = [helper.make_tensor_value_info(name, _FLOAT, None) for name in outputs]
+    proto = helper.make_graph(graph.nodes, model.name, inputs, infos, graph.initializers)
+    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_FUSED, 1)]
+    return helper.make_model(
+        proto, opset_imports=opsets, ir_version=10, producer_name="official-bert", producer_version=__version__
+    )
+
+
+def write(model: onnx.ModelProto, path: str, quantized: bool) -> None:
+    """Writes a model as a file, `quantized` with matrices and tables as integers of 8 bits.
+
+    What is multiplied with a matrix is made integers as well, by its range at each call.
+    """
+    if not quantized:
+        files.write_bytes(path, model.SerializeToString())
+        return
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with tempfile.TemporaryDirectory() as folder, _without_advice():
+        smaller = os.path.join(folder, "model.onnx")
+        types = {"DefaultTensorType": _FLOAT}  # of what fused operations give, which ONNX does not know
+        # With a scale for each column the error is a third of that with one scale for a matrix.
+        quantize_dynamic(model, smaller, per_channel=True, weight_type=QuantType.QInt8, extra_options=types)
+        files.copy(smaller, path)
+
+
+@contextlib.contextmanager
+def _without_advice() -> Iterator[None]:
+    """Within its context nothing is logged: the quantizer recommends what is done already."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+class _Graph:
+    """Nodes and constants. Every node has one output that is used, which the methods return the name of."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.initializers: list[Any] = []
+        self._constants: dict[str, str] = {}
+        self._names: set[str] = set()
+
+    def constant(self, name: str, value: Any, dtype: Any = np.float32) -> str:
+        """Adds a constant, once for each name."""
+        if name not in self._names:
+            self._names.add(name)
+            array = keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value
+            self.initializers.append(numpy_helper.from_array(np.asarray(array, dtype), name))
+        return name
+
+    def numbers(self, *values: int) -> str:
+        """Adds a vector of whole numbers, as shapes and axes are given."""
+        return self.constant(f"numbers/{','.join(map(str, values))}", values, np.int64)
+
+    def node(
+        self, operation: str, inputs: Sequence[str], name: str, domain: str = "", output: str = "", **attributes: Any
+    ) -> str:
+        """Adds a node; its output has its name unless another is given."""
+        name = self._free(name)
+        output = output or f"{name}:0"
+        self.nodes.append(helper.make_node(operation, inputs, [output], name=name, domain=domain, **attributes))
+        return output
+
+    def fused(self, operation: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
+        """Adds one of ONNX Runtime's own operations."""
+        return self.node(operation, inputs, name, _FUSED, **attributes)
+
+    def _free(self, name: str) -> str:
+        number, free = 1, name
+        while free in self._names:
+            number, free = number + 1, f"{name}_{number}"
+        self._names.add(free)
+        return free
+
+
+class _ModelWriter:
+    """Writes what a functional model computes, from its outputs back to its inputs."""
+
+    def __init__(self, graph: _Graph, model: keras.Model, values: dict[int, str]) -> None:
+        self._graph, self._model = graph, model
+        self._values = values  # of symbolic tensors, by their identity
+        layers = {layer.name: layer for layer in model.layers}
+        self._block_layers = blocks_of(model)
+        self._blocks = {id(block.encoded): number for number, block in enumerate(self._block_layers)}
+        self._layers = {
+            id(tensor): layer
+            for name, layer in layers.items()
+            if name not in layer_names.EMBEDDINGS | {layer_names.CHOICE_ENCODER}
+            for tensor in keras.tree.flatten(layer.output)
+        }
+        self._embedded = None
+        if layer_names.CHOICE_ENCODER in layers:
+            self._write_inner_model(layers[layer_names.CHOICE_ENCODER])
+        else:
+            self._embedded = layers[layer_names.EMBEDDINGS_DROPOUT].output
+
+    def value(self, tensor: Any) -> str:
+        """Returns the name of what a symbolic tensor stands for, which is written if it is not there yet."""
+        key = id(tensor)
+        if key not in self._values:
+            if tensor is self._embedded:
+                self._values[key] = self._embeddings()
+            elif key in self._blocks:
+                self._values[key] = self._block(self._blocks[key])
+            else:
+                self._write_layer(self._layers[key])
+        return self._values[key]
+
+    def vectors(self, pooling: str, chosen: Sequence[int]) -> str:
+        """Writes a text's vector, as modeling/pooling.py makes it: [B, L * H]."""
+        graph = self._graph
+        if pooling == POOLED:
+            return self.value(self._model.output["pooled_output"])
+        blocks = self._block_layers
+        encoded = [self.value(blocks[layer - 1 if layer > 0 else layer].encoded) for layer in chosen]
+        values = graph.node("Concat", encoded, "chosen_layers", axis=2) if len(encoded) > 1 else encoded[0]
+        if pooling == CLS_POOLING:
+            return graph.node("Gather", [values, graph.constant("zero", 0, np.int64)], "cls", axis=1)
+        mask = graph.node("Unsqueeze", ["input_mask", graph.numbers(2)], "mask_of_vectors")
+        if pooling == MAX:
+            is_token = graph.node("Cast", [mask], "is_token", to=TensorProto.BOOL)
+            kept = graph.node("Where", [is_token, values, graph.constant("least", -np.inf)], "tokens_alone")
+            return graph.node("ReduceMax", [kept, graph.numbers(1)], "maximum", keepdims=0)
+        weights = graph.node("Cast", [mask], "token_weights", to=_FLOAT)
+        total = graph.node("ReduceSum", [graph.node("Mul", [values, weights], "weighed"), graph.numbers(1)], "total",
+                           keepdims=0)  # fmt: skip
+        count = graph.node("ReduceSum", [weights, graph.numbers(1)], "count", keepdims=0)
+        return graph.node("Div", [total, count], "mean")
+
+    # The encoder.
+
+    def _embeddings(self) -> str:
+        layer, graph = self._model.get_layer, self._graph
+
+        def table(name: str) -> str:
+            return graph.constant(f"{name}/embeddings", layer(name).embeddings)
+
+        norm = layer(layer_names.EMBEDDINGS_LAYER_NORM)
+        tables = [table(layer_names.WORD_EMBEDDINGS), table(layer_names.POSITION_EMBEDDINGS),
+                  table(layer_names.TOKEN_TYPE_EMBEDDINGS)]  # fmt: skip
+        ids = [self.value(self._model.input[name]) for name in ("input_ids", "segment_ids")]
+        # Its second output, a mask by lengths, is not used, but must have a name.
+        name = "embeddings"
+        graph.nodes.append(helper.make_node(
+            "EmbedLayerNormalization", [*ids, *tables, *self._scale_and_shift(norm)], [f"{name}:0", f"{name}:1"],
+            name=name, domain=_FUSED, epsilon=norm.epsilon,
+        ))  # fmt: skip
+        return f"{name}:0"
+
+    def _block(self, number: int, first_alone: bool = False) -> str:
+        """One block, [B, S, H] to [B, S, H]; to [B, 1, H] if the first position alone is read."""
+        block, graph, name = self._block_layers[number], self._graph, layer_names.block(number)
+        x = self.value(self._block_layers[number - 1].encoded if number else self._embedded)
+        if first_alone:
+            start, end, axis = (graph.numbers(value) for value in (0, 1, 1))
+            queries = graph.node("Slice", [x, start, end, axis], f"{name}_first_position")
+            context = self._attention_of(block, queries, x, name)
+        else:
+            queries, context = x, self._attention(block, x, name)
+        attended = self._product(context, block.attention_output, f"{name}_attention_output")
+        x = self._normalized_sum(attended, queries, block.attention_output, block.attention_layer_norm)
+        hidden = self._activated(self._product(x, block.intermediate, f"{name}_intermediate"), block.intermediate)
+        hidden = self._product(hidden, block.output, f"{name}_output")
+        return self._normalized_sum(hidden, x, block.output, block.output_layer_norm)
+
+    def _attention(self, block: BlockLayers, x: str, name: str) -> str:
+        """[B, S, H] to [B, S, H]: all three products in one."""
+        graph, attention = self._graph, block.attention_probabilities
+        projections = (block.attention_query, block.attention_key, block.attention_value)
+        kernel = graph.constant(
+            f"{name}_attention/kernel", keras.ops.concatenate([each.kernel for each in projections], 1)
+        )
+        bias = graph.constant(f"{name}_attention/bias", keras.ops.concatenate([each.bias for each in projections]))
+        return graph.fused(
+            "Attention", [x, kernel, bias, self._mask()], f"{name}_attention", num_heads=attention.num_heads,
+            unidirectional=int(attention.causal), mask_filter_value=MASKED_SCORE,
+        )  # fmt: skip
+
+    def _attention_of(self, block: BlockLayers, queries: str, x: str, name: str) -> str:
+        """What some positions attend to: [B, 1, H] and [B, S, H] to [B, 1, H]."""
+        graph = self._graph
+
+        def projected(source: str, dense: Any) -> str:
+            product = self._product(source, dense, f"{name}_{dense.name}")
+            return graph.node("Add", [product, self._bias(dense)], f"{dense.name}_biased")
+
+        parts = [projected(queries, block.attention_query), projected(x, block.attention_key),
+                 projected(x, block.attention_value)]  # fmt: skip
+        return graph.fused(
+            "MultiHeadAttention", [*parts, "", self._mask()], f"{name}_attention",
+            num_heads=block.attention_probabilities.num_heads, mask_filter_value=MASKED_SCORE,
+        )  # fmt: skip
+
+    def _mask(self) -> str:
+        return self.value(self._model.input["input_mask"])
+
+    def _normalized_sum(self, product: str, residual: str, dense: Any, norm: Any) -> str:
+        inputs = [product, residual, *self._scale_and_shift(norm), self._bias(dense)]
+        return self._graph.fused("SkipLayerNormalization", inputs, norm.name, epsilon=norm.epsilon)
+
+    # Parts of layers.
+
+    def _product(self, x: str, dense: Any, name: str) -> str:
+        return self._graph.node("MatMul", [x, self._graph.constant(f"{dense.name}/kernel", dense.kernel)], name)
+
+    def _bias(self, dense: Any) -> str:
+        return self._graph.constant(f"{dense.name}/bias", dense.bias)
+
+    def _scale_and_shift(self, norm: Any) -> list[str]:
+        return [self._graph.constant(f"{norm.name}/{part}", getattr(norm, part)) for part in ("gamma", "beta")]
+
+    def _activated(self, product: str, dense: Any) -> str:
+        """The bias and the activation of a dense layer."""
+        graph, bias, name = self._graph, self._bias(dense), f"{dense.name}_activated"
+        if dense.activation is gelu_tanh:
+            return graph.fused("FastGelu", [product, bias], name)
+        if dense.activation is gelu_exact:
+            return graph.fused("BiasGelu", [product, bias], name)
+        biased = graph.node("Add", [product, bias], f"{dense.name}_biased")
+        if dense.activation is keras.activations.linear:
+            return biased
+        operation = {keras.activations.relu: "Relu", keras.activations.tanh: "Tanh"}[dense.activation]
+        return graph.node(operation, [biased], name)
+
+    # Other layers.
+
+    def _write_layer(self, layer: Any) -> None:
+        """Writes a layer that is none of the encoder's own, and notes what it gives."""
+        write = next((write for kind, write in _WRITERS.items() if isinstance(layer, kind)), None)
+        if write is None:
+            raise UserError(f"the model's layer {layer.name} ({type(layer).__name__}) cannot be written as ONNX")
+        outputs = keras.tree.flatten(layer.output)
+        for tensor, value in zip(outputs, write(self, layer), strict=True):
+            self._values[id(tensor)] = value
+
+    def _write_inner_model(self, inner: keras.Model) -> None:
+        """Writes the model within one for multiple choice."""
+        inputs = {id(inner.input[name]): self.value(self._model.get_layer(f"fold_{name}").output)
+                  for name in self._model.input}  # fmt: skip
+        scored = self._model.get_layer(layer_names.MULTIPLE_CHOICE).input
+        self._values[id(scored)] = _ModelWriter(self._graph, inner, inputs).value(inner.output)
+
+    def _inputs(self, layer: Any) -> list[str]:
+        return [self.value(tensor) for tensor in keras.tree.flatten(layer.input)]
+
+    def _dense(self, layer: Any) -> list[str]:
+        return [self._activated(self._product(self._inputs(layer)[0], layer, layer.name), layer)]
+
+    def _identity(self, layer: Any) -> list[str]:
+        return self._inputs(layer)
+
+    def _first_position(self, layer: Any) -> list[str]:
+        graph, key = self._graph, id(layer.input)
+        if key in self._blocks and key not in self._values and self._blocks[key] == len(self._blocks) - 1:
+            vectors = self._block(self._blocks[key], first_alone=True)
+            return [graph.node("Squeeze", [vectors, graph.numbers(1)], layer.name)]
+        return [graph.node("Gather", [*self._inputs(layer), graph.constant("zero", 0, np.int64)], layer.name, axis=1)]
+
+    def _last_token(self, layer: Any) -> list[str]:
+        graph, (x, mask) = self._graph, self._inputs(layer)
+        count = graph.node("ReduceSum", [mask, graph.numbers(1)], f"{layer.name}_tokens", keepdims=1)  # [B, 1]
+        last = graph.node("Sub", [count, graph.constant("one", 1, np.int32)], f"{layer.name}_position")
+        last = graph.node("Max", [last, graph.constant("no_token", 0, np.int32)], f"{layer.name}_position")
+        last = graph.node("Cast", [last], f"{layer.name}_index", to=TensorProto.INT64)
+        return [graph.node("GatherND", [x, last], layer.name, batch_dims=1)]
+
+    def _without_axis(self, layer: Any) -> list[str]:
+        return [self._graph.node("Squeeze", [*self._inputs(layer), self._graph.numbers(-1)], layer.name)]
+
+    def _span_logits(self, layer: Any) -> list[str]:
+        graph, (scores, mask) = self._graph, self._inputs(layer)
+        is_token = graph.node("Cast", [mask], f"{layer.name}_is_token", to=TensorProto.BOOL)  # [B, S]
+        logits = []
+        for column in keras.tree.flatten({"start_logits": 0, "end_logits": 1}):  # in the order of the layer's outputs
+            name = f"{layer.name}_{column}"
+            index = graph.constant(f"column_{column}", column, np.int64)
+            scores_of_column = graph.node("Gather", [scores, index], name, axis=2)
+            padding = graph.constant("padding_logit", _NO_SPAN)
+            logits.append(graph.node("Where", [is_token, scores_of_column, padding], f"{name}_masked"))
+        return logits
+
+    def _fold(self, layer: Any) -> list[str]:
+        """[B, N, S] to [B * N, S]."""
+        graph, (x,) = self._graph, self._inputs(layer)
+        length = graph.node("Shape", [x], f"{layer.name}_length", start=2)
+        shape = graph.node("Concat", [graph.numbers(-1), length], f"{layer.name}_shape", axis=0)
+        return [graph.node("Reshape", [x, shape], layer.name)]
+
+    def _unfold(self, layer: Any) -> list[str]:
+        return [self._graph.node("Reshape", [*self._inputs(layer), self._graph.numbers(-1, layer.num_choices)],
+                                 layer.name)]  # fmt: skip
+
+    def _merged(self, layer: Any) -> list[str]:
+        if isinstance(layer, keras.layers.Concatenate):
+            return [self._graph.node("Concat", self._inputs(layer), layer.name, axis=layer.axis)]
+        return [self._graph.node("Sum", self._inputs(layer), layer.name)]
+
+    def _bilstm(self, layer: Any) -> list[str]:
+        graph, (x, mask) = self._graph, self._inputs(layer)
+        directions = (layer.bidirectional.forward_layer, layer.bidirectional.backward_layer)
+
+        def stacked(part: str, weight: Callable[[Any], Any]) -> str:
+            values = [_as_onnx_gates(weight(direction.cell)) for direction in directions]
+            return graph.constant(f"{layer.name}/{part}", np.stack(values))
+
+        kernels = stacked("kernel", lambda cell: cell.kernel)  # [2, 4 U, H]
+        recurrent = stacked("recurrent_kernel", lambda cell: cell.recurrent_kernel)  # [2, 4 U, U]
+        biases = [_as_onnx_gates(each.cell.bias) for each in directions]
+        bias = graph.constant(f"{layer.name}/bias", [np.concatenate([each, np.zeros_like(each)]) for each in biases])
+        lengths = graph.node("ReduceSum", [mask, graph.numbers(1)], f"{layer.name}_lengths", keepdims=0)
+        by_time = graph.node("Transpose", [x], f"{layer.name}_by_time", perm=[1, 0, 2])
+        outputs = graph.node(
+            "LSTM", [by_time, kernels, recurrent, bias, lengths], layer.name, hidden_size=layer.units,
+            direction="bidirectional",
+        )  # fmt: skip
+        by_row = graph.node("Transpose", [outputs], f"{layer.name}_by_row", perm=[2, 0, 1, 3])  # [B, S, 2, U]
+        return [graph.node("Reshape", [by_row, graph.numbers(0, 0, 2 * layer.units)], f"{layer.name}_sequence")]
+
+
+# The layers that may stand on an encoder, and how each is written: what it gives, flattened as Keras does.
+_WRITERS: dict[type, Callable[[_ModelWriter, Any], list[str]]] = {
+    keras.layers.Dense: _ModelWriter._dense,
+    keras.layers.Activation: _ModelWriter._identity,  # "logits", which only say a type
+    Dropout: _ModelWriter._identity,
+    FirstPosition: _ModelWriter._first_position,
+    LastToken: _ModelWriter._last_token,
+    task_models.WithoutAxis: _ModelWriter._without_axis,
+    task_models.SpanLogits: _ModelWriter._span_logits,
+    task_models.FoldChoices: _ModelWriter._fold,
+    task_models.UnfoldChoices: _ModelWriter._unfold,
+    keras.layers.Concatenate: _ModelWriter._merged,
+    keras.layers.Add: _ModelWriter._merged,
+    BiLSTM: _ModelWriter._bilstm,
+}
+
+
+def _as_onnx_gates(weights: Any) -> Array:
+    """Weights of an LSTM, [..., 4 U] in Keras' order of gates (input, forget, cell, output), to ONNX' [4 U, ...]."""
+    gates = np.split(keras.ops.convert_to_numpy(weights), 4, axis=-1)
+    return np.ascontiguousarray(np.concatenate([gates[0], gates[3], gates[1], gates[2]], axis=-1).T)

@@ -1,0 +1,96 @@
+"""ONNX graphs against the Keras models that they are written from, on ONNX Runtime."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import keras
+import numpy as np
+import onnxruntime
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.export import onnx_graph
+from official_bert.modeling import task_models
+from official_bert.modeling.choices import BILSTM, FEATURES
+from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.pooling import build_vector_model
+from official_bert.modeling.task_models import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, TAGGING
+from tests.conftest import WORDS
+from tests.export.exported_models import CHOICES, CONFIG, model_of, scattered
+
+CAUSAL = dataclasses.replace(CONFIG, causal_attention=True)
+
+
+def features_of(kind: str, rows: int, length: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(length)
+    shape = (rows, CHOICES, length) if kind == MULTIPLE_CHOICE else (rows, length)
+    lengths = rng.integers(2, length + 1, shape[:-1])
+    lengths.flat[0] = length
+    mask = (np.arange(length) < lengths[..., None]).astype(np.int32)
+    ids, segments = rng.integers(0, len(WORDS), shape), rng.integers(0, 2, shape)
+    return {"input_ids": (ids * mask).astype(np.int32), "input_mask": mask,
+            "segment_ids": (segments * mask).astype(np.int32)}  # fmt: skip
+
+
+def assert_written(proto: Any, model: keras.Model, kind: str, tmp_path: pathlib.Path) -> None:
+    """Compares outputs for several batches and lengths; of tokens alone, since nobody reads those of padding."""
+    path = str(tmp_path / "model.onnx")
+    onnx_graph.write(proto, path, quantized=False)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    for rows, length in ((1, 5), (3, 20)):
+        features = features_of(kind, rows, length)
+        expected = model(features, training=False)
+        expected = expected if isinstance(expected, dict) else {names[0]: expected}
+        written = dict(zip(names, session.run(names, features), strict=True))
+        assert written.keys() == expected.keys()
+        is_token = features["input_mask"] > 0
+        for name, values in expected.items():
+            assert written[name].shape == values.shape
+            of_tokens = is_token if values.shape[:2] == is_token.shape else ...
+            np.testing.assert_allclose(written[name][of_tokens], np.asarray(values)[of_tokens], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_gives_the_outputs_of_its_model(kind: str, causal: bool, tmp_path: pathlib.Path):
+    model = model_of(kind, CAUSAL if causal else CONFIG)
+    assert_written(onnx_graph.onnx_model(model), model, kind, tmp_path)
+
+
+@pytest.mark.parametrize("activation", ["gelu_exact", "relu", "tanh", "linear"])
+def test_every_activation_is_the_models(activation: str, tmp_path: pathlib.Path):
+    model = model_of(TAGGING, dataclasses.replace(CONFIG, hidden_act=activation))
+    assert_written(onnx_graph.onnx_model(model), model, TAGGING, tmp_path)
+
+
+@pytest.mark.parametrize("head", [BILSTM, *FEATURES])
+def test_a_bilstm_does_not_read_padding(head: str, tmp_path: pathlib.Path):
+    for kind in (CLASSIFICATION, TAGGING):
+        model = model_of(kind, head=head, lstm_units=3)
+        assert_written(onnx_graph.onnx_model(model), model, kind, tmp_path)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooled"])
+def test_vectors_are_those_of_the_encoder(pooling: str, tmp_path: pathlib.Path):
+    encoder = scattered(build_encoder(CONFIG, seed=1))
+    for layers in ((-1,), (1, -1)):
+        proto = onnx_graph.onnx_model(encoder, pooling, layers)
+        assert_written(proto, build_vector_model(encoder, pooling, layers), CLASSIFICATION, tmp_path)
+
+
+def test_a_head_that_reads_cls_alone_computes_the_last_block_for_it_alone():
+    def block_inputs(kind: str) -> set[str]:
+        graph = onnx_graph.onnx_model(model_of(kind)).graph
+        return {node.op_type for node in graph.node if node.name == "layer_1_attention"}
+
+    assert block_inputs(CLASSIFICATION) == {"MultiHeadAttention"}
+    assert block_inputs(TAGGING) == {"Attention"}
+
+
+def test_a_layer_that_is_not_known_is_refused():
+    encoder = build_encoder(CONFIG)
+    logits = keras.layers.Softmax(name="mine")(task_models.build_classifier(encoder, 2).output)
+    with pytest.raises(UserError, match=r"the model's layer mine \(Softmax\) cannot be written as ONNX"):
+        onnx_graph.onnx_model(keras.Model(encoder.input, logits))
