@@ -11,13 +11,20 @@ from typing import Any
 import numpy as np
 
 from official_bert.checkpoints import checksums
-from official_bert.checkpoints.checkpoint import PARTS, POOLER, SEQUENCE_CLASSIFIER, Array, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import (
+    PARTS,
+    POOLER,
+    SEQUENCE_CLASSIFIER,
+    Array,
+    Checkpoint,
+    LoadOverrides,
+    numbered_labels,
+)
 from official_bert.checkpoints.formats import hugging_face_names as hf
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
 from official_bert.checkpoints.formats.hugging_face_config import (
     CONFIG_FILE,
     config_json,
-    numbered_labels,
     read_config,
     read_kind,
     read_labels,
@@ -112,7 +119,7 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     if name_of_class is None:
         raise UserError(f"no model of transformers has {', '.join(checkpoint.parts)} together")
     tensors = to_external(checkpoint.weights, checkpoint.config, hf.NAMES, hf.layout, NAME)
-    if checkpoint.labels == tuple(numbered_labels(len(checkpoint.labels or ())).values()):  # stands there for no names
+    if checkpoint.labels == numbered_labels(len(checkpoint.labels or ())):  # stands there for no names
         checkpoint = dataclasses.replace(checkpoint, labels=None)
     if name_of_class == "BertModel":
         tensors = {name.removeprefix("bert."): value for name, value in tensors.items()}
