@@ -65,6 +65,8 @@ PARTS = {
 }
 PRETRAINING = frozenset({ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE})
 SLOTS = ("adam_m", "adam_v")
+# Of fine-tuned models.
+TASK_HEADS = (SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, MULTIPLE_CHOICE, QUESTION_ANSWERING)
 # Where a classifier's classes can be counted.
 CLASSIFIER_BIASES = ("sequence_classifier/bias", "token_classifier/bias")
 
@@ -94,7 +96,8 @@ class Checkpoint:
         slots: the optimizer's moments, by our names with /adam_m or /adam_v; empty without them.
         step: the number of steps trained, where it is known.
         labels: the classes' names, where they are known.
-        kind: of task the classifier is for, one of modeling.task_models.KINDS, where that is known.
+        kind: of task the classifier of texts is for, one of modeling.task_models.KINDS, where that is known.
+        task_spec: what the task.json of a fine-tuned model of ours holds; else None.
         notes: what the user should know of how it was read.
         inventory: what became of the tensors in the file that it was read from.
     """
@@ -107,6 +110,7 @@ class Checkpoint:
     step: int | None = None
     labels: tuple[str, ...] | None = None
     kind: str | None = None
+    task_spec: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     inventory: Inventory | None = None
 
@@ -133,6 +137,11 @@ class LoadOverrides:
     do_lower_case: bool | None = None
     optimizer: bool = False
     replace: bool = False
+
+
+def numbered_labels(classes: int) -> tuple[str, ...]:
+    """Returns what stands in the place of the names of classes that have none, as Hugging Face writes it."""
+    return tuple(f"LABEL_{number}" for number in range(classes))
 
 
 def names_by_variable(table: Mapping[str, str], suffixes: Mapping[str, str] | None = None) -> dict[str, str]:

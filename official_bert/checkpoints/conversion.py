@@ -4,6 +4,7 @@ import dataclasses
 
 from official_bert.checkpoints import named_models, parity, reading, resize
 from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides
+from official_bert.checkpoints.formats import fine_tuned
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.formats.format import Format, Framework
 from official_bert.checkpoints.options import ConversionOptions
@@ -50,6 +51,9 @@ def convert(options: ConversionOptions) -> list[str]:
         if written.kind and again.kind != written.kind:
             kind = written.kind.replace("_", " ")
             lines += _notes((f"the {target_format.title} format does not say that the classifier is for {kind}",))
+        if written.task_spec and not again.task_spec:
+            settings = fine_tuned.settings_of(written.task_spec)
+            lines += _notes((f"the {target_format.title} format does not say how the model is asked: {settings}",))
         lines += _forward(source, source_format.framework, source_folder)
         lines += _forward(written, target_format.framework, folder)
     lines.append(f"written {target_format.title} checkpoint {options.to}: {_summary(written)}")

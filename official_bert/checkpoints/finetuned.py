@@ -22,7 +22,7 @@ from official_bert.utils import files
 
 WEIGHTS_FILE, TASK_FILE = "model.weights.h5", "task.json"
 _KEYS = ("task", "kind", "pair", "labels", "num_choices", "max_seq_length")
-_LABELLED = (task_models.CLASSIFICATION, task_models.MULTI_LABEL, task_models.TAGGING)
+LABELLED = (task_models.CLASSIFICATION, task_models.MULTI_LABEL, task_models.TAGGING)
 _MOST_CHOICES, _MOST_UNITS = 1000, 100_000
 
 
@@ -116,7 +116,7 @@ def load_task_spec(folder: str) -> dict[str, Any]:
         if key in task_spec and not is_valid(task_spec[key]):
             raise UserError(f"{path} has {key} {task_spec[key]!r}; expected {expected}; restore it from a copy")
     kind = task_spec["kind"]
-    needed = "labels" if kind in _LABELLED else "num_choices" if kind == task_models.MULTIPLE_CHOICE else None
+    needed = "labels" if kind in LABELLED else "num_choices" if kind == task_models.MULTIPLE_CHOICE else None
     if needed and task_spec[needed] is None:
         raise UserError(f"{path} has no {needed}, which a model of kind {kind} needs; restore it from a copy")
     return task_spec

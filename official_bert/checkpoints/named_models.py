@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import os
 import re
 from collections.abc import Iterator
 
@@ -22,10 +23,14 @@ HUB_PREFIX = "hf://"
 _HUB_NAME = re.compile(r"hf://([\w.-]+(?:/[\w.-]+)?)(?:@([\w./-]+))?/?")
 # The files of every format that is read; weights of other frameworks, and code, are left where they are.
 _PATTERNS = [
-    "config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json",  # Hugging Face
+    "config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json",  # Hugging Face
+    "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors",
     "metadata.json", "task.json", "model.weights.h5", "task.weights.h5", "assets/tokenizer/vocabulary.txt",  # keras-hub
     "bert_config.json", "labels.json", "checksums.json", "checkpoint", "*.index", "*.data-*-of-*",  # TensorFlow's
 ]  # fmt: skip
+# Hugging Face's TensorFlow weights, which many folders have beside the others, as large as they.
+_TENSORFLOW_PATTERNS = ["tf_model.h5", "tf_model.h5.index.json", "tf_model-*-of-*.h5"]
+_WEIGHTS = (".safetensors", ".weights.h5", ".index")
 
 _LICENCE = "Apache-2.0"  # of all that is listed here, which Google has published
 # What the Hub's owner google-bert has, by name, and the file of configs/models with its sizes.
@@ -140,7 +145,9 @@ def _from_hub(path: str) -> str:
 
     name, revision = match.groups()
     try:
-        return str(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=_PATTERNS))
+        folder = huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=_PATTERNS)
+        if not any(each.endswith(_WEIGHTS) for _, _, names in os.walk(folder) for each in names):
+            huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=_TENSORFLOW_PATTERNS)
     except Exception as error:  # errors of its own, of its HTTP library and of the file system
         reason = " ".join(str(error).split()) or repr(error)
         raise UserError(
@@ -149,3 +156,4 @@ def _from_hub(path: str) -> str:
             f"{constants.HF_HUB_CACHE}: {reason}; to do it by hand, run `hf download {name} --local-dir FOLDER` on a "
             "machine with network and give the FOLDER; a private or gated model needs `hf auth login`"
         ) from error
+    return str(folder)

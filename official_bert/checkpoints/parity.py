@@ -3,6 +3,8 @@
 B batch, S sequence, H hidden size, V vocabulary
 """
 
+from collections.abc import Mapping
+
 import keras
 import numpy as np
 
@@ -37,21 +39,21 @@ def fixed_input(config: BertConfig) -> dict[str, Array]:
     }
 
 
-def our_outputs(checkpoint: Checkpoint) -> dict[str, Array]:
-    """Returns what our model computes from the fixed input, with the parts that the checkpoint has.
+def our_outputs(checkpoint: Checkpoint, features: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    """Returns what our model computes from inputs, or the fixed one, with the parts that the checkpoint has.
 
     hidden_<n> is the output of block n, [B, S, H]; pooled_output is [B, H]; masked_lm_logits, [B, S, V], are those of
     all positions; then next_sentence_logits, [B, 2], and logits of a classifier, [B, C] or [B, S, C].
     """
     config, parts = checkpoint.config, checkpoint.parts
-    features = fixed_input(config)
+    features = features or fixed_input(config)
     # Parts that the checkpoint lacks are built, and what they compute is left out.
     model = build_pretraining_model(config)
     for variable in model.variables:
         if variable.path in checkpoint.weights:
             variable.assign(checkpoint.weights[variable.path])
-    length = features["input_ids"].shape[1]
-    everywhere = np.broadcast_to(np.arange(length, dtype=np.int32), (_BATCH, length))
+    batch, length = features["input_ids"].shape
+    everywhere = np.broadcast_to(np.arange(length, dtype=np.int32), (batch, length))
     blocks = [block.encoded for block in blocks_of(model)]
     inner = {"pooled_output": model.get_layer(layer_names.POOLER).output, "encoder_outputs": blocks}
     computed = keras.Model(model.input, {**model.output, **inner})({**features, "masked_lm_positions": everywhere})

@@ -2,7 +2,7 @@
 
 from official_bert.checkpoints import bundle, named_models
 from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides
-from official_bert.checkpoints.formats import hugging_face, keras_hub
+from official_bert.checkpoints.formats import hugging_face_files, keras_hub
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.errors import UserError
@@ -24,7 +24,7 @@ def _detect_format(path: str) -> Format:
     if files.exists(path) and not bundle.is_bundle(path):
         raise UserError(
             f"{path} holds no checkpoint of a known format; expected a folder with *.index and *.data files, "
-            f"{hugging_face.WEIGHTS_FILE} or {keras_hub.MODEL_WEIGHTS_FILE}"
+            f"{hugging_face_files.SAFETENSORS_FILE} or {keras_hub.MODEL_WEIGHTS_FILE}"
         ) from source
     raise named_models.unknown_name(path) or source
 

@@ -6,6 +6,7 @@ import http.server
 import io
 import json
 import pathlib
+import tarfile
 import threading
 import time
 import zipfile
@@ -141,6 +142,21 @@ def test_a_name_on_the_hub_is_taken_wherever_a_checkpoint_is(
     conversion.convert(ConversionOptions(from_="hf://owner/name", to=str(tmp_path / "converted")))
     with pytest.raises(UserError, match="is in another format; run: official-bert convert --from=hf://owner/name"):
         initial_weights.load_weights(build_pretraining_model(CONFIG), "hf://owner/name")
+
+
+def test_weights_for_tensorflow_are_fetched_where_there_are_no_others(
+    on_hub: pathlib.Path, server: Server, tmp_path: pathlib.Path
+):
+    (on_hub / "tf_model.h5").write_bytes(b"the same weights once more")
+    server.add_repository("owner/both", on_hub, ["main"])
+    assert_equal(reading.read("hf://owner/both")[1], reading.read(str(on_hub))[1])
+    assert "/owner/both/resolve/main/model.safetensors".replace("main", COMMIT) in server.asked
+    assert not [path for path in server.asked if path.endswith("tf_model.h5")]
+    alone = tmp_path / "alone"
+    with tarfile.open(ROOT / "tests" / "golden" / "tensorflow_models" / "transformers.tar.xz") as archive:
+        archive.extractall(alone, filter="data")
+    server.add_repository("owner/alone", alone / "shards", ["main"])
+    assert_equal(reading.read("hf://owner/alone")[1], reading.read(str(alone / "shards"))[1])
 
 
 def test_without_network_the_cache_serves_and_else_the_error_says_what_to_do(

@@ -6,6 +6,8 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping
 
+import tensorflow as tf
+
 from official_bert.checkpoints import bundle
 from official_bert.checkpoints.checkpoint import Array, Checkpoint, LoadOverrides
 from official_bert.checkpoints.tensors import Source
@@ -22,6 +24,11 @@ class CheckpointPath:
     def has(self, name: str) -> bool:
         """Whether the path is a file of that name, or a folder with one."""
         return os.path.basename(self.path) == name or files.exists(os.path.join(self.path, name))
+
+    @property
+    def folder(self) -> str:
+        """The folder, or that of the file."""
+        return self.path if tf.io.gfile.isdir(self.path) else os.path.dirname(self.path)
 
     @functools.cached_property
     def bundle(self) -> Source | UserError:

@@ -1,27 +1,40 @@
-"""Hugging Face folders: config.json, model.safetensors, vocab.txt or tokenizer.json, tokenizer_config.json.
+"""Hugging Face folders: config.json, the weights, vocab.txt or tokenizer.json, tokenizer_config.json.
 
-Read and written without PyTorch. Pickled weights are never opened: they can run any code.
+Read and written without PyTorch and transformers; those of its TensorFlow classes are read.
 """
 
 import dataclasses
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from official_bert.checkpoints import checksums
-from official_bert.checkpoints.checkpoint import PARTS, POOLER, SEQUENCE_CLASSIFIER, Array, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import (
+    PARTS,
+    POOLER,
+    SEQUENCE_CLASSIFIER,
+    Array,
+    Checkpoint,
+    LoadOverrides,
+    numbered_labels,
+)
 from official_bert.checkpoints.formats import hugging_face_names as hf
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
 from official_bert.checkpoints.formats.hugging_face_config import (
     CONFIG_FILE,
     config_json,
-    numbered_labels,
     read_config,
     read_kind,
     read_labels,
+)
+from official_bert.checkpoints.formats.hugging_face_files import (
+    PICKLED_FILE,
+    SAFETENSORS_FILE,
+    WEIGHTS_FILES,
+    find_weights,
+    open_weights,
 )
 from official_bert.checkpoints.formats.hugging_face_tokenizer import read_tokenizer, tokenizer_files
 from official_bert.checkpoints.tensors import Source, collect, take_inventory, to_external
@@ -29,38 +42,36 @@ from official_bert.errors import UserError
 from official_bert.utils import files
 
 NAME = "Hugging Face"
-WEIGHTS_FILE = "model.safetensors"
-PICKLED_FILE = "pytorch_model.bin"
 
 
 def detect(path: CheckpointPath) -> bool:
     """Whether a path holds a folder of Hugging Face's; one with pickled weights alone too, which `read` refuses."""
-    return path.has(WEIGHTS_FILE) or (path.has(PICKLED_FILE) and isinstance(path.bundle, UserError))
+    return find_weights(path) is not None or (path.has(PICKLED_FILE) and isinstance(path.bundle, UserError))
 
 
 def read(path: str, overrides: LoadOverrides) -> Checkpoint:
-    """Reads a folder, or the one of a model.safetensors.
+    """Reads a folder, or the one of a file of weights, which is read though the folder may have others.
 
     Raises:
         UserError: something is missing, left over, damaged, or nothing that our model computes.
     """
-    folder = os.path.dirname(path) if os.path.basename(path) in (WEIGHTS_FILE, PICKLED_FILE) else path
-    weights_file = os.path.join(folder, WEIGHTS_FILE)
-    if not files.exists(weights_file):
+    folder = os.path.dirname(path) if os.path.basename(path) in (*WEIGHTS_FILES, PICKLED_FILE) else path
+    name = find_weights(CheckpointPath(path))
+    if name is None:
         raise UserError(
-            f"{folder} has {PICKLED_FILE} but not {WEIGHTS_FILE}; pickled weights can run any code and are not opened. "
-            "If you trust them, turn them into safetensors where transformers and torch are installed: "
+            f"{folder} has {PICKLED_FILE} but not {SAFETENSORS_FILE}; pickled weights can run any code and are not "
+            "opened. If you trust them, turn them into safetensors where transformers and torch are installed: "
             "AutoModelForPreTraining.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER, safe_serialization=True)"
         )
     if overrides.optimizer:
         raise UserError(f"the {NAME} format holds no optimizer state; convert without --optimizer")
     checksums.check_files(folder)
+    weights_file = os.path.join(folder, name)
+    source, naming = open_weights(weights_file)
     values = files.read_json_object(os.path.join(folder, CONFIG_FILE))
     config = read_config(values, os.path.join(folder, CONFIG_FILE))
     vocab, do_lower_case, notes = read_tokenizer(folder, config, overrides)
-    raw = checksums.with_checks(open_safetensors(weights_file), folder)
-    source = _with_new_names(raw)
-    _check_tied(source)
+    _check_tied(source, naming.tied)
     classes = values.get("architectures") or []
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise UserError(f"{folder}/{CONFIG_FILE} has architectures {classes!r}; expected a list of names of classes")
@@ -69,9 +80,9 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     }
     if len(other_classifiers) == 2 * len(hf.CLASSIFIERS):  # none is named: the commonest
         other_classifiers -= set(PARTS[SEQUENCE_CLASSIFIER])
-    names = {ours: theirs for ours, theirs in hf.NAMES.items() if ours not in other_classifiers}
-    weights, loaded = collect(source, config, names, hf.layout, hf.IGNORED)
-    inventory = take_inventory(source, loaded, hf.IGNORED)
+    names = {ours: theirs for ours, theirs in naming.names.items() if ours not in other_classifiers}
+    weights, loaded = collect(source, config, names, naming.layout, naming.ignored)
+    inventory = take_inventory(source, loaded, naming.ignored)
     for name_of_class in classes:
         for part in hf.HEADS.get(name_of_class, ()):
             if next(iter(PARTS[part])) not in weights:
@@ -85,46 +96,9 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     return Checkpoint(config, weights, vocab, do_lower_case, labels=labels, kind=kind, notes=notes, inventory=inventory)
 
 
-def open_safetensors(path: str) -> Source:
-    """Opens a .safetensors file; a damaged one raises a UserError."""
-    import safetensors
-
-    if files.is_remote(path):
-        raise UserError(f"{path} is on another file system; copy the folder to this machine first")
-    files.check_regular(path)
-    try:
-        opened: Any = safetensors.safe_open(path, framework="numpy")
-        shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged: {error}; restore the file from a copy") from error
-
-    def read(name: str) -> Array:
-        try:
-            value: Array = opened.get_tensor(name)
-        except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:
-            kind = opened.get_slice(name).get_dtype()  # NumPy has no float8, for one
-            raise UserError(f"{name} in {path}, of type {kind}, cannot be read: {error}") from error
-        return value
-
-    return Source(path, shapes, read)
-
-
-def _with_new_names(source: Source) -> Source:
-    """The source under today's names: old files say gamma and beta, a model saved alone lacks the prefix."""
-    names: dict[str, str] = {}
-    for name in source.shapes:
-        new = re.sub(r"^(embeddings|encoder|pooler)\.", r"bert.\1.", name)
-        new = new.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-        if new in names:
-            raise UserError(f"{source.path} holds {names[new]} and {name}, which are one tensor; keep one of them")
-        names[new] = name
-    shapes = {new: source.shapes[name] for new, name in names.items()}
-    return Source(source.path, shapes, lambda name: source.read(names[name]))
-
-
-def _check_tied(source: Source) -> None:
+def _check_tied(source: Source, tied: Mapping[str, str]) -> None:
     """Raises a UserError if the output layer has weights of its own: ours shares the word embeddings."""
-    for copy, original in hf.TIED.items():
+    for copy, original in tied.items():
         if copy in source.shapes and original in source.shapes:
             a, b = source.read(copy), source.read(original)
             if a.shape != b.shape or a.tobytes() != b.tobytes():
@@ -145,14 +119,14 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     if name_of_class is None:
         raise UserError(f"no model of transformers has {', '.join(checkpoint.parts)} together")
     tensors = to_external(checkpoint.weights, checkpoint.config, hf.NAMES, hf.layout, NAME)
-    if checkpoint.labels == tuple(numbered_labels(len(checkpoint.labels or ())).values()):  # stands there for no names
+    if checkpoint.labels == numbered_labels(len(checkpoint.labels or ())):  # stands there for no names
         checkpoint = dataclasses.replace(checkpoint, labels=None)
     if name_of_class == "BertModel":
         tensors = {name.removeprefix("bert."): value for name, value in tensors.items()}
     contents = {CONFIG_FILE: config_json(checkpoint, name_of_class), **tokenizer_files(checkpoint)}
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), content)
-    with files.written_whole(os.path.join(folder, WEIGHTS_FILE)) as beside:
+    with files.written_whole(os.path.join(folder, SAFETENSORS_FILE)) as beside:
         save_file(tensors, beside, metadata={"format": "pt"})
     checksums.write(folder, list(contents), tensors)
     return checkpoint

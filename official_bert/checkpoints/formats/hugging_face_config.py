@@ -1,9 +1,10 @@
 """A Hugging Face folder's config.json: read as a BertConfig and class names, and written."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
-from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, Checkpoint
+from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, Checkpoint, numbered_labels
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.task_models import CLASSIFICATION, MULTI_LABEL, REGRESSION
@@ -66,16 +67,15 @@ def read_kind(values: dict[str, Any], folder: str) -> str | None:
 def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str, ...] | None:
     """Returns the classes' names, or None where they have none but their numbers."""
     labels = values.get("id2label")
-    if not isinstance(labels, dict) or labels == numbered_labels(classes):
+    if not isinstance(labels, dict) or labels == _numbered(numbered_labels(classes)):
         return None
-    if sorted(labels) != sorted(numbered_labels(classes)):
+    if sorted(labels) != sorted(map(str, range(classes))):
         raise UserError(f"{folder}/{CONFIG_FILE} names {len(labels)} classes; the classifier has {classes}")
     return tuple(str(labels[str(number)]) for number in range(classes))
 
 
-def numbered_labels(classes: int) -> dict[str, str]:
-    """Returns what stands there for classes without names."""
-    return {str(number): f"LABEL_{number}" for number in range(classes)}
+def _numbered(labels: Iterable[str]) -> dict[str, str]:
+    return {str(number): label for number, label in enumerate(labels)}
 
 
 def config_json(checkpoint: Checkpoint, name_of_class: str) -> str:
@@ -91,11 +91,9 @@ def config_json(checkpoint: Checkpoint, name_of_class: str) -> str:
     }
     for bias in CLASSIFIER_BIASES:
         if bias in checkpoint.weights:
-            labels = numbered_labels(len(checkpoint.weights[bias]))
-            if checkpoint.labels is not None:
-                labels = dict(zip(labels, checkpoint.labels, strict=True))
-            values["id2label"] = labels
-            values["label2id"] = {label: int(number) for number, label in labels.items()}
+            labels = checkpoint.labels or numbered_labels(len(checkpoint.weights[bias]))
+            values["id2label"] = _numbered(labels)
+            values["label2id"] = {label: number for number, label in enumerate(labels)}
     if checkpoint.kind is not None:
         values["problem_type"] = next(problem for problem, kind in KINDS.items() if kind == checkpoint.kind)
     return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,4 +1,11 @@
-"""Hugging Face's names of tensors and classes, by ours."""
+"""Hugging Face's names of tensors and classes, by ours.
+
+Files of its TensorFlow classes (TFBertModel and so on, which it had until version 5) name the same layers with slashes,
+and store matrices of dense layers as Keras does.
+"""
+
+import dataclasses
+from collections.abc import Mapping
 
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
@@ -11,7 +18,7 @@ from official_bert.checkpoints.checkpoint import (
     TOKEN_CLASSIFIER,
     names_by_variable,
 )
-from official_bert.checkpoints.tensors import Layout
+from official_bert.checkpoints.tensors import Layout, LayoutRule, identity
 
 # Hugging Face's names, by ours (`names_by_variable`); {} is the number of a block.
 _TABLE = {
@@ -40,6 +47,29 @@ _TABLE = {
 }
 _SUFFIXES = {"embeddings": ".weight", "kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"}
 NAMES = names_by_variable(_TABLE, _SUFFIXES)
+_TENSORFLOW_TABLE = {
+    "word_embeddings/embeddings": "bert/embeddings/word_embeddings/weight",
+    "token_type_embeddings": "bert/embeddings/token_type_embeddings",
+    "position_embeddings": "bert/embeddings/position_embeddings",
+    "embeddings_layer_norm": "bert/embeddings/LayerNorm",
+    "layer_{}_attention_query": "bert/encoder/layer_._{}/attention/self/query",
+    "layer_{}_attention_key": "bert/encoder/layer_._{}/attention/self/key",
+    "layer_{}_attention_value": "bert/encoder/layer_._{}/attention/self/value",
+    "layer_{}_attention_output": "bert/encoder/layer_._{}/attention/output/dense",
+    "layer_{}_attention_layer_norm": "bert/encoder/layer_._{}/attention/output/LayerNorm",
+    "layer_{}_intermediate": "bert/encoder/layer_._{}/intermediate/dense",
+    "layer_{}_output": "bert/encoder/layer_._{}/output/dense",
+    "layer_{}_output_layer_norm": "bert/encoder/layer_._{}/output/LayerNorm",
+    "pooler": "bert/pooler/dense",
+    "masked_lm_transform": "mlm___cls/predictions/transform/dense",
+    "masked_lm_layer_norm": "mlm___cls/predictions/transform/LayerNorm",
+    "masked_lm_output/bias": "mlm___cls/predictions/bias",
+    "next_sentence": "nsp___cls/seq_relationship",
+    "question_answering": "qa_outputs",
+    "sequence_classifier": "classifier",
+    "token_classifier": "classifier",
+    "multiple_choice": "classifier",
+}
 CLASSIFIERS = {
     SEQUENCE_CLASSIFIER: "BertForSequenceClassification",
     TOKEN_CLASSIFIER: "BertForTokenClassification",
@@ -63,12 +93,12 @@ CLASSES = {
 # The heads that a class must have; without its pooler or in another class a model is still whole.
 HEADS = {name_of_class: parts - {ENCODER, POOLER} for parts, name_of_class in CLASSES.items()}
 # What is no weight, or no other one.
-IGNORED = {
+_IGNORED = {
     "of numbers that old versions kept": r"bert\.embeddings\.(position_ids|token_type_ids)",
     "of the output layer's copies (of the word embeddings, of its bias)": r"cls\.predictions\.decoder\.(weight|bias)",
 }
 # Tensors that must equal others: our output layer shares them.
-TIED = {
+_TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
@@ -78,3 +108,24 @@ def layout(name: str, shape: tuple[int, ...]) -> Layout:
     """How the tensor of our name and shape is stored: matrices of dense layers as [out, in]."""
     transposed = name.endswith("/kernel")
     return Layout(transposed, shape[::-1] if transposed else shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Naming:
+    """How the classes of one framework name and store tensors.
+
+    Attributes:
+        names: by ours.
+        layout: how they are stored.
+        ignored: regular expressions of names of what is no weight, or no other one, by what it is.
+        tied: names of tensors that must equal others, by which; our output layer shares them.
+    """
+
+    names: Mapping[str, str]
+    layout: LayoutRule
+    ignored: Mapping[str, str]
+    tied: Mapping[str, str]
+
+
+PYTORCH = Naming(NAMES, layout, _IGNORED, _TIED)
+TENSORFLOW = Naming(names_by_variable(_TENSORFLOW_TABLE), identity, {}, {})

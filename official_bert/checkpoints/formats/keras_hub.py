@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from official_bert.checkpoints import checksums, hdf5
+from official_bert.checkpoints import checksums, finetuned, hdf5
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
     MASKED_LM,
@@ -71,8 +71,8 @@ _LABELS_NOTE = "left out, since a preset has no place for them: the classes' nam
 
 
 def detect(path: CheckpointPath) -> bool:
-    """Whether a path holds a preset of keras-hub's."""
-    return path.has(MODEL_WEIGHTS_FILE)
+    """Whether a path holds a preset of keras-hub's; fine-tuned models of ours have a file of that name too."""
+    return path.has(MODEL_WEIGHTS_FILE) and not finetuned.is_finetuned(path.folder)
 
 
 def read(path: str, overrides: LoadOverrides) -> Checkpoint:

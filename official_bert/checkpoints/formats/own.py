@@ -1,4 +1,7 @@
-"""Our own checkpoints: what run_pretraining leaves in its --output_dir, and what it starts or goes on from."""
+"""Our own checkpoints: what run_pretraining leaves in its --output_dir, and what it starts or goes on from.
+
+With the head of a task it is a fine-tuned model's folder, as finetuning leaves it.
+"""
 
 import os
 import re
@@ -6,8 +9,9 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from official_bert.checkpoints import bundle, checksums, run_checkpoints
+from official_bert.checkpoints import bundle, checksums, finetuned, run_checkpoints
 from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, SLOTS, Checkpoint, LoadOverrides
+from official_bert.checkpoints.formats import fine_tuned
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import read_model_files, with_weights, write_model_files
 from official_bert.checkpoints.tensors import Source, collect, collect_slots, identity, take_inventory, to_external
@@ -36,16 +40,20 @@ def _slot_name(name: str, slot: str) -> str:
 
 
 def detect(path: CheckpointPath) -> bool:
-    """Whether a path holds a checkpoint with our names."""
+    """Whether a path holds a fine-tuned model of ours, or a checkpoint with our names."""
+    if finetuned.is_finetuned(path.folder):
+        return True
     return isinstance(path.bundle, Source) and NAMES["word_embeddings/embeddings"] in path.bundle.shapes
 
 
 def read(path: str, overrides: LoadOverrides) -> Checkpoint:
-    """Reads the newest checkpoint of a folder, or the one whose path without .index is given.
+    """Reads the newest checkpoint of a folder, the one whose path without .index is given, or a fine-tuned model.
 
     Raises:
         UserError: something is missing, left over, damaged, or does not fit together.
     """
+    if finetuned.is_finetuned(folder := CheckpointPath(path).folder):
+        return fine_tuned.read(folder, overrides)
     prefix = bundle.prefix_of(path)
     described = read_model_files(os.path.dirname(prefix), overrides)
     source = bundle.open_bundle(prefix)
@@ -64,7 +72,7 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
 
 
 def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
-    """Writes a folder that run_pretraining takes, and returns what was written, which is all.
+    """Writes a folder that run_pretraining takes, or a fine-tuned model's; returns what was written.
 
     With the optimizer's moments it is a run's --output_dir, to go on with; without them, an --init_checkpoint.
 
@@ -73,6 +81,8 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     """
     if checkpoint.slots:
         _write_run(checkpoint, folder)
+    elif fine_tuned.head_of(checkpoint):
+        return fine_tuned.write(checkpoint, folder)
     else:
         names = to_external(checkpoint.weights, checkpoint.config, {name: name for name in NAMES}, identity, NAME)
         variables = {name: tf.Variable(value) for name, value in names.items()}

@@ -20,7 +20,7 @@ from official_bert.checkpoints.checkpoint import (
     PRETRAINING,
     LoadOverrides,
 )
-from official_bert.checkpoints.formats import hugging_face, hugging_face_config, hugging_face_names
+from official_bert.checkpoints.formats import hugging_face, hugging_face_config, hugging_face_files, hugging_face_names
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -127,7 +127,7 @@ def test_a_type_of_number_that_numpy_has_not_is_named(tmp_path: pathlib.Path):
     header = json.dumps({"weight": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2))
     with pytest.raises(UserError, match="weight in .*model.safetensors, of type F8_E4M3, cannot be read"):
-        hugging_face.open_safetensors(str(path)).read("weight")
+        hugging_face_files.open_safetensors(str(path)).read("weight")
 
 
 def transformers_models():

@@ -1,0 +1,142 @@
+"""The weights of a Hugging Face folder: safetensors, tf_model.h5, or either in shards with an index.
+
+What is opened has today's names, whatever version of its library wrote it. Pickled weights are never opened: they can
+run any code.
+"""
+
+import os
+import re
+from typing import Any
+
+from official_bert.checkpoints import checksums, hdf5
+from official_bert.checkpoints.checkpoint import Array
+from official_bert.checkpoints.formats import hugging_face_names as hf
+from official_bert.checkpoints.formats.format import CheckpointPath
+from official_bert.checkpoints.tensors import Source
+from official_bert.errors import UserError
+from official_bert.utils import files
+
+SAFETENSORS_FILE = "model.safetensors"
+TENSORFLOW_FILE = "tf_model.h5"
+PICKLED_FILE = "pytorch_model.bin"
+_INDEX = ".index.json"
+# The first that a folder has is read.
+WEIGHTS_FILES = (SAFETENSORS_FILE, SAFETENSORS_FILE + _INDEX, TENSORFLOW_FILE, TENSORFLOW_FILE + _INDEX)
+
+# What stands before a name in files of TensorFlow's: the layer of the model, and the name that the model had.
+_NAME_OF_MODEL = re.compile(
+    r"^.*?(?<![^/])(?=(bert/(embeddings|encoder|pooler)|(mlm|nsp)___cls/(predictions|seq_relationship)|"
+    r"(classifier|qa_outputs)/(kernel|bias))(/|$))"
+)
+_OTHER_MODEL = re.compile(r"(?:^|.*[./])(\w+)[./](?:embeddings|encoder|transformer)[./]")
+
+
+def find_weights(path: CheckpointPath) -> str | None:
+    """Returns the name of the file of weights, or of their index, at a path; None where there is none."""
+    return next((name for name in WEIGHTS_FILES if path.has(name)), None)
+
+
+def open_weights(path: str) -> tuple[Source, hf.Naming]:
+    """Opens a file of weights, or those that an index names.
+
+    Returns:
+        The tensors under today's names, and how the framework that wrote them names and stores them.
+
+    Raises:
+        UserError: a file is missing, damaged or outside of the folder, or holds another model.
+    """
+    source = checksums.with_checks(_open_index(path) if path.endswith(_INDEX) else _open(path), os.path.dirname(path))
+    if any("/" in name for name in source.shapes):
+        source, naming = _under(source, _tensorflow_name), hf.TENSORFLOW
+    else:
+        source, naming = _under(source, _pytorch_name), hf.PYTORCH
+    if naming.names["word_embeddings/embeddings"] not in source.shapes:
+        matches = (_OTHER_MODEL.match(name) for name in source.shapes)
+        other = next((match[1] for match in matches if match and match[1] != "bert"), None)
+        raise UserError(
+            f"{path} holds {f'tensors of {other}, no BERT' if other else 'no tensors of a BERT'}; only BERT is read"
+        )
+    return source, naming
+
+
+def _open(path: str) -> Source:
+    return hdf5.open_hdf5(path) if path.endswith(".h5") else open_safetensors(path)
+
+
+def _open_index(path: str) -> Source:
+    """The tensors of all files that an index names, as one source."""
+    folder = os.path.dirname(path)
+    weight_map = files.read_json_object(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise UserError(
+            f"{path} has no weight_map, which says in what file each tensor is; take it from its source again"
+        )
+    suffix = os.path.splitext(path.removesuffix(_INDEX))[1]
+    holders: dict[str, Source] = {}
+    for shard in sorted(set(map(str, weight_map.values()))):
+        if os.path.basename(shard) != shard or not shard.endswith(suffix):
+            raise UserError(f"{path} names {shard!r}; expected the name of a {suffix} file in its own folder")
+        if not files.exists(os.path.join(folder, shard)):
+            raise UserError(
+                f"{os.path.join(folder, shard)} is missing, which {path} names; copy the model's every file"
+            )
+        source = _open(os.path.join(folder, shard))
+        holders |= dict.fromkeys(source.shapes, source)
+    # The index of TensorFlow's files has the model's name before each, which their shards have not.
+    held = {_tensorflow_name(name) for name in holders}
+    absent = [name for name in weight_map if _tensorflow_name(name) not in held]
+    if absent:
+        raise UserError(f"{weight_map[absent[0]]} in {folder} lacks {absent[0]}, which {path} says is in it")
+    shapes = {name: source.shapes[name] for name, source in holders.items()}
+    return Source(path, shapes, lambda name: holders[name].read(name))
+
+
+def open_safetensors(path: str) -> Source:
+    """Opens a .safetensors file; a damaged one raises a UserError."""
+    import safetensors
+
+    if files.is_remote(path):
+        raise UserError(f"{path} is on another file system; copy the folder to this machine first")
+    files.check_regular(path)
+    try:
+        opened: Any = safetensors.safe_open(path, framework="numpy")
+        shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged: {error}; restore the file from a copy") from error
+
+    def read(name: str) -> Array:
+        try:
+            value: Array = opened.get_tensor(name)
+        except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:
+            kind = opened.get_slice(name).get_dtype()  # NumPy has no float8, for one
+            raise UserError(f"{name} in {path}, of type {kind}, cannot be read: {error}") from error
+        return value
+
+    return Source(path, shapes, read)
+
+
+def _pytorch_name(name: str) -> str:
+    """Today's name of a tensor: old files say gamma and beta, a model saved alone lacks the prefix."""
+    name = re.sub(r"^(embeddings|encoder|pooler)\.", r"bert.\1.", name)
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _tensorflow_name(name: str) -> str:
+    return _NAME_OF_MODEL.sub("", name.removesuffix(":0"))
+
+
+def _under(source: Source, rename: Any) -> Source:
+    """The source under other names; those that become one must hold the same values."""
+    names: dict[str, list[str]] = {}
+    for name in source.shapes:
+        names.setdefault(rename(name), []).append(name)
+
+    def read(name: str) -> Array:
+        first, *others = names[name]
+        value = source.read(first)
+        for other in others:
+            if source.shapes[other] != source.shapes[first] or source.read(other).tobytes() != value.tobytes():
+                raise UserError(f"{source.path} holds {first} and {other}, which are one tensor, with other values")
+        return value
+
+    return Source(source.path, {new: source.shapes[olds[0]] for new, olds in names.items()}, read)

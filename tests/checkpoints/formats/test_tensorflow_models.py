@@ -1,0 +1,123 @@
+"""Files of libraries of TensorFlow's past (golden/make_tensorflow_models.py): what these computed is computed here."""
+
+import functools
+import json
+import pathlib
+import shutil
+import tarfile
+from typing import Any
+
+import numpy as np
+import pytest
+
+import official_bert
+from official_bert.checkpoints import parity, reading
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, NEXT_SENTENCE, POOLER, PRETRAINING, Checkpoint
+from official_bert.errors import UserError
+from tests.checkpoints.checkpoint_samples import HEADS
+from tests.conftest import ROOT
+
+
+@functools.cache
+def unpacked(library: str, folder: pathlib.Path) -> pathlib.Path:
+    with tarfile.open(ROOT / "tests" / "golden" / "tensorflow_models" / f"{library}.tar.xz") as archive:
+        archive.extractall(folder / library, filter="data")
+    return folder / library
+
+
+@pytest.fixture
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A function that returns the folder of a library's models."""
+    return functools.partial(unpacked, folder=tmp_path_factory.getbasetemp() / "tensorflow_models")
+
+
+def assert_computes_the_same(checkpoint: Checkpoint, folder: pathlib.Path) -> None:
+    stored = dict(np.load(folder / "expected.npz"))
+    features = {name: stored.pop(name) for name in ("input_ids", "input_mask", "segment_ids")}
+    outputs = parity.our_outputs(checkpoint, features)
+    for name, value in stored.items():
+        np.testing.assert_allclose(outputs[name], value, atol=1e-5)
+
+
+@pytest.mark.parametrize(("model", "parts"), [
+    ("model", {ENCODER, POOLER}),
+    ("pretraining", PRETRAINING),
+    ("masked_lm", {ENCODER, MASKED_LM}),
+    ("next_sentence", {ENCODER, POOLER, NEXT_SENTENCE}),
+    ("classifier", {ENCODER, POOLER, HEADS["sequence"]}),
+    ("several", {ENCODER, POOLER, HEADS["sequence"]}),
+    ("regressor", {ENCODER, POOLER, HEADS["sequence"]}),
+    ("tagger", {ENCODER, HEADS["token"]}),
+    ("choice", {ENCODER, POOLER, HEADS["choice"]}),
+    ("answerer", {ENCODER, HEADS["span"]}),
+    ("safetensors", PRETRAINING),
+    ("safetensors_classifier", {ENCODER, POOLER, HEADS["sequence"]}),
+    ("shards", PRETRAINING),
+    ("safetensors_shards", PRETRAINING),
+])  # fmt: skip
+def test_classes_of_transformers_for_tensorflow_compute_the_same_here(model: str, parts: set[str], golden: Any):
+    folder = golden("transformers") / model
+    found, checkpoint = reading.read(str(folder))
+    assert found.name == "hugging_face"
+    assert set(checkpoint.parts) == set(parts)
+    assert not checkpoint.notes
+    assert_computes_the_same(checkpoint, folder)
+
+
+@pytest.mark.parametrize(("model", "class_name", "settings"), [
+    ("classifier", "TextClassifier", {"multi_label": False}),
+    ("several", "TextClassifier", {"multi_label": True}),
+    ("tagger", "TokenTagger", {}),
+])  # fmt: skip
+def test_a_classifier_comes_along_with_its_labels(model: str, class_name: str, settings: dict, golden: Any):
+    predictor = getattr(official_bert, class_name).from_checkpoint(str(golden("transformers") / model))
+    assert predictor.labels == ("noun", "verb", "möglich")
+    assert predictor.get_config().items() >= settings.items()
+
+
+def test_another_model_is_named(golden: Any, tmp_path: pathlib.Path):
+    for other in ("roberta", "distilbert", "albert"):
+        folder = shutil.copytree(golden("transformers") / other, tmp_path / other)
+        with pytest.raises(UserError, match=f"tf_model.h5 holds tensors of {other}, no BERT; only BERT is read"):
+            reading.read(str(folder))
+
+
+def test_shards_are_there_whole_and_in_their_folder(golden: Any, tmp_path: pathlib.Path):
+    for model, index, shard in (
+        ("shards", "tf_model.h5.index.json", "tf_model-00002-of-00002.h5"),
+        ("safetensors_shards", "model.safetensors.index.json", "model-00002-of-00002.safetensors"),
+    ):
+        folder = shutil.copytree(golden("transformers") / model, tmp_path / model)
+        whole = (folder / shard).read_bytes()
+        (folder / shard).write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(UserError, match=f"{shard} is damaged"):
+            reading.read(str(folder))
+        (folder / shard).unlink()
+        with pytest.raises(UserError, match=f"{shard} is missing, which .*{index} names; copy the model's every file"):
+            reading.read(str(folder))
+        written = (folder / index).read_text()
+        for name in ("../secret.h5", "/etc/secret.safetensors", "config.json"):
+            (folder / index).write_text(written.replace(shard, name))
+            with pytest.raises(UserError, match=f"names '{name}'; expected the name of a .* file in its own folder"):
+                reading.read(str(folder))
+        contents = json.loads(written)
+        first = next(name for name, holder in contents["weight_map"].items() if holder != shard)
+        other = contents["weight_map"][first]
+        contents["weight_map"] = dict.fromkeys(contents["weight_map"], other)
+        (folder / index).write_text(json.dumps(contents))
+        with pytest.raises(UserError, match=f"{other} in .* lacks .*, which .*{index} says is in it"):
+            reading.read(str(folder))
+        (folder / index).write_text("{}")
+        with pytest.raises(UserError, match="has no weight_map"):
+            reading.read(str(folder))
+
+
+def test_copies_of_one_tensor_must_be_equal(golden: Any, tmp_path: pathlib.Path):
+    import h5py
+
+    folder = shutil.copytree(golden("transformers") / "masked_lm", tmp_path / "model")
+    name = "mlm___cls/tf_bert_for_masked_lm/bert/embeddings/word_embeddings/weight:0"
+    with h5py.File(folder / "tf_model.h5", "r+") as file:
+        file[name][3, 2] += 1
+    with pytest.raises(UserError, match="word_embeddings/weight:0, which are one tensor, with other values"):
+        reading.read(str(folder))
