@@ -90,7 +90,7 @@ class ModelOptions:
         False, "Whether attention is causal and each token is predicted from those before it, instead of masked tokens."
     )
     init_checkpoint: str | None = _model(
-        None, "Weights to start from: a run's folder or a checkpoint, ours or a TF1 one."
+        None, "Weights to start from: a run's folder, a checkpoint of any format, or a name (hf://, google://)."
     )
     init_allow: list[str] = _model(
         [],

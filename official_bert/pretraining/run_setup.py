@@ -145,7 +145,7 @@ def _check(
     options = dataclasses.replace(options, do_lower_case=_resolve_casing(options, manifests))
     if options.do_train and options.init_checkpoint and not resumed_from:
         with errors.collecting():
-            initial_casing = checks.check_initial_vocabulary(options, manifests)
+            initial_casing = checks.check_initial_checkpoint(options, config, manifests)
             options = dataclasses.replace(options, do_lower_case=initial_casing)
     options = dataclasses.replace(options, do_lower_case=options.do_lower_case is not False)
     model_files = contents_of(config, options.vocab_file, bool(options.do_lower_case))
