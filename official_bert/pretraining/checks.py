@@ -92,11 +92,10 @@ def check_lengths(options: Options, config: BertConfig) -> None:
             )
 
 
-def check_objectives(options: Options, training: Iterable[RecordFiles], held_out: RecordFiles | None) -> None:
+def check_objectives(options: Options, training: Iterable[RecordFiles], evaluated: Iterable[RecordFiles]) -> None:
     """Raises a UserError if the records of phases and evaluation are of several objectives, or not of the run's."""
     training = list(training)
-    judged = [*training, *([held_out] if held_out else [])]
-    objectives = sorted({each.sentence_objective for each in judged})
+    objectives = sorted({each.sentence_objective for each in (*training, *evaluated)})
     if len(objectives) > 1:
         raise UserError(
             f"the run's records were made with several values of --sentence_objective: {', '.join(objectives)}; give "
