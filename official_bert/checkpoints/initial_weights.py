@@ -1,17 +1,26 @@
-"""The weights that pre-training starts from: a checkpoint of ours or of Google's TF1 releases, into a model."""
+"""The weights that pre-training starts from: a checkpoint of any format, into a model."""
 
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 
-from official_bert.checkpoints import bundle, google_models
-from official_bert.checkpoints.formats import tf1
+from official_bert.checkpoints import named_models, reading
+from official_bert.checkpoints.checkpoint import CONFIG_FILE, ENCODER, PARTS, PRETRAINING
+from official_bert.checkpoints.formats import own, tf1
+from official_bert.checkpoints.formats.format import CheckpointPath
+from official_bert.checkpoints.model_files import find_tokenizer
 from official_bert.checkpoints.run_checkpoints import stored_name
-from official_bert.checkpoints.tensors import Layout, Source, identity
+from official_bert.checkpoints.tensors import LayoutRule, Source, identity
+from official_bert.checkpoints.vocabulary import FoundTokenizer
 from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.utils import files
+
+_HEADS = [part for part in PARTS if part in PRETRAINING - {ENCODER}]
+_OF_TASKS = [name for part in PARTS if part not in PRETRAINING for name in PARTS[part]]
 
 # What checkpoints hold besides weights: in TF1's the optimizer's moments and the step, in ours the same and the graph.
 _NOT_WEIGHTS = re.compile(
@@ -28,17 +37,19 @@ class LoadedWeights:
         missing: what is wrong, by the path of the variable that kept its initial values.
         unused: names in the checkpoint that no variable was filled from.
         state: how many more tensors the checkpoint holds that are no weights: the optimizer's moments and the step.
+        new_heads: the parts that the checkpoint has not, whose weights are the initial ones.
     """
 
     taken: dict[str, str]
     missing: dict[str, str]
     unused: list[str]
     state: int
+    new_heads: list[str]
 
     def lines(self) -> Iterator[str]:
         """Yields a line for each tensor, and one that sums up."""
         for path, name in self.taken.items():
-            yield f"  taken    {path}" + (f" from {name}" if name != stored_name(path) else "")
+            yield f"  taken    {path}" + (f" from {name}" if name not in (path, stored_name(path)) else "")
         for path, problem in self.missing.items():
             yield f"  missing  {path}: {problem}; it starts from random values"
         for name in self.unused:
@@ -47,36 +58,64 @@ class LoadedWeights:
             f"{len(self.taken)} tensors taken, {len(self.missing)} missing, {len(self.unused)} unused, beside "
             f"{self.state} of the optimizer's and the step, which do not belong to the weights"
         )
+        if self.new_heads:
+            yield f"the checkpoint has no {', no '.join(self.new_heads)}: what it lacks begins anew"
 
 
-def folder_of(path: str) -> str:
-    """Returns the folder of the checkpoint that a path names, as of `load_weights`.
+@dataclasses.dataclass(frozen=True)
+class InitialFiles:
+    """What stands beside the weights of a checkpoint.
+
+    Attributes:
+        tokenizer: its vocabulary and casing.
+        config: its sizes, rates and activation; None where there is none.
+    """
+
+    tokenizer: FoundTokenizer
+    config: BertConfig | None
+
+
+def find_files(path: str) -> InitialFiles:
+    """Returns what stands beside the checkpoint that a path names, as of `load_weights`.
 
     Raises:
-        UserError: there is no such checkpoint.
+        UserError: there is no such checkpoint, or it is damaged.
     """
-    return os.path.dirname(_prefix_of(path))
+    folder = named_models.local_folder(path)
+    opened = _open_bundle(folder)
+    if opened is None:
+        checkpoint = reading.read(folder)[1]
+        vocabularies = {} if checkpoint.vocab is None else {f"that of {path}": checkpoint.vocab}
+        return InitialFiles(FoundTokenizer(path, vocabularies, checkpoint.do_lower_case, path), checkpoint.config)
+    beside = os.path.dirname(opened.path)
+    config_file = os.path.join(beside, CONFIG_FILE)
+    config = BertConfig.from_json_file(config_file) if files.exists(config_file) else None
+    return InitialFiles(find_tokenizer(beside), config)
 
 
 def load_weights(model: keras.Model, path: str, allowed: Sequence[str] = ()) -> LoadedWeights:
-    """Fills the model from a checkpoint of ours or of Google's TF1 releases.
+    """Fills the model from a checkpoint of any format.
+
+    A head that the checkpoint lacks wholly begins anew; heads for tasks, which the model lacks, are left unused.
 
     Args:
         model: a pre-training model.
-        path: a checkpoint's path without .index (bert_model.ckpt, ckpt-1000), the folder of a run, or google:// and
-            the name of one of Google's releases.
-        allowed: regular expressions of whole names: weights of ours that may be missing in the checkpoint or have
-            another shape there, and tensors there that may be left over.
+        path: a checkpoint's path without .index (bert_model.ckpt, ckpt-1000), a folder, or a name, as for
+            `reading.read`.
+        allowed: regular expressions of whole names: other weights of ours that may be missing in the checkpoint, and
+            other tensors there that may be left over; of Google's and our own checkpoints also weights that may have
+            another shape there.
 
     Raises:
         UserError: there is no such checkpoint, or something that is not allowed is missing, of another shape or left
             over; nothing is changed then.
     """
-    source = bundle.open_bundle(_prefix_of(path))
+    stored = _open(path)
+    source = stored.source
     taken, missing, values = {}, {}, {}
     others = dict(source.shapes)  # what no variable of ours goes by
     for variable in model.variables:
-        name, layout = _stored(source, variable.path, tuple(variable.shape))
+        name, layout = stored.name_of(variable.path), stored.layout(variable.path, tuple(variable.shape))
         shape = source.shapes.get(name)
         others.pop(name, None)
         if shape == layout.shape:
@@ -86,9 +125,13 @@ def load_weights(model: keras.Model, path: str, allowed: Sequence[str] = ()) -> 
             has = "is missing" if shape is None else f"has shape {list(shape)}; expected {list(layout.shape)}"
             missing[variable.path] = f"{name} {has}"
     unused = [name for name in sorted(others) if not _NOT_WEIGHTS.match(name)]
+    new_heads = [part for part in _HEADS if all(stored.name_of(name) not in source.shapes for name in PARTS[part])]
+    expected = {name for part in new_heads for name in PARTS[part]} | stored.of_tasks
     problems = missing | {name: f"{name} is left over" for name in unused}
     wrong = {
-        name: problem for name, problem in problems.items() if not any(re.fullmatch(each, name) for each in allowed)
+        name: problem
+        for name, problem in problems.items()
+        if name not in expected and not any(re.fullmatch(each, name) for each in allowed)
     }
     if wrong:
         raise UserError(
@@ -98,17 +141,32 @@ def load_weights(model: keras.Model, path: str, allowed: Sequence[str] = ()) -> 
     for variable in model.variables:
         if variable.path in values:
             variable.assign(values[variable.path])
-    return LoadedWeights(taken, missing, unused, len(others) - len(unused))
+    return LoadedWeights(taken, missing, unused, len(others) - len(unused), new_heads)
 
 
-def _prefix_of(path: str) -> str:
-    if path.startswith("hf://"):
-        raise UserError(f"{path} is in another format; run: official-bert convert --from={path} --to=FOLDER")
-    return bundle.prefix_of(google_models.local_folder(path))
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """The tensors of a checkpoint, and how ours are found among them."""
+
+    source: Source
+    name_of: Callable[[str], str]  # the name there of one of ours
+    layout: LayoutRule
+    of_tasks: set[str]  # the names there of weights of heads for tasks
 
 
-def _stored(source: Source, path: str, shape: tuple[int, ...]) -> tuple[str, Layout]:
-    """The name of one of our variables in a checkpoint, and how it is stored there."""
+def _open(path: str) -> _Stored:
+    folder = named_models.local_folder(path)
+    source = _open_bundle(folder)
+    if source is None:  # a reader of another format has given the tensors our names
+        weights = reading.read(folder)[1].weights
+        shapes = {name: value.shape for name, value in weights.items()}
+        return _Stored(Source(path, shapes, weights.__getitem__), str, identity, set(_OF_TASKS))
     if tf1.is_google(source):
-        return tf1.name_of(path), tf1.layout(path, shape)
-    return stored_name(path), identity(path, shape)
+        return _Stored(source, tf1.name_of, tf1.layout, {tf1.NAMES[name] for name in _OF_TASKS if name in tf1.NAMES})
+    return _Stored(source, stored_name, identity, {stored_name(name) for name in _OF_TASKS})
+
+
+def _open_bundle(path: str) -> Source | None:
+    """A checkpoint of Google's or ours, whose tensors may be other ones than its configuration says; else None."""
+    found = CheckpointPath(path)
+    return found.bundle if isinstance(found.bundle, Source) and (tf1.detect(found) or own.detect(found)) else None

@@ -1,10 +1,10 @@
 """What a run checks of its flags and files before anything else."""
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable
 
 from official_bert.checkpoints import initial_weights
-from official_bert.checkpoints.model_files import find_tokenizer
 from official_bert.checkpoints.vocabulary import check_vocabulary, lines_of, vocabulary_difference
 from official_bert.data import manifest
 from official_bert.data.sentence_objectives import NONE
@@ -33,33 +33,53 @@ def check_vocabulary_size(options: Options, config: BertConfig) -> None:
             print(f"warning: {note}; --vocab_size_from_vocab makes the table as large as the vocabulary", flush=True)
 
 
-def check_initial_vocabulary(options: Options, manifests: Iterable[manifest.Manifest]) -> bool | None:
+def check_initial_checkpoint(
+    options: Options, config: BertConfig, manifests: Iterable[manifest.Manifest]
+) -> bool | None:
     """Returns whether the run's vocabulary is uncased, which --init_checkpoint may say where nothing else does.
 
+    What --init_checkpoint computes otherwise than the run will is a warning.
+
     Raises:
-        UserError: --init_checkpoint has another vocabulary or casing beside it than the run.
+        UserError: --init_checkpoint has other attention heads, vocabulary or casing than the run.
     """
-    found = find_tokenizer(initial_weights.folder_of(str(options.init_checkpoint)))
+    found = initial_weights.find_files(str(options.init_checkpoint))
+    if found.config:
+        _compare_configs(options, config, found.config)
+    tokenizer = found.tokenizer
     remedy = "whose word embeddings are those of other tokens; give records that were made with that"
-    for path, vocab in found.vocabularies.items():
+    for path, vocab in tokenizer.vocabularies.items():
         if options.vocab_file:
             difference = vocabulary_difference(vocab, files.read_text(options.vocab_file))
             if difference:
                 raise UserError(
                     f"{options.vocab_file} is not the vocabulary of --init_checkpoint, {path} ({difference}), {remedy}"
                 )
-        elif any(each.source["vocabulary"] != manifest.sha256(path) for each in manifests):
+        elif any(each.source["vocabulary"] != hashlib.sha256(vocab.encode()).hexdigest() for each in manifests):
             raise UserError(
                 f"the records were made with another vocabulary than that of --init_checkpoint, {path} (their manifest "
                 f"has another hash of it), {remedy}, or, to have their lines compared, theirs as --vocab_file"
             )
-    if options.do_lower_case is not None and found.do_lower_case not in (None, options.do_lower_case):
+    if options.do_lower_case is not None and tokenizer.do_lower_case not in (None, options.do_lower_case):
         cased, uncased = "keep capital letters", "are lower-cased"
         raise UserError(
             f"the run's texts {uncased if options.do_lower_case else cased}, those of --init_checkpoint "
-            f"{cased if options.do_lower_case else uncased} ({found.settings_file}); give records of its kind"
+            f"{cased if options.do_lower_case else uncased} ({tokenizer.settings_file}); give records of its kind"
         )
-    return found.do_lower_case if options.do_lower_case is None else options.do_lower_case
+    return tokenizer.do_lower_case if options.do_lower_case is None else options.do_lower_case
+
+
+def _compare_configs(options: Options, config: BertConfig, initial: BertConfig) -> None:
+    """Compares what the shapes of weights do not tell."""
+    if config.num_attention_heads != initial.num_attention_heads:
+        raise UserError(
+            f"{options.bert_config_file} has num_attention_heads {config.num_attention_heads}, the model of "
+            f"--init_checkpoint {initial.num_attention_heads}; give the configuration of its model"
+        )
+    for name in ("hidden_act", "layer_norm_eps"):
+        ours, theirs = getattr(config, name), getattr(initial, name)
+        if ours != theirs:
+            print(f"warning: {options.bert_config_file} has {name} {ours}, the model of --init_checkpoint {theirs}")
 
 
 def check_lengths(options: Options, config: BertConfig) -> None:
@@ -72,11 +92,10 @@ def check_lengths(options: Options, config: BertConfig) -> None:
             )
 
 
-def check_objectives(options: Options, training: Iterable[RecordFiles], held_out: RecordFiles | None) -> None:
+def check_objectives(options: Options, training: Iterable[RecordFiles], evaluated: Iterable[RecordFiles]) -> None:
     """Raises a UserError if the records of phases and evaluation are of several objectives, or not of the run's."""
     training = list(training)
-    judged = [*training, *([held_out] if held_out else [])]
-    objectives = sorted({each.sentence_objective for each in judged})
+    objectives = sorted({each.sentence_objective for each in (*training, *evaluated)})
     if len(objectives) > 1:
         raise UserError(
             f"the run's records were made with several values of --sentence_objective: {', '.join(objectives)}; give "

@@ -13,7 +13,7 @@ from official_bert.data.sentence_objectives import NEXT_SENTENCE
 from official_bert.errors import UserError
 from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.utils import files
-from official_bert.utils.training_log import EVAL, TRAIN, read_log
+from official_bert.utils.training_log import EVAL, GENERAL, TRAIN, read_log
 
 LENGTH = "max_seq_length"
 
@@ -45,6 +45,7 @@ class Curves:
     train: list[dict[str, Any]]  # a line for each interval of the log, the means over its steps; `step` is its last one
     eval: list[dict[str, Any]]  # the same for evaluations, which are of one step
     settings: dict[str, Any]  # what decides the losses, as far as it is known
+    general: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # evaluations on general text
 
     @property
     def last_step(self) -> int:
@@ -70,7 +71,8 @@ def read_curves(path: str) -> Curves:
 def run_curves(folder: str, metadata: Mapping[str, Any]) -> Curves:
     """Returns the curves of a run's folder, which may have no log yet; `metadata` as in report.write_report."""
     name = os.path.basename(os.path.normpath(folder))
-    return Curves(name, _in_order(read_log(folder, TRAIN)), _in_order(read_log(folder, EVAL)), _settings(metadata))
+    train, evaluations, general = (_in_order(read_log(folder, kind)) for kind in (TRAIN, EVAL, GENERAL))
+    return Curves(name, train, evaluations, _settings(metadata), general)
 
 
 def save_curves(folder: str, path: str) -> None:

@@ -16,13 +16,13 @@ from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
 from official_bert.pretraining.train_step import SUMS, Pretrainer
 from official_bert.utils import files
-from official_bert.utils.training_log import EVAL, TrainingLog, next_sentence_part
+from official_bert.utils.training_log import EVAL, GENERAL, TrainingLog, next_sentence_part
 
 RESULTS_FILE = "eval_results.txt"
 
 
 class HeldOutEvaluation:
-    """Evaluates a run on its held-out records and writes the scores to its log."""
+    """Evaluates a run on its held-out records, and on general ones if it has them; writes the scores to its log."""
 
     def __init__(self, setup: RunSetup, log: TrainingLog) -> None:
         self._setup, self._log = setup, log
@@ -30,16 +30,18 @@ class HeldOutEvaluation:
 
     def on_the_way(self, is_stopping: Callable[[], bool]) -> bool:
         """Evaluates while training and keeps the best weights; returns False where a stop came first."""
-        result = self._evaluate(is_stopping)
-        if result is None:
+        results = self._evaluate(is_stopping)
+        if results is None:
             return False
-        metrics, _ = result
         step = self._setup.pretrainer.step
-        print(
-            f"evaluation at step {step:,}: masked LM loss {metrics['masked_lm_loss']:.4f} "
-            f"({100 * metrics['masked_lm_accuracy']:.1f} % right){next_sentence_part(metrics, ', ')}",
-            flush=True,
-        )
+        for kind, (metrics, _) in results.items():
+            print(
+                f"evaluation at step {step:,}{' on general text' * (kind == GENERAL)}: masked LM loss "
+                f"{metrics['masked_lm_loss']:.4f} ({100 * metrics['masked_lm_accuracy']:.1f} % right)"
+                f"{next_sentence_part(metrics, ', ')}",
+                flush=True,
+            )
+        metrics, _ = results[EVAL]
         if self._setup.is_chief and self._best_weights().keep_if_better(step, metrics["loss"]):
             print(f"the best so far, kept in {self._folder}", flush=True)
         return True
@@ -47,10 +49,12 @@ class HeldOutEvaluation:
     def at_the_end(self) -> None:
         """Evaluates the weights that training ended with, or those of the newest checkpoint, into a file."""
         setup, options = self._setup, self._setup.options
-        result = self._evaluate(lambda: False)
-        assert result is not None
-        metrics, totals = result
+        evaluated = self._evaluate(lambda: False)
+        assert evaluated is not None
+        metrics, totals = evaluated[EVAL]
         results = {"global_step": setup.pretrainer.step, **metrics}
+        if GENERAL in evaluated:
+            results |= {f"general_{name}": value for name, value in evaluated[GENERAL][0].items()}
         text = "".join(f"{name} = {results[name]}\n" for name in sorted(results))
         if setup.is_chief:
             files.write_text(os.path.join(setup.folder, RESULTS_FILE), text)
@@ -60,14 +64,22 @@ class HeldOutEvaluation:
         baseline = unigram_accuracy(self._records(), options.eval_batch_size, options.max_eval_steps)
         print(f"unigram baseline, always the commonest token: masked_lm_accuracy = {baseline}", flush=True)
 
-    def _evaluate(self, is_stopping: Callable[[], bool]) -> tuple[dict[str, float], dict[str, float]] | None:
-        """Evaluates and logs; returns what `evaluate` does."""
-        setup, options, records = self._setup, self._setup.options, self._records()
-        with records.naming_damage():
-            result = evaluate(setup.pretrainer, records, options.eval_batch_size, options.max_eval_steps, is_stopping)
-        if result:
-            self._log.write(EVAL, setup.pretrainer.step, result[0])
-        return result
+    def _evaluate(self, is_stopping: Callable[[], bool]) -> dict[str, tuple[dict[str, float], dict[str, float]]] | None:
+        """Evaluates and logs; returns what `evaluate` does by the kind of log, None where a stop came first."""
+        setup, options, general = self._setup, self._setup.options, self._setup.records.general
+        # The log of the held-out records is written last: where it has a step, the other has it.
+        results = {}
+        for kind, records in {**({GENERAL: general} if general else {}), EVAL: self._records()}.items():
+            with records.naming_damage():
+                result = evaluate(
+                    setup.pretrainer, records, options.eval_batch_size, options.max_eval_steps, is_stopping
+                )
+            if result is None:
+                return None
+            results[kind] = result
+        for kind, (metrics, _) in results.items():
+            self._log.write(kind, setup.pretrainer.step, metrics)
+        return results
 
     def _best_weights(self) -> "BestWeights":
         setup = self._setup

@@ -13,10 +13,18 @@ from official_bert.pretraining.curves import LENGTH, Curves, phases
 _ORIGINAL_SEQUENCES = 256_000_000  # 1,000,000 steps of 256 sequences (the paper, section A.2)
 
 
-def model_card(curves: Curves, metadata: Mapping[str, Any], notices: Sequence[Mapping[str, Any]], verdict: str) -> str:
-    """Returns the card's text; `metadata` as in report.write_report, `verdict` of `comparison`, empty without one."""
+def model_card(
+    curves: Curves,
+    metadata: Mapping[str, Any],
+    notices: Sequence[Mapping[str, Any]],
+    verdict: str,
+    sections: Mapping[str, summary.Table],
+) -> str:
+    """Returns the card's text; `verdict` of `comparison`, empty without one, the others as in report.write_report."""
     flags = metadata.get("flags", {})
     parts = [f"# {_text(curves.name)}", _introduction(metadata)]
+    for title, rows in sections.items():
+        parts += [f"## {title}", _table(rows)]
 
     parts += ["## Model", _table(summary.model_table(metadata)), _tokenization(flags)]
 

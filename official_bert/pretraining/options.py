@@ -90,7 +90,7 @@ class ModelOptions:
         False, "Whether attention is causal and each token is predicted from those before it, instead of masked tokens."
     )
     init_checkpoint: str | None = _model(
-        None, "Weights to start from: a run's folder or a checkpoint, ours or a TF1 one."
+        None, "Weights to start from: a run's folder, a checkpoint of any format, or a name (hf://, google://)."
     )
     init_allow: list[str] = _model(
         [],
@@ -155,9 +155,17 @@ class EvaluationOptions:
         False, "Whether to evaluate, after training if there is any, on --eval_input_file or else the input files."
     )
     eval_input_file: list[str] = _evaluation([], "Held-out TFRecord files or patterns, of the first phase's length.")
+    general_eval_file: list[str] = _evaluation(
+        [],
+        "Held-out records of general text, evaluated as --eval_input_file is: what training on other text forgets.",
+    )
     eval_batch_size: int = _evaluation(8, "Records in an evaluation batch, over all devices.")
     max_eval_steps: int = _evaluation(100, "The most batches to evaluate.")
-    eval_steps: int = _evaluation(0, "Steps between evaluations on --eval_input_file while training; 0 for none.")
+    eval_steps: int = _evaluation(
+        0,
+        "Steps between evaluations on --eval_input_file while training, with --init_checkpoint also before the first "
+        "step; 0 for none.",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -219,6 +227,8 @@ class Options(
             raise UserError("nothing to do; pass --do_train, --do_eval or both")
         if self.eval_steps and not self.eval_input_file:
             raise UserError("--eval_steps needs --eval_input_file: evaluation is on records that are not trained on")
+        if self.general_eval_file and not self.eval_input_file:
+            raise UserError("--general_eval_file goes with --eval_input_file, held-out records of the text trained on")
         if bool(self.phase2_num_train_steps) != bool(self.phase2_input_file):
             raise UserError("--phase2_num_train_steps and --phase2_input_file go together; one of them is missing")
         changeable = resuming.locked_options(Options) | {RECORDS}

@@ -41,7 +41,12 @@ _MOST_NOTICES = 50  # on the page and the card; the log has all
 _MOST_ROWS = 20  # of the table of numbers
 
 
-def write_report(folder: str, metadata: Mapping[str, Any], compare_with: str | None = None) -> list[str]:
+def write_report(
+    folder: str,
+    metadata: Mapping[str, Any],
+    compare_with: str | None = None,
+    sections: Mapping[str, summary.Table] | None = None,
+) -> list[str]:
     """Writes the report of a run into its folder, from its logs and its metadata.
 
     run.json holds the metadata, MODEL_CARD.md the model card, report.html a page that needs no other file, curves.png
@@ -59,6 +64,7 @@ def write_report(folder: str, metadata: Mapping[str, Any], compare_with: str | N
             - versions: of official_bert, tensorflow, keras, python, by name.
             - devices: their short names, as in CPU:0.
         compare_with: a run's folder or a file of curves, to draw behind this run and to compare it with.
+        sections: tables for the beginning of page and card, by their titles.
 
     Returns:
         The paths written.
@@ -73,8 +79,8 @@ def write_report(folder: str, metadata: Mapping[str, Any], compare_with: str | N
     picture = _draw(curves, reference, list(_PANELS), "png", columns=3)
     written: dict[str, bytes] = {
         RUN_FILE: (json.dumps(metadata, indent=1) + "\n").encode(),
-        CARD_FILE: model_card(curves, metadata, notices[-_MOST_NOTICES:], verdict).encode(),
-        PAGE_FILE: _page(curves, reference, metadata, notices, verdict).encode(),
+        CARD_FILE: model_card(curves, metadata, notices[-_MOST_NOTICES:], verdict, sections or {}).encode(),
+        PAGE_FILE: _page(curves, reference, metadata, notices, verdict, sections or {}).encode(),
         **({CURVES_FILE: picture} if picture else {}),
     }
     paths = [os.path.join(folder, name) for name in written]
@@ -108,6 +114,7 @@ def _draw_panel(axes: Any, curves: Curves, reference: Curves | None, name: str) 
         _plot_evaluations(axes, _up_to(reference.eval, curves.last_step), name, scale, color="0.6", linestyle=":")
     _plot(axes, curves.train, name, scale, color="tab:blue", label="training")
     _plot_evaluations(axes, curves.eval, name, scale, color="tab:orange", label="evaluation")
+    _plot_evaluations(axes, curves.general, name, scale, color="tab:green", label="evaluation on general text")
     for (before, lines), (after, _) in itertools.pairwise(phases(curves.train)):
         axes.axvline(lines[-1]["step"], color="0.3", linestyle="--", linewidth=1)
         axes.annotate(
@@ -151,6 +158,7 @@ def _page(
     metadata: Mapping[str, Any],
     notices: Sequence[Mapping[str, Any]],
     verdict: str,
+    sections: Mapping[str, summary.Table],
 ) -> str:
     pictures = {title: _draw(curves, reference, [name], "svg", columns=1) for name, title in _PANELS.items()}
     images = "".join(html_pages.picture(f"{title}, by step", each) + "\n" for title, each in pictures.items() if each)
@@ -160,6 +168,7 @@ def _page(
         f"<h1>{html_pages.text(curves.name)}</h1>",
         f"<p>Pre-training of BERT, at step {curves.last_step:,}.{parameters}</p>",
         f'<p class="verdict">{html_pages.text(verdict[:1].upper() + verdict[1:])}</p>' if verdict else "",
+        *(html_pages.section(title, rows) for title, rows in sections.items()),
         "<h2>Curves</h2>",
         f'<div class="curves">\n{images}</div>' if images else "<p>There are no pictures.</p>",
         html_pages.folded("The numbers", numbers, is_open=not images) if curves.train else "",

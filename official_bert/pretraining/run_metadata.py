@@ -6,7 +6,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -38,11 +38,11 @@ def collect_run_metadata(
     config: BertConfig,
     strategy: tf.distribute.Strategy,
     records: Mapping[int, RecordFiles],
-    held_out: RecordFiles | None,
+    evaluated: Sequence[RecordFiles],
 ) -> dict[str, Any]:
     """Returns what is kept beside the checkpoints (see report.write_report).
 
-    `records` are those of each phase that is not done yet, by its number; `held_out` those for evaluation.
+    `records` are those of each phase that is not done yet, by its number; `evaluated` those for evaluation.
     """
     before = read_run_metadata(options.output_dir)
     manifests = {id(each): each for of_phase in records.values() for each in of_phase.manifests}.values()
@@ -56,7 +56,7 @@ def collect_run_metadata(
         "flags": dataclasses.asdict(options),
         "config": config.to_dict(),
         "data": [*earlier, *data],
-        "evaluation_data": [json.loads(each.to_json()) for each in (held_out.manifests if held_out else [])],
+        "evaluation_data": [json.loads(each.to_json()) for records in evaluated for each in records.manifests],
         "versions": {
             "official_bert": __version__,
             "tensorflow": tf.__version__,

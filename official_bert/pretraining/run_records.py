@@ -47,6 +47,12 @@ class RunRecords:
             return self._find(self._options.eval_input_file, "eval_input_file", first_phase)
         return self.training(first_phase) if self._options.do_eval else None
 
+    @functools.cached_property
+    def general(self) -> RecordFiles | None:
+        """The records of --general_eval_file, if there are any."""
+        patterns = self._options.general_eval_file
+        return self._find(patterns, "general_eval_file", self._options.phases[0]) if patterns else None
+
     def _find(self, patterns: list[str], flag: str, phase: Phase) -> RecordFiles:
         return RecordFiles.find(
             patterns,

@@ -75,7 +75,8 @@ def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
     options, model_files, changes = _check(options, config, strategy, records, phases, resumed_from)
     # 3. What run.json will say, and how much memory a device needs.
     training_records = {phase.number: records.training(phase) for phase in phases}
-    metadata = run_metadata.collect_run_metadata(options, config, strategy, training_records, records.held_out)
+    evaluated = [each for each in (records.held_out, records.general) if each]
+    metadata = run_metadata.collect_run_metadata(options, config, strategy, training_records, evaluated)
     if options.do_train:
         _print_memory_estimates(options, config, strategy.num_replicas_in_sync, records, phases)
     # 4. The model, its optimizer and its steps.
@@ -123,15 +124,18 @@ def _check(
         The options, their casing being that of the records; contents of the model's small files by name; and what
         --allow_changes lets differ from the run that the folder holds.
     """
-    errors, held_out = CollectedErrors(), None
+    errors = CollectedErrors()
     training_records: dict[int, RecordFiles] = {}
+    evaluated: list[RecordFiles] = []
     for phase in phases:
         with errors.collecting():
             training_records[phase.number] = records.training(phase)
     with errors.collecting():
-        held_out = records.held_out
+        evaluated += [records.held_out] if records.held_out else []
     with errors.collecting():
-        checks.check_objectives(options, training_records.values(), held_out)
+        evaluated += [records.general] if records.general else []
+    with errors.collecting():
+        checks.check_objectives(options, training_records.values(), evaluated)
     for check in (checks.check_lengths, checks.check_packing, checks.check_vocabulary_size):
         with errors.collecting():
             check(options, config)
@@ -141,11 +145,11 @@ def _check(
     with errors.collecting():
         if options.save_curves and strategy.extended.should_checkpoint:
             files.check_writable(options.save_curves)
-    manifests = [each for of_phase in (*training_records.values(), held_out) if of_phase for each in of_phase.manifests]
+    manifests = [each for some in (*training_records.values(), *evaluated) for each in some.manifests]
     options = dataclasses.replace(options, do_lower_case=_resolve_casing(options, manifests))
     if options.do_train and options.init_checkpoint and not resumed_from:
         with errors.collecting():
-            initial_casing = checks.check_initial_vocabulary(options, manifests)
+            initial_casing = checks.check_initial_checkpoint(options, config, manifests)
             options = dataclasses.replace(options, do_lower_case=initial_casing)
     options = dataclasses.replace(options, do_lower_case=options.do_lower_case is not False)
     model_files = contents_of(config, options.vocab_file, bool(options.do_lower_case))

@@ -72,6 +72,8 @@ def score_table(curves: Curves) -> Table:
     if curves.eval:
         columns.append((f"evaluation, step {curves.eval[-1]['step']:,}", curves.eval[-1:], False))
         columns.append(("best evaluation", curves.eval, True))
+    if curves.general:
+        columns.append((f"general text, step {curves.general[-1]['step']:,}", curves.general[-1:], False))
     table = [["score", *(head for head, _, _ in columns)]]
     if columns:
         for name, (label, *_) in _SCORES.items():

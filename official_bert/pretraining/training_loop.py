@@ -150,14 +150,15 @@ class TrainingLoop:
     def _is_evaluated(self, step: int) -> bool:
         eval_steps = self._options.eval_steps
         ends = {phase.last_step for phase in self._options.phases}
-        return bool(eval_steps and step and (step % eval_steps == 0 or step in ends))
+        has_weights = step or self._options.init_checkpoint  # random ones are not worth it
+        return bool(eval_steps and has_weights and (step % eval_steps == 0 or step in ends))
 
     def _evaluate(self, stop: StopRequest) -> bool:
         """Evaluates the weights as they are; returns False where a stop came first."""
         return self._evaluation.on_the_way(lambda: self._is_stopping(stop))
 
     def _make_up_for_a_missed_evaluation(self, stop: StopRequest) -> None:
-        """Evaluates first where the run was stopped between a step and its evaluation."""
+        """Evaluates first where the run was stopped between a step and its evaluation, or begins with weights."""
         step = self._pretrainer.step
         if not self._is_evaluated(step):
             return

@@ -14,14 +14,15 @@ from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.progress import duration
 
-TRAIN, EVAL, NOTICES = "train", "eval", "notices"
+TRAIN, EVAL, GENERAL, NOTICES = "train", "eval", "general", "notices"
 _CHECKSUM = "crc32"  # the last key of each line: of the line without it
 
 
 class TrainingLog:
     """Writes measurements by step, under the run's folder.
 
-    `train.jsonl` and `eval.jsonl` hold a JSON object a line; the folders `train` and `eval` hold TensorBoard events.
+    `train.jsonl`, `eval.jsonl` and `general.jsonl` (evaluations on general text) hold a JSON object a line; the folders
+    of these names hold TensorBoard events.
     `notices.jsonl` holds what happened out of the ordinary, a step and a sentence a line. Each line ends with its
     checksum.
     Nothing is written where `folder` is None (on all but one of several workers).
@@ -36,7 +37,7 @@ class TrainingLog:
         self._folder = folder
         self._writers: dict[str, Any] = {}
         if folder is not None:
-            for kind in (TRAIN, EVAL, NOTICES):
+            for kind in (TRAIN, EVAL, GENERAL, NOTICES):
                 # Written again even where all is kept: the next line must not be joined to one cut short by a kill.
                 if files.exists(_path(folder, kind)):
                     last = math.inf if first_step is None else first_step
@@ -44,7 +45,7 @@ class TrainingLog:
                     files.write_text(_path(folder, kind), "".join(map(line_of, kept)))
         if folder is not None and not importlib.util.find_spec("tensorboard"):
             print("no TensorBoard events are written: there is no tensorboard package")
-            self._writers = dict.fromkeys((TRAIN, EVAL))
+            self._writers = dict.fromkeys((TRAIN, EVAL, GENERAL))
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Adds the measurements of a step to the JSON lines and the TensorBoard events."""

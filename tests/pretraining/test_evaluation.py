@@ -5,6 +5,7 @@ import pathlib
 import pytest
 import tensorflow as tf
 
+from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import training
 from official_bert.pretraining.evaluation import BestWeights, evaluate
@@ -70,6 +71,30 @@ def test_evaluation_on_the_way_keeps_the_best_weights(
     )
     training.run(options)
     assert read_log(options.output_dir, "eval")[0]["loss"] == pytest.approx(best["loss"], rel=1e-5)
+
+
+def test_a_run_from_weights_is_evaluated_before_the_first_step_and_on_general_text_too(
+    record_files: list[str], config_file: str, shared_run: pathlib.Path, tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    changes = {
+        "init_checkpoint": str(shared_run), "num_train_steps": 2, "eval_input_file": record_files[:1], "eval_steps": 2,
+        "general_eval_file": record_files[1:], "do_eval": True,
+    }  # fmt: skip
+    options = options_for(record_files, config_file, tmp_path / "run", **changes)
+    training.run(options)
+    logs = {kind: read_log(options.output_dir, kind) for kind in ("eval", "general")}
+    for lines in logs.values():
+        assert [line["step"] for line in lines] == [0, 2, 2]
+    assert logs["eval"][0]["loss"] != logs["general"][0]["loss"]
+    assert "evaluation at step 0 on general text: masked LM loss" in capsys.readouterr().out
+    results = (tmp_path / "run" / "eval_results.txt").read_text()
+    assert f"general_masked_lm_loss = {logs['general'][-1]['masked_lm_loss']}" in results
+    assert "general text, step 2" in (tmp_path / "run" / "report.html").read_text()
+    training.run(options)  # which evaluates at the end once more, and not before the first step again
+    assert [line["step"] for line in read_log(options.output_dir, "general")] == [0, 2, 2, 2]
+    with pytest.raises(UserError, match="--general_eval_file goes with --eval_input_file"):
+        options_for(record_files, config_file, tmp_path / "run", general_eval_file=record_files)
 
 
 def test_evaluation_ends_after_as_many_batches_as_asked_for(

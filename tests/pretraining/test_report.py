@@ -128,6 +128,16 @@ def test_a_report_is_a_picture_a_page_a_card_and_run_json(tmp_path: pathlib.Path
     assert "init_checkpoint" not in page.text
 
 
+def test_sections_stand_at_the_beginning_of_page_and_card(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report, "_draw", lambda *_, **__: None)
+    folder = run_folder(tmp_path / "run", [train_line(10)], [])
+    report.write_report(folder, METADATA, sections={"Kept <words>": [["word", "count"], ["cat | mat", "7"]]})
+    text = page_of(folder).text
+    assert text.index("Kept <words>") < text.index("cat | mat") < text.index("Curves")
+    card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
+    assert card.index("## Kept <words>") < card.index("| cat \\| mat | 7 |") < card.index("## Model")
+
+
 def test_without_matplotlib_the_page_tells_the_curves_in_a_table(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -219,13 +229,13 @@ def test_amounts_count_every_step_once():
 )
 def test_the_card_says_when_scores_are_of_records_trained_on(evaluated: list[dict[str, Any]], expected: str):
     run = curves.Curves("run", [train_line(10)], [line(10)], {})
-    assert expected in model_card(run, {**METADATA, "evaluation_data": evaluated}, [], "")
+    assert expected in model_card(run, {**METADATA, "evaluation_data": evaluated}, [], "", {})
 
 
 def test_the_card_says_which_positions_have_learnt_nothing():
     short, long = train_line(10, max_seq_length=128), train_line(20, max_seq_length=512)
     for train, expected in (([short], True), ([short, long], False)):
-        card = model_card(curves.Curves("run", train, [], {}), METADATA, [], "")
+        card = model_card(curves.Curves("run", train, [], {}), METADATA, [], "", {})
         assert ("positions from there to 512" in card) == expected
 
 

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.checkpoints import initial_weights, run_checkpoints
+from official_bert.checkpoints.formats import hugging_face
 from official_bert.checkpoints.loading import load_pretraining_model
 from official_bert.data import record_schema
 from official_bert.errors import UserError
@@ -24,6 +25,7 @@ from official_bert.optimization import distribution
 from official_bert.pretraining import run_setup, training
 from official_bert.utils.locks import lock_folder
 from official_bert.utils.training_log import read_log
+from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import ROOT, WORDS
 from tests.pretraining.pretraining_runs import (
     LENGTH,
@@ -78,6 +80,31 @@ def test_init_checkpoint_has_the_vocabulary_and_the_casing_of_the_records(
     assert set_up().options.do_lower_case is False
     with pytest.raises(UserError, match="the run's texts are lower-cased, those of --init_checkpoint keep capital"):
         set_up(do_lower_case=True)
+
+
+def test_init_checkpoint_of_another_library_fits_the_configuration_and_the_vocabulary(
+    record_files: list[str], vocab_file: str, tiny_config: BertConfig, tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    exact = dataclasses.replace(tiny_config, hidden_act="gelu_exact")
+    hugging_face.write(sample(exact), str(tmp_path / "theirs"))
+    one_device = distribution.get_strategy("one_device")
+
+    def set_up(config: BertConfig) -> run_setup.RunSetup:
+        (tmp_path / "config.json").write_text(config.to_json())
+        changes = {"init_checkpoint": str(tmp_path / "theirs"), "vocab_file": vocab_file}
+        options = options_for(record_files, str(tmp_path / "config.json"), tmp_path / "run", **changes)
+        return run_setup.set_up(options, one_device)
+
+    set_up(exact)
+    assert "warning" not in capsys.readouterr().out
+    set_up(tiny_config)
+    assert "has hidden_act gelu, the model of --init_checkpoint gelu_exact" in capsys.readouterr().out
+    with pytest.raises(UserError, match="has num_attention_heads 4, the model of --init_checkpoint 2"):
+        set_up(dataclasses.replace(exact, num_attention_heads=4))
+    pathlib.Path(vocab_file).write_text("\n".join([*WORDS[:6], WORDS[7], WORDS[6], *WORDS[8:]]))
+    with pytest.raises(UserError, match="is not the vocabulary of --init_checkpoint.*line 7 is 'c' in place of 'b'"):
+        set_up(exact)
 
 
 def test_google_checkpoint_is_read_by_its_names(test_data: pathlib.Path):
