@@ -157,6 +157,8 @@ SCALES = {
         tasks={
             "sst-2": {"num_train_epochs": 0.25, "train_batch_size": 64}, "tagging": {"num_train_epochs": 6.0},
             "tagging on features": {"num_train_epochs": 6.0},
+            # Half of the length is left for the context.
+            "squad": {"max_query_length": 29, "doc_stride": 16}, "squad_v2": {"max_query_length": 29, "doc_stride": 16},
         },
     ),
     "mini": Scale(

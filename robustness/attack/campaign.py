@@ -51,7 +51,7 @@ KINDS = {
     "fitting": (fitting, 3),
     "changed": (changed, 1),
 }
-_CASE_SECONDS = 600.0  # for a case; each process within it has less
+_CASE_SECONDS = 1500.0  # for a case; each process within it has less
 _MOST_MEGABYTES = 1500  # that a case within the process may take beyond what was taken before
 _DATA_BYTES = 6 << 30
 

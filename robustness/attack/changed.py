@@ -4,8 +4,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 from robustness.attack import processes
+from robustness.attack.commands import FINETUNE, TABLE
 from robustness.attack.processes import NotHeldError
-from robustness.attack.samples import FINETUNE, TABLE
 
 if TYPE_CHECKING:
     from robustness.attack.campaign import Case

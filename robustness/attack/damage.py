@@ -12,9 +12,7 @@ import numpy as np
 
 from official_bert.errors import UserError
 from robustness.attack import samples
-from robustness.attack.processes import NotHeldError
-from robustness.attack.samples import (
-    CHECKPOINTS,
+from robustness.attack.commands import (
     CONFIG,
     FINETUNE,
     LENGTH,
@@ -24,6 +22,8 @@ from robustness.attack.samples import (
     TABLE,
     VOCAB,
 )
+from robustness.attack.processes import NotHeldError
+from robustness.attack.samples import CHECKPOINTS
 from tests.conftest import WORDS
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ import hypothesis
 from hypothesis import strategies as st
 
 from official_bert.errors import UserError
+from robustness.attack.commands import FINETUNE, MAKE_RECORDS, VOCAB
 from robustness.attack.processes import NotHeldError
-from robustness.attack.samples import CHECKPOINTS, FINETUNE, MAKE_RECORDS, VOCAB
+from robustness.attack.samples import CHECKPOINTS
 
 if TYPE_CHECKING:
     from robustness.attack.campaign import Case

@@ -1,5 +1,6 @@
 """Commands that are killed, at any moment and again, and given once more: they end with the same result, to the bit."""
 
+import contextlib
 import pathlib
 import random
 import shutil
@@ -9,14 +10,17 @@ from typing import TYPE_CHECKING
 
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from robustness.attack import processes, samples
+from robustness.attack.commands import COMMANDS, MAKE_RECORDS, Command
 from robustness.attack.processes import NotHeldError, Running
-from robustness.attack.samples import COMMANDS, FINETUNE, MAKE_RECORDS, PRETRAIN, Command
+from robustness.attack.variants import VARIANTS
 from tests.conftest import WORDS
 
 if TYPE_CHECKING:
     from robustness.attack.campaign import Case
 
-NEEDS = tuple(command.name for command in COMMANDS)
+_KILLED = (*COMMANDS, *VARIANTS)
+NEEDS = tuple(dict.fromkeys(need for command in _KILLED for need in (*command.needs, command.name)))
+_TRAINING = ("pretrain", "finetune")
 _SIGNALS = (signal.SIGKILL,) * 4 + (signal.SIGTERM, signal.SIGINT)
 _AFTER_A_LINE = 0.05  # seconds at most
 # How a process that is asked to stop may end: done, stopped as asked, or by the signal itself.
@@ -27,37 +31,59 @@ _NOT_READ = ("events.out", ".png", ".html", ".md", ".lock")
 
 
 def attack(case: "Case") -> None:
-    """Kills a command up to three times, perhaps damages a file of a training run, and gives it again."""
-    rng, command = case.rng, COMMANDS[case.number % len(COMMANDS)]
+    """Kills a command some times, perhaps damages a file of a training run, and gives it again."""
+    rng, command = case.rng, _KILLED[case.number % len(_KILLED)]
     out = case.folder / "out"
     out.mkdir()
     if command is MAKE_RECORDS and rng.random() < 0.3:
         _kill_and_begin_anew(case, out)
         return
-    arguments = command.arguments(case.samples.folder, out)
     case.what = f"{command.name}, killed"
-    for _ in range(rng.choice([1, 1, 2, 3])):
-        number, group = rng.choice(_SIGNALS), rng.random() < 0.5
-        running = processes.start(command.name, arguments)
-        when = _wait_for_a_moment(running, rng, case.samples.seconds(command.name), command)
-        ended = running.kill(number, group)
-        case.done += f"{signal.Signals(number).name} {when}; "
-        if number == signal.SIGKILL:
-            if ended.code not in (0, -number):
-                ended.check((0,))
-        else:
-            ended.check(_STOPPED)
-        _check_whole(case, command, out)
-        running.end_group()
-    damaged = command in (PRETRAIN, FINETUNE) and rng.random() < 0.4 and _damage_one(out, rng)
-    if damaged:
-        case.done += damaged
-        case.what = f"{command.name}, killed and a file damaged"
-    ended = processes.run(command.name, arguments)
+    trains = command.program in _TRAINING
+    with contextlib.ExitStack() as stack:
+        for _ in range(rng.choice([2, 3, 4] if command in VARIANTS else [1, 1, 2, 3])):
+            stack.callback(_kill(case, command, out).end_group)
+        damaged = trains and command in COMMANDS and rng.random() < 0.4 and _damage_one(out, rng)
+        if damaged:
+            case.done += damaged
+            case.what = f"{command.name}, killed and a file damaged"
+        ended = processes.run(command.program, command.arguments(case.samples.folder, out))
     ended.check((0, 1) if damaged else (0,))
     if ended.code == 0:
         # Lines of a log that are gone are not found; those that are there are compared.
         case.samples.check_result(command, out, _LOG if damaged and f"/{_LOG}: " in damaged else None)
+        if not damaged:
+            _check_nothing_left(case.samples.folder / command.name, out)
+
+
+def _kill(case: "Case", command: Command, out: pathlib.Path) -> Running:
+    """Starts a command and kills it at some moment; what it has started may still run."""
+    rng = case.rng
+    number, group = signal.SIGKILL if command in VARIANTS else rng.choice(_SIGNALS), rng.random() < 0.5
+    running = processes.start(command.program, command.arguments(case.samples.folder, out))
+    when = _wait_for_a_moment(running, rng, case.samples.seconds(command.name), command)
+    ended = running.kill(number, group)
+    if number == signal.SIGKILL:
+        if ended.code not in (0, -number):
+            ended.check((0,))
+    else:
+        ended.check(_STOPPED)
+    case.done += f"{signal.Signals(number).name} {when}{'; ' if ended.code else ', after its end; '}"
+    case.tried += bool(ended.code)
+    _check_whole(case, command, out)
+    return running
+
+
+def _check_nothing_left(whole: pathlib.Path, out: pathlib.Path) -> None:
+    """Raises NotHeldError if there are files that an unharmed run does not leave."""
+
+    def names(folder: pathlib.Path) -> set[str]:
+        """All but what a run that goes on has more of: TensorBoard's events, and checkpoints."""
+        paths = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+        return {path for path in paths if not any(part in path for part in ("events.out", "ckpt-"))}
+
+    if differing := names(whole) ^ names(out):
+        raise NotHeldError(f"there is too much or too little: {', '.join(sorted(differing)[:5])}")
 
 
 def _kill_and_begin_anew(case: "Case", out: pathlib.Path) -> None:
@@ -87,7 +113,7 @@ def _kill_and_begin_anew(case: "Case", out: pathlib.Path) -> None:
 
 def _wait_for_a_moment(running: Running, rng: random.Random, seconds: float, command: Command) -> str:
     """Waits for a moment within the command: after some time, or after a line that a training run prints."""
-    if command in (PRETRAIN, FINETUNE) and rng.random() < 0.6:
+    if command.program in _TRAINING and rng.random() < 0.6:
         lines, more = rng.randrange(1, 40), rng.uniform(0, _AFTER_A_LINE)
         running.wait(until=lambda: running.output.count("\n") >= lines)
         time.sleep(more)
@@ -100,7 +126,7 @@ def _wait_for_a_moment(running: Running, rng: random.Random, seconds: float, com
 
 def _check_whole(case: "Case", command: Command, out: pathlib.Path) -> None:
     """Raises NotHeldError if a file is there under its final name, but not whole."""
-    if command in (PRETRAIN, FINETUNE):
+    if command.program in (*_TRAINING, "reproduce"):
         return  # their files change until the end
     expected = command.result(case.samples.folder / command.name)
     for name, digest in command.result(out).items():

@@ -9,6 +9,7 @@ import dataclasses
 import os
 import pathlib
 import resource
+import runpy
 import signal
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from official_bert.utils.signals import end_with_parent
 
 TRACEBACK = "Traceback (most recent call last)"
 _MOST_MEGABYTES = 3000
+_MOST_SECONDS = 400.0  # of a process, on a busy machine
 _DEFECT = 70  # the exit code of a function that raised
 
 
@@ -90,7 +92,7 @@ class Running:
                 os.remove(self._log)
         return self._ended
 
-    def wait(self, seconds: float = 240.0, until: Callable[[], bool] = lambda: False) -> Ended | None:
+    def wait(self, seconds: float = _MOST_SECONDS, until: Callable[[], bool] = lambda: False) -> Ended | None:
         """Waits until it has ended, or until something else; a process that takes longer is a hang."""
         end = time.monotonic() + seconds
         while (ended := self.poll()) is None and not until():
@@ -101,7 +103,7 @@ class Running:
             time.sleep(0.002)
         return ended
 
-    def done(self, seconds: float = 240.0) -> Ended:
+    def done(self, seconds: float = _MOST_SECONDS) -> Ended:
         """Waits for its end, and ends what it has started."""
         ended = self.wait(seconds)
         assert ended is not None
@@ -131,26 +133,42 @@ def start(
     limits: Mapping[int, int] | None = None,
     before: Callable[[], None] | None = None,
 ) -> Running:
-    """Starts a command of official-bert.
+    """Starts a command of official-bert, or the paper's experiments.
 
     Args:
-        command: its name.
+        command: its name, or reproduce.
         arguments: its flags.
         limits: resource limits by their numbers.
         before: what the process does first.
     """
 
     def function() -> None:
-        from official_bert_cli import main
-
         for number, value in (limits or {}).items():
             resource.setrlimit(number, (value, value))
         if before:
             before()
-        sys.argv = ["official-bert", command, *arguments]
-        main()
+        if command == "reproduce":
+            _shrink_experiments()
+            sys.argv = [command, *arguments]
+            runpy.run_module(command, run_name="__main__")
+        else:
+            from official_bert_cli import main
+
+            sys.argv = ["official-bert", command, *arguments]
+            main()
 
     return start_function(function)
+
+
+def _shrink_experiments() -> None:
+    """Makes the models of the paper's experiments tiny, and not compiled, so that most of the time is not theirs."""
+    from reproduce.tables import SCALES, Shape
+
+    shape, scale = Shape(layers=1, hidden=8, heads=2), SCALES["tiny"]
+    pretraining = {**scale.pretraining, "jit_compile": False, "compile_parts": False}
+    SCALES["tiny"] = dataclasses.replace(
+        scale, shape=shape, shapes=(shape,) * len(scale.shapes), pretraining=pretraining
+    )
 
 
 def run(command: str, arguments: Sequence[str], **changes: Any) -> Ended:

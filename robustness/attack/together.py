@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from robustness.attack import processes
+from robustness.attack.commands import COMMANDS
 from robustness.attack.processes import NotHeldError
-from robustness.attack.samples import COMMANDS
 
 if TYPE_CHECKING:
     from robustness.attack.campaign import Case

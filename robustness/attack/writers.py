@@ -10,8 +10,9 @@ import zipfile
 from typing import TYPE_CHECKING
 
 from robustness.attack import processes
+from robustness.attack.commands import FINETUNE
 from robustness.attack.processes import NotHeldError, Running
-from robustness.attack.samples import CHECKPOINTS, FINETUNE
+from robustness.attack.samples import CHECKPOINTS
 
 if TYPE_CHECKING:
     from robustness.attack.campaign import Case

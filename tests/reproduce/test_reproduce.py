@@ -15,6 +15,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.pretraining.curves import read_curves
+from official_bert.tasks.heads.questions import Limits
 from official_bert.utils.training_log import line_of
 from official_bert_cli import load
 from reproduce import __main__, runs
@@ -59,6 +60,15 @@ def test_every_run_is_a_command_and_has_a_folder_of_its_own(table: str, scale: s
         assert made >= set(needs), f"{run.line()} comes before what it needs"
         assert {each for each in needs if not each.endswith("/vocabulary")} <= set(run.after) <= made
         made.add(run.folder)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_question_leaves_room_for_its_context(scale: str, data_dir: pathlib.Path):
+    for table in ("2", "3"):
+        for run in Experiment(options_for(data_dir, table, scale)).runs():
+            if run.command == "finetune":
+                flags = {"max_seq_length": 128, "max_query_length": 64, **run.flags}
+                Limits(flags["max_seq_length"], flags["doc_stride"], flags["max_query_length"])
 
 
 def test_tables_share_what_is_equal(data_dir: pathlib.Path):

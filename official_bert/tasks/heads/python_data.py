@@ -46,7 +46,7 @@ def as_list(values: Any, name: str = "x") -> list[Any]:
     tf = sys.modules.get("tensorflow")
     if tf is not None and tf.is_tensor(values):
         values = values.numpy()
-    if hasattr(values, "columns") and hasattr(values, "to_numpy"):
+    if is_frame(values):
         rows = values.to_numpy()
         return list(rows[:, 0] if rows.shape[1] == 1 else rows)
     if hasattr(values, "to_list"):  # pandas; its tolist does the same
@@ -54,6 +54,32 @@ def as_list(values: Any, name: str = "x") -> list[Any]:
     if isinstance(values, Mapping | Set) or not isinstance(values, Iterable):
         raise UserError(f"{name} is {shown(values)}; expected several: a list, an array or a column")
     return list(values)
+
+
+def is_frame(values: Any) -> bool:
+    """Whether the values are a table with named columns, as pandas' DataFrame."""
+    return hasattr(values, "columns") and hasattr(values, "to_numpy")
+
+
+def of_classes(y: Any, labels: Sequence[str]) -> Any:
+    """Returns labels; of a frame with a column for each class the columns in the order of the classes, float64 [E, C].
+
+    Columns without names of their own, 0 to C - 1, are in that order.
+
+    Raises:
+        UserError: the columns are others.
+    """
+    if not is_frame(y) or len(y.columns) == 1:
+        return y
+    names, classes = [class_name(name) for name in y.columns], [class_name(label) for label in labels]
+    if sorted(names) == sorted(classes):
+        order = [names.index(each) for each in classes]
+    elif names == [str(number) for number in range(len(classes))]:
+        order = list(range(len(classes)))
+    else:
+        raise UserError(f"y has the columns {', '.join(names)}; expected one for each of {', '.join(labels)}")
+    rows = [[as_number(row[column]) for column in order] for row in y.to_numpy()]
+    return np.array(rows, np.float64).reshape(len(rows), len(order))
 
 
 def as_texts(values: Any, name: str = "x") -> list[str]:
@@ -82,12 +108,12 @@ def as_text(value: Any, name: str) -> str:
 
 
 def as_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
-    """Returns first and second texts, from a tuple or dict of two columns or from rows of two texts.
+    """Returns first and second texts, from a tuple, dict or frame of two columns or from rows of two texts.
 
     Raises:
         UserError: the values have another form, or the columns another length.
     """
-    if isinstance(values, Mapping):
+    if isinstance(values, Mapping) or (is_frame(values) and sorted(map(str, values.columns)) == ["text", "text_pair"]):
         if set(values) != {"text", "text_pair"}:
             raise UserError(f"{name} has the columns {', '.join(map(str, values))}; expected text and text_pair")
         values = (values["text"], values["text_pair"])

@@ -160,7 +160,7 @@ class ClassificationHead(TextHead):
     labels: tuple[str, ...] = ()
 
     def labels_from(self, y: Any) -> list[int]:
-        return python_data.numbers_of(python_data.as_list(y, "y"), self.labels)
+        return python_data.numbers_of(python_data.as_list(python_data.of_classes(y, self.labels), "y"), self.labels)
 
     def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
         if not self._has_simple_labels(spec, is_batched):
@@ -267,18 +267,27 @@ class MultiLabelHead(TextHead):
     labels: tuple[str, ...] = ()
 
     def labels_from(self, y: Any) -> list[tuple[int, ...]]:
-        return [self._label_from(row, f"y[{number}]") for number, row in enumerate(python_data.as_list(y, "y"))]
+        rows = python_data.as_list(python_data.of_classes(y, self.labels), "y")
+        return [self._label_from(row, f"y[{number}]") for number, row in enumerate(rows)]
 
     def _label_from(self, row: Any, name: str) -> tuple[int, ...]:
         """The numbers of a text's classes, from names or numbers, or from an array of 0 and 1 for each class."""
         is_array = isinstance(row, np.ndarray) and row.dtype.kind in "biuf"
         is_list = isinstance(row, Iterable) and not isinstance(row, str | bytes)
-        if not is_list or (is_array and row.shape != (len(self.labels),)):
+        if not is_list or (is_array and (row.shape != (len(self.labels),) or not np.isin(row, (0, 1)).all())):
             raise UserError(
-                f"{name} is {row!r}; expected a list of names or numbers, or an array of 0 and 1 for each of "
-                f"{', '.join(self.labels)}"
+                f"{name} is {python_data.shown(row)}; expected a list of names or numbers, or an array of 0 and 1 "
+                f"for each of {', '.join(self.labels)}"
             )
-        return tuple(np.flatnonzero(row).tolist() if is_array else python_data.numbers_of(row, self.labels, name))
+        if is_array:
+            return tuple(np.flatnonzero(row).tolist())
+        numbers = python_data.numbers_of(row, self.labels, name)
+        if len(set(numbers)) < len(numbers):  # most likely 0 and 1 for each class
+            raise UserError(
+                f"{name} is {python_data.shown(row)}, which names a class twice; expected each once; give 0 and 1 for "
+                "each class as a NumPy array"
+            )
+        return tuple(numbers)
 
     def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
         import tensorflow as tf

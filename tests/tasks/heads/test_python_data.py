@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.tasks.heads import python_data
-from official_bert.tasks.heads.texts import ClassificationHead, RegressionHead
+from official_bert.tasks.heads.texts import ClassificationHead, MultiLabelHead, RegressionHead
 
 
 class Frame:
@@ -19,6 +19,9 @@ class Frame:
     def __iter__(self):
         return iter(self.columns)
 
+    def __getitem__(self, name: str) -> list:
+        return self._rows[:, self.columns.index(name)].tolist()
+
     def to_numpy(self) -> np.ndarray:
         return self._rows
 
@@ -29,6 +32,36 @@ def test_a_frame_is_its_rows_and_of_one_column_its_values():
     head = ClassificationHead(labels=("no", "yes"))
     assert head.labels_from(Frame(label=["yes", "no"])) == [1, 0]
     assert head.labels_from(Frame(no=[0, 1], yes=[1, 0])) == [1, 0]
+
+
+def test_the_columns_of_a_frame_are_known_by_their_names():
+    head, several = ClassificationHead(labels=("no", "yes", "3")), MultiLabelHead(labels=("no", "yes", "3"))
+    y = {"yes": [0, 1], "3": [1, 0], "no": [0, 0]}
+    assert head.labels_from(Frame(**y)) == [2, 1]
+    assert several.labels_from(Frame(**y)) == [(2,), (1,)]
+    without_names = Frame(**dict(zip("012", y.values(), strict=True)))
+    without_names.columns = [0, 1, 2]
+    assert several.labels_from(without_names) == [(1,), (0,)]
+    for either in (head, several):
+        with pytest.raises(UserError, match="y has the columns yes, 3; expected one for each of no, yes, 3"):
+            either.labels_from(Frame(yes=[1], **{"3": [0]}))
+    assert python_data.as_pairs(Frame(text_pair=["c", "d"], text=["a", "b"])) == (["a", "b"], ["c", "d"])
+
+
+@pytest.mark.parametrize("row", [
+    np.array([1.0, np.nan, 0.0]), np.array([0, 2, 1]), np.array([1, 0, -1]), [1, 0, 0], ["no", "no"],
+])  # fmt: skip
+def test_what_is_no_row_of_several_classes_is_refused(row):
+    with pytest.raises(UserError, match=r"y\[0\] is [^\n]*expected") as caught:
+        MultiLabelHead(labels=("no", "yes", "3")).labels_from([row])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_gap_in_a_frame_of_several_classes_is_named():
+    gap = Frame(no=[1, 0], yes=[0, None])  # NumPy makes objects of it, as of pandas' own integers
+    assert MultiLabelHead(labels=("no", "yes")).labels_from(Frame(no=[1, True], yes=[0, False])) == [(0,), (0,)]
+    with pytest.raises(UserError, match=r"y\[1\] is array\(\[ 0\., nan\]\); expected"):
+        MultiLabelHead(labels=("no", "yes")).labels_from(gap)
 
 
 @pytest.mark.parametrize("y", [
