@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from official_bert.keras_registry import register_when_keras_is_imported
-from official_bert.utils import extras
+from official_bert.utils import extras, tensorflow_import
 from official_bert.version import __version__
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'official_bert' has no attribute {name!r}")
     try:
-        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        with tensorflow_import.without_remarks():
+            value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     except ModuleNotFoundError as error:
         raise extras.missing(error, "finetune") or error from error
     globals()[name] = value  # so that the next use costs nothing

@@ -1,5 +1,6 @@
 """What users import: the names of official_bert."""
 
+import os
 import subprocess
 import sys
 
@@ -35,6 +36,22 @@ def test_importing_the_package_imports_nothing_else():
     code = "import sys, official_bert, data_gen; print({'tensorflow', 'keras', 'numpy', 'absl'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["set()"]
+
+
+def test_tensorflow_makes_no_remarks_where_a_public_name_imports_it():
+    code = """
+import os, sys, official_bert
+official_bert.UserError
+assert "TF_CPP_MIN_LOG_LEVEL" not in os.environ
+official_bert.build_encoder
+import tensorflow as tf
+tf.config.list_logical_devices()
+print("a warning of its user", file=sys.stderr)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "a warning of its user\n")
 
 
 STATE = """

@@ -191,19 +191,15 @@ def read_rows(path: str, inputs: list[str], table: Mapping[str, Any] | None = No
 
     In a table the endings of multiple choice have columns of their own: ending0, ending1, ...
 
-    `table` says which columns the model was trained on, as a fine-tuned model's task.json does; a row without the
-    inputs themselves is read by these.
+    `table` says which columns the model was trained on, as a fine-tuned model's task.json does; a row is read by these
+    where it lacks the inputs themselves.
 
     Raises:
         UserError: the file cannot be read, or a row lacks an input; its line is named.
     """
     table = table or {}
-    trained_on = {"text": table.get("text_column"), "text_pair": table.get("text_pair_column")}
     for line, row in tables.read_rows(path, _NoBadRows(), table.get("columns") or None):
-        for name, columns in trained_on.items():
-            parts = [row.get(column) for column in columns.split(",")] if columns and name not in row else []
-            if parts and all(isinstance(part, str) for part in parts):
-                row[name] = " ".join(map(str, parts))
+        row |= exports.texts_by_columns(row, table)[0]
         if "endings" not in row:
             row["endings"] = [row[name] for name in row if name.startswith("ending")]
         values = {name: row.get(name) for name in inputs}

@@ -27,6 +27,9 @@ DEFAULT_SIGNATURE, IDS_SIGNATURE, TOKENIZE_SIGNATURE = "serving_default", "servi
 VECTOR = "vector"  # an answer's name for that of a text
 IS_TRUNCATED = "is_truncated"  # an answer's name for whether the end of a text was left out
 
+# Where the metadata of a model that was trained on a table say which columns are the text and the second text.
+_TABLE_KEYS = {"text": "text_column", "text_pair": "text_pair_column"}
+
 # The outputs [B, W, ...] that show how many words, masks or pieces a text has: "" and 0 are padding.
 _COUNTED_OUTPUTS = ("words", "tokens", "input_mask")
 # Outputs [B, ...] of a whole text beside them.
@@ -81,6 +84,32 @@ def read_metadata(folder: str) -> dict[str, Any]:
     """Returns the metadata of a version: kind, inputs, labels, ...; {} for a SavedModel that another tool wrote."""
     path = os.path.join(folder, METADATA_FILE)
     return files.read_json_object(path) if files.exists(path) else {}
+
+
+def trained_columns(table: Mapping[str, Any]) -> list[str]:
+    """Returns the columns that a model's texts are made of, given "table" of the metadata; several are joined."""
+    return [column for key in _TABLE_KEYS.values() for column in (table.get(key) or "").split(",") if column]
+
+
+def texts_by_columns(row: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[dict[str, str], set[str]]:
+    """Returns the inputs that a row has by the columns of the training table, and the columns that they are made of.
+
+    A text that was learned from several columns is those joined, as in fine-tuning. An input that stands in the row
+    itself, where no column has its name, is left as it is.
+
+    Args:
+        row: values by name.
+        table: "table" of the metadata; {} where the model was not trained on a table.
+    """
+    trained_on = {name: table[key] for name, key in _TABLE_KEYS.items() if table.get(key)}
+    parts = {name: [column] if column in row else column.split(",") for name, column in trained_on.items()}
+    columns = {part for each in parts.values() for part in each}
+    texts = {
+        name: " ".join(row[part] for part in each)
+        for name, each in parts.items()
+        if (name not in row or name in columns) and all(isinstance(row.get(part), str) for part in each)
+    }
+    return texts, {part for name in texts for part in parts[name]}
 
 
 def split_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[Outputs]:

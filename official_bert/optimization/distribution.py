@@ -14,6 +14,7 @@ from official_bert.errors import UserError
 from official_bert.optimization.choices import MIRRORED, MULTI_WORKER, ONE_DEVICE, STRATEGIES, TPU
 
 _TF_CONFIG = "TF_CONFIG"  # TensorFlow's own
+_NO_TPU_KERNELS = "No OpKernel was registered to support Op 'ConfigureDistributedTPU'"  # in its error
 _LOST_WORKER = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -79,10 +80,14 @@ def _multi_worker() -> tf.distribute.Strategy:
 def _tpu(name: str, zone: str | None, project: str | None) -> tf.distribute.Strategy:
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu=name, zone=zone, project=project)
-    except (ValueError, tf.errors.OpError) as error:
+    except (ValueError, OSError, ImportError, tf.errors.OpError) as error:  # the second and third: of cloud services
+        if _NO_TPU_KERNELS in str(error):
+            reason = "TensorFlow has no support for TPUs here, which the package tensorflow-tpu on a TPU's host has"
+        else:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
-            f"no TPU {name!r} could be reached: {str(error).splitlines()[0]}; give --tpu_name, with "
-            "--tpu_zone and --gcp_project where they are not this machine's, or another --distribution_strategy"
+            f"no TPU {name!r} could be reached: {reason}; give --tpu_name, with --tpu_zone and --gcp_project where "
+            "they are not this machine's, or another --distribution_strategy (without --use_tpu)"
         ) from error
     return tf.distribute.TPUStrategy(resolver)
 

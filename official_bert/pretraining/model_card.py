@@ -47,7 +47,7 @@ def model_card(
 
     parts += ["## Limits", "\n".join(f"- {limit}" for limit in _limits(curves, metadata))]
     parts.append(
-        "_run_pretraining writes this file at the end of a run, over the one before: keep your edits in a copy._"
+        "_official-bert pretrain writes this file at the end of a run, over the one before: keep your edits in a copy._"
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 

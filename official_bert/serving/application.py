@@ -102,8 +102,7 @@ class Application:
         return web.Response(body=answer, content_type="application/json", headers=headers)
 
     async def _parse(self, body: bytes, model: SavedModel) -> json_requests.PredictRequest:
-        texts = bool(model.export_metadata)
-        parse = functools.partial(json_requests.parse, body, model.signatures, self._options, texts=texts)
+        parse = functools.partial(json_requests.parse, body, model.signatures, self._options, model.export_metadata)
         if len(body) <= _SMALL_BODY:
             return parse()
         return await asyncio.get_running_loop().run_in_executor(self._models.pools.parsing, parse)

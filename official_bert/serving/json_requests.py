@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 import tensorflow as tf
 
-from official_bert.inference.exports import DEFAULT_SIGNATURE
+from official_bert.inference.exports import DEFAULT_SIGNATURE, texts_by_columns, trained_columns
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
 from official_bert.serving.saved_model import Signature, Tensors
@@ -36,14 +36,17 @@ class PredictRequest:
         return len(next(iter(self.inputs.values())))
 
 
-def parse(body: bytes, signatures: Mapping[str, Signature], options: Options, texts: bool) -> PredictRequest:
+def parse(
+    body: bytes, signatures: Mapping[str, Signature], options: Options, export_metadata: Mapping[str, Any]
+) -> PredictRequest:
     """Reads a request's body.
 
     Args:
         body: JSON.
         signatures: the model's.
         options: what is too large.
-        texts: whether strings are texts, so that they must be UTF-8.
+        export_metadata: of an export of ours, whose strings are texts and must be UTF-8, and whose inputs may be given
+            by the columns of the table that it was trained on; {} for a SavedModel of another tool.
 
     Raises:
         RequestError: it cannot be read, or is too large.
@@ -62,10 +65,11 @@ def parse(body: bytes, signatures: Mapping[str, Signature], options: Options, te
         _refuse(f"signature {name} cannot be called over REST: its inputs have no dimension for instances")
     if ("instances" in message) == ("inputs" in message):
         _refuse('expected either {"instances": [...]} (a row for each) or {"inputs": ...} (a column for each input)')
+    texts, table = bool(export_metadata), export_metadata.get("table") or {}
     if "instances" in message:
-        inputs = _from_rows(message["instances"], signature, options, texts)
+        inputs = _from_rows(message["instances"], signature, options, texts, table)
     else:
-        inputs = _from_columns(message["inputs"], signature, options, texts)
+        inputs = _from_columns(message["inputs"], signature, options, texts, table)
     return PredictRequest(name, inputs, "instances" in message)
 
 
@@ -83,7 +87,9 @@ def _json_object(body: bytes) -> dict[str, Any]:
     return message
 
 
-def _from_rows(instances: Any, signature: Signature, options: Options, texts: bool) -> Tensors:
+def _from_rows(
+    instances: Any, signature: Signature, options: Options, texts: bool, table: Mapping[str, Any]
+) -> Tensors:
     if not isinstance(instances, list) or not instances:
         _refuse(f"instances is {_shown(instances)}; expected a list with one or more")
     _check_count(len(instances), options)
@@ -91,7 +97,9 @@ def _from_rows(instances: Any, signature: Signature, options: Options, texts: bo
     only = next(iter(signature.inputs)) if len(signature.inputs) == 1 else None
     rows = [{only: row} if only and not (isinstance(row, dict) and row.keys() != {"b64"}) else row for row in instances]
     for i, row in enumerate(rows):
-        _check_names(row, signature, f"instances[{i}]")
+        if table and isinstance(row, dict):
+            rows[i] = row = _by_inputs(row, table, f"instances[{i}]")
+        _check_names(row, signature, f"instances[{i}]", table)
     for name, spec in signature.inputs.items():
         leaves: list[Any] = []
         shapes = []
@@ -109,10 +117,18 @@ def _from_rows(instances: Any, signature: Signature, options: Options, texts: bo
     return inputs
 
 
-def _from_columns(columns: Any, signature: Signature, options: Options, texts: bool) -> Tensors:
+def _from_columns(
+    columns: Any, signature: Signature, options: Options, texts: bool, table: Mapping[str, Any]
+) -> Tensors:
     if len(signature.inputs) == 1 and not isinstance(columns, dict):
         columns = {next(iter(signature.inputs)): columns}
-    _check_names(columns, signature, "inputs")
+    if table and isinstance(columns, dict) and columns and all(isinstance(each, list) for each in columns.values()):
+        _check_count(max(map(len, columns.values())), options)
+        _check_lengths(columns)
+        named = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        rows = [_by_inputs(row, table, f"row {number} of inputs") for number, row in enumerate(named)]
+        columns = {name: [row.get(name) for row in rows] for name in rows[0]} if rows else columns
+    _check_names(columns, signature, "inputs", table)
     inputs = {}
     for name, spec in signature.inputs.items():
         column = columns[name]
@@ -123,10 +139,23 @@ def _from_columns(columns: Any, signature: Signature, options: Options, texts: b
         _check_count(len(column), options)
         leaves, shape = _flat(column, name, spec, 0, f"inputs.{name}")
         inputs[name] = _tensor(leaves, shape, name, spec, options, texts)
+    _check_lengths(inputs)
+    return inputs
+
+
+def _by_inputs(row: Mapping[str, Any], table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A row by the model's inputs, where it may be by the columns of the training table."""
+    for column in trained_columns(table):
+        if not isinstance(row.get(column, ""), str | dict):
+            _refuse(f"{where}: {column} is {_kind(row[column])}; expected a string")
+    inputs, columns = texts_by_columns(row, table)
+    return {name: value for name, value in row.items() if name not in columns} | inputs
+
+
+def _check_lengths(inputs: Mapping[str, Any]) -> None:
     counts = {name: len(value) for name, value in inputs.items()}
     if len(set(counts.values())) > 1:
         _refuse(f"the inputs have different numbers of instances: {counts}")
-    return inputs
 
 
 def _check_count(count: int, options: Options) -> None:
@@ -134,8 +163,11 @@ def _check_count(count: int, options: Options) -> None:
         _refuse(f"the request has {count} instances; at most {options.max_instances} are taken at once")
 
 
-def _check_names(values: Any, signature: Signature, where: str) -> None:
+def _check_names(values: Any, signature: Signature, where: str, table: Mapping[str, Any]) -> None:
     expected = ", ".join(signature.inputs)
+    columns = trained_columns(table)
+    if set(columns) - set(signature.inputs):
+        expected += f" (or the columns of the training table: {', '.join(columns)})"
     if not isinstance(values, dict):
         _refuse(f"{where} is {_kind(values)}; expected an object with {expected}")
     for name in signature.inputs:

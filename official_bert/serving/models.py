@@ -295,14 +295,14 @@ def versions_in(folder: str) -> dict[int, VersionFiles]:
 
 def _check_folder(name: str, folder: str) -> None:
     if not files.exists(folder):
-        raise UserError(f"--model={name}={folder}: there is no such folder; give the --export_dir of an export")
+        raise UserError(f"--model: there is no folder {folder} for {name}; give the --export_dir of an export")
     if versions_in(folder):
         return
     if files.exists(os.path.join(folder, exports.GRAPH_FILE)):
         raise UserError(
-            f"--model={name}={folder} is one version of a model; give the folder above it, {os.path.dirname(folder)}"
+            f"--model: {folder} is one version of a model; give the folder above it, {os.path.dirname(folder)}"
         )
     raise UserError(
-        f"--model={name}={folder} has no versions (folders named by a number, with a {exports.GRAPH_FILE}); make one "
+        f"--model: {folder} has no versions (folders named by a number, with a {exports.GRAPH_FILE}); make one "
         "with official-bert export"
     )

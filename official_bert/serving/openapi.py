@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.inference.exports import DEFAULT_SIGNATURE
+from official_bert.inference import exports
 from official_bert.serving.models import Model, Models
 from official_bert.serving.options import Options
 from official_bert.serving.saved_model import SavedModel
@@ -76,8 +76,8 @@ def _paths_of(model: Model, options: Options) -> Schema:
 
 
 def _predict(model: SavedModel, options: Options) -> Schema:
-    signature = model.signatures.get(DEFAULT_SIGNATURE)
-    others = ", ".join(name for name in model.signatures if name != DEFAULT_SIGNATURE)
+    signature = model.signatures.get(exports.DEFAULT_SIGNATURE)
+    others = ", ".join(name for name in model.signatures if name != exports.DEFAULT_SIGNATURE)
     body: Schema = {"type": "object"}
     if signature and signature.takes_rows:
         row = {name: _value(spec, 1, options) for name, spec in signature.inputs.items()}
@@ -86,14 +86,18 @@ def _predict(model: SavedModel, options: Options) -> Schema:
         if len(row) == 1:
             rows += row.values()
             columns += column.values()
-        name = {"signature_name": {"const": DEFAULT_SIGNATURE}}
+        trained = exports.trained_columns(model.export_metadata.get("table") or {})
+        if set(trained) - set(row):  # the server joins them
+            rows.append(_object({name: next(iter(row.values())) for name in trained}))
+            columns.append(_object({name: next(iter(column.values())) for name in trained}))
+        name = {"signature_name": {"const": exports.DEFAULT_SIGNATURE}}
         body = {"anyOf": [
             _object({"instances": _list({"anyOf": rows}, 1, options.max_instances)}, name),
             _object({"inputs": {"anyOf": columns}}, name),
         ]}  # fmt: skip
     answer: Schema = {"type": "object", "properties": {"predictions": {"type": "array"}, "outputs": {}}}
     operation = _operation("Answers", answer, *_WRONG)
-    operation["description"] = f"This is {DEFAULT_SIGNATURE}" + (
+    operation["description"] = f"This is {exports.DEFAULT_SIGNATURE}" + (
         f"; for {others}, named by signature_name, see /metadata." if others else "."
     )
     operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}

@@ -25,8 +25,8 @@ class Options:
 
     model: list[str] = option(
         dataclasses.MISSING,
-        "NAME=FOLDER: serves the versions in FOLDER (the --export_dir of export) as NAME. Give the flag "
-        "again for each further model.",
+        "NAME=FOLDER: serves the versions in FOLDER (the --export_dir of export) as NAME; FOLDER alone goes by its own "
+        "name. Give the flag again for each further model.",
         repeated=True,
         group=_MODELS,
     )
@@ -117,9 +117,11 @@ class Options:
         folders: dict[str, str] = {}
         for text in self.model:
             name, equals, folder = text.partition("=")
-            if not equals or not folder or not _NAME.fullmatch(name):
+            if not equals:
+                name, folder = os.path.basename(files.absolute(text).rstrip("/")), text
+            if not folder or not _NAME.fullmatch(name):
                 raise UserError(
-                    f"--model={text} cannot be read; give NAME=FOLDER, with letters, digits and _ . - in NAME"
+                    f"--model={text} names no model; give NAME=FOLDER, with letters, digits and _ . - in NAME"
                 )
             if name in folders:
                 raise UserError(

@@ -1,4 +1,4 @@
-"""TensorFlow's import as commands do it: quietly, and without packages that no command uses."""
+"""TensorFlow's import: without its remarks, and as commands do it, without packages that no command uses."""
 
 import contextlib
 import gc
@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from official_bert.utils.signals import end_interrupted
+
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # TensorFlow's own
 
 # What Keras imports where it is installed, for wrappers, plots and notebooks: a third of the time of its import.
 OFFERED_BY_KERAS = ("sklearn", "matplotlib", "IPython")
@@ -27,7 +29,7 @@ def import_tensorflow() -> None:
     """Imports TensorFlow and Keras, quietly, and without packages that no command uses."""
     import numpy  # noqa: F401  # which says on standard error where it lacks memory
 
-    with _without(OFFERED_BY_KERAS), _interrupted_at_once(), _quiet_standard_error(), _without_collecting():
+    with _without(OFFERED_BY_KERAS), _interrupted_at_once(), without_remarks(), _without_collecting():
         import keras  # noqa: F401
         import tensorflow  # noqa: F401
 
@@ -81,16 +83,16 @@ def _without_collecting() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet_standard_error() -> Iterator[None]:
-    """Within its context, TensorFlow makes no remarks about the processor, and about GPUs that a machine does not have.
+def without_remarks() -> Iterator[None]:
+    """If TensorFlow is first imported in its context, it makes no remarks then and later: of the processor, of no GPU.
 
     It writes them to file descriptor 2 before any setting can reach it. They are shown after all if the import fails,
     and by a user who sets TF_CPP_MIN_LOG_LEVEL.
     """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+    if "tensorflow" in sys.modules or _LOG_LEVEL in os.environ:
         yield
         return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ[_LOG_LEVEL] = "3"
     kept = os.dup(2)
     with tempfile.TemporaryFile() as remarks:
         os.dup2(remarks.fileno(), 2)
@@ -103,3 +105,5 @@ def _quiet_standard_error() -> Iterator[None]:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
+            if "tensorflow" not in sys.modules:
+                del os.environ[_LOG_LEVEL]

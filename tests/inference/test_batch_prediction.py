@@ -206,6 +206,17 @@ def test_rows_are_read_by_the_columns_that_the_model_was_trained_on(tmp_path: pa
         list(read_rows(str(tmp_path / "in.jsonl"), ["text"], table))
 
 
+def test_columns_that_are_named_as_inputs_are_read_as_in_training(tmp_path: pathlib.Path):
+    (tmp_path / "in.csv").write_text('title,text,"a,b"\none,two,three\n')
+    for columns, expected in (
+        ({"text_column": "title,text"}, {"text": "one two"}),
+        ({"text_column": "title", "text_pair_column": "text"}, {"text": "one", "text_pair": "two"}),
+        ({"text_column": "text", "text_pair_column": "title"}, {"text": "two", "text_pair": "one"}),
+        ({"text_column": "title", "text_pair_column": "a,b"}, {"text_pair": "three"}),
+    ):
+        assert list(read_rows(str(tmp_path / "in.csv"), list(expected), columns)) == [expected], columns
+
+
 def test_the_part_of_another_run_is_not_gone_on_with(export_dir: str, tmp_path: pathlib.Path):
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "out.jsonl.part").write_text('{"text": "b"}\n')

@@ -25,6 +25,27 @@ def resolved() -> tuple[list[str], str, int]:
     return resolver.cluster_spec().as_dict()["worker"], resolver.task_type, resolver.task_id
 
 
+@pytest.mark.parametrize(("error", "reason"), [
+    (tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered to support Op 'ConfigureDistributedTPU' "
+     "used by {{node ConfigureDistributedTPU}} with these attrs: [tpu_cancellation_closes_chips=2]"),
+     "TensorFlow has no support for TPUs here"),
+    (tf.errors.NotFoundError(None, None, "the TPU is in use by process 7\nand more"), "the TPU is in use by process 7"),
+    (OSError("Name or service not known"), "Name or service not known; give --tpu_name"),
+    (ValueError(), "ValueError; give --tpu_name"),
+])  # fmt: skip
+def test_a_tpu_that_is_not_there_is_one_line(error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch):
+    def connect(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(tf.distribute.cluster_resolver.TPUClusterResolver, "connect", connect)
+    with pytest.raises(UserError) as caught:
+        get_strategy("tpu", "mine")
+    message = str(caught.value)
+    assert message.startswith(f"no TPU 'mine' could be reached: {reason}")
+    assert "\n" not in message
+    assert "attrs" not in message
+
+
 def test_a_list_of_hosts_becomes_the_cluster():
     set_workers("multi_worker", ["a:2222", "[::1]:2222"], 1)
     assert resolved() == (["a:2222", "[::1]:2222"], "worker", 1)

@@ -22,6 +22,7 @@ def options(max_text_bytes: int) -> Options:
     return Options(["m=/m"], max_instances=8, max_text_bytes=max_text_bytes)
 
 
+OURS = {"kind": "multiple_choice"}
 MANY = 200_000
 MANY_ENDINGS = {"prompt": "p", "endings": ["a"] * MANY}
 
@@ -36,7 +37,7 @@ def test_sizes_are_checked_before_elements(request_: dict, message: str, monkeyp
     texts: list[str] = []
     monkeypatch.setattr(json_requests, "_bytes", lambda leaf, *_: texts.append(leaf) or b"")
     with pytest.raises(RequestError, match=message):
-        parse(json.dumps(request_).encode(), {"serving_default": Endings()}, options(1000), texts=True)
+        parse(json.dumps(request_).encode(), {"serving_default": Endings()}, options(1000), OURS)
     assert len(texts) <= 2  # those before
 
 
@@ -44,9 +45,9 @@ def test_a_text_of_as_many_bytes_as_are_taken_is_taken():
     signatures = {"serving_default": Endings()}
     for text in ("ä" * 5, "b" * 10):
         body = json.dumps({"instances": [{"prompt": text, "endings": list("abcd")}]}).encode()
-        parse(body, signatures, options(10), texts=True)
+        parse(body, signatures, options(10), OURS)
         with pytest.raises(RequestError, match="a text of 10 bytes; at most 9 are taken"):
-            parse(body, signatures, options(9), texts=True)
+            parse(body, signatures, options(9), OURS)
 
 
 def test_the_position_of_a_wrong_element_is_named():
@@ -58,4 +59,46 @@ def test_the_position_of_a_wrong_element_is_named():
          r"inputs.endings has lists of different lengths: 4 at \[0\], 1 at \[1\]"),
     ):  # fmt: skip
         with pytest.raises(RequestError, match=message):
-            parse(json.dumps(request).encode(), signatures, options(1000), texts=True)
+            parse(json.dumps(request).encode(), signatures, options(1000), OURS)
+
+
+class Pair:
+    """The signature of pairs of texts."""
+
+    inputs = {name: tf.TensorSpec([None], tf.string) for name in ("text", "text_pair")}  # noqa: RUF012
+    takes_rows = True
+
+
+def read_pair(request: dict, table: dict) -> tuple[list[bytes], list[bytes]]:
+    metadata = {"kind": "classification", "table": table}
+    read = parse(json.dumps(request).encode(), {"serving_default": Pair()}, options(1000), metadata)
+    return read.inputs["text"].tolist(), read.inputs["text_pair"].tolist()
+
+
+def test_rows_may_have_the_columns_of_the_training_table():
+    table = {"text_column": "title,body", "text_pair_column": "text"}
+    expected = [b"a b", b"d e"], [b"c", b"f"]
+    row, other = {"title": "a", "body": "b", "text": "c"}, {"title": "d", "body": "e", "text": "f"}
+    assert read_pair({"instances": [row, other]}, table) == expected
+    assert read_pair({"inputs": {name: [row[name], other[name]] for name in row}}, table) == expected
+    table["text_pair_column"] = "claim"
+    for one in ({"text": "a b", "text_pair": "c"}, {"title": "a", "body": "b", "text_pair": "c"},
+                {"text": "a b", "claim": "c"}):  # fmt: skip
+        assert read_pair({"instances": [one]}, table) == ([b"a b"], [b"c"])
+        assert read_pair({"inputs": {name: [value] for name, value in one.items()}}, table) == ([b"a b"], [b"c"])
+
+
+@pytest.mark.parametrize(("request_", "message"), [
+    ({"instances": [{"title": "a", "text_pair": "c"}]},
+     r"instances\[0\] lacks text; expected an object with text, text_pair \(or the columns .*: title, body, claim\)"),
+    ({"instances": [{"text": "a", "title": "b", "claim": "c"}]}, 'has "title", which is no input'),
+    ({"instances": [{"title": 1, "body": "b", "claim": "c"}]},
+     r"instances\[0\]: title is a number; expected a string"),
+    ({"inputs": {"title": ["a", "b"], "body": ["c"], "claim": ["d", "e"]}}, "different numbers of instances"),
+    ({"inputs": {"title": ["a", None], "body": ["c", "d"], "claim": ["e", "f"]}},
+     "row 1 of inputs: title is null; expected a string"),
+    ({"inputs": {"title": ["a"] * 9, "body": ["b"] * 9, "claim": ["c"] * 9}}, "9 instances; at most 8"),
+])  # fmt: skip
+def test_what_lacks_a_column_is_refused_by_its_name(request_: dict, message: str):
+    with pytest.raises(RequestError, match=message):
+        read_pair(request_, {"text_column": "title,body", "text_pair_column": "claim"})

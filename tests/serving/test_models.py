@@ -238,7 +238,7 @@ def test_folders_without_a_model_are_refused(tmp_path: pathlib.Path):
     (tmp_path / "damaged" / "1").mkdir(parents=True)
     (tmp_path / "damaged" / "1" / "saved_model.pb").write_bytes(b"no model")
     for folder, message in (
-        ("none", "there is no such folder"),
+        ("none", "there is no folder .*none for m"),
         (".", "has no versions"),
         ("good/1", "give the folder above it"),
         ("damaged", "no version of m can be loaded; version 1: .*damaged/1 cannot be loaded"),

@@ -1,3 +1,5 @@
+import pathlib
+
 import pytest
 
 from official_bert.errors import UserError
@@ -5,7 +7,10 @@ from official_bert.serving.options import Options
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"model": ["size"]}, "give NAME=FOLDER"),
+    ({"model": ["exports/a b"]}, "give NAME=FOLDER"),
+    ({"model": ["size="]}, "give NAME=FOLDER"),
+    ({"model": ["/"]}, "give NAME=FOLDER"),
+    ({"model": ["exports/a", "a=c"]}, "names a twice"),
     ({"model": ["a/b=c"]}, "give NAME=FOLDER"),
     ({"model": ["a=b", "a=c"]}, "names a twice"),
     ({"port": 70000}, "the highest is 65535"),
@@ -18,3 +23,14 @@ from official_bert.serving.options import Options
 def test_options_that_cannot_be_are_refused(options: dict, message: str):
     with pytest.raises(UserError, match=message):
         Options(**({"model": ["a=b"]} | options))
+
+
+def test_a_folder_alone_goes_by_its_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    models = ["exports/mine", "exports/yours/", "gs://bucket/exports/remote/", "name=exports/other"]
+    assert Options(models).folders() == {
+        "mine": "exports/mine", "yours": "exports/yours", "remote": "gs://bucket/exports/remote",
+        "name": "exports/other",
+    }  # fmt: skip
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert Options(["."]).folders() == {"here": "."}
