@@ -56,7 +56,6 @@ def tiny_config() -> "BertConfig":
 
 # Reasons for which a test may be skipped where everything is installed; each is a part of what pytest prints.
 ALLOWED_SKIPS = (
-    "there is no Chromium on this machine",
     "the C library is not glibc",
     "nothing changes on a machine of so many processors",
     "TensorFlow is built without CUDA",

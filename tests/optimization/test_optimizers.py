@@ -189,6 +189,7 @@ def test_keras_fit_uses_the_same_update(tiny_config: BertConfig):
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_two_devices_equal_one():
     """Runs the tests marked two_devices in a process of their own, whose processor is split in two."""
     assert "4 passed" in run_marked_tests(2, __file__)
