@@ -1,6 +1,6 @@
 # Each target makes the virtual environment .venv on first use, with any Python 3.11 to 3.13; tpu-check, test-clean and
 # test-tf-2.19 make one of their own.
-.PHONY: quickstart test test-slow mutations attack test-clean test-tf-2.19 tpu-check tpu-check-recipes tpu-scaling test-install lint bench bench-growth bench-pretraining clean
+.PHONY: quickstart test test-slow test-core mutations attack test-clean test-tf-2.19 tpu-check tpu-check-recipes tpu-scaling test-install lint bench bench-growth bench-pretraining clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -54,6 +54,10 @@ test: .venv/development
 
 test-slow: .venv/development
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(PYTEST_FLAGS)
+
+# Those of the slow tests that no change may go without: several devices, kills.
+test-core: .venv/development
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m core $(PYTEST_FLAGS)
 
 # Breaks one line at a time and expects tests to fail: an hour or so on two cores. MUTATIONS='--only=tokenization' for some.
 mutations: .venv/development

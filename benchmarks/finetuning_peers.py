@@ -124,7 +124,7 @@ def trainer(task: str, folder: str, epochs: int, rate: float, seed: int) -> tupl
     times: dict[int, float] = {}
 
     class Times(transformers.TrainerCallback):
-        def on_step_end(self, arguments: Any, state: Any, control: Any, **others: Any) -> None:
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step % _TIMED_STEPS == 0 or state.global_step == state.max_steps:
                 times[state.global_step] = time.time()
 
@@ -151,8 +151,9 @@ def trainer(task: str, folder: str, epochs: int, rate: float, seed: int) -> tupl
     learner = transformers.Trainer(model=model, args=arguments, train_dataset=train, data_collator=collate)
     learner.add_callback(Times())
     learner.train()
-    found = learner.predict(sorted(dev, key=lambda row: len(row["input_ids"])))
-    right, real = found.predictions.argmax(-1) == found.label_ids, found.label_ids != -100
+    rows: Any = sorted(dev, key=lambda row: len(row["input_ids"]))
+    found = learner.predict(rows)
+    right, real = np.argmax(found.predictions, -1) == found.label_ids, found.label_ids != -100
     return float(np.sum(right & real) / np.sum(real)), times
 
 
@@ -219,7 +220,7 @@ def prepare(options: Options, folder: pathlib.Path) -> None:
     model.save_pretrained(folder / "model")
     (folder / "vocabulary").mkdir()
     shutil.copy(options.vocab_file, folder / "vocabulary" / "vocab.txt")
-    tokenizer = transformers.BertTokenizerFast.from_pretrained(folder / "vocabulary", do_lower_case=True)
+    tokenizer = transformers.BertTokenizer.from_pretrained(folder / "vocabulary", do_lower_case=True)
     tokenizer.save_pretrained(folder / "model")
     shutil.copy(options.vocab_file, folder / "model" / "vocab.txt")
 

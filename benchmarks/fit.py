@@ -41,7 +41,7 @@ class _Clock:
 
     def __init__(self) -> None:
         self.steps = -1
-        self.times = (0.0, 0.0)
+        self.first = self.times = (0.0, 0.0)
 
     def tick(self) -> None:
         """To be called after each step."""

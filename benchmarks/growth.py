@@ -85,11 +85,12 @@ def prepared(point: Point, compile_parts: bool | None = None) -> tuple[Any, Any]
 
     from official_bert.modeling.config import BertConfig
     from official_bert.optimization import distribution
+    from official_bert.optimization.choices import ONE_DEVICE
     from official_bert.optimization.schedules import WarmupPolynomialDecay
     from official_bert.pretraining.train_step import Pretrainer
 
     config = BertConfig.from_json_file(str(ROOT / "configs" / "models" / f"{MODELS[point.size]}.json"))
-    strategy = distribution.get_strategy(distribution.ONE_DEVICE)
+    strategy = distribution.get_strategy(ONE_DEVICE)
     if compile_parts is None:
         compile_parts = distribution.compiles_parts(strategy)
     pretrainer = Pretrainer(

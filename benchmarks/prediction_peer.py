@@ -6,6 +6,7 @@ It imports nothing else, since its start is measured too.
 import json
 import pathlib
 import sys
+from typing import Any
 
 import numpy as np
 import transformers
@@ -13,7 +14,7 @@ import transformers
 
 def predict(model: str, texts: str, output: str, batch_size: int) -> None:
     """Writes the answers to a file of texts."""
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     lines = pathlib.Path(texts).read_text(encoding="utf-8").splitlines()
     encoded = tokenizer([json.loads(line)["text"] for line in lines], truncation=True, max_length=128)["input_ids"]
@@ -26,12 +27,13 @@ def predict(model: str, texts: str, output: str, batch_size: int) -> None:
         model=transformers.AutoModelForSequenceClassification.from_pretrained(model), args=arguments,
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
     )  # fmt: skip
-    logits = trainer.predict([{"input_ids": encoded[number]} for number in order]).predictions
+    rows: Any = [{"input_ids": encoded[number]} for number in order]
+    logits = np.asarray(trainer.predict(rows).predictions)
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     answers = np.empty_like(logits)
     answers[order] = powers / powers.sum(-1, keepdims=True)
-    rows = "".join(json.dumps({"probabilities": row.tolist()}) + "\n" for row in answers)
-    pathlib.Path(output).write_text(rows, encoding="utf-8")
+    answered = "".join(json.dumps({"probabilities": row.tolist()}) + "\n" for row in answers)
+    pathlib.Path(output).write_text(answered, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import pathlib
 import resource
 import sys
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 LENGTH, PREDICTIONS = 128, 20
 _WARM_UP = 3  # steps
@@ -25,10 +26,10 @@ class Meter:
         self._start = self._now()
         return there
 
-    def report(self) -> None:
-        """Prints what the steps of this round took."""
+    def report(self, done: float = 1.0) -> None:
+        """Prints what the steps of this round took, by what was done of them: 2 if twice as much as asked."""
         names = ("wall", "user", "system")
-        values = [end - start for start, end in zip(self._start, self._now(), strict=True)]
+        values = [(end - start) / done for start, end in zip(self._start, self._now(), strict=True)]
         print(json.dumps(dict(zip(names, values, strict=True))), flush=True)
 
     def _now(self) -> tuple[float, float, float]:
@@ -49,11 +50,12 @@ def official_bert(arguments: dict[str, Any], meter: Meter) -> None:
     """The step of run_pretraining."""
     from official_bert.modeling.config import BertConfig
     from official_bert.optimization import distribution
+    from official_bert.optimization.choices import ONE_DEVICE
     from official_bert.optimization.schedules import WarmupPolynomialDecay
     from official_bert.pretraining.train_step import Pretrainer
     from official_bert.utils.allocator import retune_allocator
 
-    strategy = distribution.get_strategy(distribution.ONE_DEVICE)
+    strategy = distribution.get_strategy(ONE_DEVICE)
     pretrainer = Pretrainer(
         config=BertConfig.from_json_file(arguments["config"]), strategy=strategy,
         schedule=WarmupPolynomialDecay(1e-4, 1000), seed=1, dtype=arguments["dtype"],
@@ -126,24 +128,38 @@ def hugging_face(arguments: dict[str, Any], meter: Meter) -> None:
     prepared = []
     for batch in itertools.islice(batches(arguments), 32):
         each = {name: values.numpy() for name, values in batch.items()}
-        labels = np.full(each["input_ids"].shape, -100, np.int64)
-        rows = np.arange(len(labels))[:, None]
-        real = each["masked_lm_weights"] > 0
-        labels[np.broadcast_to(rows, real.shape)[real], each["masked_lm_positions"][real]] = each["masked_lm_ids"][real]
+        positions, real = each["masked_lm_positions"], each["masked_lm_weights"] > 0
+        targets = {"labels": np.where(real, each["masked_lm_ids"], -100), "positions": positions}
+        if not arguments["gathered"]:
+            labels = np.full(each["input_ids"].shape, -100, np.int64)
+            rows = np.broadcast_to(np.arange(len(labels))[:, None], real.shape)
+            labels[rows[real], positions[real]] = each["masked_lm_ids"][real]
+            targets = {"labels": labels}
         tensors = {
             "input_ids": each["input_ids"], "attention_mask": each["input_mask"],
-            "token_type_ids": each["segment_ids"], "labels": labels,
-            "next_sentence_label": each["next_sentence_labels"][:, 0],
+            "token_type_ids": each["segment_ids"], "next_sentence_label": each["next_sentence_labels"][:, 0], **targets,
         }  # fmt: skip
         prepared.append({name: torch.tensor(values.astype(np.int64)) for name, values in tensors.items()})
     data = itertools.cycle(prepared)
-    call = torch.compile(model) if arguments["xla"] else model
+
+    def loss_of_all(**batch: Any) -> Any:
+        return model(**batch).loss
+
+    def loss_of_predicted(labels: Any, positions: Any, next_sentence_label: Any, **inputs: Any) -> Any:
+        vectors, pooled = model.bert(**inputs)[:2]
+        predicted = vectors.gather(1, positions[:, :, None].expand(-1, -1, vectors.shape[-1]))
+        scores, related = model.cls(predicted, pooled)
+        masked_lm = torch.nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+        return masked_lm + torch.nn.functional.cross_entropy(related, next_sentence_label)
+
+    loss_of = loss_of_predicted if arguments["gathered"] else loss_of_all
+    call = torch.compile(loss_of) if arguments["xla"] else loss_of
     half = arguments["dtype"] == "mixed_bfloat16"
 
     def run(steps: int) -> None:
         for _ in range(steps):
             with torch.autocast("cpu", torch.bfloat16) if half else contextlib.nullcontext():
-                loss = call(**next(data)).loss
+                loss = call(**next(data))
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -156,7 +172,11 @@ def hugging_face(arguments: dict[str, Any], meter: Meter) -> None:
 
 
 def products(arguments: dict[str, Any], meter: Meter) -> None:
-    """The products of matrices of a step, forward and backward, by TensorFlow alone: no program takes less time."""
+    """The products of matrices of our step, forward and backward, by TensorFlow alone.
+
+    A kernel is stored as [in, out] or as [out, in], as the word table is. Each product with it is computed in the form
+    that is faster here.
+    """
     import tensorflow as tf
 
     from official_bert.modeling.config import BertConfig
@@ -167,24 +187,21 @@ def products(arguments: dict[str, Any], meter: Meter) -> None:
     def matrix(*shape: int) -> Any:
         return tf.Variable(tf.random.normal(shape))  # each its own, or TensorFlow would compute equal products once
 
-    def of_layer(rows: int, columns_in: int, columns_out: int) -> tuple[Any, ...]:
-        return matrix(rows, columns_in), matrix(columns_in, columns_out), matrix(rows, columns_out)
-
     tokens, predicted = batch * LENGTH, batch * PREDICTIONS
-    blocks = range(config.num_hidden_layers)
-    sizes = ((width, 3 * width), (width, width), (width, inner), (inner, width))  # queries, keys and values at once
-    dense = [of_layer(tokens, *size) for _ in blocks for size in sizes]
-    dense += [of_layer(predicted, width, width), of_layer(predicted, width, config.vocab_size)]
+    # Rows, columns in and columns out; queries, keys and values at once.
+    layer = ((width, 3 * width), (width, width), (width, inner), (inner, width))
+    layers = [(tokens, *size) for size in layer] * config.num_hidden_layers
+    layers += [(predicted, width, width), (predicted, width, config.vocab_size)]
+    forms = {sizes: [_faster(each, *sizes) for each in _FORMS] for sizes in dict.fromkeys(layers)}
+    dense = [(form, *(matrix(*shape) for shape in form.shapes(*sizes))) for sizes in layers for form in forms[sizes]]
     split = (batch, heads, LENGTH, width // heads)
-    attention = [([matrix(*split) for _ in range(4)], matrix(*split[:3], LENGTH)) for _ in blocks]
+    attention = [
+        ([matrix(*split) for _ in range(4)], matrix(*split[:3], LENGTH)) for _ in range(config.num_hidden_layers)
+    ]
 
     @tf.function(autograph=False)
     def step() -> Any:
-        found = []
-        for x, kernel, upstream in dense:
-            x, kernel, upstream = (tf.convert_to_tensor(each) for each in (x, kernel, upstream))
-            found += [x @ kernel, tf.matmul(upstream, kernel, transpose_b=True)]
-            found.append(tf.matmul(x, upstream, transpose_a=True))
+        found = [form.product(left, right) for form, left, right in dense]
         for of_heads, square in attention:
             query, key, value, upstream = (tf.convert_to_tensor(each) for each in of_heads)
             scores = tf.convert_to_tensor(square)  # stands for the probabilities and the scores' gradient too
@@ -201,13 +218,84 @@ def products(arguments: dict[str, Any], meter: Meter) -> None:
         meter.report()
 
 
+class Form(NamedTuple):
+    """Two matrices that are multiplied, each by the letters of its axes: r rows, i columns in, o columns out.
+
+    The sum is over the axis that both have; a matrix in which it stands elsewhere is transposed.
+    """
+
+    left: str
+    right: str
+
+    def product(self, left: Any, right: Any) -> Any:
+        import tensorflow as tf
+
+        (common,) = set(self.left) & set(self.right)
+        return tf.matmul(left, right, transpose_a=self.left[0] == common, transpose_b=self.right[1] == common)
+
+    def shapes(self, rows: int, columns_in: int, columns_out: int) -> list[tuple[int, int]]:
+        sizes = {"r": rows, "i": columns_in, "o": columns_out}
+        return [(sizes[matrix[0]], sizes[matrix[1]]) for matrix in self]
+
+
+# Of a layer's output, of the gradient of its input and of that of its kernel, with the kernel or its transpose.
+_FORMS = (
+    (Form("ri", "io"), Form("ri", "oi")),
+    (Form("ro", "oi"), Form("ro", "io")),
+    (Form("ri", "ro"), Form("ro", "ri")),
+)
+
+
+def _faster(forms: Iterable[Form], *sizes: int) -> Form:
+    """Returns the form that takes less time, the best of some tries of each."""
+    import tensorflow as tf
+
+    def seconds(form: Form) -> float:
+        matrices = [tf.random.normal(shape) for shape in form.shapes(*sizes)]
+        call = tf.function(lambda left, right: form.product(left, right)[0, 0], autograph=False)
+        tries = []
+        for _ in range(8):
+            start = time.perf_counter()
+            call(*matrices).numpy()
+            tries.append(time.perf_counter() - start)
+        return min(tries)
+
+    return min(forms, key=seconds)
+
+
+def peak(arguments: dict[str, Any], meter: Meter) -> None:
+    """As many operations as a step's, in the square products that TensorFlow computes fastest."""
+    import tensorflow as tf
+
+    from official_bert.modeling.config import BertConfig
+    from official_bert.pretraining.cost import training_flop
+
+    config = BertConfig.from_json_file(arguments["config"])
+    operations = arguments["steps"] * training_flop(config, arguments["batch"], LENGTH, PREDICTIONS)
+    call = tf.function(lambda matrix: (matrix @ matrix)[0, 0], autograph=False)
+
+    def rate(size: int) -> float:
+        matrix = tf.random.normal((size, size))
+        call(matrix)
+        start = time.perf_counter()
+        call(matrix).numpy()
+        return 2 * size**3 / (time.perf_counter() - start)
+
+    size = max((512, 1024, 2048, 4096), key=rate)
+    matrix, times = tf.random.normal((size, size)), max(1, round(operations / (2 * size**3)))
+    while meter.wait():
+        for _ in range(times):
+            call(matrix).numpy()
+        meter.report(done=2 * size**3 * times / operations)
+
+
 def main() -> None:
     arguments = json.loads(sys.argv[1])
     if arguments["tuned_malloc"]:
         from official_bert.utils.allocator import tune_allocator
 
         tune_allocator()
-    programs = {each.__name__: each for each in (official_bert, keras_hub, hugging_face, products)}
+    programs = {each.__name__: each for each in (official_bert, keras_hub, hugging_face, products, peak)}
     programs[arguments["program"]](arguments, Meter())
 
 

@@ -98,20 +98,19 @@ def _tagging_parts(source: str, target: str) -> str:
 def _commonest(task: Task) -> str:
     """The score of the training data's commonest class (or mean); a dash where there is none."""
     train, dev = (task.read(split, BadRows()) for split in ("train", task.eval_splits[0]))
+    kind = task.head.kind
     predictions: Any
-    if task.kind == task_models.TAGGING:
+    if kind == task_models.TAGGING:
         tag = _mode([tag for sentence in train for tag in sentence.tags])
         predictions = [([tag] * len(each.words), [1.0] * len(each.words)) for each in dev]
-    elif task.kind == task_models.QUESTION_ANSWERING:
+    elif kind == task_models.QUESTION_ANSWERING:
         return "-"
     else:
         labels = [example.label for example in train]
-        if task.kind == task_models.REGRESSION:
+        if kind == task_models.REGRESSION:
             predictions = np.full(len(dev), np.mean(labels))
-        elif task.kind == task_models.MULTIPLE_CHOICE:
-            predictions = [_mode(labels)] * len(dev)
         else:
-            predictions = np.eye(len(task.labels or ()))[[_mode(labels)] * len(dev)]
+            predictions = np.eye(max(labels) + 1)[[_mode(labels)] * len(dev)]
     return f"{100 * task.metrics(predictions, dev)[task.best_metric]:.1f}"
 
 

@@ -1,5 +1,8 @@
 """Measures answers to text, against one request at a time and Hugging Face: `python -m benchmarks.serving`.
 
+What many clients get stands beside what Hugging Face's pipeline does with as many texts at once. A latency of a batch
+is that of each of its texts.
+
 All is measured in turn in one run, on the same weights (random ones) and the same sentences. The clients share the
 processor with what they measure.
 """
@@ -7,6 +10,7 @@ processor with what they measure.
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import json
 import pathlib
 import statistics
@@ -14,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +30,7 @@ from official_bert.checkpoints.checkpoint import Checkpoint
 from official_bert.checkpoints.formats import hugging_face
 from official_bert.errors import UserError
 from official_bert.export import portable, saved_model
-from official_bert.export.options import SavedModelOptions
+from official_bert.export.options import ONNX, SavedModelOptions
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -38,6 +43,7 @@ SIZES = {"tiny": "uncased_L-2_H-128_A-2", "base": "uncased_L-12_H-768_A-12"}
 NAMES = {"tiny": "BERT-Tiny", "base": "BERT-Base"}
 CLIENTS = 32
 CLOSE = 1e-4
+_Asked = TypeVar("_Asked")
 _HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 
 
@@ -67,12 +73,12 @@ def make_models(size: str, vocab: str, folder: str) -> tuple[str, str, str]:
     return trained, exported, theirs
 
 
-def one_at_a_time(answer: Callable[[str], object], texts: Iterator[str], lasting: float) -> list[float]:
-    """Returns the seconds that each text took, for as long as is said; one text at least."""
+def one_at_a_time(answer: Callable[[_Asked], object], asked: Iterator[_Asked], lasting: float) -> list[float]:
+    """Returns the seconds that each text, or batch of texts, took, for as long as is said; one at least."""
     seconds: list[float] = []
     end = time.perf_counter() + lasting
     while (start := time.perf_counter()) < end or not seconds:
-        answer(next(texts))
+        answer(next(asked))
         seconds.append(time.perf_counter() - start)
     return seconds
 
@@ -108,15 +114,15 @@ def over_http(address: str, texts: Iterator[str], clients: int, lasting: float) 
     return seconds
 
 
-def hugging_face_pipeline(folder: str) -> Callable[[str], list[dict[str, float]]] | None:
-    """Their pipeline on the same weights, or None where transformers or torch are not installed."""
+def hugging_face_pipeline(folder: str) -> Callable[[list[str]], list[list[dict[str, Any]]]] | None:
+    """Their pipeline on the same weights, for a batch; None where transformers or torch are not installed."""
     try:
         import transformers
     except ImportError:
         return None
-    transformers.logging.set_verbosity_error()
-    classify = transformers.pipeline("text-classification", model=folder, device="cpu", top_k=None)
-    return lambda text: classify([text], truncation=True, max_length=128)[0]
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    classify: Any = transformers.pipeline("text-classification", model=folder, device="cpu", top_k=None)
+    return lambda batch: classify(batch, truncation=True, max_length=128, batch_size=len(batch))
 
 
 def onnx_runtime(trained: str, theirs: str) -> Callable[[str], np.ndarray] | None:
@@ -127,7 +133,7 @@ def onnx_runtime(trained: str, theirs: str) -> Callable[[str], np.ndarray] | Non
     except ImportError:
         return None
     path = f"{trained}.onnx"
-    portable.convert(saved_model.read_source(trained), portable.ONNX, False, path)
+    portable.convert(saved_model.read_source(trained), ONNX, False, path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(theirs)
     names = {"input_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
@@ -147,6 +153,12 @@ def forever(texts: list[str]) -> Iterator[str]:
         yield from texts
 
 
+def batches_of(texts: Iterator[str], size: int) -> Iterator[list[str]]:
+    """The texts of an endless iterator, so many at once."""
+    while True:
+        yield list(itertools.islice(texts, size))
+
+
 def measure(size: str, texts: list[str], vocab: str, folder: str, options: Options) -> None:
     """Prints the table of one size."""
     trained, exported, theirs = make_models(size, vocab, folder)
@@ -159,7 +171,7 @@ def measure(size: str, texts: list[str], vocab: str, folder: str, options: Optio
     if pipeline:
         for text in texts[:20]:
             own = dict(zip(("no", "yes"), serve(text=tf.constant([text]))["probabilities"][0].numpy(), strict=True))
-            for each in pipeline(text):
+            for each in pipeline([text])[0]:
                 if abs(own[each["label"]] - each["score"]) > CLOSE:
                     raise RuntimeError(f"the two models differ: {own} and {each} for {text!r}")
     with contextlib.ExitStack() as servers:
@@ -176,7 +188,15 @@ def measure(size: str, texts: list[str], vocab: str, folder: str, options: Optio
         if onnx:
             candidates = {"ONNX Runtime": (1, lambda: one_at_a_time(onnx, source, lasting)), **candidates}
         if pipeline:
-            candidates = {"Hugging Face pipeline": (1, lambda: one_at_a_time(pipeline, source, lasting)), **candidates}
+            singles, batches = batches_of(source, 1), batches_of(source, CLIENTS)
+            candidates = {
+                "Hugging Face pipeline": (1, lambda: one_at_a_time(pipeline, singles, lasting)),
+                **candidates,
+                f"Hugging Face pipeline, {CLIENTS} texts at once": (
+                    CLIENTS,
+                    lambda: one_at_a_time(pipeline, batches, lasting),
+                ),
+            }
         else:
             print("transformers or torch is not installed: no comparison with Hugging Face", file=sys.stderr)
         seconds: dict[str, list[list[float]]] = {name: [] for name in candidates}

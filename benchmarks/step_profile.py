@@ -72,7 +72,7 @@ def _traced(run: Callable[[], Any]) -> dict[str, float]:
         tf.profiler.experimental.stop()
         (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
         space = xplane_pb2.XSpace.FromString(path.read_bytes())
-    seconds: dict[str, float] = collections.Counter()
+    seconds: dict[str, float] = collections.defaultdict(float)
     for plane in space.planes:
         for line in plane.lines:
             for event in line.events:

@@ -2,7 +2,9 @@
 """Mutation testing: `make mutations` breaks one line at a time, and expects the tests named beside it to fail.
 
 Each mutation is made in a copy of the checkout, so that the tree itself stays as it is. A mutation that no test notices
-is printed as a survivor, and the exit code is 1. tests/robustness/test_mutations.py keeps the list up to date.
+is printed as a survivor. One that cannot be tried, since modules can no longer be imported or a test takes too long, is
+not caught either: no test has judged it. In both cases the exit code is 1. tests/robustness/test_mutations.py keeps the
+list up to date.
 """
 
 import argparse
@@ -17,9 +19,12 @@ import tempfile
 import time
 from typing import NamedTuple
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parent.parent
 _TIMEOUT = 1200  # seconds: a mutation may make a loop endless
-_TIME_LIMIT = "the time limit"
+# What a line raises that is no longer Python, or lacks a name: any test that runs it would fail.
+_BROKEN = ("ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "IndentationError")
 
 
 class Mutation(NamedTuple):
@@ -77,6 +82,9 @@ MUTATIONS = [
     M("official_bert/optimization/optimizers.py", "(1.0 - self.beta_2) * ops.square(gradient)", "(1.0 - self.beta_1) * ops.square(gradient)", _OPTIMIZERS),
     M("official_bert/optimization/optimizers.py", "beta_2: float = 0.999,\n        epsilon: float = 1e-6,\n        weight_decay_rate: float = 0.01,\n        clip_norm: float | None = 1.0,\n        name: str = \"bert_adam_w\"", "beta_2: float = 0.998,\n        epsilon: float = 1e-6,\n        weight_decay_rate: float = 0.01,\n        clip_norm: float | None = 1.0,\n        name: str = \"bert_adam_w\"", _OPTIMIZERS),
     M("official_bert/optimization/all_reduce_clip.py", "use_norm=norm)", "use_norm=2 * norm)", _OPTIMIZERS),
+    M("official_bert/optimization/all_reduce_clip.py", "context.all_reduce(tf.distribute.ReduceOp.SUM, present)", "context.all_reduce(tf.distribute.ReduceOp.SUM, tf.clip_by_global_norm(present, 5.0)[0])", _OPTIMIZERS),
+    M("official_bert/optimization/optimizers.py", "decay if factor == 1.0 else decay * factor", "decay", _OPTIMIZERS),
+    M("official_bert/optimization/optimizers.py", "rate if factor == 1.0 else rate * factor", "rate", _OPTIMIZERS),
     M("official_bert/optimization/schedules.py", "start = 0 if self.jump else", "start = 1 if self.jump else", "tests/optimization/test_schedules.py"),
     M("official_bert/optimization/schedules.py", "self.peak * step / self.warmup_steps, rate)", "self.peak * (step + 1) / self.warmup_steps, rate)", "tests/optimization/test_schedules.py"),
     M("official_bert/optimization/schedules.py", 'ops.cast(step, "int64") >= first, schedule(step - first)', 'ops.cast(step, "int64") > first, schedule(step - first)', "tests/optimization/test_schedules.py tests/pretraining/test_resuming.py"),
@@ -160,21 +168,19 @@ def main() -> int:
     since = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.processes) as pool:
         copies = [_copy_of_the_tree(pathlib.Path(folder) / str(number)) for number in range(arguments.processes)]
-        survivors, noticed_by = 0, set()
-        for number, (mutation, test) in enumerate(pool.map(lambda each: _try(each, copies), chosen), start=1):
-            verdict = f"caught by {test}" if test else "SURVIVES"
-            print(
-                f"{number}/{len(chosen)} {mutation.path}: {mutation.old!r} -> {mutation.new!r}: {verdict}", flush=True
-            )
-            survivors += not test
-            noticed_by |= {test} - {"", _TIME_LIMIT}
+        caught_by = []
+        for number, (mutation, verdict) in enumerate(pool.map(lambda each: _try(each, copies), chosen), start=1):
+            line = f"{number}/{len(chosen)} {mutation.path}: {mutation.old!r} -> {mutation.new!r}: {verdict.text()}"
+            print(line, flush=True)
+            caught_by += [verdict.caught_by] if verdict.caught_by else []
         # A test that fails without a mutation as well has noticed nothing.
-        broken = _failing(copies[0], sorted(noticed_by)) if noticed_by else []
+        broken = list(failures(copies[0], sorted(set(caught_by)))) if caught_by else []
     for test in broken:
         print(f"{test} fails without a mutation, too")
     minutes = (time.monotonic() - since) / 60
-    print(f"{len(chosen)} mutations, {len(chosen) - survivors} caught, {survivors} survive, {minutes:.0f} minutes")
-    return 1 if survivors or broken else 0
+    others = len(chosen) - len(caught_by)
+    print(f"{len(chosen)} mutations, {len(caught_by)} caught, {others} not, {minutes:.0f} minutes")
+    return 1 if others or broken else 0
 
 
 def _copy_of_the_tree(target: pathlib.Path) -> pathlib.Path:
@@ -186,31 +192,69 @@ def _copy_of_the_tree(target: pathlib.Path) -> pathlib.Path:
     return target
 
 
-def _try(mutation: Mutation, copies: list[pathlib.Path]) -> tuple[Mutation, str]:
-    """Runs the tests with a mutation until one fails; returns its name, or "" if all pass."""
+class Verdict(NamedTuple):
+    """The first test that noticed a mutation, or why none could; neither where all tests pass."""
+
+    caught_by: str = ""
+    untried: str = ""
+
+    def text(self) -> str:
+        if self.caught_by:
+            return f"caught by {self.caught_by}"
+        return f"NOT TRIED: {self.untried}" if self.untried else "SURVIVES"
+
+
+class UntriedError(Exception):
+    """Tests could not be run."""
+
+
+def _try(mutation: Mutation, copies: list[pathlib.Path]) -> tuple[Mutation, Verdict]:
+    """Runs the tests with a mutation until one fails."""
     tree = copies.pop()
     path = tree / mutation.path
     source = path.read_text(encoding="utf-8")
     try:
         path.write_text(source.replace(mutation.old, mutation.new), encoding="utf-8")
-        return mutation, next(iter(_failing(tree, ["-x", *mutation.tests.split()])), "")
-    except subprocess.TimeoutExpired:
-        return mutation, _TIME_LIMIT  # a test that hangs is noticed too
+        return mutation, judge(tree, mutation.tests.split())
     finally:
         path.write_text(source, encoding="utf-8")
         copies.append(tree)
 
 
-def _failing(tree: pathlib.Path, arguments: list[str]) -> list[str]:
-    """Runs pytest in a copy of the tree; returns the names of the tests that fail."""
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+def judge(tree: pathlib.Path, tests: list[str]) -> Verdict:
+    """Returns what tests say of a tree with a mutation."""
+    try:
+        failed = failures(tree, ["-x", *tests])
+    except UntriedError as error:
+        return Verdict(untried=str(error))
+    for test, reason in failed.items():
+        if reason.startswith(_BROKEN):
+            return Verdict(untried=f"{test}: {reason}")
+        return Verdict(caught_by=test)
+    return Verdict()
+
+
+def failures(tree: pathlib.Path, arguments: list[str], timeout: float = _TIMEOUT) -> dict[str, str]:
+    """Runs pytest in a tree; returns the names of the tests that fail, and the first line of what each says.
+
+    Raises:
+        UntriedError: the tests take too long, or modules cannot be imported.
+    """
+    # A summary's line is cut to the width of the terminal.
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "500"}
     command = [sys.executable, "-m", "pytest", "-q", *arguments]
-    done = subprocess.run(
-        command, cwd=tree, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT
-    )
-    if done.returncode not in (0, 1):
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, check=False, timeout=timeout
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UntriedError(f"a test did not end within {timeout:g} seconds") from error
+    found = dict(re.findall(r"^(?:FAILED|ERROR) (tests/.+?)(?: - (.*))?$", done.stdout, re.MULTILINE))
+    if done.returncode == pytest.ExitCode.INTERRUPTED:
+        raise UntriedError("; ".join(f"{name}: {reason or 'cannot be imported'}" for name, reason in found.items()))
+    if done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest ended with {done.returncode} for {arguments}: {done.stdout[-2000:]}")
-    return re.findall(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    return found
 
 
 if __name__ == "__main__":

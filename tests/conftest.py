@@ -69,7 +69,6 @@ def answers_of_own_process() -> "Iterator[Callable[..., Any]]":
 
 # Reasons for which a test may be skipped where everything is installed; each is a part of what pytest prints.
 ALLOWED_SKIPS = (
-    "there is no Chromium on this machine",
     "the C library is not glibc",
     "nothing changes on a machine of so many processors",
     "TensorFlow is built without CUDA",

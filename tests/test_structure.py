@@ -293,3 +293,17 @@ def test_every_old_flag_of_the_migration_page_has_a_new_one_that_exists():
             assert not unknown, (
                 f"docs/migration.md: {script} has no --{', --'.join(unknown)}, which stands beside {old}"
             )
+
+
+def test_every_test_of_several_devices_is_one_that_always_runs():
+    """What splits the processor or starts workers is slow, and would else be left out where time is short."""
+    several = re.compile("run_marked_tests|worker_environments|LogicalDeviceConfiguration")
+    found = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in [] if path == pathlib.Path(__file__) else ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and several.search("\n".join(map(ast.unparse, node.body))):
+                found[f"{path}::{node.name}"] = {ast.unparse(each) for each in node.decorator_list}
+    assert len(found) > 9
+    assert not [
+        name for name, decorators in found.items() if not {"pytest.mark.slow", "pytest.mark.core"} <= decorators
+    ]

@@ -45,7 +45,8 @@ class Monitor:
         steps, seconds, sums = step - self._first_step, self._seconds, self._sums
         config, rows = self._setup.config, self._setup.records.rows(phase)
         flop = cost.training_flop(config, rows, phase.max_seq_length, phase.predictions(config))
-        return {
+        flops_per_second = flop * steps / seconds
+        values = {
             **pretraining_metrics(sums),
             "learning_rate": float(self._setup.pretrainer.schedule(step - 1)),
             "gradient_norm": sums["gradient_norm"] / max(steps - sums["nonfinite_steps"], 1),
@@ -53,10 +54,13 @@ class Monitor:
             "examples_per_second": steps * phase.train_batch_size / seconds,
             "tokens_per_second": sums["tokens"] / seconds,
             "input_wait_share": sums["input_wait"] / seconds,
-            "model_flops_per_second": flop * steps / seconds,
-            "flops_utilization": flop * steps / seconds / self._matmul_rate,
+            "model_flops_per_second": flops_per_second,
             "max_seq_length": phase.max_seq_length,
         }
+        # Else the rate is not the machine's: something else ran while it was measured.
+        if flops_per_second <= self._matmul_rate:
+            values["flops_utilization"] = flops_per_second / self._matmul_rate
+        return values
 
     def check_finite(
         self, sums: dict[str, float], first: int, last: int, position: int, phase: Phase, records: RecordFiles

@@ -22,6 +22,11 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
+def _share_of_rate(value: float) -> str:
+    # Logs of earlier versions have shares above 1, of rates that were measured while something else ran.
+    return _percent(value) if value <= 1 else MISSING
+
+
 def _count(value: float) -> str:
     return f"{value:,.0f}"
 
@@ -48,7 +53,7 @@ _RATES: dict[str, tuple[str, Callable[[float], str]]] = {
     "tokens_per_second": ("tokens/s, without padding", _count),
     "input_wait_share": ("share of time waiting for input", _percent),
     "model_flops_per_second": ("model FLOP/s", _flops),
-    "flops_utilization": ("their share of the matrix-product rate", _percent),
+    "flops_utilization": ("their share of the matrix-product rate", _share_of_rate),
 }
 
 # Of a manifest's statistics.

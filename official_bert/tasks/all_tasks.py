@@ -11,12 +11,14 @@ from official_bert.tasks.options import (
     TableOptions,
     TaggingOptions,
     TaskOptions,
+    XnliOptions,
     options_class,
 )
 from official_bert.tasks.squad import SquadTask
 from official_bert.tasks.table import TableTask
 from official_bert.tasks.tagging import FolderTaggingTask, TableTaggingTask
 from official_bert.tasks.task import Task
+from official_bert.tasks.xnli import XnliTask
 
 
 def make_task(name: str, options: TaskOptions, labels: Sequence[str] | None = None, needs_labels: bool = True) -> Task:
@@ -39,6 +41,8 @@ def make_task(name: str, options: TaskOptions, labels: Sequence[str] | None = No
     match options:
         case GlueOptions():
             return GlueTask(name, options)
+        case XnliOptions():
+            return XnliTask(options)
         case SquadOptions():
             return SquadTask(options)
         case MultipleChoiceOptions():

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from official_bert.errors import UserError
+from official_bert.tasks import data_files
 from official_bert.tasks.heads import scores
 from official_bert.tasks.heads.features import Array
 from official_bert.tasks.heads.texts import ClassificationHead, RegressionHead, TextExample
@@ -18,7 +19,7 @@ from official_bert.tasks.options import TFDS, GlueOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
 from official_bert.tasks.tfds_data import DataSet
-from official_bert.utils import files, tables
+from official_bert.utils import files
 from official_bert.utils.bad_rows import BadRows
 
 _BINARY = ("0", "1")
@@ -56,25 +57,14 @@ class GlueSpec:
 
 def _read_file(spec: GlueSpec, data_dir: str | None, split: str, bad_rows: BadRows) -> list[TextExample]:
     path = _path(spec, data_dir, split)
-    lines = files.read_text(path).removeprefix("\ufeff").removesuffix("\n").split("\n")
     columns = spec.without_header.get(split)
-    first = 1
-    if columns is None:
-        columns, first = tuple(lines[0].rstrip("\r").split("\t")), 2
     wanted = [spec.text_a, *([spec.text_b] if spec.text_b else [])]
-    is_scored = split.startswith(DEV)
-    absent = [name for name in (*wanted, *([spec.label] if is_scored else [])) if name not in columns]
-    if absent:
-        raise UserError(f"{path}, line 1: no column {', '.join(absent)} among {tables.names_shown(columns)}")
+    needed = [*wanted, *([spec.label] if split.startswith(DEV) else [])]
+    first = 1 if columns else 2
     examples = []
-    for number, line in enumerate(lines[first - 1 :], first):
-        # Some releases have a column more at the end of some rows; none may be missing.
-        values = dict(zip(columns, line.rstrip("\r").split("\t"), strict=False))
-        if len(values) < len(columns):
-            bad_rows.add(path, number, f"{len(values)} columns; expected {len(columns)}: {tables.names_shown(columns)}")
-            continue
+    for number, values in data_files.tab_separated(path, needed, bad_rows, columns):
         label = None
-        if spec.label in columns:
+        if spec.label in values:
             label, problem = _label(values[spec.label], spec.labels)
             if problem:
                 bad_rows.add(path, number, problem)

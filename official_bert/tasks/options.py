@@ -15,7 +15,7 @@ SOURCES = FILES, TFDS = ("files", "tfds")
 LABEL_KINDS = ("classification", "multi_label", "regression", "tagging")
 
 GLUE = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
-SQUAD, SQUAD_V2, SWAG, CODAH, TAGGING, TABLE = "squad", "squad_v2", "swag", "codah", "tagging", "table"
+XNLI, SQUAD, SQUAD_V2, SWAG, CODAH, TAGGING, TABLE = "xnli", "squad", "squad_v2", "swag", "codah", "tagging", "table"
 
 _SOURCE_HELP = "Where examples come from: files, or TensorFlow Datasets, which keeps its own in --data_dir."
 _WINDOWS_HELP = "Tokens from one window of a long text to the next; the windows' answers are averaged. None cuts texts."
@@ -73,6 +73,14 @@ class GlueOptions(TaskOptions):
     """Of the tasks of GLUE."""
 
     source: str = option(FILES, _SOURCE_HELP, SOURCES, group=DATA)
+    doc_stride: int | None = option(None, _WINDOWS_HELP)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class XnliOptions(TaskOptions):
+    """Of XNLI."""
+
+    language: str = option("zh", "The language, as XNLI abbreviates it: ar, bg, de, ...")
     doc_stride: int | None = option(None, _WINDOWS_HELP)
 
 
@@ -151,6 +159,7 @@ class TableOptions(TaskOptions):
 # The options of each task, by the name that --task gives it.
 TASK_OPTIONS: dict[str, type[TaskOptions]] = {
     **dict.fromkeys(GLUE, GlueOptions),
+    XNLI: XnliOptions,
     SQUAD: SquadOptions,
     SQUAD_V2: SquadV2Options,
     SWAG: MultipleChoiceOptions,

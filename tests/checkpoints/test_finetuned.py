@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints import checksums, finetuned
+from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.checkpoints.formats import keras_hub
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
@@ -172,7 +173,7 @@ def test_weights_that_are_in_other_files_are_never_read(replace, folder: pathlib
     with pytest.raises(UserError, match=r"model.weights.h5 holds .*; only a file with all of its weights in itself"):
         finetuned.load(str(folder))
     with pytest.raises(UserError, match=r"model.weights.h5 holds .*; only a file with all of its weights in itself"):
-        keras_hub.FORMAT.read(str(preset), keras_hub.LoadOverrides())
+        keras_hub.FORMAT.read(str(preset), LoadOverrides())
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 """The texts that records are made from."""
 
 import pathlib
+import random
 import re
 
 import pytest
 
 from data_gen.text import python_prose
 from official_bert.tokenization.exact import SPECIAL_TOKENS
-from tests.golden import make_pretraining_records
+
+_WORDS = "the cat dog sat ran on mat in sun cats playing walked and unaffable zebra".split()
 
 
 @pytest.fixture(scope="session")
@@ -34,10 +36,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
 
 @pytest.fixture
 def short_texts(tmp_path: pathlib.Path) -> list[str]:
-    """Three files of short documents."""
+    """Three files of short documents, nonsense by a seeded generator."""
+    rng = random.Random(7)
     paths = []
-    for number, text in enumerate(make_pretraining_records.corpus_texts()):
+    for number in range(3):
+        lines = []
+        for _ in range(6):
+            for _ in range(rng.randint(1, 7)):
+                lines.append(" ".join(rng.choice(_WORDS) for _ in range(rng.randint(1, 9))) + ".")
+            lines.append("")
         path = tmp_path / f"text{number}.txt"
-        path.write_text(text)
+        path.write_text("\n".join(lines))
         paths.append(str(path))
     return paths

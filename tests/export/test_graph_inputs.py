@@ -17,9 +17,11 @@ def test_pairs_are_packed_as_fine_tuning_packs_them(vocab_file: str):
     features = featurize(examples, tokenizer, 7)
     expected = padded_inputs(features, np.arange(len(texts)), 7, multiple=7)
     ids = [[tokenizer.exact.convert_tokens_to_ids(tokenizer.exact.tokenize(each)) for each in pair] for pair in texts]
-    spans = [graph_inputs.token_spans(tf.ragged.constant(each, tf.int32)) for each in zip(*ids, strict=True)]
+    of_first, of_second = (
+        graph_inputs.token_spans(tf.ragged.constant(each, tf.int32)) for each in zip(*ids, strict=True)
+    )
     cls, sep = tokenizer.exact.convert_tokens_to_ids([CLS, SEP])
-    first, second = graph_inputs.truncated(*spans, 7, without_empty=True)
+    first, second = graph_inputs.truncated(of_first, of_second, 7, without_empty=True)
     packed = graph_inputs.pack(first, second, cls, sep, without_empty=True)
     for name, values in expected.items():
         np.testing.assert_array_equal(packed[name].numpy(), values, name)

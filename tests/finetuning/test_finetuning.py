@@ -283,6 +283,7 @@ def test_mirrored_on_one_device_is_that_device(options):
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_two_devices_end_with_the_weights_of_one(options, tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

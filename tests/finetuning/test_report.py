@@ -1,5 +1,6 @@
 import json
 import pathlib
+import time
 
 import pytest
 
@@ -7,7 +8,6 @@ from official_bert.finetuning import report
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.heads.head import Outcome
 from official_bert.tasks.options import GlueOptions
-from official_bert.utils import progress
 from official_bert.utils.progress import Progress
 
 TASK = GlueTask("sst-2", GlueOptions())
@@ -58,7 +58,7 @@ def test_a_report_has_classes_baseline_and_the_surest_errors_first(tmp_path: pat
 
 def test_time_left_does_not_count_what_came_before(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     shown = Progress("training", 100, "rows")
     now[0] = 50.0  # compiling
     shown.begin(10)

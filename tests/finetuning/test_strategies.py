@@ -146,6 +146,7 @@ FINETUNE.run()
 
 
 @pytest.mark.slow
+@pytest.mark.core
 @pytest.mark.parametrize("number", [2, 8])
 def test_replicas_equal_one_device(number: int):
     """Runs the tests for so many devices in a process of their own, whose processor is split; -rP shows differences."""
@@ -219,6 +220,7 @@ def test_eight_devices_take_the_steps_of_one(kind: str):
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_two_workers_equal_one_device(tmp_path: pathlib.Path, vocab_file: str):
     """A real launch of two processes by the command, which train, evaluate and predict."""
     config = BertConfig(

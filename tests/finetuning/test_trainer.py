@@ -107,6 +107,7 @@ def test_a_classifier_fits_under_a_strategy(tiny_config: BertConfig):
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_a_classifier_fits_on_two_devices_where_one_gets_no_row_of_the_last_batch():
     code = """
 import keras

@@ -65,6 +65,7 @@ def test_a_model_of_mixed_precision_learns(dtype):
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_the_command_and_fit_take_the_same_steps():
     config = TrainingConfig(
         train_batch_size=4, learning_rate=1e-2, num_steps=4, steps_per_epoch=2, warmup_proportion=0.25, eval_steps=2,
@@ -73,9 +74,9 @@ def test_the_command_and_fit_take_the_same_steps():
     command = Trainer(GlueTask("sst-2", GlueOptions()).head, InitialModel(CONFIG, VOCAB, True, {}), config)
     model = classifier(seed=7)
     model.compile(learning_rate=1e-2, warmup_proportion=0.25, layer_decay=0.5)
-    means = []
+    means: list[float] = []
     features = model.head.featurize(model.head.examples(TEXTS, LABELS), model._tokenizer, 16)
-    command.train(features, 0, 4, lambda done, mean: means.append(mean))
+    command.train(features, 0, 4, lambda done, mean: bool(means.append(mean)))
     losses = np.diff(np.arange(5) * [0.0, *means])
     seen = model.fit(TEXTS, LABELS, batch_size=4, epochs=2, verbose=0).history["loss"]
     np.testing.assert_allclose(seen, losses.reshape(2, 2).mean(axis=1), rtol=1e-5)

@@ -346,6 +346,7 @@ def test_the_command_and_fit_give_the_same_weights_for_a_seed(config, vocab_file
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_two_devices():
     run_marked_tests(2, __file__)
 

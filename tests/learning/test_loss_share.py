@@ -72,10 +72,10 @@ def test_shares_add_up_to_the_mean_over_the_rows_that_are_there(kind: str, weigh
     assert float(count) == (np.sum(labels >= 0) if kind == "tagging" else ROWS)
     given = weights if weighed else np.ones_like(weights)
     whole = (inputs, labels, outputs, given)
-    shares = [share_of.share(*part, count) for part in parts(whole, (8,))]
+    shares = [share_of.share(x, y, out, weight, count) for x, y, out, weight in parts(whole, (8,))]
     assert float(sum(shares)) == pytest.approx(loss_by_hand(kind, labels, outputs, given), rel=1e-5)
     for sizes in ((3, 5), (1, 1, 6), (5, 3)):
-        shares = [share_of.share(*part, count) for part in parts(whole, sizes)]
+        shares = [share_of.share(x, y, out, weight, count) for x, y, out, weight in parts(whole, sizes)]
         assert float(sum(shares)) == pytest.approx(loss_by_hand(kind, labels, outputs, given), rel=1e-5), sizes
     if not weighed:
         assert float(share_of.share(inputs, labels, outputs, None, count)) == pytest.approx(
@@ -109,7 +109,7 @@ def test_a_user_s_own_loss_is_shared_out_as_keras_would_take_it():
     count = share_of.count(inputs, labels)
     expected = np.abs(outputs - labels)[:ROWS].mean()
     for sizes in ((8,), (3, 5), (6, 2)):
-        shares = [share_of.share(*part, None, count) for part in parts((inputs, labels, outputs), sizes)]
+        shares = [share_of.share(x, y, out, None, count) for x, y, out in parts((inputs, labels, outputs), sizes)]
         assert float(sum(shares)) == pytest.approx(expected, rel=1e-5)
 
 
@@ -152,7 +152,7 @@ def test_what_keras_shows_is_a_mean_over_micro_batches():
     share_of = LossShare(loss, mean_loss, micro_batches=2)
     count = share_of.count(inputs, labels)
     expected = loss_by_hand("classification", labels, outputs, np.ones(ROWS + PADDING))
-    shares = [share_of.share(*part, None, count) for part in parts((inputs, labels, outputs), (4, 4))]
+    shares = [share_of.share(x, y, out, None, count) for x, y, out in parts((inputs, labels, outputs), (4, 4))]
     assert np.mean(shown) == pytest.approx(expected)
     assert float(sum(shares)) == pytest.approx(expected + 3.0)
 

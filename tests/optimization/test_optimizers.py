@@ -14,6 +14,7 @@ from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import (
     BertAdamW,
     Lamb,
+    LayerwiseAdamW,
     get_optimizer,
     is_decayed,
     trust_ratio,
@@ -117,6 +118,45 @@ def test_norm_is_that_before_clipping():
     np.testing.assert_allclose(whole, [3.0, 4.0])
 
 
+@dataclasses.dataclass
+class _TwoReplicas:
+    """What one of two replicas sees: a sum over both adds the other's gradients."""
+
+    other: list[tf.Tensor]
+    num_replicas_in_sync: int = 2
+
+    def all_reduce(self, operation: tf.distribute.ReduceOp, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        assert operation == tf.distribute.ReduceOp.SUM
+        return [mine + other for mine, other in zip(gradients, self.other, strict=True)]
+
+
+def test_gradients_are_summed_over_replicas_before_they_are_clipped(monkeypatch: pytest.MonkeyPatch):
+    # Clipped by themselves, [3, 4] and [3, -4] would sum to [1.2, 0], and be clipped to [1, 0] or not at all.
+    two = _TwoReplicas([tf.constant([3.0, -4.0]), tf.constant([2.0])])
+    monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: two)
+    (clipped, other), norm = BertAdamW(0.1, clip_norm=5.0).sum_and_clip([tf.constant([3.0, 4.0]), tf.constant([6.0])])
+    assert float(norm) == pytest.approx(10.0)
+    np.testing.assert_allclose(clipped, [3.0, 0.0], atol=1e-6)
+    np.testing.assert_allclose(other, [4.0], rtol=1e-6)
+
+
+def test_the_kernel_takes_the_steps_of_layers_with_rates_of_their_own():
+    results = []
+    for by_kernel in (False, True):
+        variables = [keras.Variable(np.full((2, 2), 2.0, "float32"), name=name) for name in ("low", "high", "bias")]
+        factors = {variables[0].path: 0.25, variables[2].path: 0.5}
+        # So much decay that the rates of the layers show in it.
+        optimizer = LayerwiseAdamW(0.1, factors, weight_decay_rate=0.5)
+        optimizer.build(variables)
+        optimizer.uses_kernel = by_kernel
+        for step in range(3):
+            optimizer.apply([tf.fill((2, 2), 0.1 * step)] * 3, variables)
+        results.append(np.array([np.asarray(variable)[0, 0] for variable in variables]))
+    np.testing.assert_allclose(*results, rtol=1e-5)
+    low, high, _ = 2.0 - results[0]
+    assert low < 0.3 * high
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizer_survives_its_configuration(name: str):
     schedule = WarmupPolynomialDecay(1e-3, 10, 2, jump=False, power=0.5, end_rate=1e-5)
@@ -149,6 +189,7 @@ def test_keras_fit_uses_the_same_update(tiny_config: BertConfig):
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_two_devices_equal_one():
     """Runs the tests marked two_devices in a process of their own, whose processor is split in two."""
     assert "4 passed" in run_marked_tests(2, __file__)

@@ -11,7 +11,7 @@ from official_bert.data.input_pipeline import training_batches
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.optimization.schedules import WarmupPolynomialDecay
-from official_bert.pretraining import training
+from official_bert.pretraining.options import Options
 from official_bert.pretraining.train_step import Pretrainer
 from tests.conftest import WORDS
 
@@ -45,7 +45,7 @@ def encoded(record: dict[str, list[float]], schema: record_schema.Schema) -> byt
     return record_codec.encode({name: np.array([value]) for name, value in record.items()}, schema)[0]
 
 
-def options_for(record_files: list[str], config: str, folder: pathlib.Path, **changes: object) -> training.Options:
+def options_for(record_files: list[str], config: str, folder: pathlib.Path, **changes: object) -> Options:
     values = {
         "input_file": record_files,
         "bert_config_file": config,
@@ -63,7 +63,7 @@ def options_for(record_files: list[str], config: str, folder: pathlib.Path, **ch
         "compile_parts": False,  # which takes seconds
         **changes,
     }
-    return training.Options(**values)  # type: ignore[arg-type]
+    return Options(**values)  # type: ignore[arg-type]
 
 
 def pretrainer_for(

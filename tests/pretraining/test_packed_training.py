@@ -77,6 +77,7 @@ def test_ten_packed_steps_give_the_weights_of_unpacked_ones(tiny_config: BertCon
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_two_devices_equal_one():
     """Runs the test marked two_devices in a process of its own, whose processor is split in two."""
     assert "1 passed" in run_marked_tests(2, __file__)

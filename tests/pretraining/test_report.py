@@ -16,7 +16,7 @@ from official_bert.errors import UserError
 from official_bert.pretraining import curves, report, summary
 from official_bert.pretraining.model_card import model_card
 from official_bert.pretraining.options import Options
-from official_bert.pretraining.run_metadata import command_line, read_run_metadata
+from official_bert.pretraining.run_metadata import RUN_FILE, command_line, read_run_metadata
 from official_bert.utils.training_log import EVAL, TRAIN, TrainingLog, read_log
 
 pytestmark = pytest.mark.usefixtures("whole_runs")
@@ -212,6 +212,12 @@ def test_rates_are_told_by_phase_and_those_not_logged_are_left_out():
     assert summary.rate_table(curves.Curves("run", [train_line(10)], [], {}))[0] == ["rate", "median"]
 
 
+def test_no_step_has_more_than_the_whole_rate_of_the_machine():
+    lines = [train_line(step, flops_utilization=1.022) for step in (10, 20)]
+    table = summary.rate_table(curves.Curves("run", lines, [], {}))
+    assert ["their share of the matrix-product rate", summary.MISSING] in table
+
+
 def test_amounts_count_every_step_once():
     lines = [train_line(10), train_line(15), {**train_line(20), "examples_per_second": 64.0}]
     assert summary.amounts(curves.Curves("run", lines, [], {})) == {
@@ -379,7 +385,7 @@ def test_a_damaged_file_of_curves_is_an_error_before_anything_is_written(content
     folder = run_folder(tmp_path / "run", [train_line(10)])
     with pytest.raises(UserError, match=r"mini\.json"):
         report.write_report(folder, METADATA, str(path))
-    assert not (tmp_path / "run" / report.RUN_FILE).exists()
+    assert not (tmp_path / "run" / RUN_FILE).exists()
 
 
 def test_a_folder_without_a_log_and_a_missing_file_are_errors(tmp_path: pathlib.Path):

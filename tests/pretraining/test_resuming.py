@@ -297,6 +297,7 @@ def test_records_without_masks_are_recognised_by_their_manifest(
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(
     record_files: list[str],
     longer_files: list[str],

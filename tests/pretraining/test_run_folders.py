@@ -14,7 +14,8 @@ from official_bert.checkpoints import bundle
 from official_bert.checkpoints.loading import load_pretraining_model
 from official_bert.errors import UserError
 from official_bert.pretraining import monitor, training
-from official_bert.utils.training_log import read_log
+from official_bert.pretraining.options import Options
+from official_bert.utils.training_log import TrainingLog, read_log
 from tests.conftest import WORDS
 from tests.pretraining.pretraining_runs import (
     options_for,
@@ -69,9 +70,7 @@ def run_folder(shared_four_steps: pathlib.Path, tmp_path: pathlib.Path) -> pathl
     return tmp_path / "run"
 
 
-def four_steps(
-    records: list[str], config: str, vocabulary: str, folder: pathlib.Path, **changes: object
-) -> training.Options:
+def four_steps(records: list[str], config: str, vocabulary: str, folder: pathlib.Path, **changes: object) -> Options:
     settings = {"num_train_steps": 4, "save_checkpoints_steps": 2, "vocab_file": vocabulary, **changes}
     return options_for(records, config, folder, **settings)
 
@@ -205,7 +204,7 @@ def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(
         monitor.Monitor.check_finite(*finite_check(options, tmp_path, skipped=8, last=9))
 
 
-def finite_check(options: training.Options, tmp_path: pathlib.Path, skipped: int, last: int):
+def finite_check(options: Options, tmp_path: pathlib.Path, skipped: int, last: int):
     """Arguments of Monitor.check_finite for a call of one step, after some that were skipped."""
 
     class Records:
@@ -230,7 +229,7 @@ def test_a_call_that_ends_with_finite_steps_begins_the_count_of_skipped_ones_aga
 ):
     options = options_for(record_files, config_file, tmp_path / "run", on_nonfinite="skip")
     watched, sums, *_, phase, records = finite_check(options, tmp_path, skipped=100, last=1)
-    watched._log = training.TrainingLog(None, 0)
+    watched._log = TrainingLog(None, 0)
     # One of a thousand steps: this is no run that only skips.
     watched.check_finite({**sums, "nonfinite_at_end": 0.0}, 0, 1000, 0, phase, records)
     assert watched.skipped_in_a_row == 0

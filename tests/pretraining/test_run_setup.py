@@ -66,7 +66,7 @@ def test_init_checkpoint_has_the_vocabulary_and_the_casing_of_the_records(
     one_device = distribution.get_strategy("one_device")
 
     def set_up(**changes: object) -> run_setup.RunSetup:
-        return run_setup.set_up(dataclasses.replace(options, **changes), one_device)  # type: ignore[arg-type]
+        return run_setup.set_up(dataclasses.replace(options, **changes), one_device)
 
     (initial / "vocab.txt").write_text("\n".join([*lines[:7], lines[8], lines[7], *lines[9:]]))
     with pytest.raises(UserError, match=r"not the vocabulary of --init_checkpoint, .*line 8 is 'c' in place of 'd'"):

@@ -29,6 +29,7 @@ from tests.processes import run_marked_tests, worker_environments
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_two_devices_equal_one():
     """Runs the tests marked two_devices in a process of their own, whose processor is split in two."""
     assert "2 passed" in run_marked_tests(2, __file__)
@@ -72,6 +73,7 @@ def test_dropout_differs_between_devices_and_steps(tiny_config: BertConfig):
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_eight_devices_equal_one():
     """Runs the tests marked eight_devices in a process of their own, whose processor is split in eight."""
     assert "1 passed" in run_marked_tests(8, __file__)
@@ -98,6 +100,7 @@ def test_eight_devices_with_micro_batches_take_the_same_steps_as_one(
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_two_workers_equal_one(
     tiny_config: BertConfig, record_files: list[str], tmp_path: pathlib.Path, vocab_file: str
 ):

@@ -62,6 +62,7 @@ def test_dropout_depends_on_the_step_alone(tiny_config: BertConfig, record_files
 
 
 @pytest.mark.slow
+@pytest.mark.core
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_micro_batches_make_the_same_step(
     tiny_config: BertConfig,

@@ -18,7 +18,7 @@ TEXT = tf.TensorSpec([None], tf.string, "text")
 
 
 def write(folder: pathlib.Path, version: int, kind: str, inputs: Sequence[str], labels: Sequence[str] | None = None,
-          functions: dict[str, Callable[..., Any]] | None = None) -> pathlib.Path:  # fmt: skip
+          functions: dict[str, Any] | None = None) -> pathlib.Path:  # fmt: skip
     """Writes FOLDER/<version> as an export is laid out, with checksums, to appear whole, and returns it."""
     module = tf.Module()
     module.weight = tf.Variable(tf.zeros([1000]))  # so that there are variables
@@ -36,10 +36,10 @@ def write(folder: pathlib.Path, version: int, kind: str, inputs: Sequence[str], 
     return whole
 
 
-def taking(*specs: tf.TensorSpec) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def taking(*specs: tf.TensorSpec) -> Callable[[Any], Any]:
     """Notes what a function takes."""
 
-    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(function: Any) -> Any:
         function.specs = specs
         return function
 

@@ -63,11 +63,17 @@ def sent(client: Client, content: bytes) -> socket.socket:
     return connection
 
 
+class RunningServer(Server):
+    """A server whose event loop is known, so that a test can do something within it."""
+
+    loop: asyncio.AbstractEventLoop
+
+
 @contextlib.contextmanager
-def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[Server, Client]]:
+def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[RunningServer, Client]]:
     """Serves models (name -> folder) while the block runs, and stops the server behind it."""
     flags = [f"{name}={folder}" for name, folder in models.items()]
-    server = Server(Options(model=flags, port=0, **({"reload_seconds": 0.1} | options)))
+    server = RunningServer(Options(model=flags, port=0, **({"reload_seconds": 0.1} | options)))
     started, failures = threading.Event(), []
 
     async def serve() -> None:

@@ -48,7 +48,7 @@ def test_connections_beyond_the_limit_are_refused(exports: pathlib.Path, caplog:
         assert status_of(second) == 200
         first.close()
         assert eventually(lambda: _is_answered(client))
-    refused = [record.fields for record in caplog.records if record.getMessage() == "a connection is refused"]
+    refused = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "a connection is refused"]
     assert refused
     assert {each["limit"] for each in refused} == {2}
 

@@ -265,7 +265,7 @@ def test_vocabulary_may_be_text_or_a_mapping(vocab_file: str):
         for mine, theirs in zip(
             FastTokenizer.from_vocab(vocab).encode(["the playing cat", "a"]), expected, strict=True
         ):
-            assert mine.tolist() == theirs.tolist()
+            np.testing.assert_array_equal(mine, theirs)
 
 
 def test_vocabulary_without_special_tokens_is_refused(tmp_path: pathlib.Path):

@@ -22,8 +22,8 @@ def test_truncation_takes_the_original_s_steps_and_linear_time():
     for seed in range(30):
         sizes = random.Random(seed).choices(range(40), k=2)
         expected, found = [[list(range(size)) for size in sizes] for _ in range(2)]
-        original(*expected, 20, random.Random(seed))
-        pairs.truncate_at_random_ends(*found, 20, random.Random(seed))
+        original(expected[0], expected[1], 20, random.Random(seed))
+        pairs.truncate_at_random_ends(found[0], found[1], 20, random.Random(seed))
         assert found == expected
     # A line of some megabytes: if all behind the front moved at each removal, this would take an hour.
     long = list(range(3_000_000))

@@ -1,4 +1,5 @@
 import ctypes
+import os
 import subprocess
 import sys
 
@@ -33,7 +34,7 @@ def faults(monkeypatch: pytest.MonkeyPatch, setting: str) -> int:
 
 @has_glibc
 def test_freed_memory_is_used_again_without_page_faults(monkeypatch: pytest.MonkeyPatch):
-    if len(allocator.os.sched_getaffinity(0)) > allocator._MOST_PROCESSORS:
+    if len(os.sched_getaffinity(0)) > allocator._MOST_PROCESSORS:
         pytest.skip("nothing changes on a machine of so many processors")
     assert faults(monkeypatch, "1") < PAGES / 100
 
@@ -58,5 +59,5 @@ def test_nothing_changes_where_the_c_library_is_not_glibc(monkeypatch: pytest.Mo
 
 def test_nothing_changes_on_a_machine_of_many_processors(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(allocator.VARIABLE, "1")
-    monkeypatch.setattr(allocator.os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
     assert not allocator.tune_allocator()

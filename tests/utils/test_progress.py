@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 
 from official_bert.utils import progress
@@ -12,7 +14,7 @@ def test_waiting_shows_that_it_lives_and_ends_with_the_work(monkeypatch: pytest.
     capsys.readouterr()
     with pytest.raises(ValueError, match="stop"), progress.waiting("compiling"):
         raise ValueError("stop")
-    assert not [thread for thread in progress.threading.enumerate() if "report" in thread.name]
+    assert not [thread for thread in threading.enumerate() if "report" in thread.name]
 
 
 def test_short_waiting_prints_nothing(capsys):

@@ -109,7 +109,7 @@ def test_an_odd_preset_of_keras_hub_is_refused(name: str, value: Any, message: s
     path.write_text(json.dumps(value))
     (tmp_path / "checksums.json").unlink()
     with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
-        keras_hub.read(str(tmp_path), keras_hub.LoadOverrides())
+        keras_hub.read(str(tmp_path), LoadOverrides())
 
 
 def test_a_preset_of_keras_hub_is_no_fine_tuned_folder_of_ours(tmp_path: pathlib.Path):

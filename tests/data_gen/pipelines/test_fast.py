@@ -45,6 +45,7 @@ def test_bytes_are_the_same_for_any_number_of_workers(
 
 
 @pytest.mark.slow
+@pytest.mark.core
 def test_bytes_are_the_same_after_kills_at_random_moments(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
     small = {"dupe_factor": 20, "block_tokens": 1500}
     one_machine.create_pretraining_data(options_for(corpus, tmp_path / "straight", **small))

@@ -1,7 +1,7 @@
 """The reference algorithm gives the original's records."""
 
+import ast
 import gzip
-import json
 import pathlib
 
 import pytest
@@ -12,52 +12,53 @@ from data_gen.pipelines import one_machine
 from data_gen.rules import masking
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import load_vocab
+from tests.conftest import ROOT
 from tests.data_gen.samples import short_options
-from tests.golden import make_pretraining_records
 
-GOLDEN = json.loads(make_pretraining_records.GOLDEN_FILE.read_text())
+ORIGINAL = ROOT / "tests" / "golden" / "original" / "records"
+FLAGS = dict(line.split(" ", 1) for line in (ORIGINAL / "flags.txt").read_text().splitlines())
+
+
+def records_of(path: str, compression: str = "") -> list[dict[str, list[float]]]:
+    """The records of a file, as plain values."""
+    records = []
+    for serialized in tf.data.TFRecordDataset(path, compression).as_numpy_iterator():
+        features = tf.train.Example.FromString(serialized).features.feature
+        records.append({
+            name: list(value.float_list.value or value.int64_list.value) for name, value in features.items()
+        })  # fmt: skip
+    return records
 
 
 def written(options: RecordOptions) -> list[list[dict[str, list[float]]]]:
-    """The records of each output file, as plain values."""
+    """The records of each output file."""
     one_machine.create_pretraining_data(options)
-    files = []
-    for path in options.output_file:
-        records = []
-        for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():
-            features = tf.train.Example.FromString(serialized).features.feature
-            records.append({
-                name: list(value.float_list.value or value.int64_list.value) for name, value in features.items()
-            })  # fmt: skip
-        files.append(records)
-    return files
+    return list(map(records_of, options.output_file))
 
 
-@pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: case["name"])
-def test_records_equal_those_of_the_original_algorithm(
-    case: dict[str, object], short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path
-):
-    options = short_options(short_texts, vocab_file, tmp_path, **case["options"])
-    files = written(options)
-    assert [len(records) for records in files] == case["records"]
-    assert files[0][0] == case["first"]
-    assert [make_pretraining_records.digest(records) for records in files] == case["digests"]
-
-
-@pytest.mark.parametrize("case", GOLDEN["real"], ids=lambda case: case["name"])
-def test_records_of_real_text_equal_those_of_the_original_algorithm(
-    case: dict[str, object], test_data: pathlib.Path, tmp_path: pathlib.Path
-):
+@pytest.mark.parametrize("name", FLAGS)
+def test_records_equal_those_of_the_original(name: str, tmp_path: pathlib.Path):
+    settings = (flag.removeprefix("--").split("=") for flag in FLAGS[name].split())
     options = RecordOptions(
-        input_file=[str(test_data / "text" / name) for name in case["text"]],
-        output_file=[str(tmp_path / "a.tfrecord"), str(tmp_path / "b.tfrecord")],
-        vocab_file=str(test_data / "vocab" / case["vocab"]),
-        algorithm="reference",
-        **case["options"],
-    )
-    files = written(options)
-    assert [len(records) for records in files] == case["records"]
-    assert [make_pretraining_records.digest(records) for records in files] == case["digests"]
+        input_file=[str(ORIGINAL / "text.txt")], output_file=[str(tmp_path / "out.tfrecord")],
+        vocab_file=str(ORIGINAL / "vocab.txt"), algorithm="reference",
+        **{setting: ast.literal_eval(value) for setting, value in settings},
+    )  # fmt: skip
+    (found,) = written(options)
+    expected = records_of(str(ORIGINAL / f"{name}.tfrecord.gz"), "GZIP")
+    assert len(found) == len(expected) > 500
+    assert found == expected
+
+
+def test_files_are_read_as_one_text_and_records_are_written_to_the_outputs_in_turn(
+    short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path
+):
+    """As the original does: its outputs above are of one file each."""
+    two = written(short_options(short_texts, vocab_file, tmp_path))
+    whole = tmp_path / "whole.txt"
+    whole.write_text("".join(pathlib.Path(path).read_text() for path in short_texts))
+    (one,) = written(short_options([str(whole)], vocab_file, tmp_path, output_file=[f"{tmp_path}/one.tfrecord"]))
+    assert (one[::2], one[1::2]) == (two[0], two[1])
 
 
 def test_same_seed_gives_the_same_bytes_and_another_seed_others(

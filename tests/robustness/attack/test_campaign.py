@@ -24,7 +24,7 @@ def test_a_crash_and_a_hang_are_not_held(monkeypatch: pytest.MonkeyPatch):
     for action, message in (("os._exit(3)", "ended with 3"), ("time.sleep(600)", "more than")):
         program = f"import os, time; print('{{\"begins\": 7}}', flush=True); {action}"
         with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as worker:
-            with open(os.devnull) as worker.log:
+            with open(os.devnull) as worker.log:  # type: ignore[attr-defined]
                 (result,) = campaign._told_by(worker, "fuzz", 0)
             worker.kill()
         assert (result.number, message in result.seen) == (7, True)

@@ -1,0 +1,63 @@
+"""XNLI (Conneau et al., arXiv:1809.05053): whether one sentence follows from another, in fifteen languages.
+
+As in the original, the training data are MultiNLI translated into the language (multinli/multinli.train.LANGUAGE.tsv),
+and the dev data are the rows of that language in xnli.dev.tsv; the rows to predict are those in xnli.test.tsv.
+"""
+
+import os
+
+from official_bert.errors import UserError
+from official_bert.tasks import data_files
+from official_bert.tasks.heads.texts import ClassificationHead, TextExample
+from official_bert.tasks.options import XNLI, XnliOptions
+from official_bert.tasks.task import TEST, TRAIN
+from official_bert.tasks.text_task import TextTask
+from official_bert.utils import files
+from official_bert.utils.bad_rows import BadRows
+
+_LABELS = ("contradiction", "entailment", "neutral")
+_RENAMED = {"contradictory": "contradiction"}  # in the training data
+_TRAIN_COLUMNS = ("premise", "hypo", "label")
+_COLUMNS = ("sentence1", "sentence2", "gold_label", "language")
+
+
+class XnliTask(TextTask):
+    """XNLI in one language.
+
+    Args:
+        options: the language, and where the data are.
+    """
+
+    def __init__(self, options: XnliOptions) -> None:
+        self._options = options
+        head = ClassificationHead(
+            labels=_LABELS, pair=True, doc_stride=options.doc_stride, head=options.head, lstm_units=options.lstm_units
+        )
+        super().__init__(XNLI, head)
+
+    def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:
+        if not self._options.data_dir:
+            raise UserError("pass --data_dir: the folder of multinli/ and xnli.dev.tsv")
+        language = self._options.language
+        name = f"multinli/multinli.train.{language}.tsv" if split == TRAIN else f"xnli.{split}.tsv"
+        path = os.path.join(self._options.data_dir, name)
+        if not files.exists(path):
+            raise UserError(f"there is no {path}; give the folder of multinli/ and xnli.dev.tsv as --data_dir")
+        columns = _TRAIN_COLUMNS if split == TRAIN else _COLUMNS
+        examples, languages = [], set()
+        for number, row in data_files.tab_separated(path, columns, bad_rows):
+            text_a, text_b, label, *others = (row[column] for column in columns)
+            languages |= {*others}
+            if others not in ([], [language]):
+                continue
+            label = _RENAMED.get(label, label)
+            if label not in _LABELS:
+                bad_rows.add(path, number, f"unknown label {label!r}; expected one of {', '.join(_LABELS)}")
+            elif split != TEST and not (text_a.strip() and text_b.strip()):
+                bad_rows.add(path, number, f"an empty text in {columns[0]} or {columns[1]}; expected a sentence")
+            else:
+                examples.append(TextExample(str(number - 2), text_a, text_b, _LABELS.index(label)))
+        if not examples:
+            among = f"; it has {', '.join(sorted(languages))}" if languages else ""
+            raise UserError(f"{path} has no examples in {language}{among}: see --language")
+        return examples
