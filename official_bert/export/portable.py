@@ -1,7 +1,8 @@
 """A fine-tuned model for other runtimes: LiteRT (phones) and ONNX, with a report of what the conversion costs.
 
 Only the part from ids to logits is converted: the runtimes have no tokenizer. No file is written without the task's
-score before and after, on an evaluation file, and none that loses more than it may.
+score before and after, on an evaluation file, and none that loses more than it may; none in float32 that answers texts
+otherwise than predict (see replay.py).
 
 B batch, N choices, S sequence
 """
@@ -15,12 +16,14 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_bert.errors import UserError
+from official_bert.export import replay
 from official_bert.export.options import DYNAMIC_INT8, LITERT, ONNX, PortableOptions
 from official_bert.export.saved_model import Source, read_source
 from official_bert.learning.predictor import predict
 from official_bert.modeling.choices import LINEAR
 from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tasks.heads.all_heads import HEADS
+from official_bert.tasks.heads.features import Features, Outputs
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import extras, files
 
@@ -50,12 +53,15 @@ def export(options: PortableOptions) -> str:
     length = source.task_spec["max_seq_length"]
     features = task.head.featurize(examples, FastTokenizer.of(source.tokenizer), length)
 
-    def score(run: Run) -> float:
+    def outputs_of(run: Run, features: Features) -> Outputs:
         def forward(inputs: dict[str, tf.Tensor]) -> Any:
             outputs = run({name: each.numpy() for name, each in inputs.items()})
             return outputs.get(_LOGITS, outputs)
 
-        outputs = predict(forward, features, 1, length)
+        return predict(forward, features, 1, length)
+
+    def score(run: Run) -> float:
+        outputs = outputs_of(run, features)
         return task.metrics(task.head.decode(outputs, features, examples), examples)[task.best_metric]
 
     name = MODEL_FILES[options.format]
@@ -64,12 +70,21 @@ def export(options: PortableOptions) -> str:
         convert(source, options.format, options.quantization == DYNAMIC_INT8, path)
         call = _traced(source)
         before = score(lambda features: call(**features))
-        after = score(RUNNERS[options.format](path))
+        converted = RUNNERS[options.format](path)
+        after = score(converted)
         if (before - after) / task.head.perfect > options.max_loss:
             raise UserError(
                 f"the {options.quantization} {options.format} model loses {before - after:.4f} (from {before:.4f} to "
                 f"{after:.4f}) on {options.eval_file}, more than --max_loss={options.max_loss}; nothing is written"
             )
+        if options.quantization != DYNAMIC_INT8:
+            texts = replay.make(
+                source.model, source.tokenizer, source.config, source.kind, source.task_spec, options.eval_file
+            )
+            answers, _, _ = replay.answers_of_head(
+                texts.texts, source.tokenizer, source.task_spec, lambda each: outputs_of(converted, each)
+            )
+            replay.prove(texts, [dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True)])
         inner = list(call.input_signature[0].shape[1:-1])  # N for multiple choice
         shape = str([1 if options.format == LITERT else "B", *inner, "S"]).replace("'", "")
         report = {

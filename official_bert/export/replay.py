@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -26,6 +26,7 @@ from official_bert.modeling.pooling import build_vector_model
 from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tasks.heads import texts as text_heads
 from official_bert.tasks.heads.all_heads import head_of
+from official_bert.tasks.heads.features import Features, Outputs
 from official_bert.tasks.heads.texts import TextExample
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
@@ -36,6 +37,10 @@ _FLOAT32_TOLERANCE, _COARSE_TOLERANCE = 5e-4, 3e-2
 _EVALUATION_TEXTS = 32
 _BATCH_SIZE = 8
 _LONGEST_ROW = 100_000  # characters; answers of more, the vectors of long texts, are compared but not kept
+
+
+# The answers by output, which of these are decisions, and the margins of these.
+Answers = tuple[dict[str, list[Any]], tuple[str, ...], list[float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,22 +166,37 @@ def make(
     return Replay(texts, answers, decisions, margins, _FLOAT32_TOLERANCE if exact else _COARSE_TOLERANCE)
 
 
-_Answers = tuple[dict[str, list[Any]], tuple[str, ...], list[float]]
-
-
 def _head_answers(
     texts: dict[str, list[Any]],
     model: keras.Model,
     tokenizer: FullTokenizer,
     config: BertConfig,
     task_spec: Mapping[str, Any],
-) -> _Answers:
-    head, length = head_of(task_spec), int(task_spec["max_seq_length"])
-    if head.kind == task_models.VECTORS:
+) -> Answers:
+    if task_spec["kind"] == task_models.VECTORS:
         model = build_vector_model(model, task_spec["pooling"], task_spec["layers"])
+    predictor = Predictor(model, None, int(task_spec["max_seq_length"]))
+    return answers_of_head(texts, tokenizer, task_spec, lambda features: predictor.predict(features, _BATCH_SIZE))
+
+
+def answers_of_head(
+    texts: dict[str, list[Any]],
+    tokenizer: FullTokenizer,
+    task_spec: Mapping[str, Any],
+    outputs_of: Callable[[Features], Outputs],
+) -> Answers:
+    """Returns what the head of a model makes of the model's outputs for texts.
+
+    Args:
+        texts: a column for each of the head's inputs.
+        tokenizer: the model's.
+        task_spec: as task.json has it.
+        outputs_of: the model, from features to outputs.
+    """
+    head = head_of(task_spec)
     examples = head.examples_of(texts, tokenizer)
-    features = head.featurize(examples, FastTokenizer.of(tokenizer), length)
-    outputs = Predictor(model, None, length).predict(features, _BATCH_SIZE)
+    features = head.featurize(examples, FastTokenizer.of(tokenizer), int(task_spec["max_seq_length"]))
+    outputs = outputs_of(features)
     answers = head.named_answers(head.decode(outputs, features, examples), examples)
     answers[exports.IS_TRUNCATED] = features.is_cut.tolist()
     return answers, head.decisions, head.margins(outputs, features, examples)
@@ -188,7 +208,7 @@ def _encoder_answers(
     tokenizer: FullTokenizer,
     config: BertConfig,
     task_spec: Mapping[str, Any],
-) -> _Answers:
+) -> Answers:
     examples = [TextExample(str(number), text) for number, text in enumerate(texts["text"])]
     features = text_heads.featurize(examples, FastTokenizer.of(tokenizer), int(task_spec["max_seq_length"]))
     answers: dict[str, list[Any]] = {name: [] for name in model.output}
@@ -208,7 +228,7 @@ def _fill_mask_answers(
     tokenizer: FullTokenizer,
     config: BertConfig,
     task_spec: Mapping[str, Any],
-) -> _Answers:
+) -> Answers:
     def pretraining_model(inputs: Any, training: bool) -> dict[str, Any]:
         return {"masked_lm_logits": model(inputs, training=training)}
 
@@ -230,7 +250,7 @@ def _fill_mask_answers(
     ]  # fmt: skip
 
 
-def prove(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]]) -> None:
+def prove(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]] = ()) -> None:
     """Compares what an export answers with what predict does.
 
     Args:
