@@ -25,15 +25,17 @@ def write(folder: str, names: list[str], tensors: Mapping[str, Array]) -> None:
 
 
 def replace_files(source: str, folder: str, names: list[str]) -> None:
-    """Copies files from one folder over those of another, with their checksums.
+    """Copies files from one folder over those of another, with their checksums; those of its other files stay.
 
     While the files are replaced the checksums of both are right, so that the folder can be read whenever this stops.
     """
     new = {name: files.sha256(os.path.join(source, name)) for name in names}
-    _write(folder, {name: [digest, *_accepted(folder, name)] for name, digest in new.items()}, {})
+    others = _read(folder)["files"].items()
+    kept = {name: digest for name, digest in others if name not in new and files.exists(os.path.join(folder, name))}
+    _write(folder, kept | {name: [digest, *_accepted(folder, name)] for name, digest in new.items()}, {})
     for name in new:
         files.copy(os.path.join(source, name), os.path.join(folder, name))
-    _write(folder, new, {})
+    _write(folder, kept | new, {})
 
 
 def _accepted(folder: str, name: str) -> list[str]:

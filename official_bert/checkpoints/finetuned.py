@@ -1,6 +1,7 @@
 """A fine-tuned model in a folder: the weights, the encoder's model files, and task.json, which says what it answers."""
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -30,6 +31,10 @@ def _is_count(value: Any, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _are_labels(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(label, str) for label in value)
 
@@ -44,6 +49,13 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_seq_length": (lambda value: _is_count(value, 1_000_000), "a number of tokens"),
     # Of models with a BiLSTM only.
     "head": (lambda value: value in HEADS, f"one of {', '.join(HEADS)}"),
+    # Of models whose decisions were chosen after training only.
+    "temperature": (lambda value: _is_number(value) and 0 < value < math.inf, "a positive number"),
+    "min_confidence": (lambda value: _is_number(value) and 0 <= value < 1, "a probability"),
+    "thresholds": (
+        lambda value: isinstance(value, list) and all(_is_number(each) and 0 <= each <= 1 for each in value),
+        "a list of probabilities",
+    ),
     "lstm_units": (lambda value: _is_count(value, _MOST_UNITS), "a number of units"),
 }
 
@@ -89,6 +101,13 @@ def save(
         content = json.dumps(task_spec, indent=1, ensure_ascii=False) + "\n"
         files.write_text(os.path.join(local, TASK_FILE), content)
         checksums.replace_files(local, folder, [WEIGHTS_FILE, *names, TASK_FILE])
+
+
+def replace_task_spec(folder: str, task_spec: Mapping[str, Any]) -> None:
+    """Writes another task.json, with checksums, into the folder of a fine-tuned model."""
+    with tempfile.TemporaryDirectory() as local:
+        files.write_text(os.path.join(local, TASK_FILE), json.dumps(task_spec, indent=1, ensure_ascii=False) + "\n")
+        checksums.replace_files(local, folder, [TASK_FILE])
 
 
 def is_finetuned(folder: str) -> bool:

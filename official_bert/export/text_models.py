@@ -20,6 +20,7 @@ from official_bert.export.graph_tokenization import GraphTokenizer, Tokens, char
 from official_bert.inference.exports import DEFAULT_SIGNATURE, IDS_SIGNATURE, IS_TRUNCATED, TOKENIZE_SIGNATURE, VECTOR
 from official_bert.modeling import layer_names, task_models
 from official_bert.modeling.pooling import build_vector_model
+from official_bert.tasks.heads.texts import NO_ANSWER
 from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
@@ -152,6 +153,9 @@ class LabelModel(ShortTextModel):
     def answer_ids(self, **features: Any) -> dict[str, Any]:
         return self._of_logits(self._model(features))
 
+    def _calibrated(self, logits: Any) -> Any:
+        return logits / float(self._task_spec.get("temperature", 1.0))
+
     @abc.abstractmethod
     def _of_logits(self, logits: Any) -> dict[str, Any]:
         """Returns what `answer_ids` does."""
@@ -188,10 +192,13 @@ class ClassificationModel(LabelModel):
 
     def _of_logits(self, logits: Any) -> dict[str, Any]:
         labels = tf.constant(self._task_spec["labels"])  # [C]
-        probabilities = tf.nn.softmax(logits)
+        probabilities = tf.nn.softmax(self._calibrated(logits))
+        probability, label = tf.reduce_max(probabilities, -1), tf.gather(labels, tf.argmax(probabilities, -1))
+        if least := self._task_spec.get("min_confidence"):
+            label = tf.where(probability >= least, label, NO_ANSWER)
         return {
-            "label": tf.gather(labels, tf.argmax(probabilities, -1)),
-            "probability": tf.reduce_max(probabilities, -1),
+            "label": label,
+            "probability": probability,
             "labels": tf.broadcast_to(labels[None], tf.shape(logits)),
             "probabilities": probabilities,
             "logits": logits,
@@ -203,7 +210,9 @@ class MultiLabelModel(LabelModel):
 
     def _of_logits(self, logits: Any) -> dict[str, Any]:
         labels = tf.broadcast_to(tf.constant(self._task_spec["labels"])[None], tf.shape(logits))
-        return {"labels": labels, "probabilities": tf.sigmoid(logits), "logits": logits}
+        probabilities = tf.sigmoid(self._calibrated(logits))
+        predicted = probabilities > tf.constant(self._task_spec.get("thresholds") or 0.5, tf.float32)
+        return {"labels": labels, "probabilities": probabilities, "predicted": predicted, "logits": logits}
 
 
 class RegressionModel(LabelModel):

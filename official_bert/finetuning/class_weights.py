@@ -1,4 +1,4 @@
-"""How much the rows of each class weigh in the loss."""
+"""How much the rows of each class weigh in the loss, or each label where a text may have several."""
 
 import numpy as np
 
@@ -6,6 +6,7 @@ from official_bert.errors import UserError
 from official_bert.tasks.heads.features import LABELS, Array, Features
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.python_data import BALANCED, balanced_weights
+from official_bert.tasks.heads.texts import MultiLabelHead
 
 
 def row_weights(class_weights: list[str], head: Head, features: Features) -> Array | None:
@@ -24,18 +25,47 @@ def row_weights(class_weights: list[str], head: Head, features: Features) -> Arr
         return None
     if not head.has_one_class or not features.targets:
         raise UserError(f"--class_weights is for classification with labels; the task is {head.kind}")
-    classes = len(head.labels or ())
     labels = features.targets[LABELS]
     if class_weights == [BALANCED]:
-        weights = balanced_weights(labels, classes)
+        weights = balanced_weights(labels, len(head.labels or ()))
     else:
-        try:
-            weights = np.array([float(weight) for weight in class_weights])
-        except ValueError:
-            weights = np.empty(0)
-        if len(weights) != classes or not ((weights >= 0) & (weights < np.inf)).all():
-            raise UserError(
-                f"--class_weights is {','.join(class_weights)}; expected {BALANCED}, or {classes} numbers, one for "
-                f"each of {', '.join(head.labels or ())}"
-            )
+        weights = _numbers(class_weights, head)
     return np.asarray(weights[labels], np.float32)
+
+
+def positive_weights(class_weights: list[str], head: MultiLabelHead, features: Features) -> tuple[float, ...]:
+    """Returns how much more each label weighs where a text has it; none for 1.
+
+    Args:
+        class_weights: as of `row_weights`; balanced: texts with a label weigh as much as those without.
+        head: what is learned.
+        features: the rows, with targets.
+
+    Raises:
+        UserError: they are not such weights, or no text has a label.
+    """
+    if not class_weights:
+        return ()
+    if class_weights != [BALANCED]:
+        return tuple(_numbers(class_weights, head).tolist())
+    rows = features.targets[LABELS]
+    counts = rows.sum(axis=0)
+    if absent := [label for label, count in zip(head.labels, counts, strict=True) if not count]:
+        raise UserError(
+            f"no text to train on has the label {', '.join(absent)}, so that balanced weights have no limit"
+        )
+    return tuple(((len(rows) - counts) / counts).tolist())
+
+
+def _numbers(class_weights: list[str], head: Head) -> Array:
+    classes = len(head.labels or ())
+    try:
+        weights = np.array([float(weight) for weight in class_weights])
+    except ValueError:
+        weights = np.empty(0)
+    if len(weights) != classes or not ((weights >= 0) & (weights < np.inf)).all():
+        raise UserError(
+            f"--class_weights is {','.join(class_weights)}; expected {BALANCED}, or {classes} numbers, one for "
+            f"each of {', '.join(head.labels or ())}"
+        )
+    return weights

@@ -1,5 +1,6 @@
 """What a fine-tuned model answers: scores, a report and predictions, as files in the run's folder."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -15,6 +16,9 @@ from official_bert.finetuning.options import Options
 from official_bert.finetuning.report import write_report
 from official_bert.learning.predictor import Predictor
 from official_bert.optimization.choices import DTYPES
+from official_bert.tasks.heads.head import Head
+from official_bert.tasks.heads.texts import DECISIONS, ClassificationHead, LabelHead, MultiLabelHead
+from official_bert.tasks.task import Task
 from official_bert.utils import files
 from official_bert.utils.counting import counted
 
@@ -49,39 +53,104 @@ def evaluate_and_predict(
         shown = "; ".join(f"{key}: {task_spec[key]}, the task's: {expected[key]}" for key in differing)
         raise UserError(f"the model in {folder} is of another task than {task.name} ({shown})")
 
+    task.head = _with_decisions(task.head, task_spec)
+    # Whose predictions `predictions_of` returns: calibrated anew, a model gets the same temperature.
+    head = dataclasses.replace(task.head, temperature=1.0) if isinstance(task.head, LabelHead) else task.head
+
     @functools.cache
     def predictor() -> Predictor:
         with strategy.scope():
             model = finetuned.load(folder, DTYPES[options.dtype]).model
         return Predictor(model, strategy, data.max_seq_length)
 
+    @functools.cache
     def predictions_of(split: str) -> tuple[list[Any], Any]:
         examples = data.read(split)
         if known_predictions and split in known_predictions:
             return examples, known_predictions[split]
         features = data.features(split)
         outputs = predictor().predict(features, options.eval_batch_size)
-        return examples, task.head.decode(outputs, features, examples)
+        return examples, head.decode(outputs, features, examples)
+
+    def decided_of(split: str) -> tuple[list[Any], Any]:
+        examples, predictions = predictions_of(split)
+        if isinstance(task.head, LabelHead) and isinstance(head, LabelHead):
+            predictions = task.head.of_other_temperature(predictions, head.temperature)
+        return examples, predictions
 
     is_chief = strategy.extended.should_checkpoint
+    if options.makes_decisions:
+        task.head = _chosen_decisions(options, task, *predictions_of(_deciding_split(task)))
+        if is_chief:
+            decisions = {name: value for name, value in task.head.settings.items() if name in DECISIONS}
+            finetuned.replace_task_spec(folder, task_spec | decisions)
+            print(f"decisions: {decisions}; exports that were made before do not have them")
     results: Scores = {}
     if options.do_eval and task.eval_splits:
-        outcomes = {}
+        outcomes, classes, calibrations = {}, {}, {}
         for split in task.eval_splits:
-            examples, predictions = predictions_of(split)
+            examples, predictions = decided_of(split)
             results[split] = task.metrics(predictions, examples)
             print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items()))
             if is_chief:
                 outcomes[split] = task.head.outcomes(predictions, examples)
+                if isinstance(task.head, MultiLabelHead):
+                    classes[split] = task.head.scores_by_class(predictions, examples)
+                if isinstance(task.head, LabelHead):
+                    calibrations[split] = task.head.calibration_figures(predictions, examples)
                 task.write_predictions(options.output_dir, split, predictions, examples)
         if is_chief:
             files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(results, indent=1) + "\n")
             cut = {split: data.features(split).cut for split in outcomes}
-            *_, page = write_report(options.output_dir, task, options.as_dict(), results, outcomes, cut)
+            *_, page = write_report(
+                options.output_dir, task, options.as_dict(), results, outcomes, cut, classes, calibrations
+            )
             print(f"scores, curves and errors: {page}")
     if options.do_predict:
         for split in task.test_splits:
-            examples, predictions = predictions_of(split)
+            examples, predictions = decided_of(split)
             for path in task.write_predictions(options.output_dir, split, predictions, examples) if is_chief else ():
                 print(f"written {path}: {counted(len(examples), 'prediction')}")
     return results
+
+
+def _with_decisions(head: Head, task_spec: Mapping[str, Any]) -> Head:
+    """The head with what a fine-tuned model's task.json says of its decisions."""
+    decisions: dict[str, Any] = {name: task_spec[name] for name in DECISIONS if name in task_spec}
+    if "thresholds" in decisions:
+        decisions["thresholds"] = tuple(decisions["thresholds"])
+    return dataclasses.replace(head, **decisions)
+
+
+def _deciding_split(task: Task) -> str:
+    if not task.eval_splits:
+        raise UserError(
+            f"--calibrate, --thresholds and --min_confidence need evaluation data, and {task.name} has none; a table "
+            "needs --eval_file"
+        )
+    return task.eval_splits[0]
+
+
+def _chosen_decisions(options: Options, task: Task, examples: list[Any], predictions: Any) -> Head:
+    """The task's head with what the options want to be chosen on examples; the predictions are of temperature 1.
+
+    Raises:
+        UserError: answers of this kind have no such decision.
+    """
+    head = task.head
+    if not isinstance(head, LabelHead):
+        raise UserError(f"--calibrate, --thresholds and --min_confidence are for classes; the task is {head.kind}")
+    if options.thresholds is not None and not isinstance(head, MultiLabelHead):
+        raise UserError("--thresholds is for several labels; with one class of several take --min_confidence")
+    if options.min_confidence is not None and not isinstance(head, ClassificationHead):
+        raise UserError("--min_confidence is for one class of several; with several labels take --thresholds")
+    decided: Any = head
+    if options.calibrate:
+        temperature = dataclasses.replace(head, temperature=1.0).calibrated(predictions, examples).temperature
+        decided = dataclasses.replace(head, temperature=temperature)
+    if options.thresholds is not None:
+        rescaled = decided.of_other_temperature(predictions, 1.0)
+        decided = decided.with_thresholds(rescaled, examples, options.thresholds)
+    if options.min_confidence is not None:
+        decided = dataclasses.replace(decided, min_confidence=options.min_confidence)
+    return decided

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from official_bert.tasks.heads.features import Features
+from official_bert.tasks.heads.texts import DECISIONS
 from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
@@ -17,6 +18,8 @@ from official_bert.version import __version__
 
 _VERSION = 5  # of how features are made, for files of earlier versions in the same folder
 _CHECKSUM_BYTES = 32  # a SHA-256 before the arrays
+# Of what the features do not depend, or what the examples say.
+_LEFT_OUT = ("table", *DECISIONS)
 _ARRAYS = ("input_ids", "segment_ids", "splits", "is_cut")
 
 
@@ -25,7 +28,7 @@ def digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_se
     exact = tokenizer.exact
     made_from = [
         __version__,
-        {key: value for key, value in task.task_spec(max_seq_length).items() if key != "table"},  # the examples say it
+        {key: value for key, value in task.task_spec(max_seq_length).items() if key not in _LEFT_OUT},
         exact.basic_tokenizer.do_lower_case,
         list(exact.vocab.items()),
     ]

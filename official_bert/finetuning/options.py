@@ -6,6 +6,7 @@ import os
 from typing import Any, Self
 
 from official_bert.errors import UserError
+from official_bert.modeling.choices import MEASURES
 from official_bert.optimization.choices import (
     DTYPES,
     ONE_DEVICE,
@@ -62,7 +63,16 @@ class Options:
         50, "Steps between two losses in the log (train.jsonl, TensorBoard).", group=TRAINING, free=True
     )
     class_weights: list[str] = option(
-        [], "How much each class weighs, in the order of the labels; or balanced: by how rare it is.", group=TRAINING
+        [],
+        "How much each class weighs, in the order of the labels; or balanced: by how rare it is. With several labels, "
+        "how much more a label weighs where a text has it.",
+        group=TRAINING,
+    )
+    balanced_sampling: bool = option(
+        False,
+        "Whether an epoch has as many examples of each class, those of rare classes several times; an alternative to "
+        "--class_weights.",
+        group=TRAINING,
     )
     freeze: list[str] = option([], "Regular expressions of the encoder's layers that stay as they are.", group=TRAINING)
     layer_decay: float = option(1.0, "The learning rate of each layer by that of the layer above it.", group=TRAINING)
@@ -85,6 +95,26 @@ class Options:
 
     do_eval: bool = option(
         False, "Whether to score the best model on the task's evaluation data.", group=EVALUATION, free=True
+    )
+    calibrate: bool = option(
+        False,
+        "With --do_eval: whether the model's probabilities are calibrated on the evaluation data, by a temperature.",
+        group=EVALUATION,
+        free=True,
+    )
+    thresholds: str | None = option(
+        None,
+        "With --do_eval, for several labels: the measure by which each label's threshold is chosen on the evaluation "
+        "data; they are 0.5 otherwise.",
+        MEASURES,
+        group=EVALUATION,
+        free=True,
+    )
+    min_confidence: float | None = option(
+        None,
+        "With --do_eval, for classes: the probability below which the model gives no answer.",
+        group=EVALUATION,
+        free=True,
     )
     do_predict: bool = option(
         False,
@@ -148,6 +178,12 @@ class Options:
         for name in ("warmup_proportion", "teacher_weight"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UserError(f"--{name} is {getattr(self, name)}; expected a share from 0 to 1")
+        if self.min_confidence is not None and not 0.0 <= self.min_confidence < 1.0:
+            raise UserError(f"--min_confidence is {self.min_confidence}; expected a probability from 0 to below 1")
+        if self.makes_decisions and not self.do_eval:
+            raise UserError(
+                "--calibrate, --thresholds and --min_confidence need --do_eval, on whose data they are chosen"
+            )
         if not 0.0 < self.layer_decay <= 1.0:
             raise UserError(f"--layer_decay is {self.layer_decay}; expected a factor over 0, up to 1")
         if self.use_tpu and self.distribution_strategy not in (ONE_DEVICE, TPU):
@@ -159,6 +195,11 @@ class Options:
         for split in ("dev", "test"):  # of a table, as sequences.write_table names them
             path = os.path.join(self.output_dir, f"predictions_{split}.tsv")
             files.refuse_overwriting(path, "output_dir", [each for each in inputs if each])
+
+    @property
+    def makes_decisions(self) -> bool:
+        """Whether what the model decides is chosen on the evaluation data."""
+        return self.calibrate or self.thresholds is not None or self.min_confidence is not None
 
     @property
     def strategy(self) -> str:

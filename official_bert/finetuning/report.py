@@ -8,6 +8,7 @@ from typing import Any
 
 from official_bert.tasks.heads.head import Outcome
 from official_bert.tasks.heads.scores import confusions as confusions_of_classes
+from official_bert.tasks.heads.scores import of_class
 from official_bert.tasks.task import Task
 from official_bert.utils import files, html_pages
 from official_bert.utils.training_log import EVAL, TRAIN, read_log
@@ -33,6 +34,8 @@ def write_report(
     scores: Mapping[str, Mapping[str, float]],
     outcomes: Mapping[str, Sequence[Outcome]],
     cut: Mapping[str, int],
+    classes: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None,
+    calibrations: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[str]:
     """Writes the report of a run into its folder, from its log, its scores and its outcomes.
 
@@ -43,11 +46,14 @@ def write_report(
         scores: by split and name.
         outcomes: of each split's examples.
         cut: of how many of them something was left out, as it did not fit.
+        classes: of parts whose texts may have several labels, the scores of each label.
+        calibrations: of parts with probabilities, what `calibration.figures` says of them.
 
     Returns:
         The paths written.
     """
     curves = {name: read_log(folder, name) for name in (TRAIN, EVAL)}
+    by_class = {split: class_scores(confusions(task, each)) for split, each in outcomes.items()} | dict(classes or {})
     report = {
         "task": task.name,
         "scores": scores,
@@ -56,7 +62,8 @@ def write_report(
             for split, each in outcomes.items()
         },
         "confusions": {split: confusions(task, each) for split, each in outcomes.items()},
-        "classes": {split: class_scores(confusions(task, each)) for split, each in outcomes.items()},
+        "classes": by_class,
+        "calibration": calibrations or {},
         "commonest_class": {split: commonest_class(confusions(task, each)) for split, each in outcomes.items()},
         "errors": {
             split: [
@@ -77,7 +84,7 @@ def write_report(
     contents = {
         JSON_FILE: json.dumps(report, indent=1, ensure_ascii=False) + "\n",
         CARD_FILE: model_card(task, settings, scores, outcomes),
-        PAGE_FILE: _page(task, settings, scores, outcomes, curves),
+        PAGE_FILE: _page(task, settings, scores, outcomes, curves, by_class, calibrations or {}),
     }
     paths = [os.path.join(folder, name) for name in contents]
     for path, content in zip(paths, contents.values(), strict=True):
@@ -137,17 +144,10 @@ def class_scores(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, di
     """
     if counts is None:
         return None
-    scores = {}
-    for label, row in counts.items():
-        right, expected = row[label], sum(row.values())
-        predicted = sum(each[label] for each in counts.values())
-        scores[label] = {
-            "precision": right / predicted if predicted else 0.0,
-            "recall": right / expected if expected else 0.0,
-            "f1": 2 * right / (expected + predicted) if right else 0.0,
-            "examples": expected,
-        }
-    return scores
+    return {
+        label: of_class(row[label], sum(each[label] for each in counts.values()), sum(row.values()))
+        for label, row in counts.items()
+    }
 
 
 def commonest_class(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, Any] | None:
@@ -175,6 +175,8 @@ def _page(
     scores: Mapping[str, Mapping[str, float]],
     outcomes: Mapping[str, Sequence[Outcome]],
     curves: Mapping[str, list[dict[str, Any]]],
+    by_class: Mapping[str, Mapping[str, Mapping[str, float]] | None],
+    calibrations: Mapping[str, Mapping[str, Any]],
 ) -> str:
     rows = [["split", "score", "value"]]
     rows += [[split, name, f"{value:.4f}"] for split, each in scores.items() for name, value in each.items()]
@@ -186,12 +188,13 @@ def _page(
     ]
     for split, each in outcomes.items():
         counts = confusions(task, each)
-        if (of_classes := class_scores(counts)) and (baseline := commonest_class(counts)):
+        if of_classes := by_class[split]:
             rows = [["class", "precision", "recall", "F1", "examples"]]
             for label, values in of_classes.items():
                 shown = [f"{values[key]:.4f}" for key in ("precision", "recall", "f1")]
                 rows.append([label, *shown, f"{values['examples']:,}"])
             body.append(html_pages.section(f"Classes, {split}", rows))
+        if baseline := commonest_class(counts):
             body.append(
                 f"<p>Always answering the commonest class, {html_pages.text(baseline['label'])}, has accuracy "
                 f"{baseline['accuracy']:.4f}.</p>"
@@ -200,6 +203,8 @@ def _page(
             head = ["expected \\ predicted", *counts]
             matrix = [head, *([name, *map(str, row.values())] for name, row in counts.items())]
             body.append(html_pages.section(f"Confusions, {split}", matrix))
+        if split in calibrations:
+            body.append(_calibration(split, calibrations[split]))
         errors = _errors(each)
         table = [["text", "expected", "predicted", "certainty"]]
         for error in errors[:_MOST_ERRORS]:
@@ -210,6 +215,42 @@ def _page(
     options = [["option", "value"], *([name, json.dumps(value)] for name, value in settings.items())]
     body.append(html_pages.folded("Settings", html_pages.table(options)))
     return html_pages.page(f"{task.title}: fine-tuning of BERT", [part for part in body if part])
+
+
+def _calibration(split: str, figures: Mapping[str, Any]) -> str:
+    """How far probabilities can be believed, and what is right among the surest answers."""
+    before, after = figures["before"], figures["after"]
+    rows = [["", "calibration error"], ["as trained", f"{before['error']:.4f}"]]
+    if figures["temperature"] != 1.0:
+        rows.append([f"with temperature {figures['temperature']:.3f}", f"{after['error']:.4f}"])
+    return html_pages.section(f"Calibration, {split}", rows) + _reliability_picture(figures)
+
+
+def _reliability_picture(figures: Mapping[str, Any]) -> str:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return ""
+    coverage = figures.get("coverage")
+    figure = Figure(figsize=(10 if coverage else 5, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2 if coverage else 1, squeeze=False)[0]
+    panels[0].plot([0, 1], [0, 1], color="0.7", linewidth=1)
+    names = (
+        {"before": "as trained", "after": "calibrated"} if figures["temperature"] != 1.0 else {"before": "as trained"}
+    )
+    for key, name in names.items():
+        bins = figures[key]["bins"]
+        panels[0].plot([each[0] for each in bins], [each[1] for each in bins], marker="o", markersize=4, label=name)
+    panels[0].set(title="reliability", xlabel="mean probability", ylabel="share that is right")
+    panels[0].legend()
+    if coverage:
+        panels[1].plot([each[0] for each in coverage], [each[1] for each in coverage])
+        panels[1].set(title="coverage", xlabel="share that is answered, the surest first", ylabel="accuracy of these")
+    for axes in panels:
+        axes.grid(alpha=0.3)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="svg", metadata={"Date": None})
+    return html_pages.picture("reliability and coverage", picture.getvalue())
 
 
 def _short(text: str) -> str:

@@ -21,7 +21,7 @@ from official_bert.learning.training_step import TrainingStep
 from official_bert.optimization import distribution
 from official_bert.optimization.finetuning_optimizer import bert_optimizer
 from official_bert.optimization.freezing import freeze
-from official_bert.tasks.heads.features import Array, Features, Outputs
+from official_bert.tasks.heads.features import LABELS, Array, Features, Outputs
 from official_bert.tasks.heads.head import Head
 
 
@@ -101,8 +101,9 @@ class Trainer:
         config = self._config
         per_epoch = config.steps_per_epoch
         lengths = batches.row_lengths(features)
+        classes = features.targets[LABELS] if config.balanced_sampling else None
         epochs = [
-            batches.training_batch_indices(lengths, config.train_batch_size, config.random_seed, epoch)
+            batches.training_batch_indices(lengths, config.train_batch_size, config.random_seed, epoch, classes)
             for epoch in range(first // per_epoch, (last - 1) // per_epoch + 1)
         ]
         begin = first % per_epoch

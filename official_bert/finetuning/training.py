@@ -1,5 +1,6 @@
 """The loop of fine-tuning: from one evaluation to the next, with the log, the best model and what it takes to go on."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from official_bert.checkpoints import finetuned, run_checkpoints
 from official_bert.errors import UserError
-from official_bert.finetuning.class_weights import row_weights
+from official_bert.finetuning.class_weights import positive_weights, row_weights
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.distillation import DistillationLoss, text_head, with_teacher
 from official_bert.finetuning.feature_cache import digest
@@ -21,6 +22,7 @@ from official_bert.finetuning.training_config import TrainingConfig, training_co
 from official_bert.learning.initial_model import InitialModel
 from official_bert.optimization import distribution
 from official_bert.tasks.heads.features import Array, Features
+from official_bert.tasks.heads.texts import MultiLabelHead
 from official_bert.tasks.options import options_class
 from official_bert.tasks.task import Task
 from official_bert.utils import files, resuming
@@ -61,7 +63,17 @@ def train(
     task = data.task
     examples = data.read(task.train_split)
     features = data.features(task.train_split)
-    weights_of_rows = row_weights(options.class_weights, task.head, features)
+    weights_of_rows = None
+    if isinstance(task.head, MultiLabelHead):
+        weights_of_labels = positive_weights(options.class_weights, task.head, features)
+        task.head = dataclasses.replace(task.head, positive_weights=weights_of_labels)
+    else:
+        weights_of_rows = row_weights(options.class_weights, task.head, features)
+    if options.balanced_sampling and (options.teacher or not task.head.has_one_class):
+        raise UserError(
+            "--balanced_sampling is for classification with one class of several, without --teacher; the task is "
+            f"{task.head.kind}"
+        )
     loss_function = None
     if options.teacher:
         print(f"the teacher in {options.teacher} answers {len(examples):,} examples", flush=True)

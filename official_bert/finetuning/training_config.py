@@ -19,6 +19,7 @@ class TrainingConfig:
     max_seq_length: int  # the longest row
     random_seed: int  # of the head's weights, the order of the data and dropout
     freeze: tuple[str, ...] = ()  # regular expressions of the encoder's layers that stay as they are
+    balanced_sampling: bool = False  # whether an epoch has as many rows of each class
     layer_decay: float = 1.0  # the rate of each layer by that of the layer above
     dtype: str = "float32"  # a Keras dtype policy
     micro_batches: int = 1  # into how many parts a replica's rows are cut
@@ -45,6 +46,7 @@ def training_config(options: Options, rows: int) -> TrainingConfig:
         max_seq_length=settings.max_seq_length,
         random_seed=options.random_seed,
         freeze=tuple(options.freeze),
+        balanced_sampling=options.balanced_sampling,
         layer_decay=options.layer_decay,
         dtype=DTYPES[options.dtype],
         micro_batches=options.gradient_accumulation_steps,

@@ -3,15 +3,27 @@
 B texts, C classes
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
+from official_bert.errors import UserError
 from official_bert.keras_models.text_model import TextModel
+from official_bert.modeling.choices import MEASURES
 from official_bert.modeling.config import BertConfig
 from official_bert.tasks.heads import python_data
-from official_bert.tasks.heads.texts import ClassificationHead, MultiLabelHead, RegressionHead, TextHead
+from official_bert.tasks.heads.texts import (
+    DECISIONS,
+    NO_ANSWER,
+    ClassificationHead,
+    LabelHead,
+    MultiLabelHead,
+    RegressionHead,
+    TextExample,
+    TextHead,
+)
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -29,6 +41,11 @@ class TextClassifier(TextModel):
         pair: whether an example is two texts.
         doc_stride: None cuts texts that are too long; a number reads them in windows, each that many tokens after the
             one before, and averages their logits.
+        temperature: what logits are divided by before they become probabilities; `calibrate` finds it.
+        thresholds: with multi_label, the probability above which classify names each class; 0.5 by default, and
+            `choose_thresholds` finds better ones.
+        positive_weights: with multi_label, how much more each class weighs in the loss where a text has it.
+        min_confidence: without multi_label, the probability below which classify answers None.
         settings: as of TextModel.
 
     Raises:
@@ -48,11 +65,32 @@ class TextClassifier(TextModel):
         multi_label: bool = False,
         pair: bool = False,
         doc_stride: int | None = None,
+        temperature: float = 1.0,
+        thresholds: Sequence[float] | None = None,
+        positive_weights: Sequence[float] | None = None,
+        min_confidence: float = 0.0,
         **settings: Any,
     ) -> None:
         names = python_data.label_names(labels, least=1 if multi_label else 2, settings=settings)
-        head_class = MultiLabelHead if multi_label else ClassificationHead
-        super().__init__(head_class(labels=names, pair=pair, doc_stride=doc_stride), config, vocab, **settings)
+        common: dict[str, Any] = {
+            "labels": names, "pair": pair, "doc_stride": doc_stride, "temperature": float(temperature)
+        }  # fmt: skip
+        of_labels = {"thresholds": thresholds, "positive_weights": positive_weights}
+        for name, values in of_labels.items():
+            if values is not None and (not multi_label or len(values) != len(names)):
+                raise UserError(
+                    f"{name} is {python_data.shown(values)}; expected a number for each of {len(names)} labels, and "
+                    "multi_label=True"
+                )
+        if multi_label and min_confidence:
+            raise UserError(f"min_confidence is {min_confidence}; with multi_label expected thresholds in its place")
+        head: TextHead
+        if multi_label:
+            common |= {name: tuple(values or ()) for name, values in of_labels.items()}
+            head = MultiLabelHead(**common)
+        else:
+            head = ClassificationHead(**common, min_confidence=min_confidence)
+        super().__init__(head, config, vocab, **settings)
 
     def _own_config(self) -> dict[str, Any]:
         head = self.head
@@ -61,24 +99,74 @@ class TextClassifier(TextModel):
             "doc_stride": head.doc_stride,
             "labels": list(head.labels or ()),
             "multi_label": not head.has_one_class,
+            "positive_weights": list(getattr(head, "positive_weights", ())) or None,
+            **{name: value for name, value in head.settings.items() if name in DECISIONS},
         }
 
     @classmethod
     def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        several = spec["kind"] == MultiLabelHead.kind
-        return {
-            "labels": spec["labels"], "multi_label": several, "pair": spec["pair"], "doc_stride": spec.get("doc_stride")
-        }  # fmt: skip
+        names = ("labels", "pair", "doc_stride", *DECISIONS)
+        settings = {name: spec[name] for name in names if name in spec}
+        return settings | {"multi_label": spec["kind"] == MultiLabelHead.kind}
 
     @classmethod
     def _settings_of_classifier(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
         return {"multi_label": kind == MultiLabelHead.kind} | ({"labels": labels} if labels else {})
 
     def classify(self, x: Any, batch_size: int | None = None) -> list[Any]:
-        """Returns the name of each text's likeliest class; with multi_label the names of all that are likely."""
-        names = self.head.labels or ()
-        labels = self.head.predicted_labels(self.predict(x, batch_size))
-        return [names[label] if isinstance(label, int) else [names[each] for each in label] for label in labels]
+        """Returns the name of each text's likeliest class, None where it is less probable than min_confidence.
+
+        With multi_label it returns the names of all classes that are more probable than their thresholds.
+        """
+        answers = self.head.named_answers(self.predict(x, batch_size), [])
+        if self.head.has_one_class:
+            return [label if label != NO_ANSWER else None for label in answers["label"]]
+        return [
+            [label for label, chosen in zip(labels, row, strict=True) if chosen]
+            for labels, row in zip(answers["labels"], answers["predicted"], strict=True)
+        ]
+
+    def calibrate(self, x: Any, y: Any, batch_size: int | None = None) -> float:
+        """Finds the temperature at which labels are likeliest, keeps it in the model, and returns it.
+
+        Args:
+            x: texts that the model has not learned from.
+            y: their classes, as of fit.
+            batch_size: as of predict.
+        """
+        self.head = dataclasses.replace(self._label_head, temperature=1.0)
+        self.head = self._label_head.calibrated(*self._predictions_and_examples(x, y, batch_size))
+        return self._label_head.temperature
+
+    def choose_thresholds(
+        self, x: Any, y: Any, measure: str = MEASURES[0], batch_size: int | None = None
+    ) -> dict[str, float]:
+        """Finds the best threshold for each label, keeps them in the model, and returns them by label.
+
+        Args:
+            x: texts that the model has not learned from.
+            y: their classes, as of fit.
+            measure: "f1", "f0.5", "f2" or "accuracy", of each label by itself.
+            batch_size: as of predict.
+
+        Raises:
+            UserError: the model gives one class, a label never occurs in y, or there is no such measure.
+        """
+        head = self.head
+        if not isinstance(head, MultiLabelHead):
+            raise UserError("thresholds are of models with multi_label=True; with one class set min_confidence")
+        if measure not in MEASURES:
+            raise UserError(f"measure is {measure!r}; expected one of {', '.join(MEASURES)}")
+        self.head = chosen = head.with_thresholds(*self._predictions_and_examples(x, y, batch_size), measure)
+        return dict(zip(chosen.labels, chosen.thresholds, strict=True))
+
+    @property
+    def _label_head(self) -> LabelHead:
+        assert isinstance(self.head, LabelHead)
+        return self.head
+
+    def _predictions_and_examples(self, x: Any, y: Any, batch_size: int | None) -> tuple[Any, list[TextExample]]:
+        return self.predict(x, batch_size), self.head.examples(x, y)
 
 
 @keras.saving.register_keras_serializable(package="official_bert")

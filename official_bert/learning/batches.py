@@ -41,15 +41,36 @@ def filled_up(batch_indices: Array, multiple: int) -> Array:
     return np.pad(batch_indices, ((0, 0), (0, -batch_indices.shape[1] % multiple)), constant_values=_FILLER)
 
 
-def training_batch_indices(lengths: Array, batch_size: int, seed: int, epoch: int) -> Array:
-    """Returns which rows make each batch of an epoch: int64 [batches, B], -1 where a batch is filled up."""
+def training_batch_indices(
+    lengths: Array, batch_size: int, seed: int, epoch: int, classes: Array | None = None
+) -> Array:
+    """Returns which rows make each batch of an epoch: int64 [batches, B], -1 where a batch is filled up.
+
+    Args:
+        lengths: of the rows, [R].
+        batch_size: B.
+        seed: of the order.
+        epoch: its number.
+        classes: of the rows, [R]: as many rows of each class are taken, those of rare ones several times and those of
+            frequent ones not all; None takes every row once.
+    """
     rng = np.random.default_rng([seed, epoch])
-    rows = rng.permutation(len(lengths))
+    rows = rng.permutation(len(lengths) if classes is None else _balanced(classes, rng))
     pool = _POOL * batch_size
     for start in range(0, len(rows), pool):
         part = rows[start : start + pool]
         rows[start : start + pool] = part[np.argsort(lengths[part], kind="stable")]
     return np.asarray(rng.permutation(cut(rows, batch_size)))
+
+
+def _balanced(classes: Array, rng: np.random.Generator) -> Array:
+    """As many rows as there are classes' numbers, of each class that occurs as many, or one more."""
+    names = rng.permutation(np.unique(classes))
+    counts = [len(classes) // len(names) + (place < len(classes) % len(names)) for place in range(len(names))]
+    drawn = [
+        np.resize(rng.permutation(np.flatnonzero(classes == name)), n) for name, n in zip(names, counts, strict=True)
+    ]
+    return np.concatenate(drawn)
 
 
 def prediction_batch_indices(lengths: Array, batch_size: int) -> Array:

@@ -16,3 +16,8 @@ LSTM_UNITS = 768  # of each direction
 
 # A text's vector: that of [CLS], the mean or maximum of its tokens' vectors, or that behind the pooler.
 CLS_POOLING, MEAN, MAX, POOLED = "cls", "mean", "max", "pooled"
+
+# By what a label's threshold is chosen: F-scores by their beta (above 1 recall counts more), or accuracy.
+BETAS = {"f1": 1.0, "f0.5": 0.5, "f2": 2.0}
+ACCURACY = "accuracy"
+MEASURES = (*BETAS, ACCURACY)

@@ -8,7 +8,7 @@ from official_bert.errors import UserError
 # The names that are imported, by extra. A package of several extras is asked for by that of the command that lacks it.
 EXTRAS = {
     "serve": ("aiohttp", "prometheus_client", "orjson", "tensorflow_text"),
-    "grpc": ("tensorflow_serving", "grpc_health"),
+    "grpc": ("grpc", "tensorflow_serving", "grpc_health"),
     "finetune": ("tensorflow_text", "sklearn", "scipy"),
     "data": ("tensorflow_text", "tokenizers", "google_crc32c", "sentencex", "zstandard", "fsspec", "pyarrow"),
     "tfds": ("tensorflow_datasets",),

@@ -65,6 +65,24 @@ LARGER = dataclasses.replace(CONFIG, hidden_size=32, intermediate_size=128)
 TOLERANCES = {FLOAT32: 1e-5, DYNAMIC_INT8: 0.1}
 
 
+def test_a_converted_model_that_answers_otherwise_is_not_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+):
+    model_dir, output_dir = save_finetuned(tmp_path / "model", CLASSIFICATION), tmp_path / "portable"
+    source = read_source(model_dir)
+
+    def run(features: dict[str, Any]) -> dict[str, Any]:
+        is_full = features["input_ids"].shape[-1] == source.task_spec["max_seq_length"]
+        return {"logits": np.asarray(source.model(features)) + np.array([is_full, 0.0, 0.0])}
+
+    monkeypatch.setattr(portable, "convert", lambda source, name, quantized, path: pathlib.Path(path).touch())
+    monkeypatch.setitem(portable.RUNNERS, ONNX, lambda path: run)
+    options = PortableOptions(model_dir, str(output_dir), write_examples(tmp_path, CLASSIFICATION), ONNX, FLOAT32, 1.0)
+    with pytest.raises(UserError, match="the export would answer otherwise than predict, so it is not written: to "):
+        portable.export(options)
+    assert not output_dir.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the converters, about themselves
 @pytest.mark.parametrize("quantization", [FLOAT32, DYNAMIC_INT8])

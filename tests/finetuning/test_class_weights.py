@@ -1,12 +1,16 @@
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 
 from official_bert.errors import UserError
 from official_bert.finetuning import class_weights
+from official_bert.learning import batches
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.heads.features import Features, from_rows
+from official_bert.tasks.heads.losses import WeightedBinaryCrossentropy
+from official_bert.tasks.heads.texts import MultiLabelHead
 from official_bert.tasks.options import GlueOptions
 from tests.conftest import WORDS
 
@@ -33,3 +37,39 @@ def test_classes_weigh_alike_when_balanced():
     for wrong in ("nan", "inf", "-1"):
         with pytest.raises(UserError, match=f"--class_weights is 2,{wrong}; expected balanced, or 2 numbers"):
             class_weights.row_weights(["2", wrong], SST_2.head, features)
+
+
+def test_labels_that_do_not_exclude_each_other_weigh_more_where_they_are_rare():
+    head = MultiLabelHead(labels=("a", "b"))
+    labels = np.array([[1, 0], [1, 1], [1, 0], [0, 0]], np.float32)
+    features = dataclasses.replace(rows(4), targets={"labels": labels})
+    np.testing.assert_allclose(class_weights.positive_weights(["balanced"], head, features), [1 / 3, 3.0])
+    assert class_weights.positive_weights(["2", "0.5"], head, features) == (2.0, 0.5)
+    assert class_weights.positive_weights([], head, features) == ()
+    features.targets["labels"][1, 1] = 0
+    with pytest.raises(UserError, match="no text to train on has the label b"):
+        class_weights.positive_weights(["balanced"], head, features)
+    with pytest.raises(UserError, match="expected balanced, or 2 numbers, one for each of a, b"):
+        class_weights.positive_weights(["2"], head, features)
+
+
+def test_the_weighted_loss_is_the_usual_one_for_weights_of_1_and_counts_misses_more_for_others():
+    rng = np.random.default_rng(0)
+    targets, logits = (rng.random((5, 2)) < 0.5).astype(np.float32), rng.normal(0, 2, (5, 2)).astype(np.float32)
+    usual = keras.losses.BinaryCrossentropy(from_logits=True)(targets, logits)
+    np.testing.assert_allclose(WeightedBinaryCrossentropy((1.0, 1.0))(targets, logits), usual, rtol=1e-6)
+    loss = WeightedBinaryCrossentropy((3.0, 1.0))
+    chances = 1 / (1 + np.exp(-logits))
+    expected = -(targets * np.log(chances) * [3, 1] + (1 - targets) * np.log(1 - chances)).mean()
+    np.testing.assert_allclose(loss(targets, logits), expected, rtol=1e-5)
+    copy = WeightedBinaryCrossentropy.from_config(loss.get_config())
+    np.testing.assert_allclose(copy(targets, logits), expected, rtol=1e-5)
+
+
+def test_a_balanced_epoch_has_as_many_rows_of_each_class():
+    classes = np.array([0] * 90 + [1] * 9 + [2] * 2)
+    epochs = [batches.training_batch_indices(np.ones(101), 10, 7, epoch, classes) for epoch in (0, 1, 0)]
+    taken = [np.bincount(classes[epoch[epoch >= 0]], minlength=3) for epoch in epochs]
+    assert all(sum(counts) == 101 and max(counts) - min(counts) <= 1 for counts in taken)
+    np.testing.assert_array_equal(epochs[0], epochs[2])
+    assert set(epochs[0].flat) != set(epochs[1].flat)  # other rows of the class that is not taken whole

@@ -310,3 +310,44 @@ runner.run(Options(**given | {"task_options": TableOptions(**given["task_options
         weights.append(finetuned.load(str(tmp_path / strategy)).model.get_weights())
     for one, two in zip(*weights, strict=True):
         np.testing.assert_allclose(one, two, atol=1e-4)
+
+
+def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(options, tmp_path, capsys):
+    options = dataclasses.replace(options, do_predict=False, num_train_epochs=1.0)
+    before = runner.run(options)
+    decided = dataclasses.replace(options, do_train=False, calibrate=True, min_confidence=0.6)
+    scores = runner.run(decided)
+    spec = finetuned.load(options.output_dir).task_spec  # whose checksums are right
+    assert spec["min_confidence"] == 0.6
+    assert spec["temperature"] != 1.0
+    assert "exports that were made before do not have them" in capsys.readouterr().out
+    assert scores["dev"]["accuracy"] == before["dev"]["accuracy"]  # the likeliest class stays
+    assert 0 < scores["dev"]["coverage"] < 1
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    figures = report["calibration"]["dev"]
+    assert figures["temperature"] == spec["temperature"]
+    assert figures["after"]["error"] != figures["before"]["error"]
+    assert "Calibration, dev" in (tmp_path / "run" / "report.html").read_text()
+    # Evaluated again, they are those of the model; chosen again, they are the same.
+    for again in (dataclasses.replace(decided, calibrate=False, min_confidence=None), decided):
+        assert runner.run(again)["dev"] == pytest.approx(scores["dev"])
+        assert finetuned.load_task_spec(options.output_dir)["temperature"] == pytest.approx(
+            spec["temperature"], rel=0.01
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"calibrate": True, "do_eval": False}, "need --do_eval, on whose data they are chosen"),
+        ({"thresholds": "f1"}, "--thresholds is for several labels; with one class of several take --min_confidence"),
+        ({"min_confidence": 1.5}, "--min_confidence is 1.5; expected a probability"),
+        ({"calibrate": True, "eval_file": None}, "need evaluation data, and table has none; a table needs --eval_file"),
+        ({"balanced_sampling": True, "label_kind": "multi_label"}, "--balanced_sampling is for classification"),
+    ],
+)
+def test_decisions_that_cannot_be_chosen_are_refused(options, changes, message):
+    of_task = {name: changes.pop(name) for name in ("eval_file", "label_kind") if name in changes}
+    options = with_task_options(dataclasses.replace(options, num_train_epochs=0.2, **changes), **of_task)
+    with pytest.raises(UserError, match=message):
+        runner.run(options)

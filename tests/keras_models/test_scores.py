@@ -1,5 +1,8 @@
 """What evaluate says beside Keras' figures: the scores of the commands; and what tag says of characters."""
 
+import dataclasses
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tasks.heads import entity_scores, squad_scores
 from official_bert.tasks.heads.tagging import Span
+from official_bert.tasks.heads.texts import ClassificationHead
 from tests.conftest import WORDS
 
 CONFIG = BertConfig(len(WORDS), 8, 1, 2, 16, max_position_embeddings=32)
@@ -145,3 +149,37 @@ def test_tags_that_are_of_no_entities_are_given_by_word():
         assert nothing == []
     with pytest.raises(UserError, match=r"x\[1\] is 3; expected several"):
         tagger.tag(["the", 3])
+
+
+def test_a_classifier_keeps_its_decisions_in_files_and_exports(tmp_path):
+    model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], multi_label=True)
+    texts, labels = ["the cat", "a dog", "a mat", "sun"], [["a"], ["b"], ["a", "b"], []]
+    temperature = model.calibrate(texts, labels)
+    thresholds = model.choose_thresholds(texts, labels, "f2")
+    assert list(thresholds) == ["a", "b"]
+    answers = model.classify(texts)
+    assert model.head.settings["temperature"] == temperature != 1.0
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.head == model.head
+    assert loaded.classify(texts) == answers
+    model.export(str(tmp_path / "export"))  # which proves itself, decisions included
+    assert json.loads((tmp_path / "export/1/assets.extra/replay.json").read_text())["decisions"] == ["predicted"]
+    for message, call in {
+        "a label never": lambda: model.choose_thresholds(["a"], [["a"]]),
+        "measure is 'auc'; expected one of f1": lambda: model.choose_thresholds(texts, labels, "auc"),
+    }.items():
+        with pytest.raises(UserError, match=message.replace("a label never", "no text with the label b")):
+            call()
+
+
+def test_a_classifier_does_not_answer_where_it_is_not_sure(tmp_path):
+    model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], min_confidence=0.99)
+    assert model.classify(["the cat"]) == [None]
+    assert isinstance(model.head, ClassificationHead)
+    model.head = dataclasses.replace(model.head, min_confidence=0.1)
+    assert model.classify(["the cat"])[0] in ("a", "b")
+    for settings in ({"thresholds": [0.5, 0.5]}, {"positive_weights": [2, 1]}, {"multi_label": True, "thresholds": [1]},
+                     {"multi_label": True, "min_confidence": 0.5}):  # fmt: skip
+        with pytest.raises(UserError, match="expected"):
+            official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], **settings)

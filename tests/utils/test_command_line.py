@@ -224,7 +224,8 @@ from official_bert_cli import COMMANDS, load
 from official_bert.errors import UserError
 for command in map(load, COMMANDS):
     command.help()
-    for arguments in ([], ["--no_such_flag"]) if command.options else (["--name=x"], ["name"]):
+    needs_flags = bool(command.examples) and command.examples[0].startswith("--")
+    for arguments in ([], ["--no_such_flag"]) if needs_flags else (["--name=x"],):
         try:
             command.parse(arguments)
         except UserError:

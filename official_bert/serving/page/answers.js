@@ -53,10 +53,12 @@ function table(caption, headings, rows) {
 
 function classification(answer) {
   const rows = answer.labels.map((label, i) => [label, answer.probabilities[i]]);
+  const several = answer.label === undefined;
+  const isPredicted = (_, i) => (answer.predicted === undefined ? answer.probabilities[i] > 0.5 : answer.predicted[i]);
+  const summary = several ? answer.labels.filter(isPredicted).join(", ") : answer.label;
   rows.sort((one, other) => other[1] - one[1]);
-  const summary = answer.label === undefined ? rows.filter((row) => row[1] >= 0.5).map((row) => row[0]).join(", ") : answer.label;
-  const caption = answer.label === undefined ? "Each label by itself" : "All labels";
-  return [summary || "no label", [probabilities(caption, "label", rows)]];
+  const caption = several ? "Each label by itself" : "All labels";
+  return [summary || (several ? "no label" : "no answer"), [probabilities(caption, "label", rows)]];
 }
 
 function fillMask(answer) {

@@ -23,6 +23,22 @@ def confusions(labels: Sequence[str], outcomes: Iterable[Outcome]) -> dict[str, 
     return counts
 
 
+def of_class(right: int, predicted: int, expected: int) -> dict[str, float]:
+    """Returns precision, recall, F1 and the number of examples of a class; a mean over nothing is 0.
+
+    Args:
+        right: how often it was predicted rightly.
+        predicted: how often it was predicted.
+        expected: of how many examples it is.
+    """
+    return {
+        "precision": right / predicted if predicted else 0.0,
+        "recall": right / expected if expected else 0.0,
+        "f1": 2 * right / (expected + predicted) if right else 0.0,
+        "examples": expected,
+    }
+
+
 def matthews(predicted: Sequence[int] | Array, expected: Sequence[int] | Array) -> float:
     """Matthews' correlation; 0 where all predictions, or all labels, are of one class."""
     from sklearn.metrics import matthews_corrcoef

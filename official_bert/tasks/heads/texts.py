@@ -6,13 +6,13 @@ E examples, R rows, C classes, T tokens
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.modeling.choices import CLASSIFICATION, MULTI_LABEL, REGRESSION
-from official_bert.tasks.heads import python_data, scores
+from official_bert.tasks.heads import calibration, python_data, scores
 from official_bert.tasks.heads.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length
 from official_bert.tasks.heads.head import Head, Outcome
 from official_bert.tokenization.exact import CLS, SEP
@@ -22,6 +22,11 @@ from official_bert.tokenization.pairs import lengths_truncated_at_the_end
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
+
+
+# What is chosen after training, of which the features do not depend.
+DECISIONS = ("temperature", "thresholds", "min_confidence")
+NO_ANSWER = ""  # in place of a class that is not probable enough
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,11 +150,58 @@ class TextHead(Head):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassificationHead(TextHead):
-    """One class of several. A label is a number, a prediction probabilities.
+class LabelHead(TextHead):
+    """What the heads of classes share; predictions are probabilities.
 
     Attributes:
         labels: the classes' names.
+        temperature: what logits are divided by before they become probabilities (see `calibrated`).
+    """
+
+    labels: tuple[str, ...] = ()
+    temperature: float = 1.0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | ({"temperature": self.temperature} if self.temperature != 1.0 else {})
+
+    @staticmethod
+    @abc.abstractmethod
+    def rescaled(probabilities: Array, temperature: float) -> Array:
+        """Returns probabilities as if their logits had been divided by a temperature."""
+
+    @abc.abstractmethod
+    def certainties(self, predictions: Array, examples: Sequence[TextExample]) -> tuple[Array, Array]:
+        """Returns how sure the decisions are, and which of them are right, of one shape; the examples have labels."""
+
+    def calibrated(self, predictions: Array, examples: Sequence[TextExample]) -> Self:
+        """Returns the head with the temperature at which the examples' labels are likeliest.
+
+        Args:
+            predictions: of this head.
+            examples: with labels, which the model has not learned from.
+        """
+        expected = self.soft_targets(self.targets([example.label for example in examples]), len(self.labels))
+        factor = calibration.temperature(predictions, expected, self.rescaled)
+        return dataclasses.replace(self, temperature=self.temperature * factor)
+
+    def calibration_figures(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, Any]:
+        """Returns what `calibration.figures` says of predictions of this head; the examples have labels."""
+        confidences, is_right = self.certainties(predictions, examples)
+        as_trained, _ = self.certainties(self.rescaled(predictions, 1.0 / self.temperature), examples)
+        return calibration.figures(self.temperature, confidences, is_right, as_trained, self.has_one_class)
+
+    def of_other_temperature(self, predictions: Array, temperature: float) -> Array:
+        """Returns what this head would predict where a head of another temperature predicted this."""
+        return self.rescaled(predictions, self.temperature / temperature)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassificationHead(LabelHead):
+    """One class of several. A label is a number.
+
+    Attributes:
+        min_confidence: a class that is less probable than this is no answer.
     """
 
     kind: ClassVar[str] = CLASSIFICATION
@@ -157,7 +209,17 @@ class ClassificationHead(TextHead):
     decisions: ClassVar[tuple[str, ...]] = ("label",)
     has_one_class: ClassVar[bool] = True
 
-    labels: tuple[str, ...] = ()
+    min_confidence: float = 0.0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | ({"min_confidence": self.min_confidence} if self.min_confidence else {})
+
+    rescaled = staticmethod(calibration.rescaled_classes)
+
+    def certainties(self, predictions: Array, examples: Sequence[TextExample]) -> tuple[Array, Array]:
+        expected = np.array([example.label for example in examples])
+        return predictions.max(axis=-1), np.argmax(predictions, axis=-1) == expected
 
     def labels_from(self, y: Any) -> list[int]:
         return python_data.numbers_of(python_data.as_list(python_data.of_classes(y, self.labels), "y"), self.labels)
@@ -212,7 +274,7 @@ class ClassificationHead(TextHead):
         return python_data.weights_by_class(class_weight, self.labels)
 
     def activated(self, logits: Array) -> Array:
-        return softmax(logits)
+        return softmax(logits / self.temperature)
 
     def predicted_labels(self, predictions: Array) -> list[int]:
         return [int(number) for number in np.argmax(predictions, axis=-1)]
@@ -222,22 +284,33 @@ class ClassificationHead(TextHead):
 
     def named_answers(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
         return {
-            "label": [self.labels[label] for label in self.predicted_labels(predictions)],
+            "label": [
+                self.labels[label] if max(row) >= self.min_confidence else NO_ANSWER
+                for label, row in zip(self.predicted_labels(predictions), predictions, strict=True)
+            ],
             "probability": [float(max(row)) for row in predictions],
             "labels": [list(self.labels)] * len(predictions),
             "probabilities": [row.tolist() for row in predictions],
         }
 
     def margins(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> list[float]:
-        return margins_of_rows(self.decode(outputs, features, examples))
+        rows = self.decode(outputs, features, examples)
+        to_least = np.abs(rows.max(axis=-1) - self.min_confidence) if self.min_confidence else [np.inf] * len(rows)
+        return [float(min(pair)) for pair in zip(margins_of_rows(rows), to_least, strict=True)]
 
     def scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
         predicted, expected = self.predicted_labels(predictions), [example.label for example in examples]
-        return {
+        values = {
             "accuracy": scores.accuracy(predicted, expected),
             "f1_macro": scores.f1(predicted, expected, average="macro"),
             "matthews_correlation": scores.matthews(predicted, expected),
         }
+        if self.min_confidence:
+            confidences, is_right = self.certainties(predictions, examples)
+            answered = confidences >= self.min_confidence
+            values["coverage"] = float(np.mean(answered))
+            values["accuracy_of_answered"] = float(np.mean(is_right[answered])) if answered.any() else 0.0
+        return values
 
     def soft_targets(self, targets: Array, classes: int) -> Array:
         return np.asarray(np.eye(classes)[targets])
@@ -254,17 +327,48 @@ class ClassificationHead(TextHead):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MultiLabelHead(TextHead):
+class MultiLabelHead(LabelHead):
     """Any number of classes. A label is a tuple of numbers, a prediction the probability of each class by itself.
 
     Attributes:
-        labels: the classes' names.
+        thresholds: the probability above which each class is predicted; none for 0.5.
+        positive_weights: how much more it costs in training to miss each class than to find it where it is not; none
+            for 1. Answers do not depend on them.
     """
 
     kind: ClassVar[str] = MULTI_LABEL
     best_metric: ClassVar[str] = "f1_micro"
+    decisions: ClassVar[tuple[str, ...]] = ("predicted",)
 
-    labels: tuple[str, ...] = ()
+    thresholds: tuple[float, ...] = ()
+    positive_weights: tuple[float, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | ({"thresholds": list(self.thresholds)} if self.thresholds else {})
+
+    rescaled = staticmethod(calibration.rescaled_labels)
+
+    def certainties(self, predictions: Array, examples: Sequence[TextExample]) -> tuple[Array, Array]:
+        return predictions, self.targets([example.label for example in examples])
+
+    def with_thresholds(self, predictions: Array, examples: Sequence[TextExample], measure: str) -> Self:
+        """Returns the head with the thresholds that are best for the examples.
+
+        Args:
+            predictions: of this head.
+            examples: with labels, which the model has not learned from.
+            measure: one of modeling.choices.MEASURES.
+
+        Raises:
+            UserError: a class has no example.
+        """
+        expected = self.targets([example.label for example in examples])
+        return dataclasses.replace(self, thresholds=calibration.thresholds(predictions, expected, self.labels, measure))
+
+    def are_predicted(self, predictions: Array) -> Array:
+        """Returns which classes are predicted, bool [E, C]."""
+        return np.asarray(predictions > (np.array(self.thresholds) if self.thresholds else 0.5))
 
     def labels_from(self, y: Any) -> list[tuple[int, ...]]:
         rows = python_data.as_list(python_data.of_classes(y, self.labels), "y")
@@ -309,7 +413,11 @@ class MultiLabelHead(TextHead):
     def loss(self) -> "keras.losses.Loss":
         import keras
 
-        return keras.losses.BinaryCrossentropy(from_logits=True)
+        if not self.positive_weights:
+            return keras.losses.BinaryCrossentropy(from_logits=True)
+        from official_bert.tasks.heads.losses import WeightedBinaryCrossentropy
+
+        return WeightedBinaryCrossentropy(self.positive_weights)
 
     def keras_metrics(self) -> Any:
         import keras
@@ -320,10 +428,10 @@ class MultiLabelHead(TextHead):
         raise UserError("with multi_label a text has no one class to weigh; leave out class_weight")
 
     def activated(self, logits: Array) -> Array:
-        return np.asarray(1.0 / (1.0 + np.exp(-logits)))
+        return np.asarray(1.0 / (1.0 + np.exp(-logits / self.temperature)))
 
     def predicted_labels(self, predictions: Array) -> list[tuple[int, ...]]:
-        return [tuple(np.flatnonzero(row > 0.5).tolist()) for row in predictions]
+        return [tuple(np.flatnonzero(row).tolist()) for row in self.are_predicted(np.asarray(predictions))]
 
     def name_of(self, label: Sequence[int]) -> str:
         return ", ".join(self.labels[number] for number in label) or "(none)"
@@ -332,6 +440,19 @@ class MultiLabelHead(TextHead):
         return {
             "labels": [list(self.labels)] * len(predictions),
             "probabilities": [row.tolist() for row in predictions],
+            "predicted": self.are_predicted(predictions).tolist(),
+        }
+
+    def margins(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> list[float]:
+        thresholds = np.array(self.thresholds) if self.thresholds else 0.5
+        return np.abs(self.decode(outputs, features, examples) - thresholds).min(axis=-1).tolist()
+
+    def scores_by_class(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, dict[str, float]]:
+        """Returns precision, recall, F1 and the number of examples of each class; a mean over nothing is 0."""
+        predicted, expected = self.are_predicted(predictions), self.targets([each.label for each in examples]) > 0
+        return {
+            label: scores.of_class(int((ours & theirs).sum()), int(ours.sum()), int(theirs.sum()))
+            for label, ours, theirs in zip(self.labels, predicted.T, expected.T, strict=True)
         }
 
     def certainty(self, prediction: Any) -> float:
