@@ -41,9 +41,9 @@ class RecordOptions:
     random_seed: int = option(12345, "The seed of everything random.", group=RECORDS)
     dupe_factor: int = option(
         None,
-        "How often the text is used, with other masks and cuts each time; unless it is given, 10 times, but once with "
-        "--masking=dynamic.",
+        "How often the text is used, with other masks and cuts each time.",
         group=RECORDS,
+        shown_default="10; 1 with --masking=dynamic",
     )
     masked_lm_prob: float = option(0.15, "The share of tokens to predict.", group=MASKING)
     masking_rates: str = option(

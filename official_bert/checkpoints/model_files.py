@@ -95,12 +95,18 @@ def _labels_in(path: str) -> tuple[str, ...] | None:
 
 def write_model_files(checkpoint: Checkpoint, folder: str) -> list[str]:
     """Writes the files and returns their names."""
-    contents = _contents(checkpoint.config, checkpoint.vocab, checkpoint.do_lower_case)
-    if checkpoint.labels is not None:
-        contents[LABELS_FILE] = json.dumps(checkpoint.labels, ensure_ascii=False) + "\n"
+    contents = contents_of_checkpoint(checkpoint)
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), content)
     return list(contents)
+
+
+def contents_of_checkpoint(checkpoint: Checkpoint) -> dict[str, str]:
+    """Returns what stands beside the weights of a checkpoint, by file name."""
+    contents = _contents(checkpoint.config, checkpoint.vocab, checkpoint.do_lower_case)
+    if checkpoint.labels is not None:
+        contents[LABELS_FILE] = json.dumps(checkpoint.labels, ensure_ascii=False) + "\n"
+    return contents
 
 
 def contents_of(config: BertConfig, vocab_file: str | None, do_lower_case: bool) -> dict[str, str]:

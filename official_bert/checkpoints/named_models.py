@@ -89,6 +89,7 @@ def local_folder(path: str) -> str:
     Raises:
         UserError: the name is unknown, or cannot be downloaded and is not in the cache.
     """
+    path = os.fspath(path)
     model = known_models().get(_HUB_OWNERS.sub("", path, count=1))
     if model is not None and not files.exists(path) and not files.exists(f"{path}.index"):
         _say_source(path, model.source)

@@ -15,6 +15,11 @@ def _detect_format(path: str) -> Format:
     for each in FORMATS.values():
         if each.detect(candidate):
             return each
+    if path.endswith(".keras") and files.exists(path):
+        raise UserError(
+            f"{path} is a file of Keras': from_checkpoint of TextClassifier and its siblings takes it; their "
+            "save_checkpoint(FOLDER) writes what is taken here"
+        )
     source = candidate.bundle
     if not isinstance(source, UserError):
         raise UserError(

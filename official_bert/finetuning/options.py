@@ -36,7 +36,11 @@ class Options:
         dataclasses.MISSING, "Folder of the run; a run that is there goes on.", group=DATA, free=True
     )
     cache_dir: str | None = option(
-        None, "Folder of features that were made before; None for one in --output_dir.", group=DATA, free=True
+        None,
+        "Folder of features that were made before.",
+        group=DATA,
+        free=True,
+        shown_default="one in --output_dir",
     )
     on_bad_row: str = option(
         STOP, "What a row that cannot be read does: stop, or skip and count.", POLICIES, group=DATA
@@ -125,8 +129,9 @@ class Options:
     eval_batch_size: int = option(64, "Rows that are predicted at once.", group=EVALUATION, free=True)
     eval_steps: int | None = option(
         None,
-        "Steps between two evaluations, each of which saves; None for one at the end of every epoch.",
+        "Steps between two evaluations, each of which saves.",
         group=EVALUATION,
+        shown_default="those of an epoch",
     )
     early_stopping: int = option(
         0, "Stop after so many evaluations without a better score; 0 never does.", group=EVALUATION

@@ -20,7 +20,7 @@ from official_bert.keras_models.text_model import TextModel
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tasks.heads import python_data, texts
-from official_bert.tasks.heads.features import NO_LABEL, Features
+from official_bert.tasks.heads.features import NO_LABEL, Array, Features
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tasks.heads.metrics import TagAccuracy
@@ -74,6 +74,9 @@ class MaskedLM(TextModel):
     x is texts. predict takes texts with [MASK] and returns for each text, for each of its [MASK], the likeliest pieces.
     fit takes texts without labels and hides other tokens in each epoch, as pre-training with dynamic masking does.
 
+    The pooler and the next-sentence head of the checkpoint are kept as they are, and written by save and
+    save_checkpoint, so that what is made of the model next has them.
+
     Args:
         config: the encoder's sizes.
         vocab: the text of its vocab.txt.
@@ -113,7 +116,27 @@ class MaskedLM(TextModel):
 
     def _build_core(self, dtype: str, seed: int) -> keras.Model:
         whole = build_pretraining_model(self.bert_config, seed=seed, dtype=dtype)
-        return keras.Model(whole.input, whole.output[_LOGITS])
+        core = keras.Model(whole.input, whole.output[_LOGITS])
+        held = {variable.path for variable in core.variables}
+        self._kept = {
+            variable.path: np.asarray(variable, np.float32) for variable in whole.variables if variable.path not in held
+        }
+        return core
+
+    def _take(self, weights: Mapping[str, Array]) -> None:
+        super()._take(weights)
+        self._kept = {path: weights.get(path, value) for path, value in self._kept.items()}
+
+    def _weights(self) -> dict[str, Array]:
+        return super()._weights() | dict(self._kept)
+
+    def save_own_variables(self, store: Any) -> None:
+        for path, value in self._kept.items():
+            store[path.replace("/", ".")] = value
+
+    def load_own_variables(self, store: Any) -> None:
+        stored = {name.replace(".", "/"): np.asarray(store[name]) for name in store.keys()}  # noqa: SIM118
+        self._kept = {path: stored.get(path, value) for path, value in self._kept.items()}
 
     def _own_config(self) -> dict[str, Any]:
         return dict(self._masking_settings)

@@ -16,14 +16,24 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.checkpoint import ENCODER, POOLER, Array, Checkpoint, LoadOverrides, shapes_of
+from official_bert.checkpoints.formats import own
+from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.export import saved_model
 from official_bert.keras_models import saving
+from official_bert.keras_models.cloning import Clonable, Graph
 from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.logits import losses_of_logits, metrics_of_logits
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import SteppedModel, shared_out
-from official_bert.learning.initial_model import checkpoint_weights, head_weights, read_initial_model
+from official_bert.learning.initial_model import (
+    NO_POOLER,
+    InitialModel,
+    checkpoint_weights,
+    head_weights,
+    read_initial_model,
+)
 from official_bert.learning.loss_share import check_reduction
 from official_bert.learning.predictor import Predictor
 from official_bert.modeling.config import BertConfig
@@ -41,6 +51,7 @@ from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 
 _OF_FIT = "bert_optimizer_of_fit"  # what a saved model's configuration calls BERT's optimizer
+_ITS_SETTINGS = "bert_optimizer"  # where it has what compile was told of it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +68,7 @@ class _BertOptimizer:
     arguments: Mapping[str, Any]
 
 
-class TextModel(SteppedModel):
+class TextModel(Clonable, SteppedModel):
     """A functional Keras model from ids to logits, whose fit, evaluate and predict also take text.
 
     Its head says what examples look like and what predict answers. All that a functional model can do, this one can:
@@ -125,7 +136,8 @@ class TextModel(SteppedModel):
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         self.head, self.bert_config = head, config
         core = self._build_core(policy.name, seed)
-        super().__init__(inputs=core.input, outputs=core.output, name=name or self.default_name)
+        graph = self._cloned or Graph(core.input, core.output)
+        super().__init__(inputs=graph.inputs, outputs=graph.outputs, name=name or self.default_name)
         self.trainable = trainable
         for layer in frozen:
             self.get_layer(layer).trainable = False
@@ -135,8 +147,9 @@ class TextModel(SteppedModel):
         self.micro_batches, self.rematerialize = gradient_accumulation_steps, rematerialize
         self._tokenizer = FastTokenizer.from_vocab(vocab, do_lower_case)
         self._preprocessor: Preprocessor | None = None
-        if quantization:
+        if quantization and not self._cloned:  # whose layers are quantized
             self.quantize(quantization)
+        self._cloned = None
 
     def _build_core(self, dtype: str, seed: int) -> keras.Model:
         """Returns the encoder with its head."""
@@ -165,7 +178,8 @@ class TextModel(SteppedModel):
         """Returns a model with trained weights and, unless the checkpoint is a fine-tuned one of this kind, a new head.
 
         Args:
-            source: a checkpoint of any format that `official_bert.load` takes, the folder of a fine-tuned model, or a
+            source: a checkpoint of any format that `official_bert.load` takes, by its path or its name, such as
+                bert-base-uncased; the folder of a fine-tuned model; a .keras file of any model that takes text; or a
                 BertConfig or the path of a bert_config.json, for random weights.
             vocab_file: a vocab.txt, where the source has none.
             do_lower_case: whether the vocabulary is uncased, where the source does not say it.
@@ -174,7 +188,11 @@ class TextModel(SteppedModel):
         Raises:
             UserError: something is missing, damaged, or does not fit together.
         """
-        initial = read_initial_model(source, vocab_file, do_lower_case)
+        source = source if isinstance(source, BertConfig) else os.fspath(source)
+        if isinstance(source, str) and source.endswith(".keras"):
+            initial = _saved_model(source)._as_initial_model(source, vocab_file, do_lower_case)
+        else:
+            initial = read_initial_model(source, vocab_file, do_lower_case)
         spec = initial.task_spec if initial.task_spec and initial.task_spec["kind"] in cls.kinds else None
         if spec is not None:
             settings = {"max_seq_length": spec["max_seq_length"], **cls._settings_of(spec), **settings}
@@ -189,12 +207,13 @@ class TextModel(SteppedModel):
             model.set_weights(weights)
             has_head = True
         else:
-            variables = {variable.path: variable for variable in model.variables}
-            values, note_of_head = checkpoint_weights(initial, model.head, variables)
-            has_head = variables.keys() <= values.keys()
-            for path in variables.keys() & values.keys():
-                variables[path].assign(values[path])
+            paths = {variable.path for variable in model.variables}
+            values, note_of_head = checkpoint_weights(initial, model.head, paths)
+            has_head = paths <= values.keys()
+            model._take(values)
             notes += (note_of_head,) if note_of_head else ()
+            if values and f"{POOLER}/kernel" in paths - values.keys() and NO_POOLER not in notes:
+                notes += (NO_POOLER,)
         for note in notes:
             print(f"note: {note}")
         encoder = f"{initial.config.num_hidden_layers} layers of {initial.config.hidden_size}"
@@ -226,6 +245,44 @@ class TextModel(SteppedModel):
             raise UserError(f"{path} holds a {type(model).__name__}; expected a {cls.__name__}")
         return model
 
+    def _take(self, weights: Mapping[str, Array]) -> None:
+        """Gives the variables the weights that there are of their paths."""
+        for variable in self.variables:
+            if variable.path in weights:
+                variable.assign(weights[variable.path])
+
+    def _weights(self) -> dict[str, Array]:
+        """The weights by path, float32; low-rank updates are merged into their matrices."""
+        self._check_not_quantized()
+        weights = {variable.path: np.asarray(variable, np.float32) for variable in self.variables}
+        for layer in self.layers:
+            if getattr(layer, "lora_enabled", False):
+                weights = {path: value for path, value in weights.items() if not path.startswith(f"{layer.name}/lora_")}
+                weights[f"{layer.name}/kernel"] = np.asarray(layer.kernel, np.float32)
+        return weights
+
+    def _check_not_quantized(self) -> None:
+        if self.get_config()["quantization"]:
+            raise UserError(
+                f"{self.name} has weights of 8 bits, which .keras files alone hold; save it before quantize"
+            )
+
+    def _as_initial_model(self, path: str, vocab_file: str | None, do_lower_case: bool | None) -> InitialModel:
+        """What `from_checkpoint` takes of this model, which was loaded from `path`."""
+        weights, config = self._weights(), self.bert_config
+        tokenizer = FoundTokenizer(path, {path: self.vocab}, self.do_lower_case, path)
+        overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case)
+        vocab, uncased, notes = resolve_tokenizer(tokenizer, overrides, config)
+        notes += (f"the encoder is that of a {type(self).__name__}",)
+        if not self.kinds:
+            return InitialModel(config, str(vocab), uncased, weights, notes=notes)
+        encoder = {name for part in (ENCODER, POOLER) for name in shapes_of(part, config)}
+        return InitialModel(
+            config, str(vocab), uncased, {name: value for name, value in weights.items() if name in encoder},
+            task_spec=self._task_spec(), model_weights={each.path: weights[each.path] for each in self.weights},
+            notes=notes,
+        )  # fmt: skip
+
     def _task_spec(self) -> dict[str, Any]:
         return self.head.task_spec(self.name if self.kinds else None, self.max_seq_length)
 
@@ -250,14 +307,20 @@ class TextModel(SteppedModel):
             super().save_weights(whole, max_shard_size=max_shard_size)
 
     def save_checkpoint(self, folder: str) -> None:
-        """Writes the folder of a fine-tuned model, which the commands and `from_checkpoint` read.
+        """Writes a folder that the commands, `official_bert.load` and `from_checkpoint` read.
+
+        It is that of a fine-tuned model, or, of MaskedLM and TextEncoder, a checkpoint as of pre-training. It may be
+        the folder that this wrote before.
 
         Raises:
-            UserError: the model is no fine-tuned one.
+            UserError: a weight is of 8 bits or not finite, or the folder holds something else.
         """
-        if not self.kinds:
-            raise UserError(f"{self.name} is no fine-tuned model; save it by save, or its SavedModel by export")
-        finetuned.save(folder, self, self._task_spec(), self.bert_config, self.vocab, self.do_lower_case)
+        folder = os.fspath(folder)
+        self._check_not_quantized()
+        if self.kinds:
+            finetuned.save(folder, self, self._task_spec(), self.bert_config, self.vocab, self.do_lower_case)
+        else:
+            own.save(Checkpoint(self.bert_config, self._weights(), self.vocab, self.do_lower_case), folder)
 
     def export(self, filepath: str, format: str = "tf_saved_model", **settings: Any) -> None:
         """Writes a SavedModel that takes text, as a new version within the folder; other formats as Keras does.
@@ -421,23 +484,29 @@ class TextModel(SteppedModel):
         return keras.optimizers.LossScaleOptimizer(optimizer)
 
     def get_compile_config(self) -> dict[str, Any]:
-        config = super().get_compile_config()
-        if config and self._bert_optimizer:
+        config, request = super().get_compile_config(), self._bert_optimizer
+        if config and request:
             config["optimizer"]["config"]["name"] = _OF_FIT
+            names = ("learning_rate", "warmup_proportion", "layer_decay")
+            config[_ITS_SETTINGS] = {name: getattr(request, name) for name in names}
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles as a saved model was, unless by BERT's optimizer: its rate has fallen to 0, so it begins anew."""
-        if not config or config["optimizer"]["config"]["name"] == _OF_FIT:
+        """Compiles as a saved model was; BERT's optimizer, whose rate has fallen to 0, begins anew."""
+        is_of_fit = bool(config) and config["optimizer"]["config"]["name"] == _OF_FIT
+        if not config or (is_of_fit and _ITS_SETTINGS not in config):  # as earlier commits saved it
             return
         arguments = keras.saving.deserialize_keras_object(config)
+        if is_of_fit:
+            arguments |= {"optimizer": None, **arguments.pop(_ITS_SETTINGS)}
         try:
             # None are those that became weighted ones.
             self.compile(**{**arguments, "metrics": arguments["metrics"] or []})
         except UserError as error:
             print(f"note: the model is loaded as if it were not compiled: {error}")
             return
-        self.optimizer.build(self.trainable_variables)
+        if not is_of_fit:
+            self.optimizer.build(self.trainable_variables)
 
     def _compile_if_needed(self) -> None:
         if not self.compiled or self.loss is None:  # Keras calls all models compiled whose file has a configuration
@@ -685,6 +754,16 @@ class TextModel(SteppedModel):
             self._predictor = Predictor(self._answering_model(), self.distribute_strategy, self.max_seq_length)
         outputs = self._predictor.predict(features, _checked_batch_size(batch_size))
         return self.head.decode(outputs, features, examples)
+
+
+def _saved_model(path: str) -> TextModel:
+    """The model of a .keras file that `save` has written."""
+    model = saving.load(path)
+    if not isinstance(model, TextModel):
+        raise UserError(
+            f"{path} holds a {type(model).__name__} of Keras'; expected a model that takes text, as TextClassifier"
+        )
+    return model
 
 
 def _checked_batch_size(batch_size: Any, name: str = "batch_size", default: int = 32) -> int:

@@ -16,6 +16,8 @@ from official_bert.modeling.encoder import build_encoder
 from official_bert.tasks.heads.head import Head
 from official_bert.tokenization.fast import FastTokenizer
 
+NO_POOLER = "the checkpoint has no pooler: that layer's weights are random"
+
 
 @dataclasses.dataclass(frozen=True)
 class InitialModel:
@@ -91,7 +93,7 @@ def read_initial_model(
         raise UserError(f"{path} has no vocabulary; give it as --vocab_file")
     notes = checkpoint.notes
     if POOLER not in checkpoint.parts:
-        notes += ("the checkpoint has no pooler: that layer's weights are random",)
+        notes += (NO_POOLER,)
     return InitialModel(
         checkpoint.config, checkpoint.vocab, checkpoint.do_lower_case, checkpoint.weights, checkpoint.labels,
         checkpoint.kind, notes=notes,

@@ -18,7 +18,8 @@ GLUE = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli", 
 XNLI, SQUAD, SQUAD_V2, SWAG, CODAH, TAGGING, TABLE = "xnli", "squad", "squad_v2", "swag", "codah", "tagging", "table"
 
 _SOURCE_HELP = "Where examples come from: files, or TensorFlow Datasets, which keeps its own in --data_dir."
-_WINDOWS_HELP = "Tokens from one window of a long text to the next; the windows' answers are averaged. None cuts texts."
+_WINDOWS_HELP = "Tokens from one window of a long text to the next; the windows' answers are averaged."
+_TEXTS_ARE_CUT = "none, texts are cut"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +74,7 @@ class GlueOptions(TaskOptions):
     """Of the tasks of GLUE."""
 
     source: str = option(FILES, _SOURCE_HELP, SOURCES, group=DATA)
-    doc_stride: int | None = option(None, _WINDOWS_HELP)
+    doc_stride: int | None = option(None, _WINDOWS_HELP, shown_default=_TEXTS_ARE_CUT)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,9 +119,13 @@ class TaggingOptions(TaskOptions):
     """Of tagging, from files in the layouts of CoNLL and CoNLL-U."""
 
     doc_stride: int | None = option(
-        None, "Tokens from one window of a long sentence to the next, about; None for half a window."
+        None, "Tokens from one window of a long sentence to the next, about.", shown_default="half a window"
     )
-    tag_column: str = option("", "The tag's column, from 0, or -1 (the default); or upos, xpos; or none.")
+    tag_column: str = option(
+        "",
+        "The tag's column, from 0, or -1 for the last; or upos, xpos; or none.",
+        shown_default="upos in CoNLL-U, else -1",
+    )
     word_column: int = option(0, "The word's column, from 0; in CoNLL-U it is known.")
 
 
@@ -146,7 +151,7 @@ class TableOptions(TaskOptions):
     )
     label_kind: str = option("classification", "What a label is; tagging has one for each word.", LABEL_KINDS)
     label_separator: str = option(";", "What stands between the labels of multi_label.")
-    doc_stride: int | None = option(None, _WINDOWS_HELP)
+    doc_stride: int | None = option(None, _WINDOWS_HELP, shown_default=_TEXTS_ARE_CUT)
     # No flag: what the training data call the classes of label_names, as a fine-tuned model remembers it.
     label_values: Sequence[str] = dataclasses.field(default=(), metadata={"free": True})
 

@@ -143,10 +143,24 @@ class Command:
     def flags(self, variant: str | None = None) -> list[Flag]:
         """Returns the flags, with those and the shown defaults of a variant."""
         chosen = self._chosen(variant)
-        own = [flag for options in self.options for flag in flags_of(options, chosen.shown_defaults)]
+        shown_defaults = chosen.shown_defaults if variant is not None else self._defaults_of_variants()
+        own = [flag for options in self.options for flag in flags_of(options, shown_defaults)]
         return own + [
             flag for options in chosen.options for flag in flags_of(options, group=f"--{self.chooser}={variant}")
         ]
+
+    def _defaults_of_variants(self) -> dict[str, str]:
+        """What None stands for where no variant is chosen: the commonest value, then others with their variants."""
+        names = dict.fromkeys(name for variant in self.variants.values() for name in variant.shown_defaults)
+        shown = {}
+        for name in names:
+            owners: dict[str, list[str]] = {}
+            for chosen, variant in self.variants.items():
+                if name in variant.shown_defaults:
+                    owners.setdefault(str(variant.shown_defaults[name]), []).append(chosen)
+            commonest, *others = sorted(owners, key=lambda value: -len(owners[value]))
+            shown[name] = "; ".join([commonest, *(f"{each} with {_listed(owners[each])}" for each in others)])
+        return shown
 
     def help(self, arguments: Sequence[str] = (), program: str | None = None) -> str:
         """Returns the text of --help; if the chooser is among the arguments, its variant's flags are shown too."""

@@ -32,6 +32,7 @@ def option(
     repeated: bool = False,
     group: str | None = None,
     free: bool = False,
+    shown_default: str | None = None,
 ) -> Any:
     """A dataclass field that is also a flag.
 
@@ -42,8 +43,12 @@ def option(
         repeated: for a list: the flag is given once for each value, instead of once with commas between them.
         free: whether a run may go on with another value (see utils.resuming).
         group: the heading in --help: DATA, MODEL, TRAINING, EVALUATION, HARDWARE, or another.
+        shown_default: what --help shows where the default itself, as None, does not say what it does.
     """
-    metadata = {"help": help, "choices": choices, "repeated": repeated, "group": group, "free": free}
+    metadata = {
+        "help": help, "choices": choices, "repeated": repeated, "group": group, "free": free,
+        "shown_default": shown_default,
+    }  # fmt: skip
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -148,7 +153,7 @@ def flags_of(options: type, shown_defaults: Mapping[str, Any] | None = None, gro
                 repeated=field.metadata["repeated"],
                 required=field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
                 default=default,
-                shown_default=(shown_defaults or {}).get(field.name, default),
+                shown_default=(shown_defaults or {}).get(field.name, field.metadata["shown_default"] or default),
                 choices=field.metadata["choices"],
                 help=field.metadata["help"],
                 group=field.metadata["group"] or group,

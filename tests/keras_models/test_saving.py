@@ -1,5 +1,6 @@
 """What Keras users do with a model: save, load in a new process, clone, quantize, export; precision and summaries."""
 
+import inspect
 import io
 import json
 import os
@@ -167,12 +168,38 @@ def test_precision_follows_the_argument_or_the_global_policy(config, vocab_file,
     assert keras.models.load_model(tmp_path / "model.keras").get_config()["dtype"] == "mixed_bfloat16"
 
 
-def test_models_can_be_cloned_summarized_and_looked_into(config, vocab_file, capsys):
-    model, *_ = built("classifier", config, vocab_file)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in FAST else pytest.mark.slow) for each in MODELS]
+)
+def test_a_clone_is_a_model_of_the_same_class_that_takes_text(name, config, vocab_file):
+    model, x, _ = built(name, config, vocab_file)
     clone = keras.models.clone_model(model)
+    assert type(clone) is type(model)
+    assert clone.get_config() == model.get_config()
+    assert not {*map(id, clone.variables)} & {*map(id, model.variables)}
     clone.set_weights(model.get_weights())
-    ids = model.preprocessor(TEXTS)
-    np.testing.assert_array_equal(clone.predict(ids, verbose=0), model.predict(ids, verbose=0))
+    assert str(clone.predict(x)) == str(model.predict(x))
+
+
+def test_a_clone_s_layers_are_those_that_a_function_makes(config, vocab_file):
+    model, *_ = built("classifier", config, vocab_file)
+    model.freeze("layer_0_.*")
+
+    def with_more_dropout(layer):
+        return type(layer).from_config(layer.get_config() | ({"rate": 0.5} if hasattr(layer, "rate") else {}))
+
+    clone = keras.models.clone_model(model, clone_function=with_more_dropout)
+    assert isinstance(clone, official_bert.TextClassifier)
+    assert {layer.rate for layer in clone.layers if hasattr(layer, "rate")} == {0.5}
+    assert len(clone.trainable_variables) == len(model.trainable_variables) < len(model.variables)
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in model.input}
+    assert type(keras.models.clone_model(keras.Model(inputs, model(inputs)))).__name__ == "Functional"
+    names = list(inspect.signature(official_bert.TextClassifier).parameters)
+    assert names == ["config", "vocab", "labels", "multi_label", "pair", "doc_stride", "settings"]
+
+
+def test_models_can_be_summarized_and_looked_into(config, vocab_file, capsys):
+    model, *_ = built("classifier", config, vocab_file)
     model.summary()
     assert "layer_1_output" in capsys.readouterr().out
     assert model.count_params() == sum(int(np.prod(variable.shape)) for variable in model.variables)

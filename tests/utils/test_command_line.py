@@ -192,7 +192,7 @@ def test_help_shows_the_flags_of_the_variant_that_is_chosen():
     text = TASKS.help()
     assert "squad, glue, tagging, swag" in text
     assert "--stride" not in text
-    assert "--length=N\n" in text
+    assert "--length=N  (default: 384; 128 with glue)" in text
     text = TASKS.help(["--task=squad", "--help"])
     assert "--task=squad:\n  --stride=N  (default: 128)" in text
     assert "--length=N  (default: 384)" in text

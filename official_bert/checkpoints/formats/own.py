@@ -5,6 +5,7 @@ With the head of a task it is a fine-tuned model's folder, as finetuning leaves 
 
 import os
 import re
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,12 +14,19 @@ from official_bert.checkpoints import bundle, checksums, finetuned, run_checkpoi
 from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, SLOTS, Checkpoint, LoadOverrides
 from official_bert.checkpoints.formats import fine_tuned
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
-from official_bert.checkpoints.model_files import read_model_files, with_weights, write_model_files
+from official_bert.checkpoints.model_files import (
+    contents_of_checkpoint,
+    read_model_files,
+    with_weights,
+    write_contents,
+    write_model_files,
+)
 from official_bert.checkpoints.tensors import Source, collect, collect_slots, identity, take_inventory, to_external
 from official_bert.errors import UserError
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
+from official_bert.utils import files
 
 NAME = "official_bert"
 
@@ -32,6 +40,8 @@ _IGNORED = {
     "of the best weights' loss": r"best/.*",
     "of TensorFlow's own (number of saves, graph of objects)": r"save_counter/.*|_CHECKPOINTABLE_OBJECT_GRAPH",
 }
+# What `save` leaves beside the files of the model.
+_SAVED = re.compile(rf"{run_checkpoints.STATE_FILE}$|{checksums.CHECKSUM_FILE}$|ckpt-\d+[._]|.*\.writing-")
 _STEP = run_checkpoints.stored_name("bert_adam_w/iteration", "optimizer")
 
 
@@ -92,6 +102,41 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
         manager.save(checkpoint_number=checkpoint.step or 0)
     checksums.write(folder, write_model_files(checkpoint, folder), {})
     return checkpoint
+
+
+def save(checkpoint: Checkpoint, folder: str) -> None:
+    """Writes a model that was trained in Python into a new folder, or over the one that this wrote there before.
+
+    A folder that is written again has the earlier weights until the new ones are whole.
+
+    Raises:
+        UserError: the folder holds something else, or a weight is not a finite number.
+    """
+    if wrong := next((name for name, value in checkpoint.weights.items() if not np.isfinite(value).all()), None):
+        raise UserError(f"{wrong} of the model has numbers that are not finite; train again at a lower rate")
+    contents = contents_of_checkpoint(checkpoint)
+    names = files.list_folder(folder) if files.exists(folder) else []
+    other = next((name for name in names if not _SAVED.match(name) and name not in contents), None)
+    for name, content in contents.items():
+        if name in names and files.read_text(os.path.join(folder, name)) != content:
+            other = other or name
+    if other:
+        raise UserError(
+            f"{folder} holds {other}, which is not this model's; give a new folder, or one that it was saved in before"
+        )
+    write_contents(folder, contents)
+    variables = [_Stored(name, tf.Variable(value)) for name, value in checkpoint.weights.items()]
+    checkpoints = run_checkpoints.RunCheckpoints(folder, {"model": variables}, keep=1)
+    checkpoints.remove_unfinished()
+    earlier = run_checkpoints.saved_checkpoints(folder)
+    checkpoints.save(run_checkpoints.step_of(earlier[0]) + 1 if earlier else 0)
+
+
+class _Stored(NamedTuple):
+    """What RunCheckpoints reads of a Keras variable."""
+
+    path: str
+    value: tf.Variable
 
 
 def _write_run(checkpoint: Checkpoint, folder: str) -> None:

@@ -1,0 +1,154 @@
+"""From one model to the next: folders that save_checkpoint has written, and .keras files, as what others begin with."""
+
+import os
+
+import keras
+import numpy as np
+import pytest
+
+import official_bert
+from official_bert.checkpoints import conversion, reading
+from official_bert.checkpoints.checkpoint import PRETRAINING
+from official_bert.checkpoints.options import ConversionOptions
+from official_bert.errors import UserError
+from official_bert.learning.initial_model import read_initial_model
+from official_bert.modeling.config import BertConfig
+from tests.conftest import WORDS
+
+CONFIG = BertConfig(len(WORDS), 8, 1, 2, 16, max_position_embeddings=16)
+VOCAB = "\n".join(WORDS) + "\n"
+TEXTS = ["the cat sat", "a dog ran in the sun"]
+
+
+def weights_of(model) -> dict:
+    return {variable.path: np.asarray(variable) for variable in model.variables}
+
+
+def assert_has(model, weights: dict, parts: tuple[str, ...] = ("",)) -> None:
+    for path, value in weights_of(model).items():
+        if path.startswith(parts):
+            np.testing.assert_array_equal(value, weights[path], err_msg=path)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory) -> str:
+    """A folder with all heads of pre-training."""
+    folder = str(tmp_path_factory.mktemp("pretrained") / "model")
+    official_bert.MaskedLM(CONFIG, VOCAB, seed=7).save_checkpoint(folder)
+    return folder
+
+
+def test_a_masked_lm_that_has_learned_is_a_folder_for_every_next_step(pretrained, tmp_path, capsys):
+    folder = str(tmp_path / "adapted")
+    model = official_bert.MaskedLM.from_checkpoint(pretrained)
+    before = weights_of(model)
+    model.compile("sgd", run_eagerly=True)
+    model.fit(TEXTS, verbose=0)
+    model.save_checkpoint(folder)
+    _, checkpoint = reading.read(folder)
+    assert set(checkpoint.parts) == PRETRAINING  # also what a masked LM does not compute with
+    assert_has(model, checkpoint.weights)
+    assert any((before[path] != value).any() for path, value in checkpoint.weights.items() if path in before)
+    kept = reading.read(pretrained)[1].weights
+    for path in ("pooler/kernel", "next_sentence/kernel"):
+        np.testing.assert_array_equal(checkpoint.weights[path], kept[path])
+    assert official_bert.load_pretraining_model(folder)[1] == CONFIG
+    assert read_initial_model(folder).vocab == VOCAB
+    conversion.convert(ConversionOptions(from_=folder, to=str(tmp_path / "google"), to_format="tf1"))
+    capsys.readouterr()
+    for name, settings in (("TextClassifier", {"labels": ["a", "b"]}), ("MaskedLM", {}), ("TextEncoder", {})):
+        loaded = getattr(official_bert, name).from_checkpoint(folder, **settings)
+        assert_has(loaded, checkpoint.weights, ("layer_", "word_embeddings", "pooler", "masked_lm"))
+    assert "random" not in capsys.readouterr().out
+
+
+def test_a_folder_is_written_again_and_others_are_left_alone(tmp_path):
+    folder = str(tmp_path / "model")
+    for seed in (1, 2):
+        encoder = official_bert.TextEncoder(CONFIG, VOCAB, seed=seed)
+        encoder.save_checkpoint(folder)
+        assert_has(official_bert.TextEncoder.from_checkpoint(folder), weights_of(encoder))
+    assert len([name for name in os.listdir(folder) if name.endswith(".index")]) == 1
+    other = BertConfig(**{**CONFIG.to_dict(), "num_hidden_layers": 2})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "task.json").write_text("{}")
+    for model, path, name in (
+        (official_bert.TextEncoder(other, VOCAB), folder, "bert_config.json"),
+        (encoder, str(tmp_path / "mine"), "task.json"),
+    ):
+        with pytest.raises(UserError, match=f"holds {name}, which is not this model's; give a new folder"):
+            model.save_checkpoint(path)
+    encoder.get_layer("word_embeddings").embeddings.assign(np.full((len(WORDS), 8), np.nan))
+    with pytest.raises(UserError, match="word_embeddings/embeddings of the model has numbers that are not finite"):
+        encoder.save_checkpoint(folder)
+
+
+def test_a_keras_file_of_any_model_is_taken_as_other_checkpoints_are(pretrained, tmp_path, capsys):
+    classifier = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], pair=True, max_seq_length=12, seed=3)
+    masked = official_bert.MaskedLM.from_checkpoint(pretrained)
+    for name, model in (("classifier", classifier), ("masked", masked)):
+        model.save(tmp_path / f"{name}.keras")
+    of_classifier, path = weights_of(classifier), tmp_path / "classifier.keras"
+    same = official_bert.TextClassifier.from_checkpoint(path)
+    assert (same.labels, same.head.pair, same.max_seq_length) == (("a", "b"), True, 12)
+    assert_has(same, of_classifier)
+    turned = official_bert.TextClassifier.from_checkpoint(path, labels=["b", "a"])
+    np.testing.assert_array_equal(
+        turned.get_layer("sequence_classifier").kernel, of_classifier["sequence_classifier/kernel"][:, ::-1]
+    )
+    assert "the head is the checkpoint's" in capsys.readouterr().out
+    for name, settings in (("TextClassifier", {"labels": ["x", "y"]}), ("TextRegressor", {}), ("MaskedLM", {})):
+        loaded = getattr(official_bert, name).from_checkpoint(path, **settings)
+        assert_has(loaded, of_classifier, ("layer_", "word_embeddings", "pooler"))
+        assert "head is new: train it" in capsys.readouterr().out
+    # The pooler and the next-sentence head come along in the file of a masked LM.
+    all_weights = reading.read(pretrained)[1].weights
+    assert_has(official_bert.TextEncoder.from_checkpoint(tmp_path / "masked.keras"), all_weights)
+    official_bert.MaskedLM.from_checkpoint(tmp_path / "masked.keras").save_checkpoint(str(tmp_path / "again"))
+    again = reading.read(str(tmp_path / "again"))[1].weights
+    for name, value in all_weights.items():
+        np.testing.assert_array_equal(again[name], value)
+    assert "random" not in capsys.readouterr().out
+
+
+def test_a_model_without_a_pooler_says_that_the_next_one_s_is_random(tmp_path, capsys):
+    official_bert.TokenTagger(CONFIG, VOCAB, labels=["D", "N"]).save(tmp_path / "tagger.keras")
+    official_bert.TokenTagger.from_checkpoint(tmp_path / "tagger.keras")
+    assert "no pooler" not in capsys.readouterr().out
+    official_bert.TextClassifier.from_checkpoint(tmp_path / "tagger.keras", labels=["a", "b"])
+    assert "the checkpoint has no pooler: that layer's weights are random" in capsys.readouterr().out
+
+
+def test_low_rank_updates_are_part_of_the_weights(tmp_path):
+    encoder = official_bert.TextEncoder(CONFIG, VOCAB)
+    layer = encoder.get_layer("layer_0_output")
+    layer.enable_lora(2)
+    layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+    encoder.save_checkpoint(str(tmp_path / "model"))
+    loaded = official_bert.TextEncoder.from_checkpoint(str(tmp_path / "model"))
+    np.testing.assert_array_equal(loaded.get_layer("layer_0_output").kernel, layer.kernel)
+
+
+def test_files_that_cannot_be_taken_are_named_with_what_can(tmp_path):
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "other.keras")
+    model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"])
+    model.save(tmp_path / "model.keras")
+    model.quantize("int8")
+    model.save(tmp_path / "small.keras")
+    take = official_bert.TextClassifier.from_checkpoint
+    with pytest.raises(UserError, match="other.keras holds a Sequential of Keras'; expected a model that takes text"):
+        take(tmp_path / "other.keras", labels=["a", "b"])
+    with pytest.raises(UserError, match="there is no file .*none.keras"):
+        take(tmp_path / "none.keras", labels=["a", "b"])
+    with pytest.raises(
+        UserError, match="has weights of 8 bits, which .keras files alone hold; save it before quantize"
+    ):
+        take(tmp_path / "small.keras")
+    with pytest.raises(UserError, match="has weights of 8 bits"):
+        model.save_checkpoint(str(tmp_path / "folder"))
+    with pytest.raises(UserError, match="--nodo_lower_case contradicts .*model.keras"):
+        take(tmp_path / "model.keras", do_lower_case=False)
+    with pytest.raises(
+        UserError, match=r"from_checkpoint of TextClassifier .* takes it; their save_checkpoint\(FOLDER\)"
+    ):
+        official_bert.load(str(tmp_path / "model.keras"))
