@@ -24,6 +24,7 @@ from robustness.attack import (
     clock,
     contradictions,
     damage,
+    downloads,
     fitting,
     fuzz,
     kills,
@@ -53,6 +54,7 @@ KINDS = {
     "fitting": (fitting, 3),
     "changed": (changed, 1),
     "clock": (clock, 3),
+    "downloads": (downloads, 2),
     "variant_kills": (variant_kills, 6),
 }
 _CASE_SECONDS = 1500.0  # for a case; each process within it has less
