@@ -208,7 +208,7 @@ def folder_written_whole(path: str) -> Iterator[str]:
     path = path.rstrip("/")
     if exists(path) and (os.path.isfile(path) or list_folder(path)):
         raise UserError(f"{path} is there already; give the name of a new or empty folder")
-    with _write_errors_explained(path), folder_beside(path) as beside:
+    with write_errors_explained(path), folder_beside(path) as beside:
         yield beside
         if exists(path):
             remove_folder(path)
@@ -227,7 +227,7 @@ def written_whole(path: str) -> Iterator[str]:
     """
     if is_remote(path):
         beside = _new_name(path)
-        with _write_errors_explained(path):
+        with write_errors_explained(path):
             try:
                 make_folder(os.path.dirname(path))
                 yield beside
@@ -241,7 +241,7 @@ def written_whole(path: str) -> Iterator[str]:
         raise UserError(f"{path} is not an ordinary file; give the name of one, or of none")
     folder, name = os.path.split(path)
     make_folder(folder)
-    with _write_errors_explained(path), folder_beside(path) as beside:
+    with write_errors_explained(path), folder_beside(path) as beside:
         yield os.path.join(beside, name)
         parts = [part for part in os.listdir(beside) if part != name]
         if parts:
@@ -319,8 +319,8 @@ def _unfinished_in(folder: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _write_errors_explained(path: str) -> Iterator[None]:
-    """Raises the file system's refusal to write as a UserError that names the file."""
+def write_errors_explained(path: str) -> Iterator[None]:
+    """Raises the file system's refusal to write within this context as a UserError that names the file."""
     try:
         yield
     except OSError as error:

@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import pathlib
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -142,6 +144,30 @@ def test_a_release_of_google_is_downloaded_once(
     assert google_models.local_folder(f"google://{TINY}") == str(tmp_path / "cache" / "google" / TINY)
     assert len(server.asked) == 1
     assert not list(tmp_path.rglob("outside.txt"))
+
+
+def test_two_processes_may_download_at_once_and_what_a_killed_one_left_is_removed(
+    released: pathlib.Path, server: Server, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    server.publish(hub_server.google_zip(released))
+    other = tmp_path / "cache" / "google" / TINY
+    left = other.with_name(f"{TINY}.writing-0123456789ab")
+    left.mkdir(parents=True)
+    (left / f"{TINY}.zip").write_bytes(b"half of it")
+    places = []
+
+    def other_is_sooner(path: str) -> None:
+        places.extend(tmp_path.rglob("*.writing-*"))
+        shutil.copytree(released, other)
+        (other / "mark").touch()
+
+    server.before_answer = other_is_sooner
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))  # downloads of gigabytes do not belong there
+    assert google_models.local_folder(f"google://{TINY}") == str(other)
+    assert (other / "mark").exists()  # it stays, since the other process may read it
+    assert [place.parent for place in places] == [other.parent]
+    assert left not in places
+    assert [path.name for path in other.parent.iterdir()] == [TINY]
 
 
 def test_a_file_in_the_place_of_a_release_is_named(server: Server, tmp_path: pathlib.Path):
