@@ -266,7 +266,8 @@ def folder_beside(path: str) -> Iterator[str]:
         make_folder(beside)
     else:
         make_folder(os.path.dirname(path) or ".")
-        _remove_unfinished(path)
+        folder, name = os.path.split(path)
+        remove_unfinished(folder or ".", re.escape(name))
         beside, descriptor = _locked_folder(path)
     try:
         yield beside
@@ -289,11 +290,15 @@ def _locked_folder(path: str) -> tuple[str, int]:
             os.close(descriptor)
 
 
-def _remove_unfinished(path: str) -> None:
-    """Removes what processes that were killed while they wrote `path` have left beside it, and says so."""
-    folder, name = os.path.split(path)
-    for left in _unfinished_in(folder or "."):
-        if not re.fullmatch(rf"{re.escape(name + _UNFINISHED)}[0-9a-f]+", left):
+def remove_unfinished(folder: str, names: str = ".*") -> None:
+    """Removes what processes that were killed have left of files that they wrote into a local folder, and says so.
+
+    Args:
+        folder: where to look.
+        names: a regular expression of the files' whole names.
+    """
+    for left in _unfinished_in(folder):
+        if not re.fullmatch(rf"(?s:{names}){re.escape(_UNFINISHED)}[0-9a-f]+", left):
             continue
         whole = os.path.join(folder, left)
         try:

@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import random
+import re
 import shutil
 import signal
 import time
@@ -26,6 +27,9 @@ _STOPPED = (0, 130, 143, -signal.SIGTERM, -signal.SIGINT)
 _LOG = "train.jsonl"
 # TensorBoard's events and the report are not read again.
 _NOT_READ = ("events.out", ".png", ".html", ".md", ".lock")
+
+# What a run that goes on has more of than one that was not stopped.
+_MORE_OF = re.compile(r"events\.out|/ckpt-[0-9]+\.(index|data-[^/]*)$|notices\.jsonl$")
 
 
 def attack(case: "Case") -> None:
@@ -88,9 +92,8 @@ def check_nothing_left(whole: pathlib.Path, out: pathlib.Path) -> None:
     """Raises NotHeldError if there are files that an unharmed run does not leave."""
 
     def names(folder: pathlib.Path) -> set[str]:
-        """All but what a run that goes on has more of: TensorBoard's events, checkpoints, notices of resuming."""
         paths = {str(path.relative_to(folder)) for path in folder.rglob("*")}
-        return {path for path in paths if not any(part in path for part in ("events.out", "ckpt-", "notices.jsonl"))}
+        return {path for path in paths if not _MORE_OF.search(path)}
 
     if differing := names(whole) ^ names(out):
         raise NotHeldError(f"there is too much or too little: {', '.join(sorted(differing)[:5])}")
