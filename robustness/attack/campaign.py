@@ -20,6 +20,7 @@ from typing import Any
 
 from official_bert.utils.signals import end_with_parent
 from robustness.attack import (
+    browser,
     changed,
     clock,
     contradictions,
@@ -54,6 +55,7 @@ KINDS = {
     "fitting": (fitting, 3),
     "changed": (changed, 1),
     "clock": (clock, 3),
+    "browser": (browser, 2),
     "downloads": (downloads, 2),
     "variant_kills": (variant_kills, 6),
 }
