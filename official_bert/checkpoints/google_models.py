@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import shutil
-import tempfile
 import urllib.error
 import urllib.request
 import zipfile
@@ -71,10 +70,14 @@ def local_folder(path: str) -> str:
         raise UserError(f"{folder} is a file; expected the folder of a checkpoint; remove it to have that downloaded")
     if not files.exists(folder):
         address = f"{ADDRESS}/{date}/{name}.zip"
-        with tempfile.TemporaryDirectory() as local:
-            zip_file = os.path.join(local, f"{name}.zip")
+        # The zip lies there too: what a process that is killed leaves is found, and removed, by the next one.
+        with files.write_errors_explained(folder), files.folder_beside(folder) as beside:
+            zip_file = os.path.join(beside, f"{name}.zip")
             _download(address, zip_file, _SIZES.get(name), folder)
-            _unpack(zip_file, address, folder)
+            _unpack(zip_file, address, beside)
+            os.remove(zip_file)
+            if not files.exists(folder):  # else another process was sooner, and may read it already
+                files.rename(beside, folder)
     return folder
 
 
@@ -109,9 +112,9 @@ def _download(address: str, target: str, size: int | None, folder: str) -> None:
 
 
 def _unpack(zip_file: str, address: str, folder: str) -> None:
-    """Unpacks the files of a checkpoint, and no others, into a folder that appears whole; CRCs are compared."""
+    """Unpacks the files of a checkpoint, and no others, into a folder; CRCs are compared."""
     try:
-        with zipfile.ZipFile(zip_file) as opened, files.folder_written_whole(folder) as unpacked:
+        with zipfile.ZipFile(zip_file) as opened:
             members = {match[1]: each for each in opened.infolist() if (match := _MEMBER.fullmatch(each.filename))}
             if not {"bert_config.json", "vocab.txt", "bert_model.ckpt.index"} <= members.keys():
                 raise UserError(f"{address} holds {', '.join(opened.namelist()[:10])}; expected a checkpoint's files")
@@ -120,7 +123,7 @@ def _unpack(zip_file: str, address: str, folder: str) -> None:
                     f"{address} unpacks to more than {_MOST_BYTES:,} bytes; it is no checkpoint of Google's"
                 )
             for name, member in members.items():
-                with opened.open(member) as reader, open(os.path.join(unpacked, name), "wb") as writer:
+                with opened.open(member) as reader, open(os.path.join(folder, name), "wb") as writer:
                     shutil.copyfileobj(reader, writer, _BYTES_AT_ONCE)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise UserError(f"{address} was received damaged: {error}; try again") from error

@@ -71,7 +71,7 @@ def load_model(folder: str) -> Any:
     """Returns the function from texts to answers of an export."""
     import tensorflow_text  # noqa: F401  (the operations of the exported tokenizer)
 
-    return tf.saved_model.load(folder).signatures[exports.DEFAULT_SIGNATURE]
+    return exports.load_saved_model(folder).signatures[exports.DEFAULT_SIGNATURE]
 
 
 def _predict(options: BatchPredictionOptions) -> str:

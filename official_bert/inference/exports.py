@@ -8,6 +8,7 @@ B texts, W words or masks or pieces of a text
 
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,6 +70,18 @@ def newest_version(export_dir: str) -> str:
     if not versions:
         raise UserError(f"{export_dir} holds no export; make one with official-bert export")
     return versions[max(versions)]
+
+
+def load_saved_model(folder: str) -> Any:
+    """Returns `tf.saved_model.load` of a folder, also where TensorFlow takes its name for a pattern, as run[1]."""
+    import tensorflow as tf
+
+    if files.is_remote(folder) or not re.search(r"[*?[\\]", folder):
+        return tf.saved_model.load(folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        link = os.path.join(temporary, "model")
+        os.symlink(os.path.abspath(folder), link)
+        return tf.saved_model.load(link)
 
 
 def files_of(folder: str) -> list[str]:

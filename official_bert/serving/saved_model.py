@@ -58,7 +58,7 @@ class SavedModel:
         try:
             checksums.check_files(folder)
             proto = saved_model_pb2.SavedModel.FromString(files.read_bytes(path))
-            self._loaded = tf.saved_model.load(folder)
+            self._loaded = exports.load_saved_model(folder)
         except UserError:
             raise
         except Exception as error:  # TensorFlow raises many kinds for files that are cut short or damaged

@@ -208,7 +208,7 @@ def folder_written_whole(path: str) -> Iterator[str]:
     path = path.rstrip("/")
     if exists(path) and (os.path.isfile(path) or list_folder(path)):
         raise UserError(f"{path} is there already; give the name of a new or empty folder")
-    with _write_errors_explained(path), folder_beside(path) as beside:
+    with write_errors_explained(path), folder_beside(path) as beside:
         yield beside
         if exists(path):
             remove_folder(path)
@@ -227,7 +227,7 @@ def written_whole(path: str) -> Iterator[str]:
     """
     if is_remote(path):
         beside = _new_name(path)
-        with _write_errors_explained(path):
+        with write_errors_explained(path):
             try:
                 make_folder(os.path.dirname(path))
                 yield beside
@@ -241,7 +241,7 @@ def written_whole(path: str) -> Iterator[str]:
         raise UserError(f"{path} is not an ordinary file; give the name of one, or of none")
     folder, name = os.path.split(path)
     make_folder(folder)
-    with _write_errors_explained(path), folder_beside(path) as beside:
+    with write_errors_explained(path), folder_beside(path) as beside:
         yield os.path.join(beside, name)
         parts = [part for part in os.listdir(beside) if part != name]
         if parts:
@@ -266,7 +266,8 @@ def folder_beside(path: str) -> Iterator[str]:
         make_folder(beside)
     else:
         make_folder(os.path.dirname(path) or ".")
-        _remove_unfinished(path)
+        folder, name = os.path.split(path)
+        remove_unfinished(folder or ".", re.escape(name))
         beside, descriptor = _locked_folder(path)
     try:
         yield beside
@@ -289,11 +290,15 @@ def _locked_folder(path: str) -> tuple[str, int]:
             os.close(descriptor)
 
 
-def _remove_unfinished(path: str) -> None:
-    """Removes what processes that were killed while they wrote `path` have left beside it, and says so."""
-    folder, name = os.path.split(path)
-    for left in _unfinished_in(folder or "."):
-        if not re.fullmatch(rf"{re.escape(name + _UNFINISHED)}[0-9a-f]+", left):
+def remove_unfinished(folder: str, names: str = ".*") -> None:
+    """Removes what processes that were killed have left of files that they wrote into a local folder, and says so.
+
+    Args:
+        folder: where to look.
+        names: a regular expression of the files' whole names.
+    """
+    for left in _unfinished_in(folder):
+        if not re.fullmatch(rf"(?s:{names}){re.escape(_UNFINISHED)}[0-9a-f]+", left):
             continue
         whole = os.path.join(folder, left)
         try:
@@ -319,8 +324,8 @@ def _unfinished_in(folder: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _write_errors_explained(path: str) -> Iterator[None]:
-    """Raises the file system's refusal to write as a UserError that names the file."""
+def write_errors_explained(path: str) -> Iterator[None]:
+    """Raises the file system's refusal to write within this context as a UserError that names the file."""
     try:
         yield
     except OSError as error:

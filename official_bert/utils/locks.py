@@ -29,6 +29,8 @@ _STALE_AFTER = 600.0  # seconds without renewal; clocks of two machines may diff
 def lock_folder(folder: str, flag: str) -> Iterator[None]:
     """Keeps other processes from writing into a folder within this context; makes the folder where it is missing.
 
+    What processes that were killed have left in it is removed, also of files that will not be written again.
+
     `flag` is what names the folder, without dashes, for the error.
 
     Raises:
@@ -38,6 +40,8 @@ def lock_folder(folder: str, flag: str) -> Iterator[None]:
     files.make_folder(folder)
     try:
         with _lock(os.path.join(folder, LOCK_FILE), folder, flag):
+            if not files.is_remote(folder):
+                files.remove_unfinished(folder)
             yield
     finally:
         if is_new and not files.is_remote(folder):

@@ -20,9 +20,12 @@ from typing import Any
 
 from official_bert.utils.signals import end_with_parent
 from robustness.attack import (
+    browser,
     changed,
+    clock,
     contradictions,
     damage,
+    downloads,
     fitting,
     fuzz,
     kills,
@@ -31,6 +34,7 @@ from robustness.attack import (
     processes,
     serving,
     together,
+    variant_kills,
     writers,
 )
 from robustness.attack.processes import NotHeldError
@@ -50,6 +54,10 @@ KINDS = {
     "writers": (writers, 3),
     "fitting": (fitting, 3),
     "changed": (changed, 1),
+    "clock": (clock, 3),
+    "browser": (browser, 2),
+    "downloads": (downloads, 2),
+    "variant_kills": (variant_kills, 6),
 }
 _CASE_SECONDS = 1500.0  # for a case; each process within it has less
 _MOST_MEGABYTES = 1500  # that a case within the process may take beyond what was taken before
@@ -159,7 +167,13 @@ def _worker(kind: str, seed: int, first: int, folder: pathlib.Path) -> Iterator[
         *(sys.executable, "-m", "robustness.attack", f"--work={kind}", f"--seed={seed}", f"--case={first}"),
         f"--samples={folder}",
     ]
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT), "OFFICIAL_BERT_TUNE_MALLOC": "0"}
+    environment = {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        "OFFICIAL_BERT_TUNE_MALLOC": "0",
+    }
+    if kind == "clock":
+        environment |= clock.environment(folder)
     with (
         tempfile.TemporaryDirectory(prefix=f"attack-{kind}-", ignore_cleanup_errors=True) as temporary,
         tempfile.TemporaryFile("w+") as log,

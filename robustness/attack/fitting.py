@@ -1,4 +1,4 @@
-"""Odd data, numbers, losses and metrics for the models that take text: a UserError, or the figures of plain ones."""
+"""Odd data, frames, numbers, losses, metrics for models that take text: a UserError, or the figures of plain ones."""
 
 import math
 import warnings
@@ -34,7 +34,7 @@ _OF_LOGITS = {"mse"}
 
 def attack(case: "Case") -> None:
     """Tries odd values, a loss or a metric, or a column of labels."""
-    kinds = (_values, _figures, _labels)
+    kinds = (_values, _figures, _labels, _frames)
     kinds[case.number % len(kinds)](case)
 
 
@@ -163,6 +163,68 @@ def _labels(case: "Case") -> None:
     texts = list(feature_extraction.read_texts(str(path), {}))
     rows = [[row["text"]] for row in batch_prediction.read_rows(str(path), ["text"])]
     _check(texts == rows, f"features reads {texts[:2]}, predict {rows[:2]}")
+
+
+def _frames(case: "Case") -> None:
+    """Columns of pandas, of odd types and indexes and with gaps, for lists: the same figures, or a UserError."""
+    import pandas as pd
+
+    rng = case.rng
+    several = rng.random() < 0.3
+    method = rng.choice(["fit", "evaluate", "predict"])
+    types = ["object", "string[python]", "string[pyarrow]", "category"]
+    index = rng.choice([[0, 1, 2, 3], [3, 1, 0, 2], [5, 5, 5, 5], list("abcd"), pd.date_range("2020", periods=4)])
+    texts: list[Any] = list(_TEXTS)
+    numbers, rows = list(_CLASSES), [[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]]
+    gap = rng.choice(["", "", "x", "y", "sample_weight"])
+    missing = rng.choice([None, math.nan, pd.NA, pd.NaT])
+    place, kind_of_text = rng.randrange(4), rng.choice(types)
+    if gap == "x":
+        texts[place] = missing
+    x: Any = pd.Series(texts, index=index, dtype=kind_of_text)
+    if several:
+        named = rng.sample(range(3), 3)
+        y: Any = pd.DataFrame([[row[each] for each in named] for row in rows], index, [_LABELS[each] for each in named])
+        kind_of_label = rng.choice(["int8", "Int64", "float32", "Float64", "bool", "boolean", "object"])
+        y = y.astype(kind_of_label)
+    elif rng.random() < 0.3:
+        y, kind_of_label = pd.get_dummies(pd.Series([_LABELS[each] for each in numbers], index=index)), "dummies"
+    else:
+        kind_of_label = rng.choice(types)
+        y = pd.Series([_LABELS[each] for each in numbers], index=index, dtype=kind_of_label)
+    if gap == "y":
+        y = y.astype(object)
+        y = y.copy()
+        y.iloc[(place, 0) if y.ndim == 2 else place] = missing
+    weights = pd.Series([1.0, 2.0, 0.5, missing if gap == "sample_weight" else 1.0], index=index, dtype=rng.choice(
+        ["object", "Float64"]))  # fmt: skip
+    x = x.to_frame() if rng.random() < 0.3 else x
+    case.what = f"{method}, frames"
+    case.done = (
+        f"{kind_of_text}, {kind_of_label}, several={several}, index {list(index)!r:.40}, gap {missing!r} in {gap}"
+    )
+    frames = {"predict": (x,), "evaluate": (x, y, weights), "fit": (x, y, weights)}[method]
+    plain = (_TEXTS, np.array(rows) if several else [_LABELS[each] for each in numbers], [1.0, 2.0, 0.5, 1.0])
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            seen = _figures_of(_model(several), method, frames)
+        except UserError as error:
+            _check("\n" not in str(error), f"an error of several lines: {error}")
+            _check(gap and (method != "predict" or gap == "x"), f"refused: {error}")
+            return
+        _check(not gap or (method == "predict" and gap != "x"), "a gap was taken for a value")
+        expected = _figures_of(_model(several), method, plain[: len(frames)])
+    _check(np.array_equal(seen, expected), f"{seen}, of lists {expected}")
+
+
+def _figures_of(model: Any, method: str, values: tuple[Any, ...]) -> Any:
+    import keras
+
+    keras.utils.set_random_seed(0)
+    model.set_weights([np.random.default_rng(0).normal(0, 0.5, each.shape) for each in model.get_weights()])
+    given = dict(zip(("x", "y", "sample_weight"), values, strict=False))
+    figures = getattr(model, method)(**given, batch_size=2, **({} if method == "predict" else {"verbose": 0}))
+    return figures.history["loss"] if method == "fit" else figures
 
 
 def _check(is_right: Any, seen: str) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import random
+import re
 import shutil
 import signal
 import time
@@ -12,14 +13,12 @@ from official_bert.tokenization.exact import SPECIAL_TOKENS
 from robustness.attack import processes, samples
 from robustness.attack.commands import COMMANDS, MAKE_RECORDS, Command
 from robustness.attack.processes import NotHeldError, Running
-from robustness.attack.variants import VARIANTS
 from tests.conftest import WORDS
 
 if TYPE_CHECKING:
     from robustness.attack.campaign import Case
 
-_KILLED = (*COMMANDS, *VARIANTS)
-NEEDS = tuple(dict.fromkeys(need for command in _KILLED for need in (*command.needs, command.name)))
+NEEDS = tuple(command.name for command in COMMANDS)
 _TRAINING = ("pretrain", "finetune")
 _SIGNALS = (signal.SIGKILL,) * 4 + (signal.SIGTERM, signal.SIGINT)
 _AFTER_A_LINE = 0.05  # seconds at most
@@ -29,21 +28,31 @@ _LOG = "train.jsonl"
 # TensorBoard's events and the report are not read again.
 _NOT_READ = ("events.out", ".png", ".html", ".md", ".lock")
 
+# What a run that goes on has more of than one that was not stopped.
+_MORE_OF = re.compile(r"events\.out|/ckpt-[0-9]+\.(index|data-[^/]*)$|notices\.jsonl$")
+
 
 def attack(case: "Case") -> None:
+    """Kills one of the commands, or begins another one anew."""
+    command = COMMANDS[case.number % len(COMMANDS)]
+    if command is MAKE_RECORDS and case.rng.random() < 0.3:
+        _kill_and_begin_anew(case)
+    else:
+        kill_and_repeat(case, command)
+
+
+def kill_and_repeat(case: "Case", command: Command) -> None:
     """Kills a command some times, perhaps damages a file of a training run, and gives it again."""
-    rng, command = case.rng, _KILLED[case.number % len(_KILLED)]
+    rng, is_variant = case.rng, command not in COMMANDS
     out = case.folder / "out"
     out.mkdir()
-    if command is MAKE_RECORDS and rng.random() < 0.3:
-        _kill_and_begin_anew(case, out)
-        return
-    case.what = f"{command.name}, killed"
+    case.what, case.tried = f"{command.name}, killed", 0
     trains = command.program in _TRAINING
     with contextlib.ExitStack() as stack:
-        for _ in range(rng.choice([2, 3, 4] if command in VARIANTS else [1, 1, 2, 3])):
+        for _ in range(rng.choice([2, 3, 4] if is_variant else [1, 1, 2, 3])):
             stack.callback(_kill(case, command, out).end_group)
-        damaged = trains and command in COMMANDS and rng.random() < 0.4 and _damage_one(out, rng)
+        case.tried = max(case.tried, 1)
+        damaged = trains and not is_variant and rng.random() < 0.4 and _damage_one(out, rng)
         if damaged:
             case.done += damaged
             case.what = f"{command.name}, killed and a file damaged"
@@ -53,13 +62,14 @@ def attack(case: "Case") -> None:
         # Lines of a log that are gone are not found; those that are there are compared.
         case.samples.check_result(command, out, _LOG if damaged and f"/{_LOG}: " in damaged else None)
         if not damaged:
-            _check_nothing_left(case.samples.folder / command.name, out)
+            check_nothing_left(case.samples.folder / command.name, out)
 
 
 def _kill(case: "Case", command: Command, out: pathlib.Path) -> Running:
     """Starts a command and kills it at some moment; what it has started may still run."""
     rng = case.rng
-    number, group = signal.SIGKILL if command in VARIANTS else rng.choice(_SIGNALS), rng.random() < 0.5
+    number = rng.choice(_SIGNALS) if command in COMMANDS else signal.SIGKILL
+    group = rng.random() < 0.5
     running = processes.start(command.program, command.arguments(case.samples.folder, out))
     when = _wait_for_a_moment(running, rng, case.samples.seconds(command.name), command)
     ended = running.kill(number, group)
@@ -69,27 +79,31 @@ def _kill(case: "Case", command: Command, out: pathlib.Path) -> Running:
     else:
         ended.check(_STOPPED)
     case.done += f"{signal.Signals(number).name} {when}{'; ' if ended.code else ', after its end; '}"
-    case.tried += bool(ended.code)
     _check_whole(case, command, out)
+    if ended.code:
+        case.tried += 1
+    elif command not in COMMANDS:  # so that there is something to kill the next time
+        shutil.rmtree(out)
+        out.mkdir()
     return running
 
 
-def _check_nothing_left(whole: pathlib.Path, out: pathlib.Path) -> None:
+def check_nothing_left(whole: pathlib.Path, out: pathlib.Path) -> None:
     """Raises NotHeldError if there are files that an unharmed run does not leave."""
 
     def names(folder: pathlib.Path) -> set[str]:
-        """All but what a run that goes on has more of: TensorBoard's events, and checkpoints."""
         paths = {str(path.relative_to(folder)) for path in folder.rglob("*")}
-        return {path for path in paths if not any(part in path for part in ("events.out", "ckpt-"))}
+        return {path for path in paths if not _MORE_OF.search(path)}
 
     if differing := names(whole) ^ names(out):
         raise NotHeldError(f"there is too much or too little: {', '.join(sorted(differing)[:5])}")
 
 
-def _kill_and_begin_anew(case: "Case", out: pathlib.Path) -> None:
+def _kill_and_begin_anew(case: "Case") -> None:
     """Kills make-records without its workers, removes what it left, and makes others at once: none is of the first."""
     case.what = "make-records, killed and begun anew with another vocabulary"
-    vocab, unharmed = case.folder / "other.txt", case.folder / "unharmed"
+    out, vocab, unharmed = (case.folder / name for name in ("out", "other.txt", "unharmed"))
+    out.mkdir()
     special, words = WORDS[: len(SPECIAL_TOKENS)], WORDS[len(SPECIAL_TOKENS) :]
     vocab.write_text("".join(f"{word}\n" for word in [*special, *reversed(words)]))
     unharmed.mkdir()
@@ -118,7 +132,7 @@ def _wait_for_a_moment(running: Running, rng: random.Random, seconds: float, com
         running.wait(until=lambda: running.output.count("\n") >= lines)
         time.sleep(more)
         return f"after {lines} lines"
-    moment = rng.uniform(0, 1.1 * seconds)
+    moment = rng.uniform(0, (1.1 if command in COMMANDS else 0.7) * seconds)
     end = time.monotonic() + moment
     running.wait(until=lambda: time.monotonic() > end)
     return f"after {moment:.2f} seconds"

@@ -1,4 +1,4 @@
-"""Too few descriptors, too little memory, a full disk: an error, and afterwards the same command ends as unharmed."""
+"""Few descriptors, little memory (shared, too), a full disk: an error, and afterwards the command ends as unharmed."""
 
 import os
 import pathlib
@@ -15,34 +15,38 @@ if TYPE_CHECKING:
     from robustness.attack.campaign import Case
 
 NEEDS = tuple(command.name for command in COMMANDS)
+_SHARED_MEMORY = pathlib.Path("/dev/shm")  # of this process' namespace alone
 _MEMORY_ENDS = ("MemoryError", "bad_alloc", "Cannot allocate memory", "out of memory", "Resource exhausted", "OOM")
 
 
 def attack(case: "Case") -> None:
     """Runs a command under a limit, and then without."""
     rng, command = case.rng, COMMANDS[case.number % len(COMMANDS)]
-    kind = rng.choice(["descriptors", "memory", "file size", "full disk"])
+    kind = rng.choice(["descriptors", "memory", "file size", "full disk", "shared memory"])
     case.what = f"{command.name}, {kind}"
     out = case.folder / "out"
     out.mkdir()
     arguments = command.arguments(case.samples.folder, out)
-    if kind == "full disk" and not _mounted(out, rng.randrange(4, 300), case):
-        case.what, kind = f"{command.name}, file size", "file size"  # not everybody may mount
+    mounted = {"full disk": out, "shared memory": _SHARED_MEMORY}.get(kind)
+    if mounted and not _mounted(mounted, 1024 if mounted == _SHARED_MEMORY else rng.randrange(4, 300), case):
+        case.what, kind, mounted = f"{command.name}, file size", "file size", None  # not everybody may mount
     try:
-        limits = {} if kind == "full disk" else _limits(kind, rng, case)
+        limits = {} if mounted else _limits(kind, rng, case)
         ended = processes.run(command.name, arguments, limits=limits)
         if kind == "memory":
             _check_out_of_memory(ended)
         else:
             ended.check()
-        if kind == "full disk":
-            _remount(out)
+        if kind == "shared memory":
+            case.done += f", exit code {ended.code}"
+        if mounted:
+            _remount(mounted)
         ended = processes.run(command.name, arguments)
         ended.check((0,))
         case.samples.check_result(command, out)
     finally:
-        if kind == "full disk":
-            subprocess.run(["umount", "--lazy", str(out)], check=False, capture_output=True)
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(mounted)], check=False, capture_output=True)
 
 
 def _limits(kind: str, rng: random.Random, case: "Case") -> dict[int, int]:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -124,7 +125,7 @@ def _half_copied(case: "Case") -> None:
     if case.rng.random() < 0.7:  # what makes it an export of ours comes last
         paths.sort(key=lambda path: path.parts[0] in ("assets.extra", "checksums.json"))
     case.done = f"in this order: {', '.join(map(str, paths))}"
-    server, address = _started(case, ["--reload_seconds=0.2"], models=[folder])
+    server, address = started(case, ["--reload_seconds=0.2"], models=[folder])
     for path in paths:
         content = (whole / path).read_bytes()
         part = case.rng.randrange(len(content) + 1)
@@ -133,16 +134,9 @@ def _half_copied(case: "Case") -> None:
             with (folder / "2" / path).open("ab") as writer:
                 writer.write(piece)
             time.sleep(case.rng.choice([0, 0.5, 1]))
-            _check_answers(address)
-    expected, end = ("regression", ["2"]), time.monotonic() + 20
-    seen: Any = None
-    while seen != expected and time.monotonic() < end:
-        (model,) = json.loads(_asked(address, "GET", "/v1/models", b"")[1])["models"]
-        seen = model["kind"], model["versions"]
-        time.sleep(0.1)
-    if seen != expected:
-        raise NotHeldError(f"served is {seen}; expected {expected}")
-    _check_answers(address)
+            check_answers(address)
+    wait_for_versions(address, ["2"])
+    check_answers(address)
     server.kill(signal.SIGTERM, group=False).check((0,))
 
 
@@ -163,7 +157,7 @@ def _sigterm(case: "Case") -> None:
     """SIGTERM while clients ask, each time in a new connection."""
     after = case.rng.randrange(100, _REQUESTS - 100)
     case.done = f"SIGTERM after {after} of {_REQUESTS} requests"
-    server, address = _started(case, [])
+    server, address = started(case, [])
     counts, lock = {"answered": 0, "refused": 0}, threading.Lock()
     lost: list[str] = []
 
@@ -198,18 +192,18 @@ def _few_descriptors(case: "Case") -> None:
     """More clients than descriptors."""
     descriptors, clients = case.rng.randrange(96, 200), 400
     case.done = f"{descriptors} descriptors, {clients} connections"
-    server, address = _started(case, [], {resource.RLIMIT_NOFILE: descriptors})
+    server, address = started(case, [], {resource.RLIMIT_NOFILE: descriptors})
     host, port = address.split(":")
     with contextlib.ExitStack() as stack:
         for _ in range(clients):
             stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
-    _check_answers(address)
+    check_answers(address)
     server.kill(signal.SIGTERM, group=False).check((0,))
 
 
 def _stalled(case: "Case") -> None:
     """Clients that never send the rest of their requests."""
-    server, address = _started(case, ["--timeout_seconds=3", f"--max_connections={case.rng.randrange(20, 200)}"])
+    server, address = started(case, ["--timeout_seconds=3", f"--max_connections={case.rng.randrange(20, 200)}"])
     host, port = address.split(":")
     length = case.rng.choice([10, 4 << 20, (4 << 20) + 1, 10**15])
     head = b"POST /v1/models/size:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % length
@@ -221,7 +215,7 @@ def _stalled(case: "Case") -> None:
         for _ in range(300):
             with contextlib.suppress(OSError):
                 stack.enter_context(socket.create_connection((host, int(port)), timeout=20)).sendall(content)
-        _check_answers(address)  # when the time of the others is over
+        check_answers(address)  # when the time of the others is over
         _check_memory(server)
     server.kill(signal.SIGTERM, group=False).check((0,))
 
@@ -249,13 +243,17 @@ def _asked(address: str, method: str, path: str, body: bytes) -> tuple[int, byte
         return response.status, response.read()
 
 
-def _started(
-    case: "Case", flags: list[str], limits: dict[int, int] | None = None, models: list[pathlib.Path] | None = None
+def started(
+    case: "Case",
+    flags: list[str],
+    limits: dict[int, int] | None = None,
+    models: list[pathlib.Path] | None = None,
+    before: Callable[[], None] | None = None,
 ) -> tuple[Running, str]:
     """A server of all samples or of the models in these folders, and its address."""
     models = models or sorted((case.samples.folder / SERVED).iterdir())
     given = [f"--model={path.name}={path}" for path in models]
-    server = processes.start("serve", [*given, "--port=0", *flags], limits=limits)
+    server = processes.start("serve", [*given, "--port=0", *flags], limits, before)
     ended = server.wait(120, until=lambda: '"event": "ready"' in server.output)
     if ended is not None:
         raise NotHeldError(f"the server did not start: {ended.output[-1500:]}")
@@ -267,7 +265,7 @@ def _shared_server(case: "Case") -> str:
     if "server" in _running and _running["server"][0].poll() is not None:
         del _running["server"]
     if "server" not in _running:
-        _running["server"] = _started(case, ["--max_instances=20", "--max_text_bytes=200000"])
+        _running["server"] = started(case, ["--max_instances=20", "--max_text_bytes=200000"])
     return _running["server"][1]
 
 
@@ -281,14 +279,26 @@ def _check_server(case: "Case", address: str) -> None:
             raise NotHeldError(f"a traceback: {server.output[-2500:]}")
         if _SECRET.decode() in server.output:
             raise NotHeldError(f"a text in the log: {server.output[-2500:]}")
-        _check_answers(address)
+        check_answers(address)
         _check_memory(server)
     except NotHeldError:
         server.end_group()  # the next case has another one
         raise
 
 
-def _check_answers(address: str) -> None:
+def wait_for_versions(address: str, versions: list[str]) -> None:
+    """Raises NotHeldError unless a server's only model, one of ours, has these versions before long."""
+    expected, end = ("regression", versions), time.monotonic() + 60
+    seen: Any = None
+    while seen != expected and time.monotonic() < end:
+        (model,) = json.loads(_asked(address, "GET", "/v1/models", b"")[1])["models"]
+        seen = model["kind"], model["versions"]
+        time.sleep(0.1)
+    if seen != expected:
+        raise NotHeldError(f"served is {seen}; expected {expected}")
+
+
+def check_answers(address: str) -> None:
     """Raises NotHeldError unless a request is answered rightly before long."""
     end, seen = time.monotonic() + 20, ""
     while time.monotonic() < end:

@@ -2,14 +2,12 @@
 
 import base64
 import hashlib
-import http.server
-import io
-import json
 import pathlib
 import tarfile
+import shutil
+import tempfile
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 
 import numpy as np
@@ -30,70 +28,12 @@ from official_bert.errors import UserError
 from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
+from tests.checkpoints import hub_server
 from tests.checkpoints.checkpoint_samples import assert_equal, sample
+from tests.checkpoints.hub_server import TINY, Server
 from tests.conftest import ROOT, WORDS
 
 CONFIG = BertConfig(len(WORDS), 4, 1, 2, 8, max_position_embeddings=16)
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-TINY = "uncased_L-2_H-128_A-2"
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Files by path with their headers, as a hub of models and as a bucket; counts what is asked for.
-
-    Attributes:
-        most_bytes: of a file, after which the connection breaks off.
-    """
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files: dict[str, tuple[bytes, dict[str, str]]] = {}
-        self.asked: list[str] = []
-        self.most_bytes: int | None = None
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def add_repository(self, name: str, folder: pathlib.Path, revisions: list[str]) -> None:
-        """What huggingface_hub asks of a hub: the commit of a revision with its files, and each file with its hash."""
-        contents = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        siblings = [{"rfilename": each} for each in contents]
-        tree = [
-            {"type": "file", "path": each, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
-            for each, content in contents.items()
-        ]
-        for revision in [*revisions, COMMIT]:
-            information = {"id": name, "modelId": name, "sha": COMMIT, "private": False, "siblings": siblings}
-            self.files[f"/api/models/{name}/revision/{revision}"] = json.dumps(information).encode(), {}
-            self.files[f"/api/models/{name}/tree/{revision}"] = json.dumps(tree).encode(), {}
-            for each, content in contents.items():
-                headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'}
-                self.files[f"/{name}/resolve/{revision}/{each}"] = content, headers
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        path = self.path.split("?")[0]
-        self.server.asked.append(path)
-        content, headers = self.server.files.get(path, (None, {}))
-        self.send_response(404 if content is None else 200)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        if "Content-Length" not in headers:
-            self.send_header("Content-Length", str(len(content or b"")))
-        self.end_headers()
-        if self.command == "GET" and content is not None:
-            self.wfile.write(content[: self.server.most_bytes])
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def forget_downloads() -> None:
@@ -180,7 +120,7 @@ def test_a_download_that_breaks_off_leaves_no_half_of_a_model(
     most_bytes: int, on_hub: pathlib.Path, released: pathlib.Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(time, "sleep", lambda _: None)  # huggingface_hub waits before it tries again
-    publish(server, google_zip(released))
+    server.publish(hub_server.google_zip(released))
     server.most_bytes = most_bytes
     for name in ("hf://owner/name", f"google://{TINY}"):
         for _ in range(2):  # the second time on what the first one left
@@ -199,20 +139,6 @@ def test_what_is_no_name_on_the_hub_is_refused(name: str, server: Server):
         reading.read("hf://owner/gone")
 
 
-def google_zip(folder: pathlib.Path, prefix: str = f"{TINY}/") -> bytes:
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as writer:
-        for path in sorted(folder.iterdir()):
-            writer.write(path, prefix + path.name)
-        writer.writestr("../outside.txt", "not to be written")
-    return content.getvalue()
-
-
-def publish(server: Server, content: bytes, **headers: str) -> None:
-    md5 = base64.b64encode(hashlib.md5(content).digest()).decode()
-    server.files[f"/2020_02_20/{TINY}.zip"] = content, {"x-goog-hash": f"crc32c=AAAAAA==, md5={md5}", **headers}
-
-
 @pytest.fixture
 def released(tmp_path: pathlib.Path) -> pathlib.Path:
     folder = tmp_path / "released"
@@ -226,7 +152,7 @@ def released(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_a_release_of_google_is_downloaded_once(
     prefix: str, released: pathlib.Path, server: Server, tmp_path: pathlib.Path
 ):
-    publish(server, google_zip(released, prefix))
+    server.publish(hub_server.google_zip(released, prefix))
     _, expected = reading.read(str(released))
     assert_equal(reading.read(f"google://{TINY}")[1], expected)
     model = build_pretraining_model(CONFIG)
@@ -238,6 +164,30 @@ def test_a_release_of_google_is_downloaded_once(
     assert not list(tmp_path.rglob("outside.txt"))
 
 
+def test_two_processes_may_download_at_once_and_what_a_killed_one_left_is_removed(
+    released: pathlib.Path, server: Server, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    server.publish(hub_server.google_zip(released))
+    other = tmp_path / "cache" / "google" / TINY
+    left = other.with_name(f"{TINY}.writing-0123456789ab")
+    left.mkdir(parents=True)
+    (left / f"{TINY}.zip").write_bytes(b"half of it")
+    places = []
+
+    def other_is_sooner(path: str) -> None:
+        places.extend(tmp_path.rglob("*.writing-*"))
+        shutil.copytree(released, other)
+        (other / "mark").touch()
+
+    server.before_answer = other_is_sooner
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))  # downloads of gigabytes do not belong there
+    assert google_models.local_folder(f"google://{TINY}") == str(other)
+    assert (other / "mark").exists()  # it stays, since the other process may read it
+    assert [place.parent for place in places] == [other.parent]
+    assert left not in places
+    assert [path.name for path in other.parent.iterdir()] == [TINY]
+
+
 def test_a_file_in_the_place_of_a_release_is_named(server: Server, tmp_path: pathlib.Path):
     place = tmp_path / "cache" / "google" / TINY
     place.parent.mkdir(parents=True)
@@ -247,7 +197,7 @@ def test_a_file_in_the_place_of_a_release_is_named(server: Server, tmp_path: pat
 
 
 def test_a_download_that_is_damaged_leaves_nothing(released: pathlib.Path, server: Server, tmp_path: pathlib.Path):
-    content = google_zip(released)
+    content = hub_server.google_zip(released)
     by_hand = rf"by hand, download http://127.0.0.1.*/2020_02_20/{TINY}.zip.* on any machine, unpack it"
     flipped = bytearray(content)
     flipped[len(content) // 2] ^= 1
@@ -261,7 +211,7 @@ def test_a_download_that_is_damaged_leaves_nothing(released: pathlib.Path, serve
         (bytes(flipped), {"x-goog-hash": ""}, "was received damaged: Bad CRC"),
         (b"<html>", {}, "was received damaged: File is not a zip file"),
     ):
-        publish(server, received, **headers)
+        server.publish(received, **headers)
         with pytest.raises(UserError, match=message):
             reading.read(f"google://{TINY}")
     del server.files[f"/2020_02_20/{TINY}.zip"]
@@ -276,7 +226,7 @@ def test_a_zip_of_another_size_than_the_known_one_is_refused(
     released: pathlib.Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(google_models._SIZES, TINY, 12345)
-    publish(server, google_zip(released))
+    server.publish(hub_server.google_zip(released))
     with pytest.raises(UserError, match=r"gave [\d,]+ bytes; 12,345 bytes are known: try again"):
         reading.read(f"google://{TINY}")
 

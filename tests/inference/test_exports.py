@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.inference import exports
@@ -25,6 +26,15 @@ def test_newest_version_is_the_greatest_number(tmp_path: pathlib.Path):
     assert exports.newest_version(str(tmp_path / "2")) == str(tmp_path / "2")
     with pytest.raises(UserError, match="holds no export; make one with official-bert export"):
         exports.newest_version(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("name", ["run[1]", "back\\slash"])
+def test_an_export_is_loaded_where_tensorflow_takes_its_name_for_a_pattern(name: str, tmp_path: pathlib.Path):
+    module = tf.Module()
+    module.number = tf.Variable(3.0)
+    tf.saved_model.save(module, str(tmp_path / "model"))
+    (tmp_path / "model").rename(tmp_path / name)
+    assert exports.load_saved_model(str(tmp_path / name)).number.numpy() == 3.0
 
 
 def test_metadata_of_other_tools_models_are_empty(tmp_path: pathlib.Path):

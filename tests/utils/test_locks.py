@@ -18,12 +18,12 @@ from official_bert.finetuning.options import Options as FineTuningOptions
 from official_bert.inference import batch_prediction, feature_extraction
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
 from official_bert.tasks.options import TableOptions
-from official_bert.utils import locks
+from official_bert.utils import files, locks
 from tests.conftest import ROOT
 
 HOLD = """
 import sys, time
-from official_bert.utils import locks
+from official_bert.utils import files, locks
 with locks.lock_folder(sys.argv[1], "output_dir"):
     print("locked", flush=True)
     time.sleep(600)
@@ -45,6 +45,20 @@ def test_a_folder_in_use_is_refused_with_host_and_process_until_its_process_is_k
     with locks.lock_folder(str(folder), "output_dir"):
         (folder / "result").touch()
     assert os.listdir(folder) == ["result"]
+
+
+def test_what_a_kill_has_left_in_a_folder_is_removed_though_it_is_not_written_again(tmp_path: pathlib.Path):
+    left = [tmp_path / f"{name}.writing-0123456789ab" for name in ("checkpoint", "line\nbreak")]
+    for path in left:
+        path.mkdir()
+        (path / "half").touch()
+    others = [tmp_path / "my.writing-notes", tmp_path / "result"]
+    for path in others:
+        path.touch()
+    with files.folder_beside(str(tmp_path / "other")) as beside, locks.lock_folder(str(tmp_path), "output_dir"):
+        assert pathlib.Path(beside).exists()  # another process is writing it
+        assert not [path for path in left if path.exists()]
+    assert sorted(tmp_path.iterdir()) == others
 
 
 def test_a_folder_in_which_nothing_was_written_does_not_stay(tmp_path: pathlib.Path):
