@@ -146,8 +146,8 @@ def started(ways: dict[str, Way], size: str, options: Options, records: str) -> 
         yield processes
     finally:
         for process in processes.values():
-            process.kill()
-            process.wait()
+            with process:  # closes its pipes
+                process.kill()
 
 
 def one_round(name: str, process: Any) -> dict[str, float]:

@@ -3,8 +3,8 @@
 import base64
 import hashlib
 import pathlib
-import tarfile
 import shutil
+import tarfile
 import tempfile
 import threading
 import time
@@ -89,7 +89,7 @@ def test_weights_for_tensorflow_are_fetched_where_there_are_no_others(
     (on_hub / "tf_model.h5").write_bytes(b"the same weights once more")
     server.add_repository("owner/both", on_hub, ["main"])
     assert_equal(reading.read("hf://owner/both")[1], reading.read(str(on_hub))[1])
-    assert "/owner/both/resolve/main/model.safetensors".replace("main", COMMIT) in server.asked
+    assert "/owner/both/resolve/main/model.safetensors".replace("main", hub_server.COMMIT) in server.asked
     assert not [path for path in server.asked if path.endswith("tf_model.h5")]
     alone = tmp_path / "alone"
     with tarfile.open(ROOT / "tests" / "golden" / "tensorflow_models" / "transformers.tar.xz") as archive:
@@ -247,7 +247,7 @@ def test_a_name_without_a_scheme_is_found_where_it_is_published(
 ):
     monkeypatch.chdir(tmp_path)
     server.add_repository("google-bert/bert-base-uncased", on_hub, ["main"])
-    publish(server, google_zip(released))
+    server.publish(hub_server.google_zip(released))
     for name, source, expected in (
         ("bert-base-uncased", "hf://google-bert/bert-base-uncased", on_hub),
         ("google-bert/bert-base-uncased", "hf://google-bert/bert-base-uncased", on_hub),
