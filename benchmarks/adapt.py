@@ -45,9 +45,9 @@ class Options:
 
     general_file: list[str] = option(dataclasses.MISSING, "Encyclopedia text to pre-train on.")
     output_dir: str = option(dataclasses.MISSING, "Folder of all runs.")
-    short_steps: int = option(4000, "Steps of pre-training on sequences of 16 tokens.")
-    long_steps: int = option(1500, "Steps of pre-training on sequences of 64 tokens after that.")
-    adapt_steps: int = option(400, "Steps of adapting.")
+    short_steps: int = option(2000, "Steps of pre-training on sequences of 16 tokens.")
+    long_steps: int = option(600, "Steps of pre-training on sequences of 64 tokens after that.")
+    adapt_steps: int = option(200, "Steps of adapting.")
     random_times: int = option(10, "How many times these steps are taken from random weights.")
     new_words: int = option(300, "Words that are added.")
 

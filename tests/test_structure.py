@@ -38,7 +38,8 @@ LAYERS = {
     "adaptation": (
         ("options",),
         ("texts", "weights"),
-        ("records", "report", "training", "words"),
+        ("records", "report", "words"),
+        ("training",),
         ("adapting",),
         ("commands",),
     ),
