@@ -29,12 +29,17 @@ from official_bert.utils.flags import option
 from official_bert.utils.training_log import EVAL, read_log
 
 _CONFIG = "configs/cpu_tiny.json"
-_PIECES = 8000
+_PIECES = 4000
 _SHORT = ["--max_seq_length=16", "--max_predictions_per_seq=4"]
-_LONG = ["--max_seq_length=64", "--max_predictions_per_seq=10"]
+_LONG = ["--max_seq_length=32", "--max_predictions_per_seq=5"]
 _PRETRAINING = [
-    "--do_train", f"--bert_config_file={_CONFIG}", "--jit_compile", "--nowarmup_jump", "--train_batch_size=32",
-]  # fmt: skip
+    "--do_train",
+    f"--bert_config_file={_CONFIG}",
+    "--vocab_size_from_vocab",
+    "--jit_compile",
+    "--nowarmup_jump",
+    "--train_batch_size=32",
+]
 _SEEDS = ("1", "2", "3")
 _FEWEST, _MOST = 80, 200  # sentences of a module to be a class of the task
 
@@ -45,9 +50,9 @@ class Options:
 
     general_file: list[str] = option(dataclasses.MISSING, "Encyclopedia text to pre-train on.")
     output_dir: str = option(dataclasses.MISSING, "Folder of all runs.")
-    short_steps: int = option(2000, "Steps of pre-training on sequences of 16 tokens.")
-    long_steps: int = option(600, "Steps of pre-training on sequences of 64 tokens after that.")
-    adapt_steps: int = option(200, "Steps of adapting.")
+    short_steps: int = option(1500, "Steps of pre-training on sequences of 16 tokens.")
+    long_steps: int = option(400, "Steps of pre-training on sequences of 32 tokens after that.")
+    adapt_steps: int = option(150, "Steps of adapting.")
     random_times: int = option(10, "How many times these steps are taken from random weights.")
     new_words: int = option(300, "Words that are added.")
 
@@ -78,7 +83,7 @@ def _pretrained(options: Options) -> str:
     _run(path("vocabulary"), "learn-vocabulary", text, vocab, f"--vocab_size={_PIECES}", output=False)
     _run(path("records16"), "make-records", text, vocab, *_SHORT, "--masked_lm_prob=0.25", "--dupe_factor=1",
          f"--output_file={path('short.tfrecord')}", output=False)  # fmt: skip
-    _run(path("records64"), "make-records", text, vocab, *_LONG, "--dupe_factor=1",
+    _run(path("records32"), "make-records", text, vocab, *_LONG, "--dupe_factor=1",
          f"--output_file={path('long.tfrecord')}", output=False)  # fmt: skip
     _run(path("start16"), "pretrain", *_PRETRAINING, *_SHORT, vocab, f"--input_file={path('short.tfrecord')}",
          f"--num_train_steps={options.short_steps}", "--learning_rate=6e-4", "--end_learning_rate=6e-4",
@@ -169,8 +174,8 @@ def _task_table(options: Options, models: dict[str, str]) -> str:
         for seed in _SEEDS:
             folder = os.path.join(options.output_dir, "task", f"{os.path.basename(model)}-{seed}")
             _run(folder, "finetune", "--task=table", f"--train_file={train}", f"--eval_file={dev}", f"--init={model}",
-                 "--text_column=text", "--label_column=module", "--do_train", "--do_eval", "--max_seq_length=64",
-                 "--learning_rate=5e-4", "--num_train_epochs=4", f"--random_seed={seed}")  # fmt: skip
+                 "--text_column=text", "--label_column=module", "--do_train", "--do_eval", "--max_seq_length=32",
+                 "--learning_rate=5e-4", "--num_train_epochs=3", f"--random_seed={seed}")  # fmt: skip
             scores.append(_accuracy(folder))
         lines.append(f"| {title} | {100 * statistics.fmean(scores):.1f} ± {100 * statistics.stdev(scores):.1f} |")
     return "\n".join(lines)
