@@ -1,7 +1,7 @@
 """The command `official-bert`, which is also `python -m official_bert_cli`: all commands by name.
 
-It stands above official_bert and data_gen, and nothing imports it. Importing it imports next to nothing, so that Ctrl-C
-is answered by one line from here on, and not by a traceback of the imports that it ends.
+It stands above official_bert, data_gen and adaptation, and nothing imports it. Importing it imports next to nothing, so
+that Ctrl-C is answered by one line from here on, and not by a traceback of the imports that it ends.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from official_bert.utils.signals import interruptible
 if TYPE_CHECKING:
     from official_bert.utils.command_line import Command
 
-_LIBRARY, _DATA_GENERATION = "official_bert.commands", "data_gen.commands"
+_LIBRARY, _DATA_GENERATION, _ADAPTATION = "official_bert.commands", "data_gen.commands", "adaptation.commands"
 
 # The module of each command, and its name there.
 COMMANDS = {
@@ -25,6 +25,7 @@ COMMANDS = {
     "verify-records": (_DATA_GENERATION, "VERIFY_RECORDS"),
     "python-docs": (_DATA_GENERATION, "PYTHON_DOCS"),
     "pretrain": (_LIBRARY, "PRETRAIN"),
+    "adapt": (_ADAPTATION, "ADAPT"),
     "finetune": (_LIBRARY, "FINETUNE"),
     "models": (_LIBRARY, "MODELS"),
     "convert": (_LIBRARY, "CONVERT"),
@@ -39,6 +40,7 @@ COMMANDS = {
 
 _NEXT_STEPS = """what to do:
   your own text      learn-vocabulary, make-records, pretrain, fill-mask
+  a model, your text adapt --init=google://uncased_L-4_H-256_A-4 --input_file='text/*.txt' --output_dir=adapted
   your own labels    finetune --task=table --init=google://uncased_L-4_H-256_A-4 --train_file=train.csv --do_train ...
   to answer          export, then predict for a file of texts, or serve"""
 

@@ -12,6 +12,7 @@ from official_bert.utils import extras, tensorflow_import
 from official_bert.version import __version__
 
 if TYPE_CHECKING:
+    from adaptation.adapting import adapt
     from official_bert.checkpoints.loading import load, load_pretraining_model
     from official_bert.errors import UserError
     from official_bert.inference.features import FeatureExtractor
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from official_bert.tokenization.fast import FastTokenizer
 
 _NAMES = {
+    "adaptation.adapting": "adapt",
     "official_bert.checkpoints.loading": "load load_pretraining_model",
     "official_bert.errors": "UserError",
     "official_bert.inference.features": "FeatureExtractor",
@@ -63,7 +65,7 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 __all__ = [
     "BertAdamW", "BertConfig", "FastTokenizer", "FeatureExtractor", "FullTokenizer", "Lamb", "MaskedLM",
     "MultipleChoice", "QuestionAnswerer", "TextClassifier", "TextEncoder", "TextRegressor", "TokenTagger",
-    "UserError", "WarmupPolynomialDecay", "__version__", "build_classifier", "build_encoder",
+    "UserError", "WarmupPolynomialDecay", "__version__", "adapt", "build_classifier", "build_encoder",
     "build_multiple_choice_model", "build_pretraining_model", "build_regressor", "build_span_predictor",
     "build_token_tagger", "encoder_of", "fill_mask", "load", "load_pretraining_model",
 ]  # fmt: skip

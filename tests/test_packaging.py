@@ -17,7 +17,7 @@ from official_bert.utils.configs import find_config
 from official_bert.utils.extras import EXTRAS
 from official_bert_cli import COMMANDS, main
 from tests.conftest import ROOT
-from tests.test_structure import imports_of
+from tests.test_structure import LAYERS, imports_of
 from tests.utils.test_command_line import Options
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -84,11 +84,9 @@ def test_the_extra_that_an_error_names_installs_the_package():
 def test_every_package_that_is_imported_is_a_dependency():
     distributions = importlib.metadata.packages_distributions()
     brought = {"numpy", "google"}  # by TensorFlow; the second is protobuf
-    for path in [*(ROOT / "official_bert").rglob("*.py"), *(ROOT / "data_gen").rglob("*.py")]:
+    for path in (path for tree in LAYERS for path in (ROOT / tree).rglob("*.py")):
         for name in {each.split(".")[0] for each in imports_of(path)}:
-            if name in sys.stdlib_module_names | brought | PEERS | {"official_bert", "data_gen"}.union(
-                *EXTRAS.values()
-            ):
+            if name in sys.stdlib_module_names | brought | PEERS | set(LAYERS).union(*EXTRAS.values()):
                 continue
             installing = {canonicalize_name(each) for each in distributions[name]}
             assert installing & names(PLAIN), f"{path} imports {name}, which pyproject.toml does not have"

@@ -22,6 +22,7 @@ from data_gen.text.sentences import check_language, split_sentences
 from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.counting import counted
+from official_bert.utils.progress import Progress
 
 Document = list[str]
 
@@ -66,6 +67,28 @@ def read_documents(
         raise UserError(f"there is no text format {format!r}; expected one of {', '.join(TEXT_FORMATS)}")
     check_language(language)
     return _documents(path, format, language, json_field, drop_invalid_utf8, start, end)
+
+
+def read_files(
+    what: str, paths: list[str], format: str, language: str, json_field: str, drop_invalid_utf8: bool
+) -> Iterator[Document]:
+    """Yields the documents of files, one file after the other, with lines of progress that begin with `what`.
+
+    The formats that "auto" finds are printed. Arguments and errors are as for `read_documents`.
+    """
+    file_formats = [format] * len(paths)
+    if format == "auto" and paths:
+        file_formats = [detect_format(path, language) for path in paths]
+        print(describe_formats(file_formats))
+    sizes = [files.size(path) for path in paths]
+    progress = Progress(what, sum(sizes) / 1e6, "MB")
+    for path, each, size, end in zip(paths, file_formats, sizes, itertools.accumulate(sizes), strict=True):
+        done = end - size
+        for document in read_documents(path, each, language, json_field, drop_invalid_utf8):
+            yield document
+            # About: characters are counted for bytes, of compressed files too.
+            done = min(done + sum(map(len, document)), end)
+            progress.update(done / 1e6)
 
 
 def detect_format(path: str, language: str = "en") -> str:

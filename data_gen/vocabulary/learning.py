@@ -1,8 +1,6 @@
 """Learns a WordPiece vocabulary from text, and reports on it."""
 
 import dataclasses
-import itertools
-from collections.abc import Iterator
 
 from data_gen.options import VocabularyOptions
 from data_gen.text import formats
@@ -11,7 +9,6 @@ from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
 from official_bert.utils import files
-from official_bert.utils.progress import Progress
 
 # Without --heldout_file, every so many documents one is kept from learning.
 _HELDOUT_EVERY = 50
@@ -63,32 +60,14 @@ def _count(options: VocabularyOptions) -> tuple[WordCounts, WordCounts]:
         raise UserError(f"--heldout_file names {both[0]}, which --input_file names too; give text not learned from")
     compared = [options.compare_with] if options.compare_with else []
     files.refuse_overwriting(options.vocab_file, "vocab_file", [*paths, *heldout_paths, *compared])
+    reading = options.input_format, options.language, options.json_field, options.drop_invalid_utf8
     text, heldout = (WordCounts(options.do_lower_case, options.max_words) for _ in range(2))
-    for number, document in enumerate(_documents(paths, options), start=1):
+    for number, document in enumerate(formats.read_files("counting words", paths, *reading), start=1):
         held = not heldout_paths and number % _HELDOUT_EVERY == 0
         (heldout if held else text).add(document)
-    for document in _documents(heldout_paths, options):
+    for document in formats.read_files("counting words", heldout_paths, *reading):
         heldout.add(document)
     return text, heldout
-
-
-def _documents(paths: list[str], options: VocabularyOptions) -> Iterator[formats.Document]:
-    file_formats = [options.input_format] * len(paths)
-    if options.input_format == "auto":
-        file_formats = [formats.detect_format(path, options.language) for path in paths]
-        if paths:
-            print(formats.describe_formats(file_formats))
-    sizes = [files.size(path) for path in paths]
-    progress = Progress("counting words", sum(sizes) / 1e6, "MB")
-    ends = itertools.accumulate(sizes)
-    for path, format, size, end in zip(paths, file_formats, sizes, ends, strict=True):
-        done = end - size
-        reading = options.language, options.json_field, options.drop_invalid_utf8
-        for document in formats.read_documents(path, format, *reading):
-            yield document
-            # About: characters are counted for bytes, of compressed files too.
-            done = min(done + sum(map(len, document)), end)
-            progress.update(done / 1e6)
 
 
 def _describe_counts(text: WordCounts) -> str:

@@ -13,19 +13,21 @@ class Figures:
     pieces_per_word: float  # the mean number of pieces that a word is cut into; [UNK] is one
     whole: float  # the share of words that are a piece as a whole
     unknown: float  # the share of words that become [UNK]
+    shattered: float  # the share of words that are cut into three pieces or more
 
 
 def measure(vocab: dict[str, int], counts: dict[str, int]) -> Figures:
     """Cuts words, of which there is at least one, as often as they occur, with the exact tokenizer."""
     tokenizer = WordpieceTokenizer(vocab)
-    words = pieces = whole = unknown = 0
+    words = pieces = whole = unknown = shattered = 0
     for word, count in counts.items():
         cut = tokenizer.pieces(word)
         words += count
         pieces += count * len(cut)
         whole += count * (cut == [word])
+        shattered += count * (len(cut) >= 3)
         unknown += count * (cut == [UNK])  # no word of a text is "[UNK]": brackets are words of their own
-    return Figures(len(vocab), pieces / words, whole / words, unknown / words)
+    return Figures(len(vocab), pieces / words, whole / words, unknown / words, shattered / words)
 
 
 def table(figures: dict[str, Figures]) -> str:

@@ -74,7 +74,11 @@ def _changed(checkpoint: Checkpoint, options: ConversionOptions) -> tuple[Checkp
             raise UserError(f"{options.new_tokens_file} holds no token; write one on each line")
         unknown = resize.without_pieces(checkpoint, tokens)
         checkpoint = resize.add_tokens(checkpoint, tokens, options.new_token_rows)
-        where = "new rows" if options.new_token_rows == "append" else "the rows of [unused...] tokens"
+        where = {
+            "append": "new rows",
+            "unused": "the rows of [unused...] tokens",
+            "unused_first": "the rows of [unused...] tokens, then new ones",
+        }[options.new_token_rows]
         starts = "each the mean of the pieces that it was cut into so far"
         if unknown:
             starts += f"; of all rows where that was [UNK]: {', '.join(unknown)}"

@@ -10,7 +10,7 @@ FILES, CHANGES = ("checkpoints", "changes to the model")
 
 # The names of the formats that can be written, which stand here so that --help needs no TensorFlow.
 WRITABLE = ("official_bert", "tf1", "hugging_face", "keras_hub")
-ROWS = ("append", "unused")
+ROWS = ("append", "unused", "unused_first")
 POSITION_INITS = ("tiled", "interpolated")
 
 
@@ -44,7 +44,9 @@ class ConversionOptions:
         group=CHANGES,
     )
     new_tokens_file: str | None = option(None, "Tokens to add to the vocabulary, one a line.", group=CHANGES)
-    new_token_rows: str = option("append", "New rows for them, or those of [unused...] tokens.", ROWS, group=CHANGES)
+    new_token_rows: str = option(
+        "append", "New rows for them, those of [unused...] tokens, or these and then new ones.", ROWS, group=CHANGES
+    )
     max_position_embeddings: int | None = option(None, "A longest sequence beyond the model's.", group=CHANGES)
     position_init: str = option("tiled", "How the further positions start.", POSITION_INITS, group=CHANGES)
     list_tensors: bool = option(False, "Whether to list every tensor that was loaded or left behind.", group=FILES)

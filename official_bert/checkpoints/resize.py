@@ -23,7 +23,8 @@ def add_tokens(checkpoint: Checkpoint, tokens: Sequence[str], rows: str = "appen
     Args:
         checkpoint: a checkpoint with a vocabulary, without optimizer state.
         tokens: words, pieces (beginning with ##) or markers in brackets.
-        rows: "append" for new rows at the end of the table, "unused" to take the rows of [unused0] and so on.
+        rows: "append" for new rows at the end of the table, "unused" to take the rows of [unused0] and so on,
+            "unused_first" to append rows once those are used up.
 
     Raises:
         UserError: a token is there already or could never come out of the tokenizer, or there are too few unused ones.
@@ -44,15 +45,13 @@ def add_tokens(checkpoint: Checkpoint, tokens: Sequence[str], rows: str = "appen
                 f"the new token {token!r} could never be found in a text, which is cut into {basic.tokenize(word)}; "
                 f"give it as {'the uncased' if checkpoint.do_lower_case else 'the'} tokenizer makes it"
             )
-    if rows == "append":
-        row_numbers = list(range(len(vocab), len(vocab) + len(tokens)))
-    else:
-        row_numbers = [number for number, token in enumerate(vocab) if UNUSED.fullmatch(token)][: len(tokens)]
-        if len(row_numbers) < len(tokens):
-            raise UserError(
-                f"there are {len(tokens)} new tokens but {len(row_numbers)} [unused...] ones in the vocabulary; give "
-                "--new_token_rows=append"
-            )
+    unused = [] if rows == "append" else [number for number, token in enumerate(vocab) if UNUSED.fullmatch(token)]
+    if rows == "unused" and len(unused) < len(tokens):
+        raise UserError(
+            f"there are {len(tokens)} new tokens but {len(unused)} [unused...] ones in the vocabulary; give "
+            "--new_token_rows=unused_first, or append"
+        )
+    row_numbers = [*unused, *range(len(vocab), len(vocab) + len(tokens))][: len(tokens)]
     pieces = [_numbers_of_pieces(token, numbers, basic) for token in tokens]
     weights = dict(checkpoint.weights)
     for name in ("word_embeddings/embeddings", "masked_lm_output/bias"):

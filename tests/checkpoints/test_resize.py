@@ -79,6 +79,11 @@ def test_unused_tokens_give_their_rows(tiny_config: BertConfig):
     np.testing.assert_array_equal(np.delete(changed, 70, 0), np.delete(table, 70, 0))
     with pytest.raises(UserError, match=r"3 new tokens but 2 \[unused...\] ones"):
         resize.add_tokens(before, ["dogs", "cats", "mats"], "unused")
+    more = resize.add_tokens(before, ["dogs", "cats", "mats"], "unused_first")
+    assert lines_of(more.vocab) == [*words[:70], "dogs", "cats", *words[72:], "mats"]
+    table = more.weights["word_embeddings/embeddings"]
+    np.testing.assert_allclose(table[70], expected, rtol=1e-6)
+    assert len(table) == len(more.weights["masked_lm_output/bias"]) == more.config.vocab_size == len(words) + 1
 
 
 @pytest.mark.parametrize(("tokens", "message"), [

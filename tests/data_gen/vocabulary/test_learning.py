@@ -212,7 +212,7 @@ def test_every_fiftieth_document_is_held_out(tmp_path: pathlib.Path):
     assert learned.heldout.counts == {"xy": 1, "ab": 1, "abba": 1}
     figures = report.measure(dict.fromkeys(learned.pieces, 0), learned.heldout.counts)
     assert "ab" in learned.pieces
-    assert figures == report.Figures(len(learned.pieces), 5 / 3, 1 / 3, 1 / 3)  # [UNK], ab, ab ##b ##a
+    assert figures == report.Figures(len(learned.pieces), 5 / 3, 1 / 3, 1 / 3, 1 / 3)  # [UNK], ab, ab ##b ##a
     path.write_text("\n".join(documents[:49]))
     assert not learning.learn(options(path)).heldout.counts
 

@@ -1,0 +1,59 @@
+"""The weights that an adaptation begins with, in our format: with new words, and with heads that the source lacks."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from adaptation.options import Options
+from official_bert.checkpoints import reading, resize
+from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, Checkpoint, LoadOverrides, numbered
+from official_bert.checkpoints.formats import own
+from official_bert.errors import UserError
+from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.utils import files
+
+
+def read(options: Options) -> tuple[Checkpoint, list[str]]:
+    """Returns what --init names, with vocabulary and without heads for tasks, and lines on it.
+
+    Raises:
+        UserError: it cannot be read, has no vocabulary, or reads from left to right.
+    """
+    overrides = LoadOverrides(vocab_file=options.vocab_file, do_lower_case=options.do_lower_case)
+    checkpoint_format, checkpoint = reading.read(options.init, overrides)
+    if checkpoint.vocab is None:
+        raise UserError(f"{options.init} has no vocabulary; give it as --vocab_file")
+    if checkpoint.config.causal_attention:
+        raise UserError(
+            f"{options.init} reads from left to right (causal attention), and has no masks to fill in; give another "
+            "--init"
+        )
+    new = [part for part in PARTS if part in PRETRAINING and part not in checkpoint.parts]
+    unused = [part for part in checkpoint.parts if part not in PRETRAINING]
+    casing = "uncased" if checkpoint.do_lower_case else "cased"
+    first = (
+        f"weights from {options.init}, a {checkpoint_format.title} checkpoint: {checkpoint.config.num_hidden_layers} "
+        f"layers of {checkpoint.config.hidden_size}, {casing} vocabulary of {checkpoint.config.vocab_size:,}"
+    )
+    lines = [first, *(f"note: {note}" for note in checkpoint.notes)]
+    if new:
+        lines.append(f"it has no {', no '.join(new)}: what it lacks begins anew")
+    if unused:
+        lines.append(f"not used: {', '.join(unused)}")
+    names = numbered({name: "" for part in PRETRAINING for name in PARTS[part]}, checkpoint.config)
+    weights = {name: value for name, value in checkpoint.weights.items() if name in names}
+    return dataclasses.replace(checkpoint, weights=weights, labels=None, kind=None, notes=()), lines
+
+
+def with_words(checkpoint: Checkpoint, words: Sequence[str]) -> Checkpoint:
+    """Returns the checkpoint with new words, in the places of unused pieces first (see resize.add_tokens)."""
+    return resize.add_tokens(checkpoint, words, "unused_first") if words else checkpoint
+
+
+def write(checkpoint: Checkpoint, seed: int, folder: str) -> None:
+    """Writes a whole pre-training model; the parts that the checkpoint lacks have new weights."""
+    model = build_pretraining_model(checkpoint.config, seed=seed)
+    new = {variable.path: np.asarray(variable) for variable in model.variables}
+    with files.folder_written_whole(folder) as beside:
+        own.write(dataclasses.replace(checkpoint, weights={**new, **checkpoint.weights}, step=None), beside)

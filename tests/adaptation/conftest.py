@@ -1,0 +1,49 @@
+"""Weights to adapt, and a finished adaptation."""
+
+import dataclasses
+import pathlib
+
+import pytest
+
+from adaptation import adapting
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM
+from official_bert.checkpoints.formats import hugging_face
+from official_bert.modeling.config import BertConfig
+from official_bert.pretraining import cost, report
+from tests.adaptation.adapted_models import options_for, write_text
+from tests.checkpoints.checkpoint_samples import sample
+from tests.conftest import WORDS
+
+
+@pytest.fixture(autouse=True)
+def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs neither measure the machine nor draw pictures."""
+    monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
+    monkeypatch.setattr(report, "_draw", lambda *_, **__: None)
+
+
+@pytest.fixture(scope="session")
+def source(tiny_config: BertConfig, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A masked LM of Hugging Face's, without pooler and next-sentence head, with one unused piece."""
+    folder = tmp_path_factory.mktemp("source")
+    words = [*WORDS[:-1], "[unused0]"]  # in place of ##able
+    config = dataclasses.replace(tiny_config, num_hidden_layers=1)
+    checkpoint = dataclasses.replace(
+        sample(config, frozenset({ENCODER, MASKED_LM})), vocab="".join(f"{word}\n" for word in words)
+    )
+    hugging_face.write(checkpoint, str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def adapted(source: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """An adaptation with two new words, judged on general text too; no test may change it."""
+    folder = tmp_path_factory.mktemp("adapted")
+    text = write_text(folder / "text.txt")
+    general = write_text(folder / "general.txt", seed=1)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
+        monkeypatch.setattr(report, "_draw", lambda *_, **__: None)
+        options = options_for(source, text, folder / "model", new_words=2, general_file=[general], general_share=0.2)
+        assert adapting.run(options) == 0
+    return folder / "model"

@@ -1,0 +1,136 @@
+"""A model goes on learning from other text, from weights and files to adapt.json."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+import official_bert
+from adaptation import adapting, weights
+from official_bert.checkpoints import reading
+from official_bert.checkpoints.vocabulary import lines_of
+from official_bert.errors import UserError
+from official_bert.keras_models.classification import TextClassifier
+from official_bert.utils.training_log import read_log
+from tests.adaptation.adapted_models import options_for, write_text
+
+
+def test_the_folder_is_a_model_with_losses_before_and_after(adapted: pathlib.Path, source: pathlib.Path):
+    result = json.loads((adapted / "adapt.json").read_text())
+    assert set(result) == {"domain", "general", "tokens_per_word", "new_words"}
+    for name, kind in (("domain", "eval"), ("general", "general")):
+        losses = [line["masked_lm_loss"] for line in read_log(str(adapted), kind)]
+        assert len(losses) == 3, "before the first step, during, at the end"
+        assert result[name] == {"before": losses[0], "after": losses[-1]}
+    assert result["domain"]["after"] < result["domain"]["before"]
+    assert len(result["new_words"]) == 2
+    assert result["tokens_per_word"]["after"] < result["tokens_per_word"]["before"]
+    before, (_, after) = reading.read(str(source))[1], reading.read(str(adapted))
+    assert lines_of(after.vocab)[77:] == result["new_words"], "the unused piece's place first"
+    assert after.config.vocab_size == len(after.weights["masked_lm_output/bias"]) == before.config.vocab_size + 1
+    model, config, tokenizer = official_bert.load_pretraining_model(str(adapted))
+    word = result["new_words"][1]
+    assert tokenizer.tokenize(word) == [word]
+    assert len(official_bert.fill_mask(model, tokenizer, config, "the [MASK] sat .", top_k=3)[0]) == 3
+    assert TextClassifier.from_checkpoint(str(adapted), labels=["a", "b"]).predict(["the cat"]).shape == (1, 2)
+
+
+def test_page_and_card_tell_losses_words_and_masks(adapted: pathlib.Path):
+    for name in ("report.html", "MODEL_CARD.md"):
+        text = (adapted / name).read_text()
+        for told in ("Masked-LM losses", "a character after", "New words", "Masks filled in", "[MASK]", "general text"):
+            assert told.replace("[", "\\[").replace("]", "\\]") in text or told in text, (name, told)
+
+
+def test_what_was_held_out_stays_and_the_rest_of_the_work_is_gone(adapted: pathlib.Path):
+    kept = {str(path.relative_to(adapted / "adaptation")) for path in (adapted / "adaptation").rglob("*.*")}
+    assert kept == {
+        "words.json", "original_losses.json", "texts/heldout.txt", "texts/general_heldout.txt", "texts/texts.json",
+        "texts/options.json",
+    }  # fmt: skip
+
+
+def test_the_same_call_again_returns_what_is_there(adapted: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    options = json.loads((adapted / "adaptation" / "texts" / "options.json").read_text())
+    arguments = {**options, "output_dir": str(adapted), "input_file": options["input_file"][0]}
+    state = {path: path.stat().st_mtime_ns for path in adapted.rglob("*.*")}
+    result = official_bert.adapt(**arguments)
+    assert "complete already" in capsys.readouterr().out
+    assert dataclasses.asdict(result) == json.loads((adapted / "adapt.json").read_text())
+    assert {path: path.stat().st_mtime_ns for path in adapted.rglob("*.*")} == state
+    with pytest.raises(UserError, match="was begun otherwise: --new_words was 2 and is 3; give what it was begun with"):
+        official_bert.adapt(**{**arguments, "new_words": 3})
+
+
+def test_text_of_single_sentences_is_learned_without_pairs(
+    source: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    text = write_text(tmp_path / "text.txt", documents=100, sentences=1)
+    (tmp_path / "words.txt").write_text("sunny\nrunning\n")
+    options = options_for(
+        source, text, tmp_path / "model", num_train_steps=1, new_words_file=str(tmp_path / "words.txt")
+    )
+    assert adapting.run(options) == 0
+    output = capsys.readouterr().out
+    assert "--objective=mlm, masked tokens alone" in output
+    assert "it has no pooler, no next-sentence head: what it lacks begins anew" in output
+    assert "2 words added, 1 of them in the places of unused pieces" in output
+    assert json.loads((tmp_path / "model" / "adapt.json").read_text())["general"] is None
+    assert json.loads((tmp_path / "model" / "run.json").read_text())["flags"]["next_sentence_prediction"] is False
+
+
+def test_new_words_begin_as_the_mean_of_their_pieces_in_table_and_bias(source: pathlib.Path):
+    checkpoint, _ = weights.read(options_for(source, "text.txt", pathlib.Path("none")))
+    grown = weights.with_words(checkpoint, ["sunny", "catdog"])
+    numbers = [lines_of(checkpoint.vocab).index(piece) for piece in ("sun", "##n", "##y")]
+    for name in ("word_embeddings/embeddings", "masked_lm_output/bias"):
+        expected = checkpoint.weights[name][numbers].mean(axis=0)
+        np.testing.assert_allclose(grown.weights[name][77], expected, rtol=1e-5)
+    assert len(grown.weights["masked_lm_output/bias"]) == 79
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"init": "none"}, "there is no readable checkpoint none"),
+    ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-\\*'"),
+    ({"general_file": ["TEXT"]}, "--general_file names .*text.txt, text of the domain .--input_file names"),
+    ({"general_file": ["COPY"]}, "40 of the 40 documents of --general_file are in the domain's text too"),
+    ({"max_seq_length": 64}, "--max_seq_length is 64, but the model of --init reads 32 tokens; give at most that"),
+    ({"heldout_share": 1.0}, "--heldout_share is 1.0; expected a share between 0 and 1"),
+    ({"general_share": 0.1}, "--general_share mixes in --general_file, which is not given"),
+    ({"new_words": 2, "new_words_file": "words.txt"}, "--new_words and --new_words_file exclude each other"),
+    ({"new_words_file": "WORDS:two words"}, "has 'two words', which holds white space; write one word on each line"),
+    ({"new_words_file": "WORDS:cat"}, "the new token 'cat' is in the vocabulary already"),
+    ({"new_words_file": "WORDS:Sunny"}, "'Sunny' could never be found in a text"),
+    ({"new_words_file": "WORDS:"}, "holds no word; write one on each line"),
+    ({"output_dir": "gs://bucket/model"}, "gs://bucket/model is not on this machine"),
+])  # fmt: skip
+def test_mistakes_are_told_in_a_line_and_leave_nothing(
+    changes: dict[str, object], message: str, source: pathlib.Path, tmp_path: pathlib.Path
+):
+    text = write_text(tmp_path / "text.txt")
+    shutil.copy(text, tmp_path / "copy.txt")
+    new = changes.get("new_words_file")
+    if isinstance(new, str) and new.startswith("WORDS:"):
+        (tmp_path / "new.txt").write_text(f"{new.removeprefix('WORDS:')}\n")
+        changes = {"new_words_file": str(tmp_path / "new.txt")}
+    if "general_file" in changes:
+        changes = {
+            "general_file": [str(tmp_path / ("copy.txt" if changes["general_file"] == ["COPY"] else "text.txt"))]
+        }
+    with pytest.raises(UserError, match=message) as caught:
+        adapting.run(options_for(source, text, tmp_path / "model", **changes))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_folder_with_other_files_is_refused(source: pathlib.Path, tmp_path: pathlib.Path):
+    text = write_text(tmp_path / "text.txt")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "ckpt-1.index").write_text("")
+    with pytest.raises(UserError, match="holds other files .ckpt-1.index.; give --output_dir as a new or empty"):
+        adapting.run(options_for(source, text, tmp_path / "model"))
+    assert os.listdir(tmp_path / "model") == ["ckpt-1.index"]
