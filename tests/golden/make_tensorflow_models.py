@@ -219,6 +219,41 @@ def make_model_garden(folder: pathlib.Path) -> None:
     _keep_what_is_read(folder / "serving", {**hidden, "logits": outputs})
 
 
+def make_keras_nlp(folder: pathlib.Path) -> None:
+    """A preset of whatever version of keras-nlp is installed: from 0.12 on of a classifier, before of a backbone."""
+    import keras_nlp
+
+    backbone = keras_nlp.models.BertBackbone(
+        vocabulary_size=SIZES["vocab_size"], num_layers=SIZES["num_hidden_layers"],
+        num_heads=SIZES["num_attention_heads"], hidden_dim=SIZES["hidden_size"],
+        intermediate_dim=SIZES["intermediate_size"], max_sequence_length=SIZES["max_position_embeddings"],
+    )  # fmt: skip
+    vocab_file = folder / "vocab.txt"
+    vocab_file.write_text("\n".join(VOCAB) + "\n")
+    tokenizer = keras_nlp.models.BertTokenizer(str(vocab_file), lowercase=True)
+    names = {"token_ids": "input_ids", "padding_mask": "input_mask", "segment_ids": "segment_ids"}
+    given = {theirs: inputs()[ours] for theirs, ours in names.items()}
+    preset = folder / "preset"
+    if hasattr(backbone, "save_to_preset"):
+        preprocessor = keras_nlp.models.BertPreprocessor(tokenizer, sequence_length=16)
+        model = keras_nlp.models.BertClassifier(backbone, num_classes=3, preprocessor=preprocessor)
+        set_weights(model)
+        model.save_to_preset(str(preset))
+        expected = {"logits": model(given)}
+    else:
+        from keras_nlp.src.utils import preset_utils
+
+        set_weights(backbone)
+        tokenizer.count_params = lambda: 0  # younger versions of Keras count no layer that was not built
+        preset_utils.save_to_preset(tokenizer, str(preset), config_filename="tokenizer.json")
+        preset_utils.save_to_preset(backbone, str(preset))
+        expected = {}
+    outputs = backbone(given)
+    expected |= {"pooled_output": outputs["pooled_output"], "hidden_1": outputs["sequence_output"]}
+    save_outputs(preset, {name: np.asarray(value) for name, value in expected.items()})
+    vocab_file.unlink()
+
+
 def _keep_what_is_read(folder: pathlib.Path, expected: dict[str, Any]) -> None:
     """Empties a SavedModel's graph, which is large and never opened, and adds what the model computed."""
     (folder / "saved_model.pb").write_bytes(b"")
@@ -232,6 +267,8 @@ def _keep_what_is_read(folder: pathlib.Path, expected: dict[str, Any]) -> None:
 LIBRARIES: dict[str, tuple[Callable[[pathlib.Path], None], str]] = {
     "transformers": (make_transformers, "transformers 4.57.6, tf-keras 2.19.0, tensorflow 2.19.1"),
     "tensorflow_hub": (make_tensorflow_hub, "tf-models-official 2.19.1, tf-keras 2.19.0, tensorflow 2.19.1"),
+    "keras_nlp_0.8": (make_keras_nlp, "keras-nlp 0.8.2, tf-keras 2.19.0, tensorflow 2.19.1"),
+    "keras_nlp_0.14": (make_keras_nlp, "keras-nlp 0.14.4, keras 3.15.1, tensorflow 2.19.1 (TF_USE_LEGACY_KERAS=0)"),
     "model_garden": (make_model_garden, "tf-models-official 2.19.1, tf-keras 2.19.0, tensorflow 2.19.1"),
 }
 

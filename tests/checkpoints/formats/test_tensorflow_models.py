@@ -14,6 +14,7 @@ import official_bert
 from official_bert.checkpoints import parity, reading
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, NEXT_SENTENCE, POOLER, PRETRAINING, Checkpoint
 from official_bert.errors import UserError
+from official_bert.export import saved_model
 from tests.checkpoints.checkpoint_samples import HEADS
 from tests.conftest import ROOT
 
@@ -89,6 +90,20 @@ def test_saved_models_compute_the_same_here(library: str, model: str, parts: set
     assert_computes_the_same(checkpoint, folder)
 
 
+@pytest.mark.parametrize(("library", "parts"), [
+    ("keras_nlp_0.8", {ENCODER, POOLER}),  # under Keras 2
+    ("keras_nlp_0.14", {ENCODER, POOLER, HEADS["sequence"]}),
+])  # fmt: skip
+def test_presets_of_keras_nlp_compute_the_same_here(library: str, parts: set[str], golden: Any):
+    folder = golden(library) / "preset"
+    found, checkpoint = reading.read(str(folder))
+    assert found.name == "keras_hub"
+    assert set(checkpoint.parts) == set(parts)
+    assert checkpoint.do_lower_case
+    assert checkpoint.vocab is not None
+    assert_computes_the_same(checkpoint, folder)
+
+
 def test_saved_models_of_something_else_are_refused(golden: Any, tmp_path: pathlib.Path):
     import tensorflow as tf
 
@@ -120,6 +135,15 @@ def test_a_classifier_comes_along_with_its_labels(model: str, class_name: str, s
     predictor = getattr(official_bert, class_name).from_checkpoint(str(golden("transformers") / model))
     assert predictor.labels == ("noun", "verb", "möglich")
     assert predictor.get_config().items() >= settings.items()
+
+
+def test_a_rescued_head_is_exported_unless_the_encoder_is_asked_for(golden: Any):
+    for model, kind in (("tagger", "tagging"), ("regressor", "regression"), ("answerer", "question_answering")):
+        folder = str(golden("transformers") / model)
+        source = saved_model.read_source(folder)
+        assert source.kind == source.task_spec["kind"] == kind
+        assert source.task_spec["labels"] == (["noun", "verb", "möglich"] if model == "tagger" else None)
+    assert saved_model.read_source(folder, encoder=True).kind == "encoder"
 
 
 def test_another_model_is_named(golden: Any, tmp_path: pathlib.Path):
