@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from official_bert.checkpoints import checksums, finetuned, loading, named_models, reading
 from official_bert.checkpoints.checkpoint import MASKED_LM, VOCAB_FILE, Checkpoint
+from official_bert.checkpoints.formats import fine_tuned
 from official_bert.errors import UserError
 from official_bert.export import operations, plain_answers, replay, tf_hub, warmup
 from official_bert.export.options import SavedModelOptions
@@ -62,7 +63,10 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
         if checkpoint.vocab is None:
             raise UserError(f"{folder} has no {VOCAB_FILE}, which a model that takes text needs; copy it there")
         no_masked_lm = MASKED_LM not in checkpoint.parts or checkpoint.config.causal_attention
-        source = _pretrained(folder, checkpoint, encoder or no_masked_lm)
+        if fine_tuned.head_of(checkpoint) and not encoder:
+            source = _with_head(folder, checkpoint)
+        else:
+            source = _pretrained(folder, checkpoint, encoder or no_masked_lm)
     if max_seq_length is not None:
         source.task_spec["max_seq_length"] = max_seq_length
     if not _LEAST_LENGTH <= source.task_spec["max_seq_length"] <= source.config.max_position_embeddings:
@@ -91,6 +95,16 @@ def _finetuned(folder: str, encoder: bool) -> Source:
     for variable in whole.variables:
         variable.assign(trained[variable.path])
     return Source(whole, config, tokenizer, vocab, ENCODER, _spec_without_task(task_spec["max_seq_length"]))
+
+
+def _with_head(folder: str, checkpoint: Checkpoint) -> Source:
+    """The fine-tuned model of another library."""
+    model, kept = fine_tuned.build(checkpoint)
+    for note in kept.notes:
+        print(f"note: {note}")
+    vocab, spec = kept.vocab or "", dict(kept.task_spec or {})
+    tokenizer = FullTokenizer.from_vocab(vocab, kept.do_lower_case, f"the vocabulary of {folder}")
+    return Source(model, kept.config, tokenizer, vocab, spec["kind"], spec)
 
 
 def _pretrained(folder: str, checkpoint: Checkpoint, encoder: bool) -> Source:

@@ -117,9 +117,159 @@ def make_transformers(folder: pathlib.Path) -> None:
         save_outputs(folder / name, expected)
 
 
+def _garden_encoder() -> Any:
+    from official.legacy.bert import configs
+    from official.nlp.tools import export_tfhub_lib
+
+    config = configs.BertConfig(**SIZES)
+    return config, export_tfhub_lib.get_bert_encoder(config)
+
+
+def _garden_inputs() -> dict[str, Any]:
+    names = {"input_word_ids": "input_ids", "input_mask": "input_mask", "input_type_ids": "segment_ids"}
+    return {theirs: inputs()[ours] for theirs, ours in names.items()}
+
+
+def _garden_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
+    hidden = {f"hidden_{number}": layer for number, layer in enumerate(outputs["encoder_outputs"])}
+    return {**hidden, "pooled_output": outputs["pooled_output"]}
+
+
+def make_tensorflow_hub(folder: pathlib.Path) -> None:
+    """SavedModels of TensorFlow Hub's encoders, by the exporter of those of version 3 and 4, with and without mlm.
+
+    Versions 1 and 2 are written by the names that the converter of those days documents, since its code needs
+    TensorFlow 2.1; so is the layout of objects, as issues about these models show it.
+    """
+    import tensorflow as tf
+    from official.nlp.modeling import models
+    from official.nlp.tools import export_tfhub_lib
+
+    config, encoder = _garden_encoder()
+    pretrainer = models.BertPretrainerV2(encoder_network=encoder, mlm_activation=tf.keras.activations.gelu)
+    pretrainer(pretrainer.inputs)
+    set_weights(pretrainer)
+    vocab_file = folder / "vocab.txt"
+    vocab_file.write_text("\n".join(VOCAB) + "\n")
+    checkpoint = tf.train.Checkpoint(**pretrainer.checkpoint_items).save(str(folder / "checkpoint"))
+    everywhere = np.tile(np.arange(10, dtype=np.int32), (2, 1))
+    for name, with_mlm, do_lower_case in (("hub", False, True), ("hub_mlm", True, False)):
+        export_tfhub_lib.export_model(
+            str(folder / name), bert_config=config, model_checkpoint_path=checkpoint, with_mlm=with_mlm,
+            vocab_file=str(vocab_file), do_lower_case=do_lower_case,
+        )  # fmt: skip
+        loaded = tf.saved_model.load(str(folder / name))
+        expected = _garden_outputs(loaded(_garden_inputs()))
+        if with_mlm:
+            given = {**_garden_inputs(), "masked_lm_positions": everywhere}
+            expected["masked_lm_logits"] = loaded.mlm(given)["mlm_logits"]
+        _keep_what_is_read(folder / name, expected)
+    expected = _garden_outputs(encoder(_garden_inputs()))
+    first = (
+        ("word_embeddings/embeddings", "bert_model/word_embeddings/embeddings"),
+        ("type_embeddings/embeddings", "bert_model/embedding_postprocessor/type_embeddings"),
+        ("position_embedding/embeddings", "bert_model/embedding_postprocessor/position_embeddings"),
+        ("embeddings/layer_norm", "bert_model/embedding_postprocessor/layer_norm"),
+        ("transformer/layer", "bert_model/encoder/layer"),
+        ("pooler_transform", "bert_model/pooler_transform"),
+        ("self_attention/attention_output", "self_attention_output"),
+    )
+    for name, replacements in (("hub_1", first), ("hub_2", first[-1:])):
+        root = tf.Module()
+        root.variables_by_number = []
+        for variable in encoder.weights:
+            old = variable.name.removesuffix(":0")
+            for new_name, old_name in replacements:
+                old = old.replace(new_name, old_name)
+            root.variables_by_number.append(tf.Variable(variable, name=old))
+        root.vocab_file = tf.saved_model.Asset(str(vocab_file))
+        root.do_lower_case = tf.Variable(True, trainable=False)
+        tf.saved_model.save(root, str(folder / name))
+        _keep_what_is_read(folder / name, expected)
+    preprocessing = tf.Module()
+    preprocessing.vocab_file = tf.saved_model.Asset(str(vocab_file))
+    tf.saved_model.save(preprocessing, str(folder / "preprocess"))
+    _keep_what_is_read(folder / "preprocess", {})
+    for path in (vocab_file, *folder.glob("checkpoint*")):
+        path.unlink()
+
+
+def make_model_garden(folder: pathlib.Path) -> None:
+    """SavedModels of model garden's classifiers of sentences: as Keras saves them, and as its exporter for serving."""
+    import tensorflow as tf
+    from official.nlp.modeling import layers, models
+    from official.nlp.serving import serving_modules
+
+    _, encoder = _garden_encoder()
+    classifier = models.BertClassifier(encoder, num_classes=3)
+    set_weights(classifier)
+    expected = {**_garden_outputs(encoder(_garden_inputs())), "logits": classifier(_garden_inputs())}
+    classifier.save(str(folder / "classifier"), include_optimizer=False, save_format="tf")
+    _keep_what_is_read(folder / "classifier", expected)
+
+    _, encoder = _garden_encoder()
+    head = layers.ClassificationHead(inner_dim=SIZES["hidden_size"], num_classes=2, name="sentence_prediction")
+    classifier = models.BertClassifier(encoder, num_classes=2, cls_head=head, use_encoder_pooler=False)
+    set_weights(classifier)
+    parameters = serving_modules.SentencePrediction.Params(inputs_only=True)
+    module = serving_modules.SentencePrediction(parameters, classifier)
+    tf.saved_model.save(module, str(folder / "serving"), module.get_inference_signatures({"serve": "serving_default"}))
+    outputs = classifier(_garden_inputs())
+    hidden = {f"hidden_{number}": each for number, each in enumerate(encoder(_garden_inputs())["encoder_outputs"])}
+    _keep_what_is_read(folder / "serving", {**hidden, "logits": outputs})
+
+
+def make_keras_nlp(folder: pathlib.Path) -> None:
+    """A preset of whatever version of keras-nlp is installed: from 0.12 on of a classifier, before of a backbone."""
+    import keras_nlp
+
+    backbone = keras_nlp.models.BertBackbone(
+        vocabulary_size=SIZES["vocab_size"], num_layers=SIZES["num_hidden_layers"],
+        num_heads=SIZES["num_attention_heads"], hidden_dim=SIZES["hidden_size"],
+        intermediate_dim=SIZES["intermediate_size"], max_sequence_length=SIZES["max_position_embeddings"],
+    )  # fmt: skip
+    vocab_file = folder / "vocab.txt"
+    vocab_file.write_text("\n".join(VOCAB) + "\n")
+    tokenizer = keras_nlp.models.BertTokenizer(str(vocab_file), lowercase=True)
+    names = {"token_ids": "input_ids", "padding_mask": "input_mask", "segment_ids": "segment_ids"}
+    given = {theirs: inputs()[ours] for theirs, ours in names.items()}
+    preset = folder / "preset"
+    if hasattr(backbone, "save_to_preset"):
+        preprocessor = keras_nlp.models.BertPreprocessor(tokenizer, sequence_length=16)
+        model = keras_nlp.models.BertClassifier(backbone, num_classes=3, preprocessor=preprocessor)
+        set_weights(model)
+        model.save_to_preset(str(preset))
+        expected = {"logits": model(given)}
+    else:
+        from keras_nlp.src.utils import preset_utils
+
+        set_weights(backbone)
+        tokenizer.count_params = lambda: 0  # younger versions of Keras count no layer that was not built
+        preset_utils.save_to_preset(tokenizer, str(preset), config_filename="tokenizer.json")
+        preset_utils.save_to_preset(backbone, str(preset))
+        expected = {}
+    outputs = backbone(given)
+    expected |= {"pooled_output": outputs["pooled_output"], "hidden_1": outputs["sequence_output"]}
+    save_outputs(preset, {name: np.asarray(value) for name, value in expected.items()})
+    vocab_file.unlink()
+
+
+def _keep_what_is_read(folder: pathlib.Path, expected: dict[str, Any]) -> None:
+    """Empties a SavedModel's graph, which is large and never opened, and adds what the model computed."""
+    (folder / "saved_model.pb").write_bytes(b"")
+    for name in ("keras_metadata.pb", "fingerprint.pb"):
+        (folder / name).unlink(missing_ok=True)
+    if expected:
+        save_outputs(folder, expected)
+
+
 # What makes an archive, and which packages it was made with.
 LIBRARIES: dict[str, tuple[Callable[[pathlib.Path], None], str]] = {
     "transformers": (make_transformers, "transformers 4.57.6, tf-keras 2.19.0, tensorflow 2.19.1"),
+    "tensorflow_hub": (make_tensorflow_hub, "tf-models-official 2.19.1, tf-keras 2.19.0, tensorflow 2.19.1"),
+    "keras_nlp_0.8": (make_keras_nlp, "keras-nlp 0.8.2, tf-keras 2.19.0, tensorflow 2.19.1"),
+    "keras_nlp_0.14": (make_keras_nlp, "keras-nlp 0.14.4, keras 3.15.1, tensorflow 2.19.1 (TF_USE_LEGACY_KERAS=0)"),
+    "model_garden": (make_model_garden, "tf-models-official 2.19.1, tf-keras 2.19.0, tensorflow 2.19.1"),
 }
 
 

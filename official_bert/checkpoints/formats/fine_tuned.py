@@ -98,9 +98,23 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     Raises:
         UserError: a weight that the head needs is missing.
     """
+    model, kept = build(checkpoint)
+    assert kept.vocab is not None
+    assert kept.task_spec is not None
+    finetuned.save(folder, model, kept.task_spec, kept.config, kept.vocab, kept.do_lower_case)
+    return kept
+
+
+def build(checkpoint: Checkpoint) -> tuple[keras.Model, Checkpoint]:
+    """Returns the model of a checkpoint that `head_of` finds a head in, and what of the checkpoint it has.
+
+    The latter has a task_spec, and notes of what was taken to be so.
+
+    Raises:
+        UserError: a weight that the head needs is missing.
+    """
     head = head_of(checkpoint)
     assert head is not None
-    assert checkpoint.vocab is not None
     spec, notes = _task_spec(checkpoint, head)
     if head in (TOKEN_CLASSIFIER, QUESTION_ANSWERING):  # which do not look at it
         kept = only(checkpoint, {ENCODER, head}, "official_bert")
@@ -110,14 +124,9 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
         raise UserError(f"the checkpoint has a {head} but no {POOLER}, whose output it reads; take one that has")
     encoder = build_encoder(kept.config)
     model = task_models.build(spec["kind"], encoder, len(spec["labels"] or ()), spec["num_choices"] or 0)
-    _assign(model, kept)
-    finetuned.save(folder, model, spec, kept.config, checkpoint.vocab, kept.do_lower_case)
-    return dataclasses.replace(kept, task_spec=spec, notes=(*kept.notes, *notes))
-
-
-def _assign(model: keras.Model, checkpoint: Checkpoint) -> None:
     for variable in model.variables:
-        variable.assign(checkpoint.weights[variable.path])
+        variable.assign(kept.weights[variable.path])
+    return model, dataclasses.replace(kept, task_spec=spec, notes=(*kept.notes, *notes))
 
 
 def _task_spec(checkpoint: Checkpoint, head: str) -> tuple[dict[str, Any], tuple[str, ...]]:

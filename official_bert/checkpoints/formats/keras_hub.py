@@ -1,11 +1,12 @@
 """keras-hub presets: folders that keras_hub.models.BertBackbone.from_preset and BertTokenizer.from_preset load.
 
-keras-hub is not needed to read and write them. The weights are Keras' HDF5 files: the backbone's in model.weights.h5,
-a task's head in task.weights.h5, variables numbered within their layer.
+keras-hub is not needed to read and write them. Those of keras-nlp, its former name, are read. The weights are Keras'
+HDF5 files: the backbone's in model.weights.h5, a task's head in task.weights.h5, variables numbered within their layer.
 """
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -60,7 +61,10 @@ _TASK_OPTIMIZER: dict[str, Array] = {
     "optimizer/vars/0": np.array(0, np.int64),
     "optimizer/vars/1": np.array(5e-5, np.float32),
 }
-_IGNORED = {"of the optimizer's state": r"(model|task)\.weights\.h5/optimizer/vars/\d+"}
+_IGNORED = {
+    "of the optimizer's state": r"(model|task)\.weights\.h5/optimizer/vars/\d+",
+    "of the backbone, which keras-nlp wrote with the task once more": r"task\.weights\.h5/layers/bert_backbone/.*",
+}
 
 _INITIALIZER_RANGE = 0.02
 _MASKED_LM_NOTE = (
@@ -102,17 +106,23 @@ def _open_weights(folder: str) -> Source:
     if files.exists(os.path.join(folder, keras_hub_files.TASK_WEIGHTS_FILE)):
         names.append(keras_hub_files.TASK_WEIGHTS_FILE)
     sources = {name: hdf5.open_hdf5(os.path.join(folder, name)) for name in names}
-    shapes = {
-        f"{file}/{name}".replace("/transformer_encoder/", "/transformer_encoder_0/"): shape
-        for file, source in sources.items()
-        for name, shape in source.shapes.items()
+    holders = {
+        _name_today(f"{file}/{name}"): (source, name) for file, source in sources.items() for name in source.shapes
     }
+    shapes = {new: source.shapes[name] for new, (source, name) in holders.items()}
 
-    def read(name: str) -> Array:
-        file, inner = _without_block_number(name).split("/", 1)
-        return sources[file].read(inner)
+    def read(new: str) -> Array:
+        source, name = holders[new]
+        return source.read(name)
 
     return Source(folder, shapes, read)
+
+
+def _name_today(name: str) -> str:
+    """The name in `NAMES` of one in a file, whose first block has no number; Keras 2 and keras-nlp had other names."""
+    name = name.replace("/transformer_encoder/", "/transformer_encoder_0/")
+    name = re.sub(r"(?<=/)_((query|key|value|output)_dense)(?=/)", r"\1", name)
+    return re.sub(r"(?<=^model\.weights\.h5/)token_embedding(?=/)", "layers/reversible_embedding", name)
 
 
 def _without_block_number(name: str) -> str:

@@ -34,7 +34,11 @@ _KEYS = {
 }
 _MODULES = {"BertMaskedLM": "bert_masked_lm", "BertTextClassifier": "bert_text_classifier"}
 # A weight of each task's head.
-_HEADS = {"BertMaskedLM": "masked_lm_output/bias", "BertTextClassifier": "sequence_classifier/bias"}
+_HEADS = {
+    "BertMaskedLM": "masked_lm_output/bias",
+    "BertTextClassifier": "sequence_classifier/bias",
+    "BertClassifier": "sequence_classifier/bias",  # keras-nlp's name of it
+}
 
 
 def read_config(path: str) -> BertConfig:

@@ -49,7 +49,16 @@ _NAME_OF_MODEL = re.compile(
     r"^.*?(?=\b(word_embeddings|type_embeddings|position_embedding|embeddings/layer_norm|transformer/layer_\d+|"
     r"pooler_transform|cls/predictions|next_sentence|sentence_prediction|predictions/transform/logits)/)"
 )
-_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+# Names of 2019 and 2020, and what they are called since.
+_OLD_NAMES = {
+    r"embedding_postprocessor/type_embeddings$": "type_embeddings/embeddings",
+    r"embedding_postprocessor/position_embeddings$": "position_embedding/embeddings",
+    r"embedding_postprocessor/layer_norm/": "embeddings/layer_norm/",
+    r"\bencoder/layer_(?=\d+/)": "transformer/layer_",
+    r"(?<=/)self_attention_output/": "self_attention/attention_output/",
+}
+CASING = r"(.*/)?do_lower_case/\.ATTRIBUTES/VARIABLE_VALUE"  # a variable of SavedModels
+GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _POOLER, _SPARE_POOLER = "pooler_transform/", "the encoder's pooler_transform/"
 _POOLERS_OF_HEADS = ("next_sentence/pooler_dense/", "sentence_prediction/pooler_dense/")
 # BertPretrainer's next-sentence head, before there was BertPretrainerV2. Its classifier of tokens and its model of
@@ -57,9 +66,10 @@ _POOLERS_OF_HEADS = ("next_sentence/pooler_dense/", "sentence_prediction/pooler_
 _OLD_NEXT_SENTENCE, _NEXT_SENTENCE = "predictions/transform/logits/", "next_sentence/logits/"
 
 # What is no weight, or one that nothing is computed from.
-_IGNORED = {
+IGNORED = {
     "of the optimizer's moments and step": r"(.*/)?(global_step|optimizer|\.OPTIMIZER_SLOT)/.*",
-    "of TensorFlow's own (number of saves, graph of objects)": rf"save_counter/.*|{_GRAPH}",
+    "of TensorFlow's own (number of saves, graph of objects)": rf"save_counter/.*|{GRAPH}",
+    "of the casing": CASING,
     "of the encoder's pooler, in whose place the head has its own": rf"{_SPARE_POOLER}(kernel|bias)",
 }
 
@@ -67,9 +77,9 @@ _IGNORED = {
 def detect(path: CheckpointPath) -> bool:
     """Whether a path holds a checkpoint of objects, with the names of model garden's encoder."""
     source = path.bundle
-    if not isinstance(source, Source) or _GRAPH not in source.shapes:
+    if not isinstance(source, Source) or GRAPH not in source.shapes:
         return False
-    return NAMES["word_embeddings/embeddings"] in _by_variable_name(source).shapes
+    return NAMES["word_embeddings/embeddings"] in by_variable_name(source).shapes
 
 
 def read(path: str, overrides: LoadOverrides) -> Checkpoint:
@@ -82,24 +92,33 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
         raise UserError(f"the {NAME} format is read without the optimizer's state; convert without --optimizer")
     prefix = bundle.prefix_of(path)
     described = read_model_files(os.path.dirname(prefix), overrides)
-    source = _by_variable_name(bundle.open_bundle(prefix))
-    weights, loaded = collect(source, described.config, NAMES, with_head_axis(described.config), _IGNORED)
-    inventory = take_inventory(source, loaded, _IGNORED)
+    source = by_variable_name(bundle.open_bundle(prefix))
+    weights, loaded = collect(source, described.config, NAMES, with_head_axis(described.config), IGNORED)
+    inventory = take_inventory(source, loaded, IGNORED)
     return with_weights(described, weights, inventory=inventory)
 
 
-def _by_variable_name(source: Source) -> Source:
-    """The source under the variables' own names; what has none of its own, or is no weight, under its key."""
+def by_variable_name(source: Source) -> Source:
+    """Returns the source under the variables' own names; what has none, or is no weight, is under its key.
+
+    Raises:
+        UserError: the graph of objects, which tells the names, is damaged.
+    """
+    if GRAPH not in source.shapes:
+        return source
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     try:
-        graph.ParseFromString(bytes(source.read(_GRAPH)))
+        graph.ParseFromString(bytes(source.read(GRAPH)))
     except (tf.errors.OpError, ValueError, TypeError, RuntimeError) as error:
-        raise UserError(f"{_GRAPH} in {source.path} is damaged: {error}; restore the file from a copy") from error
+        raise UserError(f"{GRAPH} in {source.path} is damaged: {error}; restore the file from a copy") from error
     keys = {key: key for key in source.shapes}
     for node in graph.nodes:
         for attribute in node.attributes:
-            key, name = attribute.checkpoint_key, _NAME_OF_MODEL.sub("", attribute.full_name)
-            is_weight = key in keys and not any(re.fullmatch(pattern, key) for pattern in _IGNORED.values())
+            key, name = attribute.checkpoint_key, attribute.full_name
+            for old, new in _OLD_NAMES.items():
+                name = re.sub(old, new, name)
+            name = _NAME_OF_MODEL.sub("", name)
+            is_weight = key in keys and not any(re.fullmatch(pattern, key) for pattern in IGNORED.values())
             if is_weight and name not in keys:
                 keys[name] = keys.pop(key)
     _rename_head(keys)

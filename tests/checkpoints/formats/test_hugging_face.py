@@ -11,6 +11,7 @@ import pytest
 
 from official_bert.checkpoints import (
     parity,
+    reading,
 )
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
@@ -48,6 +49,25 @@ def test_hugging_face_names_of_old_are_understood(prefix: str, exact_config: Ber
         ),
     )
     assert_equal(checkpoint, hugging_face.read(str(tmp_path), LoadOverrides()))
+
+
+def test_shards_are_one_model(exact_config: BertConfig, tmp_path: pathlib.Path):
+    from safetensors.numpy import load_file, save_file
+
+    checkpoint = sample(exact_config)
+    hugging_face.write(checkpoint, str(tmp_path))
+    (tmp_path / "checksums.json").unlink()
+    tensors = list(load_file(tmp_path / "model.safetensors").items())
+    (tmp_path / "model.safetensors").unlink()
+    weight_map = {}
+    for number in (1, 2):
+        shard, held = f"model-0000{number}-of-00002.safetensors", dict(tensors[number - 1 :: 2])
+        save_file(held, tmp_path / shard)
+        weight_map |= dict.fromkeys(held, shard)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
+    for path in (tmp_path, index):
+        assert_equal(checkpoint, reading.read(str(path))[1])
 
 
 def test_an_output_layer_of_its_own_is_refused_and_a_copy_is_not(exact_config: BertConfig, tmp_path: pathlib.Path):

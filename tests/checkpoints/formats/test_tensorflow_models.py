@@ -14,6 +14,7 @@ import official_bert
 from official_bert.checkpoints import parity, reading
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, NEXT_SENTENCE, POOLER, PRETRAINING, Checkpoint
 from official_bert.errors import UserError
+from official_bert.export import saved_model
 from tests.checkpoints.checkpoint_samples import HEADS
 from tests.conftest import ROOT
 
@@ -64,6 +65,67 @@ def test_classes_of_transformers_for_tensorflow_compute_the_same_here(model: str
     assert_computes_the_same(checkpoint, folder)
 
 
+@pytest.mark.parametrize(("library", "model", "parts"), [
+    ("tensorflow_hub", "hub", {ENCODER, POOLER}),
+    ("tensorflow_hub", "hub_mlm", {ENCODER, POOLER, MASKED_LM}),
+    ("tensorflow_hub", "hub_1", {ENCODER, POOLER}),
+    ("tensorflow_hub", "hub_2", {ENCODER, POOLER}),
+    ("model_garden", "classifier", {ENCODER, POOLER, HEADS["sequence"]}),
+    ("model_garden", "serving", {ENCODER, POOLER, HEADS["sequence"]}),
+])  # fmt: skip
+def test_saved_models_compute_the_same_here(library: str, model: str, parts: set[str], golden: Any):
+    folder = golden(library) / model
+    found, checkpoint = reading.read(str(folder))
+    assert found.name == "saved_model"
+    assert set(checkpoint.parts) == set(parts)
+    assert checkpoint.notes[0].startswith("the SavedModel does not say its activation")
+    if library == "tensorflow_hub":
+        assert checkpoint.do_lower_case == (model != "hub_mlm")
+        assert official_bert.load(str(folder)).tokenizer.tokenize("the CAT") == [
+            "the",
+            "cat" if model != "hub_mlm" else "[UNK]",
+        ]
+    else:
+        assert checkpoint.vocab is None
+    assert_computes_the_same(checkpoint, folder)
+
+
+@pytest.mark.parametrize(("library", "parts"), [
+    ("keras_nlp_0.8", {ENCODER, POOLER}),  # under Keras 2
+    ("keras_nlp_0.14", {ENCODER, POOLER, HEADS["sequence"]}),
+])  # fmt: skip
+def test_presets_of_keras_nlp_compute_the_same_here(library: str, parts: set[str], golden: Any):
+    folder = golden(library) / "preset"
+    found, checkpoint = reading.read(str(folder))
+    assert found.name == "keras_hub"
+    assert set(checkpoint.parts) == set(parts)
+    assert checkpoint.do_lower_case
+    assert checkpoint.vocab is not None
+    assert_computes_the_same(checkpoint, folder)
+
+
+def test_saved_models_of_something_else_are_refused(golden: Any, tmp_path: pathlib.Path):
+    import tensorflow as tf
+
+    with pytest.raises(
+        UserError, match="preprocess is a SavedModel without weights, as of preprocessing; give the fol"
+    ):
+        reading.read(str(golden("tensorflow_hub") / "preprocess"))
+    other = tf.Module()
+    other.weights = [tf.Variable(tf.zeros([9, 4]), name=f"{name}/kernel") for name in ("EncoderDNN", "Embeddings_en")]
+    tf.saved_model.save(other, str(tmp_path / "other"))
+    with pytest.raises(UserError, match="among its 2 variables, .*, there is no word_embeddings/embeddings"):
+        reading.read(str(tmp_path / "other"))
+    folder = shutil.copytree(golden("tensorflow_hub") / "hub", tmp_path / "hub")
+    data = folder / "variables" / "variables.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:1000])
+    with pytest.raises(UserError, match="variables.data-00000-of-00001 is damaged"):
+        reading.read(str(folder))
+    data.unlink()
+    with pytest.raises(UserError, match="is there, but not variables.data-00000-of-00001 beside it"):
+        reading.read(str(folder))
+
+
 @pytest.mark.parametrize(("model", "class_name", "settings"), [
     ("classifier", "TextClassifier", {"multi_label": False}),
     ("several", "TextClassifier", {"multi_label": True}),
@@ -73,6 +135,15 @@ def test_a_classifier_comes_along_with_its_labels(model: str, class_name: str, s
     predictor = getattr(official_bert, class_name).from_checkpoint(str(golden("transformers") / model))
     assert predictor.labels == ("noun", "verb", "möglich")
     assert predictor.get_config().items() >= settings.items()
+
+
+def test_a_rescued_head_is_exported_unless_the_encoder_is_asked_for(golden: Any):
+    for model, kind in (("tagger", "tagging"), ("regressor", "regression"), ("answerer", "question_answering")):
+        folder = str(golden("transformers") / model)
+        source = saved_model.read_source(folder)
+        assert source.kind == source.task_spec["kind"] == kind
+        assert source.task_spec["labels"] == (["noun", "verb", "möglich"] if model == "tagger" else None)
+    assert saved_model.read_source(folder, encoder=True).kind == "encoder"
 
 
 def test_another_model_is_named(golden: Any, tmp_path: pathlib.Path):
