@@ -207,6 +207,7 @@ PREDICT = Command(
     summary="Answers a file of texts with an exported model.",
     main=_predict,
     extra="serve",
+    tensorflow=False,  # which an export for ONNX Runtime does without
     options=(BatchPredictionOptions, BeamOptions),
     positional="-- Beam's options",
     examples=(
