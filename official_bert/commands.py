@@ -151,6 +151,7 @@ SERVE = Command(
     summary="Serves exported models over HTTP.",
     main=_serve,
     extra="serve",
+    tensorflow=False,  # which models for ONNX Runtime do without
     options=(ServingOptions,),
     examples=(
         "--model=sentiment=exports/sentiment",

@@ -8,9 +8,9 @@ import shutil
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.export import lost_score, replay, saved_model
+from official_bert.export import lost_score, saved_model
 from official_bert.export.options import DYNAMIC_INT8, ONNX_RUNTIME, SavedModelOptions
-from official_bert.inference import exports
+from official_bert.inference import exports, replays
 from official_bert.inference.onnx_model import OnnxModel
 from official_bert.modeling.task_models import CLASSIFICATION, KINDS
 from tests.export.exported_models import BILSTM, LABELS, TEXTS, save_finetuned, save_run
@@ -25,7 +25,7 @@ def options_of(folder: pathlib.Path, kind: str, **changes: object) -> SavedModel
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != CLASSIFICATION])
 def test_every_kind_answers_as_predict_does(kind: str, tmp_path: pathlib.Path):
     path = saved_model.export(options_of(tmp_path, kind))  # which proves it, or fails
-    assert len(replay.read(path)) > 10
+    assert len(replays.read(path)) > 10
     assert exports.is_onnx(path)
     assert exports.newest_version(str(tmp_path / "exports")) == path
     assert exports.read_metadata(path)["kind"] == kind
