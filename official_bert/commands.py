@@ -151,6 +151,7 @@ SERVE = Command(
     summary="Serves exported models over HTTP.",
     main=_serve,
     extra="serve",
+    tensorflow=False,  # which models for ONNX Runtime do without
     options=(ServingOptions,),
     examples=(
         "--model=sentiment=exports/sentiment",
@@ -207,6 +208,7 @@ PREDICT = Command(
     summary="Answers a file of texts with an exported model.",
     main=_predict,
     extra="serve",
+    tensorflow=False,  # which an export for ONNX Runtime does without
     options=(BatchPredictionOptions, BeamOptions),
     positional="-- Beam's options",
     examples=(

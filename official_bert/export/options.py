@@ -5,6 +5,7 @@ import dataclasses
 from official_bert.utils.flags import option
 
 LITERT, ONNX = "litert", "onnx"
+TENSORFLOW, ONNX_RUNTIME = "tensorflow", "onnxruntime"
 FLOAT32, DYNAMIC_INT8 = "float32", "dynamic_int8"
 
 
@@ -24,6 +25,20 @@ class SavedModelOptions:
         None,
         "Labelled examples, as export-portable reads them; some of their texts are among those by which the export "
         "proves itself, and stand with their answers beside the model.",
+    )
+    engine: str = option(
+        TENSORFLOW,
+        "What computes the answers: TensorFlow, by a SavedModel that TensorFlow Serving reads as well, or ONNX "
+        "Runtime, which serve and predict then run without TensorFlow.",
+        (TENSORFLOW, ONNX_RUNTIME),
+    )
+    quantization: str = option(
+        FLOAT32,
+        "With --engine=onnxruntime: matrices as they are, or as integers of 8 bits, which needs --eval_file.",
+        (FLOAT32, DYNAMIC_INT8),
+    )
+    max_loss: float = option(
+        0.01, "How much of the task's score on --eval_file 8 bits may lose, as a share of a perfect one."
     )
     for_serving: str | None = option(
         None, "A release of TensorFlow Serving, such as 2.19, whose operations alone the export may use."

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.export import replay
+from official_bert.export import lost_score, replay
 from official_bert.export.options import DYNAMIC_INT8, LITERT, ONNX, PortableOptions
 from official_bert.export.saved_model import Source, read_source
 from official_bert.learning.predictor import predict
@@ -72,11 +72,8 @@ def export(options: PortableOptions) -> str:
         before = score(lambda features: call(**features))
         converted = RUNNERS[options.format](path)
         after = score(converted)
-        if (before - after) / task.head.perfect > options.max_loss:
-            raise UserError(
-                f"the {options.quantization} {options.format} model loses {before - after:.4f} (from {before:.4f} to "
-                f"{after:.4f}) on {options.eval_file}, more than --max_loss={options.max_loss}; nothing is written"
-            )
+        what = f"{options.quantization} {options.format} model"
+        lost_score.check(before, after, task.head.perfect, options.max_loss, what, options.eval_file)
         if options.quantization != DYNAMIC_INT8:
             texts = replay.make(
                 source.model, source.tokenizer, source.config, source.kind, source.task_spec, options.eval_file

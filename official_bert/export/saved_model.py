@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -19,7 +20,7 @@ from official_bert.checkpoints.checkpoint import MASKED_LM, VOCAB_FILE, Checkpoi
 from official_bert.checkpoints.formats import fine_tuned
 from official_bert.errors import UserError
 from official_bert.export import operations, plain_answers, replay, tf_hub, warmup
-from official_bert.export.options import SavedModelOptions
+from official_bert.export.options import FLOAT32, ONNX_RUNTIME, TENSORFLOW, SavedModelOptions
 from official_bert.export.text_models import ENCODER, FILL_MASK, text_model
 from official_bert.inference import exports
 from official_bert.modeling.config import BertConfig
@@ -131,13 +132,21 @@ def export(options: SavedModelOptions) -> str:
     Raises:
         UserError: the model cannot be read, or the version is there already.
     """
+    if options.engine == ONNX_RUNTIME and options.hub:
+        raise UserError("--hub is a SavedModel by TensorFlow Hub's conventions; leave it or --engine out")
+    if options.engine == TENSORFLOW and options.quantization != FLOAT32:
+        raise UserError(f"--quantization={options.quantization} goes with --engine={ONNX_RUNTIME}; leave one out")
     source = read_source(options.model_dir, options.encoder or options.hub, options.max_seq_length)
     version = next_version(options.export_dir) if options.version is None else options.version
     if version < 1:
         raise UserError(f"--version={version}; expected 1 or more")
     path = os.path.join(options.export_dir, str(version))
     with files.folder_written_whole(path) as folder:
-        if options.hub:
+        if options.engine == ONNX_RUNTIME:
+            from official_bert.export import onnx_export
+
+            onnx_export.write(source, folder, options)
+        elif options.hub:
             if options.eval_file:
                 raise UserError("--eval_file goes with a head, which --hub leaves out; leave it out")
             tf_hub.write(source.model, source.config, source.tokenizer, source.vocab, folder)
@@ -177,17 +186,7 @@ def write(source: Source, folder: str, eval_file: str | None = None, for_serving
         module.vocabulary = tf.saved_model.Asset(vocab_file)
         tf.saved_model.save(module, folder, signatures=signatures)
     _check_operations(folder, for_serving)
-    labels = source.task_spec["labels"]
-    metadata = {
-        # the columns that it was trained on, which batch prediction looks for too
-        **({"table": source.task_spec["table"]} if "table" in source.task_spec else {}),
-        "kind": source.kind,
-        "task": source.task_spec["task"],
-        "inputs": list(functions.inputs),
-        "labels": None if labels is None else list(labels),
-        "max_seq_length": source.task_spec["max_seq_length"],
-        "do_lower_case": source.tokenizer.basic_tokenizer.do_lower_case,
-        "version_of_official_bert": __version__,
+    metadata = metadata_of(source, functions.inputs) | {
         "tensorflow_serving": [release for release in operations.releases() if not operations.lacking(folder, release)],
     }
     files.write_text(
@@ -204,6 +203,22 @@ def _check_operations(folder: str, for_serving: str | None) -> None:
             f"TensorFlow Serving {for_serving} lacks what the export uses: {', '.join(missing)}; export with that "
             "release of TensorFlow, or serve with a later one"
         )
+
+
+def metadata_of(source: Source, inputs: Iterable[str]) -> dict[str, Any]:
+    """Returns what an export says of its model, whose texts have the names `inputs`."""
+    labels = source.task_spec["labels"]
+    return {
+        # the columns that it was trained on, which batch prediction looks for too
+        **({"table": source.task_spec["table"]} if "table" in source.task_spec else {}),
+        "kind": source.kind,
+        "task": source.task_spec["task"],
+        "inputs": list(inputs),
+        "labels": None if labels is None else list(labels),
+        "max_seq_length": source.task_spec["max_seq_length"],
+        "do_lower_case": source.tokenizer.basic_tokenizer.do_lower_case,
+        "version_of_official_bert": __version__,
+    }
 
 
 def _prove(source: Source, folder: str, eval_file: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Answers to many texts: a file of JSON lines or CSV through an exported SavedModel, to a file of JSON lines.
+"""Answers to many texts: a file of JSON lines or CSV through an export, to a file of JSON lines.
 
 The answers come in the order of the texts. Those that are there already when the command is given again are kept.
 """
@@ -9,9 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
@@ -21,6 +19,10 @@ from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import BadRows
 from official_bert.utils.locks import lock_file
 from official_bert.utils.progress import Progress
+
+if TYPE_CHECKING:
+    from official_bert.inference.onnx_model import OnnxModel
+    from official_bert.inference.saved_model import SavedModel
 
 # So many batches are read at once and sorted by length, so that texts of a batch need little padding.
 BATCHES_AT_ONCE = 16
@@ -67,11 +69,15 @@ def check_export(folder: str) -> tuple[list[str], dict[str, Any]]:
     return inputs, table
 
 
-def load_model(folder: str) -> Any:
-    """Returns the function from texts to answers of an export."""
-    import tensorflow_text  # noqa: F401  (the operations of the exported tokenizer)
+def load_model(folder: str) -> "SavedModel | OnnxModel":
+    """Returns the model of an export; of one for ONNX Runtime without importing TensorFlow."""
+    if exports.is_onnx(folder):
+        from official_bert.inference.onnx_model import OnnxModel
 
-    return exports.load_saved_model(folder).signatures[exports.DEFAULT_SIGNATURE]
+        return OnnxModel(folder, threads=1, parallel_batches=len(os.sched_getaffinity(0)))
+    from official_bert.inference.saved_model import SavedModel
+
+    return SavedModel(folder)
 
 
 def _predict(options: BatchPredictionOptions) -> str:
@@ -225,25 +231,26 @@ class RefusedRow(Exception):  # noqa: N818  (caught where the number of the row 
         self.number, self.reason = number, reason
 
 
-def answers_to(model: Any, rows: list[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
+def answers_to(model: "SavedModel | OnnxModel", rows: list[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
     """Returns the answers to rows in their order."""
     by_length = sorted(range(len(rows)), key=lambda number: len(str(rows[number])))
     answers: list[dict[str, Any]] = [{}] * len(rows)
-    for start in range(0, len(rows), batch_size):
-        numbers = by_length[start : start + batch_size]
+    at_once = len(rows) if model.makes_batches else batch_size
+    for start in range(0, len(rows), at_once):
+        numbers = by_length[start : start + at_once]
         for number, row in zip(numbers, _run(model, rows, numbers), strict=True):
             answers[number] = as_json(row)
     return answers
 
 
-def _run(model: Any, rows: list[dict[str, Any]], numbers: list[int]) -> list[exports.Outputs]:
+def _run(model: "SavedModel | OnnxModel", rows: list[dict[str, Any]], numbers: list[int]) -> list[exports.Outputs]:
     """The outputs of the rows with these numbers."""
     try:
-        texts = {name: tf.constant([rows[number][name] for number in numbers]) for name in rows[numbers[0]]}
-        return exports.split_rows({name: value.numpy() for name, value in model(**texts).items()})
-    except (tf.errors.InvalidArgumentError, ValueError, TypeError) as error:  # the last two: of texts' shapes
+        texts = {name: [rows[number][name] for number in numbers] for name in rows[numbers[0]]}
+        return exports.split_rows(model.answers(texts))
+    except exports.RefusedTextsError as error:
         if len(numbers) == 1:
-            raise RefusedRow(numbers[0], str(error).strip().splitlines()[0]) from error
+            raise RefusedRow(numbers[0], str(error)) from error
         return [row for number in numbers for row in _run(model, rows, [number])]
 
 

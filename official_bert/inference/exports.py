@@ -1,7 +1,8 @@
 """The layout of an export, as batch prediction and serving read it and as export writes it. Needs no TensorFlow.
 
-EXPORT_DIR/<version>/ is a SavedModel. Its assets.extra holds the export's metadata, the texts by which it proved itself
-with their answers, and the requests by which TensorFlow Serving warms up.
+EXPORT_DIR/<version>/ is a SavedModel, or an ONNX file with its vocabulary where a SavedModel has it. assets.extra holds
+the export's metadata, the texts by which it proved itself with their answers, and of a SavedModel the requests by which
+TensorFlow Serving warms up.
 
 B texts, W words or masks or pieces of a text
 """
@@ -18,7 +19,8 @@ import numpy.typing as npt
 from official_bert.errors import UserError
 from official_bert.utils import files
 
-GRAPH_FILE = "saved_model.pb"
+GRAPH_FILE, ONNX_FILE = "saved_model.pb", "model.onnx"
+VOCAB_FILE = os.path.join("assets", "vocab.txt")
 METADATA_FILE = os.path.join("assets.extra", "official_bert.json")
 REPLAY_FILE = os.path.join("assets.extra", "replay.json")
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -39,6 +41,26 @@ _WHOLE_TEXT_OUTPUTS = ("pooled_output", IS_TRUNCATED)
 _OFFSET_OUTPUTS = ("starts", "ends")
 
 Outputs = dict[str, npt.NDArray[Any]]
+
+
+class RefusedTextsError(Exception):
+    """A model cannot answer one of the texts; the message says why."""
+
+
+def padding_of(output: str, is_text: bool) -> Any:
+    """Returns what stands in an output, [B, W, ...], for what a text has not."""
+    return b"" if is_text else -1 if output in _OFFSET_OUTPUTS else 0
+
+
+def graph_of(folder: str) -> str | None:
+    """Returns the path of the graph of a version's folder, a SavedModel's or ONNX; None where there is none."""
+    paths = (os.path.join(folder, name) for name in (GRAPH_FILE, ONNX_FILE))
+    return next((path for path in paths if files.exists(path)), None)
+
+
+def is_onnx(folder: str) -> bool:
+    """Whether a version is for ONNX Runtime."""
+    return os.path.basename(graph_of(folder) or "") == ONNX_FILE
 
 
 def version_folders(export_dir: str) -> dict[int, str]:
@@ -64,7 +86,7 @@ def newest_version(export_dir: str) -> str:
     Raises:
         UserError: there is none.
     """
-    if files.exists(os.path.join(export_dir, GRAPH_FILE)):
+    if graph_of(export_dir):
         return export_dir
     versions = version_folders(export_dir)
     if not versions:
@@ -86,7 +108,7 @@ def load_saved_model(folder: str) -> Any:
 
 def files_of(folder: str) -> list[str]:
     """Returns the paths of the files of a version that may not change after it was written."""
-    paths = [os.path.join(folder, name) for name in (GRAPH_FILE, METADATA_FILE, REPLAY_FILE)]
+    paths = [os.path.join(folder, name) for name in (GRAPH_FILE, ONNX_FILE, METADATA_FILE, REPLAY_FILE)]
     for inner in ("variables", "assets"):
         within = os.path.join(folder, inner)
         paths += [os.path.join(within, name) for name in files.list_folder(within)] if files.exists(within) else []
@@ -148,7 +170,7 @@ def join_rows(rows: list[Outputs]) -> Outputs:
     for name in rows[0]:
         values = [row[name] for row in rows]
         widest = np.max([value.shape for value in values], axis=0)
-        padding: Any = b"" if values[0].dtype == object else -1 if name in _OFFSET_OUTPUTS else 0
+        padding = padding_of(name, values[0].dtype == object)
         joined[name] = np.concatenate([
             value if value.shape == tuple(widest) else np.pad(
                 value, [(0, int(most) - size) for most, size in zip(widest, value.shape, strict=True)],

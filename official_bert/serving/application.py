@@ -20,7 +20,7 @@ from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
-from official_bert.serving.saved_model import SavedModel
+from official_bert.serving.served_model import ServedModel
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -88,8 +88,8 @@ class Application:
         self._access.check_json(request)
         async with self._read_body(request) as body:
             model, version = self._find(request)  # the newest may be another by now
-            with model.in_use(version) as (saved_model, batcher):
-                predict_request = await self._parse(body, saved_model)
+            with model.in_use(version) as (served_model, batcher):
+                predict_request = await self._parse(body, served_model)
                 request[_LOG_FIELDS]["instances"] = predict_request.instances
                 try:
                     async with asyncio.timeout(self._options.timeout_seconds):
@@ -101,7 +101,7 @@ class Application:
         headers = {"X-Model-Version": str(version.number)}
         return web.Response(body=answer, content_type="application/json", headers=headers)
 
-    async def _parse(self, body: bytes, model: SavedModel) -> json_requests.PredictRequest:
+    async def _parse(self, body: bytes, model: ServedModel) -> json_requests.PredictRequest:
         parse = functools.partial(json_requests.parse, body, model.signatures, self._options, model.export_metadata)
         if len(body) <= _SMALL_BODY:
             return parse()
@@ -143,7 +143,7 @@ class Application:
                 about_newest = {"inputs": list(default.inputs) if default else []} | newest.model.export_metadata
                 about_newest["kind"] = newest.model.kind
                 if default and "endings" in default.inputs:
-                    about_newest["num_choices"] = default.inputs["endings"].shape[1]
+                    about_newest["num_choices"] = (default.inputs["endings"].shape or ())[1]
             versions = [str(each.number) for each in reversed(model.available)]
             models.append({
                 "name": model.name, "versions": versions, "labels_of_versions": model.labels, **about_newest

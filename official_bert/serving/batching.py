@@ -12,7 +12,6 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import Executor
 
 import numpy as np
-import tensorflow as tf
 
 from official_bert.inference import exports
 from official_bert.inference.exports import DEFAULT_SIGNATURE
@@ -20,7 +19,8 @@ from official_bert.serving import logs
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
-from official_bert.serving.saved_model import SavedModel, Tensors
+from official_bert.serving.served_model import ServedModel
+from official_bert.serving.signatures import Tensors
 
 # Texts are computed together if the longest has at most this many times the bytes of the shortest, as all are padded to
 # it; texts up to _SHORT bytes cost about the same.
@@ -52,7 +52,7 @@ class Batcher:
     """
 
     def __init__(
-        self, model: SavedModel, name: str, threads: Executor, parallel: int, options: Options, metrics: Metrics
+        self, model: ServedModel, name: str, threads: Executor, parallel: int, options: Options, metrics: Metrics
     ) -> None:
         self._model, self._name, self._threads, self._parallel = model, name, threads, parallel
         self._options, self._metrics = options, metrics
@@ -165,8 +165,8 @@ class Batcher:
             half = len(instances) // 2
             if half:
                 return self._answers(signature, instances[:half], cut) + self._answers(signature, instances[half:], cut)
-            if isinstance(error, tf.errors.InvalidArgumentError):
-                return [RequestError(400, f"the model refuses the input: {_gist(error.message)}")]
+            if isinstance(error, exports.RefusedTextsError):
+                return [RequestError(400, f"the model refuses the input: {error}")]
             if not isinstance(error, RequestError):
                 logs.error("the model failed", error, model=self._name, signature=signature)
                 error = RequestError(500, f"the model failed: {type(error).__name__}; the server's log has more")
@@ -175,10 +175,3 @@ class Batcher:
 
 def _alike(length: int, other: int) -> bool:
     return max(length, other) <= max(_SHORT, _ALIKE * min(length, other))
-
-
-def _gist(message: str) -> str:
-    """TensorFlow's message without its positions in the graph."""
-    noise = ("Graph execution error", "Detected at node", "<stack traces", "\t", " ")
-    lines = [line.split(" [Op:")[0] for line in message.splitlines() if line and not line.startswith(noise)]
-    return "; ".join(lines) or message

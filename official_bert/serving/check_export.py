@@ -4,13 +4,12 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.export import plain_answers, replay
-from official_bert.inference import exports
+from official_bert.inference import exports, replays
 from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions
 from official_bert.utils.progress import Progress
 
@@ -37,11 +36,11 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
         raise UserError(f"--export_dir goes with a server's address, and {folder_or_url} is a folder; leave it out")
     folder = exports.newest_version(options.export_dir if options.export_dir is not None else folder_or_url)
     checksums.check_files(folder)
-    texts = replay.read(folder)
+    texts = replays.read(folder)
     if is_server:
         different = list(texts.differences(_ask_server(folder_or_url, texts), "the server"))
     else:
-        alone, together = plain_answers.answers(folder, texts.rows())
+        alone, together = _ask_folder(folder, texts)
         different = [*texts.differences(alone, "it"), *texts.differences(together, "it, of several texts at once,")]
     if different:
         more = [f"and {len(different) - _SHOWN} more"] if len(different) > _SHOWN else []
@@ -49,7 +48,18 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
     return f"{folder_or_url} answers {len(texts)} texts as predict did when {folder} was written"
 
 
-def _ask_server(url: str, texts: replay.Replay) -> list[Mapping[str, Any]]:
+def _ask_folder(folder: str, texts: replays.Replay) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+    """The answers to each text alone, and to the first ones together."""
+    if exports.is_onnx(folder):
+        from official_bert.export import onnx_export
+
+        return onnx_export.answers(folder, texts.rows())
+    from official_bert.export import plain_answers
+
+    return plain_answers.answers(folder, texts.rows())
+
+
+def _ask_server(url: str, texts: replays.Replay) -> list[Mapping[str, Any]]:
     url = url if url.endswith(":predict") else f"{url.rstrip('/')}:predict"
     token = os.environ.get(TOKEN_VARIABLE)
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import grpc
 import numpy as np
 import tensorflow as tf
+from google.protobuf import json_format
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import (
     classification_pb2,
@@ -38,7 +39,8 @@ from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
-from official_bert.serving.saved_model import SavedModel, Signature, Tensors
+from official_bert.serving.served_model import ServedModel
+from official_bert.serving.signatures import Signature, Tensors
 
 # The codes for the statuses of HTTP; TensorFlow Serving's REST side maps them the other way round.
 _CODES = {
@@ -157,7 +159,7 @@ class _Services:
         return model, model.find(number, spec.version_label or None)
 
     async def predict(
-        self, spec: Any, read_inputs: Callable[[SavedModel, str], Tensors], kinds: Sequence[str] = ()
+        self, spec: Any, read_inputs: Callable[[ServedModel, str], Tensors], kinds: Sequence[str] = ()
     ) -> tuple[Tensors, Any]:
         """Returns the outputs, and what the answer says of the model.
 
@@ -167,13 +169,13 @@ class _Services:
             kinds: those that can answer; none for any.
         """
         model, version = self.find(spec)
-        with model.in_use(version) as (saved_model, batcher):
+        with model.in_use(version) as (served_model, batcher):
             name = spec.signature_name or DEFAULT_SIGNATURE
-            if name not in saved_model.signatures:
-                _refuse(f"there is no signature {name[:40]!r}; the model has {', '.join(saved_model.signatures)}")
-            if kinds and (saved_model.kind not in kinds or name != DEFAULT_SIGNATURE):
-                _refuse(f"{model.name} is a model of {saved_model.kind}; this wants {' or '.join(kinds)}; use Predict")
-            inputs = read_inputs(saved_model, name)
+            if name not in served_model.signatures:
+                _refuse(f"there is no signature {name[:40]!r}; the model has {', '.join(served_model.signatures)}")
+            if kinds and (served_model.kind not in kinds or name != DEFAULT_SIGNATURE):
+                _refuse(f"{model.name} is a model of {served_model.kind}; this wants {' or '.join(kinds)}; use Predict")
+            inputs = read_inputs(served_model, name)
             try:
                 async with asyncio.timeout(self.options.timeout_seconds):
                     outputs = await batcher.predict(name, inputs)
@@ -231,8 +233,8 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             model, version = self._services.find(request.model_spec)
             assert version.model
             signatures = get_model_metadata_pb2.SignatureDefMap()
-            for name, signature in version.model.signatures.items():
-                signatures.signature_def[name].CopyFrom(signature.definition)
+            for name, signature in version.model.metadata().items():
+                json_format.ParseDict(signature, signatures.signature_def[name])
             response = get_model_metadata_pb2.GetModelMetadataResponse(model_spec=_spec_of(model, version))
             response.metadata[_SIGNATURES].Pack(signatures)
             return response
@@ -273,7 +275,7 @@ def _spec_of(model: Model, version: Version, signature: str = "") -> Any:
     return spec
 
 
-def _inputs_of_tensors(tensors: Any, options: Options, model: SavedModel, signature_name: str) -> Tensors:
+def _inputs_of_tensors(tensors: Any, options: Options, model: ServedModel, signature_name: str) -> Tensors:
     """Reads the inputs of a signature from TensorProtos by name."""
     signature = model.signatures[signature_name]
     _check_names(tensors, signature)
@@ -284,11 +286,15 @@ def _inputs_of_tensors(tensors: Any, options: Options, model: SavedModel, signat
 def _array(tensor: Any, name: str, signature: Signature, options: Options) -> Any:
     spec = signature.inputs[name]
     sizes = [dimension.size for dimension in tensor.tensor_shape.dim]
-    if tensor.dtype != spec.dtype.as_datatype_enum:
+    if tensor.dtype != tf.as_dtype(spec.dtype).as_datatype_enum:
         given = "none" if not tensor.dtype else tf.as_dtype(tensor.dtype).name
-        _refuse(f"{name} is of type {given}; expected {spec.dtype.name}")
-    if tensor.tensor_shape.unknown_rank or min(sizes, default=0) < 0 or not spec.shape.is_compatible_with(sizes):
-        _refuse(f"{name} has shape {sizes[:8]}; expected {list(spec.shape)}")
+        _refuse(f"{name} is of type {given}; expected {spec.dtype}")
+    if (
+        tensor.tensor_shape.unknown_rank
+        or min(sizes, default=0) < 0
+        or not tf.TensorShape(spec.shape).is_compatible_with(sizes)
+    ):
+        _refuse(f"{name} has shape {sizes[:8]}; expected {list(spec.shape or ())}")
     # A single value may stand for all of them, so that few bytes would become many.
     if math.prod(sizes) > options.max_body_bytes or (sizes and sizes[0] > options.max_instances):
         _refuse(f"{name} has shape {sizes}; at most {options.max_instances} instances are taken at once")
@@ -298,7 +304,7 @@ def _array(tensor: Any, name: str, signature: Signature, options: Options) -> An
         raise RequestError(400, f"{name} has shape {sizes}, but other values: {error}") from error
 
 
-def _inputs_of_examples(examples: Any, options: Options, model: SavedModel, signature_name: str) -> Tensors:
+def _inputs_of_examples(examples: Any, options: Options, model: ServedModel, signature_name: str) -> Tensors:
     """Reads the inputs of a signature from the features of tf.train.Examples."""
     signature = model.signatures[signature_name]
     kind = examples.WhichOneof("kind")

@@ -8,7 +8,7 @@ import orjson
 
 from official_bert.serving.json_requests import PredictRequest
 from official_bert.serving.request_error import RequestError
-from official_bert.serving.saved_model import Tensors
+from official_bert.serving.signatures import Tensors
 
 
 def render(outputs: Tensors, request: PredictRequest) -> bytes:

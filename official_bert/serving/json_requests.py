@@ -14,12 +14,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 import orjson
-import tensorflow as tf
 
 from official_bert.inference.exports import DEFAULT_SIGNATURE, texts_by_columns, trained_columns
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
-from official_bert.serving.saved_model import Signature, Tensors
+from official_bert.serving.signatures import BOOL, STRING, Signature, Tensor, Tensors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,9 +177,7 @@ def _check_names(values: Any, signature: Signature, where: str, table: Mapping[s
             _refuse(f"{where} has {_shown(name)}, which is no input; expected {expected}")
 
 
-def _flat(
-    value: Any, name: str, spec: tf.TensorSpec, first_dimension: int, where: str
-) -> tuple[list[Any], tuple[int, ...]]:
+def _flat(value: Any, name: str, spec: Tensor, first_dimension: int, where: str) -> tuple[list[Any], tuple[int, ...]]:
     """Returns the leaves of nested lists, and their shape.
 
     The lists are opened dimension by dimension, each checked as a whole before the next one is looked at.
@@ -194,7 +191,8 @@ def _flat(
     """
     level: list[Any] = [value]
     shape: tuple[int, ...] = ()
-    for dimension in range(first_dimension, spec.shape.rank):
+    sizes = spec.shape or ()
+    for dimension in range(first_dimension, len(sizes)):
         for i, each in enumerate(level) if set(map(type, level)) - {list} else ():
             if not isinstance(each, list):
                 _refuse(f"{where}{_index(i, shape)} is {_kind(each)}; expected a list")
@@ -206,8 +204,8 @@ def _flat(
                 f"{_index(other, shape)}"
             )
         shape = (*shape, lengths[0] if lengths else 0)
-        if dimension and spec.shape[dimension] not in (None, shape[-1]):
-            inner, expected = shape[1 - first_dimension :], ", ".join(map(str, spec.shape[1:])).replace("None", "any")
+        if dimension and sizes[dimension] not in (None, shape[-1]):
+            inner, expected = shape[1 - first_dimension :], ", ".join(map(str, sizes[1:])).replace("None", "any")
             _refuse(f"{name} has shape {list(inner)} for each instance; expected [{expected}]")
         level = [each for part in level for each in part]
     return level, shape
@@ -219,24 +217,25 @@ def _index(number: int, shape: tuple[int, ...]) -> str:
 
 
 def _tensor(
-    leaves: list[Any], shape: tuple[int, ...], name: str, spec: tf.TensorSpec, options: Options, texts: bool
+    leaves: list[Any], shape: tuple[int, ...], name: str, spec: Tensor, options: Options, texts: bool
 ) -> np.ndarray:
-    if spec.dtype == tf.string:
+    if spec.dtype == STRING:
         values = np.empty(len(leaves), object)
         values[:] = [_bytes(leaf, name, options, texts) for leaf in leaves]
         return values.reshape(shape)
-    if spec.dtype == tf.bool:
+    if spec.dtype == BOOL:
         _check_types(leaves, {bool}, name, "true or false")
-    elif spec.dtype.is_integer:
+    elif spec.is_integer:
         _check_types(leaves, {int}, name, "an integer")
         for leaf in (min(leaves), max(leaves)) if leaves else ():
-            if not spec.dtype.min <= leaf <= spec.dtype.max:
-                _refuse(f"{name} has {leaf}; {spec.dtype.name} holds {spec.dtype.min} to {spec.dtype.max}")
-    elif spec.dtype.is_floating:
+            least, greatest = spec.range
+            if not least <= leaf <= greatest:
+                _refuse(f"{name} has {leaf}; {spec.dtype} holds {least} to {greatest}")
+    elif spec.is_floating:
         _check_types(leaves, {int, float}, name, "a number")
     else:
-        _refuse(f"{name} is of type {spec.dtype.name}, which cannot be sent as JSON")
-    return np.array(leaves, spec.dtype.as_numpy_dtype).reshape(shape)
+        _refuse(f"{name} is of type {spec.dtype}, which cannot be sent as JSON")
+    return np.array(leaves, spec.numpy_type).reshape(shape)
 
 
 def _bytes(leaf: Any, name: str, options: Options, texts: bool) -> bytes:

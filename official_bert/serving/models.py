@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports
-from official_bert.serving import logs
+from official_bert.serving import logs, served_model
 from official_bert.serving.batching import Batcher
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
-from official_bert.serving.saved_model import SavedModel
+from official_bert.serving.served_model import ServedModel
 from official_bert.utils import files
 
 # Batches computed at a time, by all models: the second one keeps the processor busy where the first cannot. A batch
@@ -54,7 +54,7 @@ class Version:
         self.number, self.files_seen, self.is_checked = number, files_seen, files_seen.has_checksums
         self.state, self.error = "LOADING", ""
         self.users = 0
-        self.model: SavedModel | None = None
+        self.model: ServedModel | None = None
         self.batcher: Batcher | None = None
 
     def is_superseded_by(self, files_now: VersionFiles) -> bool:
@@ -116,7 +116,7 @@ class Model:
         raise RequestError(404, f"version {shown} of {self.name} is not served{_choice_of(available)}")
 
     @contextlib.contextmanager
-    def in_use(self, version: Version) -> Iterator[tuple[SavedModel, Batcher]]:
+    def in_use(self, version: Version) -> Iterator[tuple[ServedModel, Batcher]]:
         """Keeps a version loaded for as long as a request needs it."""
         assert version.model
         assert version.batcher
@@ -130,7 +130,7 @@ class Model:
     async def refresh(self) -> None:
         """Looks at the folder: loads what is new, then lets go of what is old.
 
-        An export is loaded when its checksums are right. A SavedModel without checksums, of which nobody knows whether
+        An export is loaded when its checksums are right. A model without checksums, of which nobody knows whether
         all of it is there, is loaded when two looks have seen the same.
         """
         loop = asyncio.get_running_loop()
@@ -163,9 +163,7 @@ class Model:
         loop = asyncio.get_running_loop()
         start = loop.time()
         try:
-            model = await loop.run_in_executor(
-                self._pools.loader, _loaded, files_seen.folder, self._options.max_batch_size
-            )
+            model = await loop.run_in_executor(self._pools.loader, _loaded, files_seen.folder, self._options)
         except Exception as error:
             version.state, version.error = "END", str(error)
             self._metrics.loads.labels(self.name, "failed").inc()
@@ -273,9 +271,9 @@ class Models:
                     logs.error("cannot look for versions", error, model=model.name)
 
 
-def _loaded(folder: str, max_batch_size: int) -> SavedModel:
-    model = SavedModel(folder)
-    model.warm_up(max_batch_size)
+def _loaded(folder: str, options: Options) -> ServedModel:
+    model = served_model.load(folder, options.threads)
+    model.warm_up(options.max_batch_size)
     return model
 
 
@@ -283,8 +281,8 @@ def versions_in(folder: str) -> dict[int, VersionFiles]:
     """Returns the files of each version in a model's folder."""
     versions = {}
     for number, version_folder in exports.version_folders(folder).items():
-        graph = os.path.join(version_folder, exports.GRAPH_FILE)
-        if files.exists(graph):
+        graph = exports.graph_of(version_folder)
+        if graph is not None:
             escaped = glob.escape(version_folder)
             parts = [files.glob(os.path.join(escaped, *part)) for part in _STAMPED]
             stamp = tuple((path, *files.size_and_time(path)) for path in itertools.chain([graph], *parts))
@@ -298,11 +296,11 @@ def _check_folder(name: str, folder: str) -> None:
         raise UserError(f"--model: there is no folder {folder} for {name}; give the --export_dir of an export")
     if versions_in(folder):
         return
-    if files.exists(os.path.join(folder, exports.GRAPH_FILE)):
+    if exports.graph_of(folder):
         raise UserError(
             f"--model: {folder} is one version of a model; give the folder above it, {os.path.dirname(folder)}"
         )
     raise UserError(
-        f"--model: {folder} has no versions (folders named by a number, with a {exports.GRAPH_FILE}); make one "
-        "with official-bert export"
+        f"--model: {folder} has no versions (folders named by a number, with a {exports.GRAPH_FILE} or "
+        f"{exports.ONNX_FILE}); make one with official-bert export"
     )

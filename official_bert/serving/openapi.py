@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import tensorflow as tf
-
 from official_bert.inference import exports
 from official_bert.serving.models import Model, Models
 from official_bert.serving.options import Options
-from official_bert.serving.saved_model import SavedModel
+from official_bert.serving.served_model import ServedModel
+from official_bert.serving.signatures import BOOL, STRING, Tensor
 from official_bert.version import __version__
 
 Schema = dict[str, Any]
@@ -75,7 +74,7 @@ def _paths_of(model: Model, options: Options) -> Schema:
     return paths
 
 
-def _predict(model: SavedModel, options: Options) -> Schema:
+def _predict(model: ServedModel, options: Options) -> Schema:
     signature = model.signatures.get(exports.DEFAULT_SIGNATURE)
     others = ", ".join(name for name in model.signatures if name != exports.DEFAULT_SIGNATURE)
     body: Schema = {"type": "object"}
@@ -104,21 +103,22 @@ def _predict(model: SavedModel, options: Options) -> Schema:
     return operation
 
 
-def _value(spec: tf.TensorSpec, dimension: int, options: Options) -> Schema:
+def _value(spec: Tensor, dimension: int, options: Options) -> Schema:
     """The nested lists of a tensor, from one of its dimensions on."""
-    sizes = list(spec.shape)[dimension:]
+    sizes = list(spec.shape or ())[dimension:]
     if sizes:
         most = sizes[0] if dimension else options.max_instances
         least = (sizes[0] or 0) if dimension else 1
         return _list(_value(spec, dimension + 1, options), least, most)
-    if spec.dtype == tf.string:
+    if spec.dtype == STRING:
         # In bytes of UTF-8, which JSON Schema cannot count: of ASCII exactly, of other text less characters.
         size = options.max_text_bytes
         return {"type": "string", "maxLength": size, "description": f"At most {size:,} bytes in UTF-8."}
-    if spec.dtype == tf.bool:
+    if spec.dtype == BOOL:
         return {"type": "boolean"}
-    if spec.dtype.is_integer:
-        return {"type": "integer", "minimum": int(spec.dtype.min), "maximum": int(spec.dtype.max)}
+    if spec.is_integer:
+        least, greatest = spec.range
+        return {"type": "integer", "minimum": least, "maximum": greatest}
     return {"type": "number"}
 
 

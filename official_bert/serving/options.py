@@ -58,6 +58,9 @@ class Options:
         group=_MODELS,
     )
     reload_seconds: float = option(2.0, "How often to look for new versions.", group=_MODELS)
+    threads: int | None = option(
+        None, "Threads by which a batch is computed; by default one for each core.", group=_BATCHES
+    )
     max_batch_size: int = option(32, "The most instances that a model computes at once.", group=_BATCHES)
     max_wait_ms: float = option(
         2.0, "The longest that an instance waits for others, while the model is at work.", group=_BATCHES
@@ -82,6 +85,8 @@ class Options:
     drain_seconds: float = option(30.0, "How long requests in flight may take after SIGTERM.", group=_LIMITS)
 
     def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise UserError(f"--threads is {self.threads}; give 1 or more, or leave it out")
         for name, least in (("port", 0), ("versions", 1), ("max_batch_size", 1), ("max_instances", 1),
                             ("max_text_bytes", 1), ("max_body_bytes", 1), ("max_connections", 1),
                             ("max_wait_ms", 0)):  # fmt: skip

@@ -15,34 +15,22 @@ from official_bert.errors import UserError
 from official_bert.export import warmup
 from official_bert.inference import exports
 from official_bert.inference.exports import DEFAULT_SIGNATURE
+from official_bert.serving.signatures import Signature, Tensor, Tensors
 from official_bert.utils import files
-
-Tensors = dict[str, np.ndarray]
 
 _WARM_UP_TEXT = "a text to warm up with , "
 
 
-class Signature:
-    """What a signature takes and gives: specifications by name, the instances first in each shape."""
-
-    def __init__(self, definition: Any) -> None:
-        self.definition = definition
-        self.inputs = {name: _spec(info) for name, info in sorted(definition.inputs.items())}
-        self.outputs = {name: _spec(info) for name, info in sorted(definition.outputs.items())}
-
-    @property
-    def takes_rows(self) -> bool:
-        """Whether all inputs have a first dimension for instances."""
-        return bool(self.inputs) and all(spec.shape.rank for spec in self.inputs.values())
-
-    @property
-    def takes_texts_alone(self) -> bool:
-        """Whether all inputs are strings."""
-        return all(spec.dtype == tf.string for spec in self.inputs.values())
+def _signature(definition: Any) -> Signature:
+    return Signature(
+        {name: _tensor(info) for name, info in sorted(definition.inputs.items())},
+        {name: _tensor(info) for name, info in sorted(definition.outputs.items())},
+    )
 
 
-def _spec(info: Any) -> tf.TensorSpec:
-    return tf.TensorSpec(tf.TensorShape(info.tensor_shape), tf.as_dtype(info.dtype))
+def _tensor(info: Any) -> Tensor:
+    shape = tf.TensorShape(info.tensor_shape)
+    return Tensor(tf.as_dtype(info.dtype).name, None if shape.rank is None else tuple(shape))
 
 
 class SavedModel:
@@ -65,7 +53,8 @@ class SavedModel:
             raise UserError(f"{folder} cannot be loaded: {error}") from error
         self._functions = dict(self._loaded.signatures)
         definitions = proto.meta_graphs[0].signature_def
-        self.signatures = {name: Signature(definitions[name]) for name in sorted(self._functions)}
+        self._definitions = {name: definitions[name] for name in sorted(self._functions)}
+        self.signatures = {name: _signature(definition) for name, definition in self._definitions.items()}
         if not self.signatures:
             raise UserError(f"{folder} has no signatures; make the SavedModel with official-bert export")
         self.export_metadata = exports.read_metadata(folder)  # empty for a SavedModel that another tool wrote
@@ -76,18 +65,25 @@ class SavedModel:
         return str(self.export_metadata.get("kind", "other"))
 
     def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Tensors:
-        """Returns the outputs for inputs of the right types and shapes; raises TensorFlow's errors."""
+        """Returns the outputs for inputs of the right types and shapes.
+
+        Raises:
+            RefusedTextsError: the model refuses one of them.
+        """
         specs = self.signatures[signature].inputs
         tensors = {name: tf.constant(value, specs[name].dtype) for name, value in inputs.items()}
-        return {name: value.numpy() for name, value in sorted(self._functions[signature](**tensors).items())}
+        try:
+            return {name: value.numpy() for name, value in sorted(self._functions[signature](**tensors).items())}
+        except tf.errors.InvalidArgumentError as error:
+            raise exports.RefusedTextsError(_gist(error.message)) from error
 
     def metadata(self) -> dict[str, Any]:
         """Returns the signatures in TensorFlow Serving's JSON."""
         return {
             name: json_format.MessageToDict(
-                signature.definition, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+                definition, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
             )
-            for name, signature in self.signatures.items()
+            for name, definition in self._definitions.items()
         }
 
     def warm_up(self, max_batch_size: int) -> None:
@@ -119,11 +115,18 @@ class SavedModel:
             return
         for count, repeats in ((1, 1), (1, 20), (min(8, max_batch_size), 3)):
             text = (_WARM_UP_TEXT * repeats).encode()
-            inputs = {
-                name: np.full([count, *(each or 1 for each in spec.shape[1:])], text, object)
-                for name, spec in signature.inputs.items()
-            }
+            inputs = {}
+            for name, spec in signature.inputs.items():
+                inputs[name] = np.empty([count, *(each or 1 for each in (spec.shape or ())[1:])], object)
+                inputs[name][:] = text
             try:
                 self.run(DEFAULT_SIGNATURE, inputs)
-            except tf.errors.InvalidArgumentError:
+            except exports.RefusedTextsError:
                 return  # it wants other texts, with [MASK] say
+
+
+def _gist(message: str) -> str:
+    """TensorFlow's message without its positions in the graph."""
+    noise = ("Graph execution error", "Detected at node", "<stack traces", "\t", " ")
+    lines = [line.split(" [Op:")[0] for line in message.splitlines() if line and not line.startswith(noise)]
+    return "; ".join(lines) or message

@@ -10,14 +10,16 @@ from typing import Any
 from aiohttp import web
 
 from official_bert.errors import UserError
+from official_bert.inference import exports
 from official_bert.serving import logs
 from official_bert.serving.access import Access, is_loopback
 from official_bert.serving.application import Application
 from official_bert.serving.connections import Connections, limit_by_descriptors
 from official_bert.serving.metrics import Metrics
-from official_bert.serving.models import PARALLEL_BATCHES, Models
+from official_bert.serving.models import PARALLEL_BATCHES, Models, versions_in
 from official_bert.serving.options import Options
 from official_bert.utils import files
+from official_bert.utils.tensorflow_import import import_tensorflow
 
 
 class Server:
@@ -129,6 +131,12 @@ def _grpc_server(options: Options, *shared: Any) -> Any:
     return GrpcServer(models, options, metrics, access, in_flight)
 
 
+def _needs_tensorflow(options: Options) -> bool:
+    """Whether a model that is there now, or gRPC, needs TensorFlow; of others it is imported when they come."""
+    versions = (version for folder in options.folders().values() for version in versions_in(folder).values())
+    return options.grpc_port is not None or not all(exports.is_onnx(version.folder) for version in versions)
+
+
 def serve(options: Options) -> None:
     """Serves until SIGTERM or Ctrl-C; a second one does not wait for requests in flight.
 
@@ -139,6 +147,10 @@ def serve(options: Options) -> None:
     # oneDNN's kernels for each shape of input are kept by each of these threads, up to 1,024 of a kind. With a thread
     # for each core, as by default, 16 cores were seen to take 2.9 GB where two threads take 1.2 GB.
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(PARALLEL_BATCHES))
+    if options.threads is not None:
+        os.environ["TF_NUM_INTRAOP_THREADS"] = str(options.threads)
+    if _needs_tensorflow(options):
+        import_tensorflow()  # here and quietly: its remarks would stand among the log's lines
 
     async def main() -> None:
         server = Server(options)

@@ -14,6 +14,7 @@ EXTRAS = {
     "tfds": ("tensorflow_datasets",),
     "convert": ("keras_hub", "h5py"),
     "hub": ("huggingface_hub",),
+    "serve-onnx": ("onnxruntime", "aiohttp", "prometheus_client", "orjson"),
     "portable": ("ai_edge_litert", "onnx", "onnxruntime"),
     "beam": ("apache_beam",),
 }

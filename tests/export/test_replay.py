@@ -7,12 +7,13 @@ import pytest
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.export import graph_inputs, operations, replay, saved_model
+from official_bert.export import graph_inputs, operations, saved_model
 from official_bert.export.options import SavedModelOptions
-from official_bert.export.replay import Replay
 from official_bert.export.replay_texts import made_up_texts
 from official_bert.export.text_models import ENCODER, FILL_MASK, TEXT_MODELS
 from official_bert.inference import exports as layout
+from official_bert.inference import replays
+from official_bert.inference.replays import Replay
 from official_bert.modeling.task_models import (
     CLASSIFICATION,
     MULTIPLE_CHOICE,
@@ -100,10 +101,10 @@ def test_answers_differ_by_more_than_rounding_or_not():
 def test_a_replay_is_read_as_it_was_written_without_answers_that_are_too_long(tmp_path: pathlib.Path):
     (tmp_path / "assets.extra").mkdir()
     REPLAY.write(str(tmp_path))
-    assert replay.read(str(tmp_path)) == REPLAY
+    assert replays.read(str(tmp_path)) == REPLAY
     long = dataclasses.replace(REPLAY, answers={**REPLAY.answers, "starts": [[0.5] * 30_000, []]})
     long.write(str(tmp_path))
-    assert replay.read(str(tmp_path)).texts == {"text": ["b"]}
+    assert replays.read(str(tmp_path)).texts == {"text": ["b"]}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_a_replay_that_is_none_is_refused(content: str | None, message: str, tmp
     if content is not None:
         (tmp_path / layout.REPLAY_FILE).write_text(content)
     with pytest.raises(UserError, match=message):
-        replay.read(str(tmp_path))
+        replays.read(str(tmp_path))
 
 
 def test_an_export_that_cuts_texts_elsewhere_is_not_written(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
@@ -142,7 +143,7 @@ def test_texts_of_an_evaluation_file_are_replayed(tmp_path: pathlib.Path):
     table = tmp_path / "dev.csv"
     table.write_text("text,label\n" + "".join(f"the cat {'sat ' * number},yes\n" for number in range(50)))
     path = saved_model.export(SavedModelOptions(model_dir, str(tmp_path / "exports"), eval_file=str(table)))
-    texts = replay.read(path).texts["text"]
+    texts = replays.read(path).texts["text"]
     made_up = made_up_texts(FullTokenizer(f"{model_dir}/vocab.txt"), CLASSIFICATION, task_spec_of(CLASSIFICATION))
     assert texts[: len(made_up["text"])] == made_up["text"]
     assert len(texts) == len(made_up["text"]) + 32
@@ -164,7 +165,7 @@ def test_exports_of_every_kind_prove_themselves(kind: str, tmp_path: pathlib.Pat
     else:
         model_dir = save_finetuned(tmp_path / "model", kind, **({"doc_stride": 6} if kind == TAGGING else {}))
     path = saved_model.export(SavedModelOptions(model_dir, str(tmp_path / "exports"), encoder=kind == ENCODER))
-    assert len(replay.read(path)) >= 12
+    assert len(replays.read(path)) >= 12
 
 
 def test_operations_that_a_release_lacks_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):

@@ -16,12 +16,12 @@ import pytest
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.export import replay, saved_model
+from official_bert.export import saved_model
 from official_bert.export.options import SavedModelOptions
 from official_bert.export.saved_model import read_source
 from official_bert.export.text_models import TextModel, text_model
 from official_bert.export.warmup import EXAMPLES
-from official_bert.inference import batch_prediction
+from official_bert.inference import batch_prediction, replays
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.keras_models.classification import TextClassifier
 from official_bert.modeling.pretraining_model import encoder_of
@@ -69,7 +69,7 @@ def test_export_moves_and_loads_without_this_package(
     exported: pathlib.Path, tmp_path: pathlib.Path, answers_of_own_process: Callable[..., Any]
 ):
     moved = str(shutil.copytree(exported, tmp_path / "elsewhere"))
-    texts = replay.read(moved)
+    texts = replays.read(moved)
     alone, together = answers_of_own_process(moved, texts.rows())
     assert not list(texts.differences(alone, "alone")) + list(texts.differences(together, "together"))
     assert len(alone) == len(texts) > len(together) > 5

@@ -6,9 +6,10 @@ import pytest
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.export import replay, saved_model
+from official_bert.export import saved_model
 from official_bert.export.options import SavedModelOptions
 from official_bert.inference import exports as layout
+from official_bert.inference import replays
 from official_bert.modeling.task_models import QUESTION_ANSWERING
 from official_bert.serving.check_export import check
 from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions
@@ -40,7 +41,7 @@ def other(exported: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> p
 
 
 def test_a_folder_answers_as_it_did_when_it_was_written(exported: pathlib.Path):
-    count = len(replay.read(str(exported / "1")))
+    count = len(replays.read(str(exported / "1")))
     assert check(CheckOptions(), str(exported)).startswith(f"{exported} answers {count} texts as predict did when")
 
 

@@ -3,18 +3,18 @@
 import json
 
 import pytest
-import tensorflow as tf
 
 from official_bert.serving import json_requests
 from official_bert.serving.json_requests import parse
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
+from official_bert.serving.signatures import Tensor
 
 
 class Endings:
     """The signature of multiple choice."""
 
-    inputs = {"prompt": tf.TensorSpec([None], tf.string), "endings": tf.TensorSpec([None, 4], tf.string)}  # noqa: RUF012
+    inputs = {"prompt": Tensor("string", (None,)), "endings": Tensor("string", (None, 4))}  # noqa: RUF012
     takes_rows = True
 
 
@@ -65,7 +65,7 @@ def test_the_position_of_a_wrong_element_is_named():
 class Pair:
     """The signature of pairs of texts."""
 
-    inputs = {name: tf.TensorSpec([None], tf.string) for name in ("text", "text_pair")}  # noqa: RUF012
+    inputs = {name: Tensor("string", (None,)) for name in ("text", "text_pair")}  # noqa: RUF012
     takes_rows = True
 
 

@@ -1,0 +1,120 @@
+"""Texts with the answers that predict gives to them, by which an export proved itself.
+
+They are made when it is written (see export/replay.py) and stand beside the model, so that it can be asked again
+wherever it runs.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from official_bert.errors import UserError
+from official_bert.inference import exports
+from official_bert.utils import files
+
+_LONGEST_ROW = 100_000  # characters; answers of more, the vectors of long texts, are compared but not kept
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """Texts and the answers to them.
+
+    Attributes:
+        texts: the texts of each input.
+        answers: what is answered, by output, an element for each text.
+        decisions: the outputs that are chosen by a number, so that rounding may change them.
+        margins: for each text by how much the decision was made.
+        tolerance: by how much numbers may differ.
+    """
+
+    texts: dict[str, list[Any]]
+    answers: dict[str, list[Any]]
+    decisions: tuple[str, ...]
+    margins: list[float]
+    tolerance: float
+
+    def __len__(self) -> int:
+        return len(self.margins)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the texts of each example by input."""
+        return [{name: column[number] for name, column in self.texts.items()} for number in range(len(self))]
+
+    def differences(self, answers: Sequence[Mapping[str, Any]], answerer: str) -> Iterator[str]:
+        """Yields a line for each of the first texts that `answerer` answers otherwise."""
+        for number, (row, others) in enumerate(zip(self.rows(), answers, strict=False)):
+            for name, column in self.answers.items():
+                if name in self.decisions and self.margins[number] <= 2 * self.tolerance:
+                    continue
+                if name not in others:
+                    yield f"to {_shown(row)} {answerer} does not answer {name}; it has {sorted(others)}"
+                elif not _agree(column[number], others[name], self.tolerance):
+                    yield (
+                        f"to {_shown(row)} predict answers {name} {_shown(column[number])}, "
+                        f"but {answerer} {_shown(others[name])}"
+                    )
+
+    def write(self, folder: str) -> None:
+        """Writes the replay to its place in the folder of an export."""
+        kept = [
+            number
+            for number in range(len(self))
+            if len(json.dumps([column[number] for column in self.answers.values()])) <= _LONGEST_ROW
+        ]
+        content = {
+            **{
+                part: {name: [column[number] for number in kept] for name, column in columns.items()}
+                for part, columns in (("texts", self.texts), ("answers", self.answers))
+            },
+            "decisions": list(self.decisions),
+            "margins": [min(self.margins[number], 1.0) for number in kept],
+            "tolerance": self.tolerance,
+        }
+        files.write_text(os.path.join(folder, exports.REPLAY_FILE), json.dumps(content, ensure_ascii=False) + "\n")
+
+
+def read(folder: str) -> Replay:
+    """Returns the replay that stands beside an export.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    path = os.path.join(folder, exports.REPLAY_FILE)
+    if not files.exists(path):
+        raise UserError(f"{folder} holds no texts to replay ({exports.REPLAY_FILE}); exports of this version have them")
+    content = files.read_json_object(path)
+    try:
+        replay = Replay(
+            content["texts"],
+            content["answers"],
+            tuple(content["decisions"]),
+            content["margins"],
+            float(content["tolerance"]),
+        )
+        is_whole = all(
+            len(column) == len(replay) for part in (replay.texts, replay.answers) for column in part.values()
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is no replay: {error!r}; make the export anew") from error
+    if not is_whole or not replay.texts:
+        raise UserError(f"{path} is no replay: its columns have several lengths; make the export anew")
+    return replay
+
+
+def _agree(expected: Any, other: Any, tolerance: float) -> bool:
+    if isinstance(expected, list):
+        return (
+            isinstance(other, list)
+            and len(expected) == len(other)
+            and all(_agree(one, another, tolerance) for one, another in zip(expected, other, strict=True))
+        )
+    if isinstance(expected, float) and isinstance(other, int | float):
+        return abs(expected - other) <= tolerance * (1 + abs(expected))
+    return bool(expected == other)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 200 else f"{text[:200]}... ({len(text):,} characters)"

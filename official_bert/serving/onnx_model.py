@@ -1,0 +1,91 @@
+"""An export for ONNX Runtime as the server asks it: one signature, from texts to answers."""
+
+import os
+from typing import Any
+
+from official_bert.errors import UserError
+from official_bert.inference import exports, replays
+from official_bert.inference.batch_prediction import as_json
+from official_bert.inference.onnx_model import OnnxModel
+from official_bert.serving.signatures import STRING, Signature, Tensor, Tensors
+from official_bert.utils import files
+
+_ASKED = 4  # texts that are replayed before a version is taken up
+_TENSORFLOW_NAMES = {"object": STRING}
+
+
+class OnnxServedModel:
+    """Loads one version of a model; arguments, attributes and errors are those of served_model.load."""
+
+    def __init__(self, folder: str, threads: int | None) -> None:
+        self._folder = folder
+        self._model = OnnxModel(folder, threads)
+        self.export_metadata = self._model.metadata
+        choices = self._model.head.num_choices
+        inputs = {
+            name: Tensor(STRING, (None, choices) if name == "endings" else (None,))
+            for name in sorted(self._model.inputs)
+        }
+        # What is answered is seen from an answer.
+        example = {name: [["a"] * (choices or 0)] if name == "endings" else ["a"] for name in inputs}
+        outputs = {
+            name: Tensor(_TENSORFLOW_NAMES.get(value.dtype.name, value.dtype.name), (None,) * value.ndim)
+            for name, value in sorted(self._model.answers(example).items())
+        }
+        self.signatures = {exports.DEFAULT_SIGNATURE: Signature(inputs, outputs)}
+
+    @property
+    def kind(self) -> str:
+        """What the model does."""
+        return self._model.head.kind
+
+    def run(self, signature: str, inputs: Tensors) -> Tensors:
+        """Returns the answers to texts, strings as bytes of UTF-8, in the order of their names."""
+        texts = {name: _decoded(values.tolist()) for name, values in inputs.items()}
+        return dict(sorted(self._model.answers(texts).items()))
+
+    def metadata(self) -> dict[str, Any]:
+        """Returns the signature in TensorFlow Serving's JSON."""
+        signature = self.signatures[exports.DEFAULT_SIGNATURE]
+        return {
+            exports.DEFAULT_SIGNATURE: {
+                "inputs": {name: _as_json(name, tensor) for name, tensor in signature.inputs.items()},
+                "outputs": {name: _as_json(name, tensor) for name, tensor in signature.outputs.items()},
+                "method_name": "tensorflow/serving/predict",
+                "defaults": {},
+            }
+        }
+
+    def warm_up(self, max_batch_size: int) -> None:
+        """Asks some of the texts that stand beside the model.
+
+        Raises:
+            UserError: it answers otherwise than what stands there.
+        """
+        path = os.path.join(self._folder, exports.REPLAY_FILE)
+        if not files.exists(path):
+            return
+        replay = replays.read(self._folder)
+        some = replay.rows()[:_ASKED]
+        names = self.signatures[exports.DEFAULT_SIGNATURE].inputs
+        if some and some[0].keys() != names.keys():
+            raise UserError(
+                f"{path} has the texts {list(some[0])}; the model takes {list(names)}: make the export anew"
+            )
+        answers = [
+            as_json(row)
+            for text in some
+            for row in exports.split_rows(self._model.answers({name: [text[name]] for name in names}))
+        ]
+        for difference in replay.differences(answers, "the model"):
+            raise UserError(f"{path} does not fit the model, {difference}; make the export anew")
+
+
+def _decoded(values: Any) -> Any:
+    return [_decoded(each) for each in values] if isinstance(values, list) else values.decode()
+
+
+def _as_json(name: str, tensor: Tensor) -> dict[str, Any]:
+    sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in tensor.shape or ()]
+    kind = {"float32": "FLOAT"}.get(tensor.dtype, tensor.dtype.upper())
+    return {"dtype": f"DT_{kind}", "tensor_shape": {"dim": sizes, "unknown_rank": False}, "name": name}

@@ -1,0 +1,59 @@
+"""What the server needs of a model, whatever computes it; and how one is loaded."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from official_bert.inference import exports
+from official_bert.serving.signatures import Signature, Tensors
+
+
+class ServedModel(Protocol):
+    """One version of a model that has been loaded. Its methods may be called by several threads.
+
+    Attributes:
+        signatures: what it answers to, by name.
+        export_metadata: what the export says of itself; empty for a SavedModel that another tool wrote.
+    """
+
+    signatures: dict[str, Signature]
+    export_metadata: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """What the model does: classification, fill_mask, ...; "other" where it does not say."""
+
+    def run(self, signature: str, inputs: Tensors) -> Tensors:
+        """Returns the outputs for inputs of the right types and shapes.
+
+        Raises:
+            RefusedTextsError: the model refuses one of them.
+        """
+
+    def metadata(self) -> Mapping[str, Any]:
+        """Returns the signatures in TensorFlow Serving's JSON."""
+
+    def warm_up(self, max_batch_size: int) -> None:
+        """Runs a few requests, so that the first one to come is not slow.
+
+        Raises:
+            UserError: the model cannot answer them as it should.
+        """
+
+
+def load(folder: str, threads: int | None) -> ServedModel:
+    """Loads the model of a version's folder; one for ONNX Runtime without importing TensorFlow.
+
+    Args:
+        folder: of the version.
+        threads: by how many a batch is computed; None for one on each core.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+    if exports.is_onnx(folder):
+        from official_bert.serving.onnx_model import OnnxServedModel
+
+        return OnnxServedModel(folder, threads)
+    from official_bert.serving.saved_model import SavedModel
+
+    return SavedModel(folder)

@@ -1,0 +1,145 @@
+"""Models for ONNX Runtime behind the server's interface, and the server without TensorFlow."""
+
+import asyncio
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.export import saved_model
+from official_bert.export.options import ONNX_RUNTIME, SavedModelOptions
+from official_bert.inference import exports
+from official_bert.modeling.task_models import MULTIPLE_CHOICE, TAGGING
+from official_bert.serving import served_model
+from official_bert.serving.metrics import Metrics
+from official_bert.serving.models import Models
+from official_bert.serving.options import Options
+from tests.conftest import ROOT
+from tests.export.exported_models import CHOICES, save_finetuned
+
+TEXT = "the cat sat on the mat"
+
+# What a process with nothing but the server and predict imports; prints what it should not.
+ALONE = """
+import json, sys, threading, urllib.request
+from official_bert.commands import PREDICT, SERVE
+from official_bert.inference.options import BatchPredictionOptions, BeamOptions
+from official_bert.serving import server
+folder, work = sys.argv[1:]
+PREDICT.main(BatchPredictionOptions(folder, f"{work}/texts.jsonl", f"{work}/answers.jsonl"), BeamOptions(), [])
+started = threading.Event()
+class Server(server.Server):
+    def __init__(self, options):
+        super().__init__(options)
+        threading.Thread(target=self.ask, daemon=True).start()
+    def ask(self):
+        while not self.models.ready:
+            started.wait(0.05)
+        body = json.dumps({"instances": ["the cat sat on the mat"]}).encode()
+        request = urllib.request.Request(f"{self.url}/v1/models/m:predict", body)
+        print(urllib.request.urlopen(request).read().decode())
+        self.loop.call_soon_threadsafe(self.stop)
+    async def run(self):
+        import asyncio
+        self.loop = asyncio.get_running_loop()
+        await super().run()
+server.Server = Server
+SERVE.main(SERVE.parse([f"--model=m={folder}", "--port=0"])[0])
+print(sorted({name.split(".")[0] for name in sys.modules} & {"tensorflow", "keras", "tensorflow_text", "onnx"}))
+"""
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The folder of an export with one version."""
+    folder = tmp_path_factory.mktemp("tagger")
+    model = save_finetuned(folder / "model", TAGGING)
+    return pathlib.Path(saved_model.export(SavedModelOptions(model, str(folder / "out"), engine=ONNX_RUNTIME))).parent
+
+
+def test_neither_the_server_nor_predict_imports_tensorflow_or_keras(tagger: pathlib.Path, tmp_path: pathlib.Path):
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(tagger), str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    *_, answer, imported = done.stdout.splitlines()
+    assert json.loads(answer)["predictions"][0]["words"] == TEXT.split()
+    assert imported == "[]"
+    predicted = json.loads((tmp_path / "answers.jsonl").read_text())
+    assert predicted["tags"] == json.loads(answer)["predictions"][0]["tags"]
+    assert predicted["starts"] == [0, 4, 8, 12, 15, 19]
+
+
+def test_it_has_the_answers_and_the_signature_of_a_saved_model(tmp_path: pathlib.Path):
+    model_dir = save_finetuned(tmp_path / "model", MULTIPLE_CHOICE)
+    folders = [
+        saved_model.export(SavedModelOptions(model_dir, str(tmp_path / engine), engine=engine))
+        for engine in ("onnxruntime", "tensorflow")
+    ]
+    onnx, tensorflow = (served_model.load(folder, None) for folder in folders)
+    name = exports.DEFAULT_SIGNATURE
+    prompts, endings = np.array([b"the cat", b"a dog"], object), np.array([[b"sat", b"ran", b"a", b""]] * 2, object)
+    assert endings.shape[1] == CHOICES
+    for model in (onnx, tensorflow):
+        model.warm_up(8)
+    ours, theirs = (model.run(name, {"prompt": prompts, "endings": endings}) for model in (onnx, tensorflow))
+    assert list(ours) == list(theirs)
+    for output, values in theirs.items():
+        assert ours[output].dtype == values.dtype
+        np.testing.assert_allclose(ours[output].astype(float), values.astype(float), atol=1e-5)
+    assert onnx.signatures[name].inputs == tensorflow.signatures[name].inputs
+    assert {output: tensor.dtype for output, tensor in onnx.signatures[name].outputs.items()} == {
+        output: tensor.dtype for output, tensor in tensorflow.signatures[name].outputs.items()
+    }
+    described, expected = onnx.metadata()[name], tensorflow.metadata()[name]
+    assert described.keys() == expected.keys()
+    for part in ("inputs", "outputs"):
+        assert {each: tensor["dtype"] for each, tensor in described[part].items()} == {
+            each: tensor["dtype"] for each, tensor in expected[part].items()
+        }
+
+
+def test_a_new_version_that_is_damaged_leaves_the_last_one(tagger: pathlib.Path, tmp_path: pathlib.Path):
+    folder = tmp_path / "m"
+    shutil.copytree(tagger / "1", folder / "1")
+
+    async def errors_of(*breaks: str) -> list[str]:
+        models = Models(Options([f"m={folder}"]), Metrics())
+        model = models["m"]
+        await model.refresh()
+        errors = []
+        for number, file in enumerate(breaks, start=2):
+            beside = shutil.copytree(tagger / "1", tmp_path / "beside")
+            path = beside / file
+            if file == exports.REPLAY_FILE:
+                content = json.loads(path.read_text())
+                content["answers"]["words"][2][0] = "another"
+                path.write_text(json.dumps(content))
+                (beside / "checksums.json").unlink()
+            else:
+                path.write_bytes(path.read_bytes()[:50])
+            beside.rename(folder / str(number))
+            await model.refresh()
+            await model.refresh()  # what has no checksums is loaded when two looks have seen the same
+            errors.append(model.versions[number].error)
+            assert [version.number for version in model.available] == [1]
+        models.pools.shut_down()
+        return errors
+
+    replay, graph, vocabulary = asyncio.run(errors_of(exports.REPLAY_FILE, exports.ONNX_FILE, exports.VOCAB_FILE))
+    assert "replay.json does not fit the model, to " in replay
+    assert "model.onnx is not as it was written; restore the folder" in graph
+    assert "vocab.txt is not as it was written" in vocabulary
+    assert all("\n" not in error for error in (replay, graph, vocabulary))
+
+
+def test_without_onnxruntime_the_extra_is_named(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UserError, match=r"onnxruntime is not installed; .* 'official-bert\[serve-onnx\]'"):
+        served_model.load(str(tagger / "1"), None)
