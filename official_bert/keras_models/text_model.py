@@ -39,6 +39,7 @@ from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
+from official_bert.utils.counting import counted
 
 _OF_FIT = "bert_optimizer_of_fit"  # what a saved model's configuration calls BERT's optimizer
 
@@ -197,7 +198,7 @@ class TextModel(SteppedModel):
             notes += (note_of_head,) if note_of_head else ()
         for note in notes:
             print(f"note: {note}")
-        encoder = f"{initial.config.num_hidden_layers} layers of {initial.config.hidden_size}"
+        encoder = f"{counted(initial.config.num_hidden_layers, 'layer')} of {initial.config.hidden_size}"
         print(f"{model.name}: {encoder}, {model.count_params():,} parameters; {model._head_note(has_head)}")
         return model
 
