@@ -38,11 +38,11 @@ COMMANDS = {
     "features": (_LIBRARY, "FEATURES"),
 }
 
+_TITLE = "BERT on TensorFlow 2 and Keras 3."
 _NEXT_STEPS = """what to do:
-  your own text      learn-vocabulary, make-records, pretrain, fill-mask
-  a model, your text adapt --init=google://uncased_L-4_H-256_A-4 --input_file='text/*.txt' --output_dir=adapted
-  your own labels    finetune --task=table --init=google://uncased_L-4_H-256_A-4 --train_file=train.csv --do_train ...
-  to answer          export, then predict for a file of texts, or serve"""
+  your own labels    official-bert finetune --task=table --help, then export, then serve or predict
+  your own text      official-bert adapt --help; from nothing, learn-vocabulary, make-records, pretrain
+  neither, to try    official-bert python-docs --help writes text that this machine has"""
 
 
 def load(name: str) -> "Command":
@@ -55,10 +55,10 @@ def load(name: str) -> "Command":
 def main() -> NoReturn:
     """`official-bert NAME --flag=value ...`: runs the command that the first argument names, and ends the process."""
     with interruptible():
-        name, *arguments = sys.argv[1:] or ["--help"]
-        if name in ("--help", "-h", "help", "--version"):
+        name, *arguments = sys.argv[1:] or [""]
+        if name in _ABOUT:
             try:
-                print(_version() if name == "--version" else _help(), flush=True)
+                print(_ABOUT[name](), flush=True)
             except BrokenPipeError:  # whoever reads has seen enough
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
@@ -74,9 +74,13 @@ def main() -> NoReturn:
 
 
 def _help() -> str:
-    lines = ["BERT on TensorFlow 2 and Keras 3.", "", "usage: official-bert COMMAND --flag=value ...", "", "commands:"]
+    lines = [_TITLE, "", "usage: official-bert COMMAND --flag=value ...", "", "commands:"]
     lines += [f"  {name:<17} {load(name).summary}" for name in COMMANDS]
     return "\n".join([*lines, "", _NEXT_STEPS, "", "official-bert COMMAND --help shows a command's flags."])
+
+
+def _next_steps() -> str:
+    return f"{_TITLE}\n\n{_NEXT_STEPS}\n\nofficial-bert --help lists all commands."
 
 
 def _version() -> str:
@@ -91,6 +95,10 @@ def _version() -> str:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found.append(f"{title} {metadata.version(package)}")
     return ", ".join([*found, f"Python {platform.python_version()}"])
+
+
+# What is printed where the first argument names no command.
+_ABOUT = {"": _next_steps, "--help": _help, "-h": _help, "help": _help, "--version": _version}
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ def _make_records(options: RecordOptions) -> None:
 MAKE_RECORDS = Command(
     program="official-bert make-records",
     summary="Makes TFRecord files for pre-training from text files.",
+    before="text, a sentence on each line; a vocabulary: official-bert learn-vocabulary",
+    after="look at them: official-bert inspect-records; then official-bert pretrain",
     main=_make_records,
     extra="data",
     tensorflow=False,
@@ -43,6 +45,8 @@ def _make_records_on_beam(options: RecordOptions, beam_arguments: list[str]) -> 
 MAKE_RECORDS_BEAM = Command(
     program="official-bert make-records-beam",
     summary="make-records on Apache Beam, on many machines. Beam's own options come behind a double dash.",
+    before="text, a sentence on each line; a vocabulary: official-bert learn-vocabulary",
+    after="check them: official-bert verify-records; then official-bert pretrain",
     main=_make_records_on_beam,
     extra="data",
     tensorflow=False,
@@ -67,6 +71,8 @@ def _learn_vocabulary(options: VocabularyOptions) -> None:
 LEARN_VOCABULARY = Command(
     program="official-bert learn-vocabulary",
     summary="Learns a WordPiece vocabulary from text.",
+    before="text files; to try without any: official-bert python-docs",
+    after="official-bert make-records --vocab_file=vocab.txt",
     main=_learn_vocabulary,
     extra="data",
     tensorflow=False,
@@ -87,6 +93,8 @@ def _inspect_records(options: InspectionOptions) -> None:
 INSPECT_RECORDS = Command(
     program="official-bert inspect-records",
     summary="Shows TFRecord files readably, with statistics.",
+    before="records: official-bert make-records",
+    after="check all of them: official-bert verify-records; then official-bert pretrain",
     main=_inspect_records,
     extra="data",
     options=(InspectionOptions,),
@@ -114,6 +122,8 @@ def _verify_records(options: VerificationOptions) -> int:
 VERIFY_RECORDS = Command(
     program="official-bert verify-records",
     summary="Checks TFRecord files, each byte of them.",
+    before="records: official-bert make-records",
+    after="official-bert pretrain, which reads the same files",
     main=_verify_records,
     extra="data",
     options=(VerificationOptions,),
@@ -133,6 +143,8 @@ def _write_python_docs(options: ProseOptions) -> None:
 PYTHON_DOCS = Command(
     program="official-bert python-docs",
     summary="Writes the English prose that every Python installation carries: its documentation.",
+    before="nothing: every Python installation has this text",
+    after="official-bert learn-vocabulary --input_file=text.txt --vocab_file=vocab.txt",
     main=_write_python_docs,
     extra="data",
     options=(ProseOptions,),

@@ -33,6 +33,8 @@ def _pretrain(options: PretrainingOptions) -> int:
 PRETRAIN = Command(
     program="official-bert pretrain",
     summary="Pre-trains BERT on TFRecord files: masked tokens and next sentences.",
+    before="records, with --vocab_file: official-bert learn-vocabulary and make-records",
+    after="read model/report.html; try it: official-bert fill-mask; go on: official-bert finetune",
     main=_pretrain,
     options=(PretrainingOptions,),
     refused=REFUSED["pretrain"],
@@ -64,6 +66,8 @@ def _finetune(options: FineTuningOptions, task_options: TaskOptions) -> None:
 FINETUNE = Command(
     program="official-bert finetune",
     summary="Fine-tunes BERT on a task.",
+    before="a table with columns text and label; weights, of which official-bert models lists some",
+    after="read mine/report.html; official-bert export --model_dir=mine --export_dir=exports/mine",
     main=_finetune,
     extra="finetune",
     options=(FineTuningOptions,),
@@ -72,11 +76,11 @@ FINETUNE = Command(
     aliases=ALIASES["finetune"],
     refused=REFUSED["finetune"],
     examples=(
-        "--task=sst-2 --init=uncased_L-2_H-128_A-2 --data_dir=SST-2 --do_train --do_eval --output_dir=sentiment",
         (
-            "--task=table --init=uncased_L-2_H-128_A-2 --train_file=train.csv --eval_file=dev.csv --do_train --do_eval "
-            "--output_dir=mine"
+            "--task=table --init=bert-mini --train_file=train.csv --eval_file=dev.csv --do_train "
+            "--do_eval --output_dir=mine"
         ),
+        "--task=sst-2 --init=uncased_L-2_H-128_A-2 --data_dir=SST-2 --do_train --do_eval --output_dir=sentiment",
     ),
 )
 
@@ -91,6 +95,8 @@ def _convert(options: ConversionOptions) -> None:
 CONVERT = Command(
     program="official-bert convert",
     summary="Converts checkpoints between formats, and changes their vocabulary or longest sequence.",
+    before="weights in any format; google://NAME and hf://OWNER/NAME download them",
+    after="give the folder to --init of official-bert finetune, or to the other program",
     main=_convert,
     extra="convert",
     options=(ConversionOptions,),
@@ -110,6 +116,8 @@ def _export(options: SavedModelOptions) -> None:
 EXPORT = Command(
     program="official-bert export",
     summary="Exports a trained model as a SavedModel that takes text.",
+    before="a model of official-bert finetune, or of pretrain",
+    after="official-bert serve --model=exports/sentiment; official-bert predict for a file of texts",
     main=_export,
     extra="serve",
     options=(SavedModelOptions,),
@@ -130,6 +138,8 @@ def _export_portable(options: PortableOptions) -> None:
 EXPORT_PORTABLE = Command(
     program="official-bert export-portable",
     summary="Exports a fine-tuned model for LiteRT or ONNX, and measures what that costs.",
+    before="a model of official-bert finetune, and rows with labels to score it on",
+    after="read phone/report.json; load the model with LiteRT, or with ONNX Runtime",
     main=_export_portable,
     extra="portable",
     options=(PortableOptions,),
@@ -149,12 +159,14 @@ def _serve(options: ServingOptions) -> None:
 SERVE = Command(
     program="official-bert serve",
     summary="Serves exported models over HTTP.",
+    before="an export: official-bert export --model_dir=sentiment --export_dir=exports/sentiment",
+    after="open http://127.0.0.1:8501 to try the model; /openapi.json is for programs",
     main=_serve,
     extra="serve",
     tensorflow=False,  # which models for ONNX Runtime do without
     options=(ServingOptions,),
     examples=(
-        "--model=sentiment=exports/sentiment",
+        "--model=exports/sentiment",
         "--model=sentiment=exports/sentiment --model=questions=exports/squad --port=8080",
     ),
 )
@@ -171,6 +183,8 @@ def _check_export(options: CheckOptions, arguments: list[str]) -> None:
 CHECK_EXPORT = Command(
     program="official-bert check-export",
     summary="Asks an export, or a server of it, the texts that it was checked with when it was written.",
+    before="an export: official-bert export --model_dir=sentiment --export_dir=exports/sentiment",
+    after="where it answers as it did: official-bert serve --model=exports/sentiment",
     main=_check_export,
     extra="serve",
     options=(CheckOptions,),
@@ -206,6 +220,8 @@ def _predict(options: BatchPredictionOptions, beam: BeamOptions, beam_arguments:
 PREDICT = Command(
     program="official-bert predict",
     summary="Answers a file of texts with an exported model.",
+    before="an export: official-bert export --model_dir=sentiment --export_dir=exports/sentiment",
+    after="read answers.jsonl: an answer on each line, in the order of the texts",
     main=_predict,
     extra="serve",
     tensorflow=False,  # which an export for ONNX Runtime does without
@@ -232,6 +248,8 @@ def _fill_mask(options: FillMaskOptions, texts: list[str]) -> None:
 FILL_MASK = Command(
     program="official-bert fill-mask",
     summary="Fills in [MASK] with a pre-trained model.",
+    before="a pre-trained model: official-bert pretrain, or downloaded weights",
+    after="learn a task from the same weights: official-bert finetune --init=model",
     main=_fill_mask,
     options=(FillMaskOptions,),
     positional="texts with [MASK]",
@@ -257,6 +275,8 @@ def _extract_features(options: FeatureOptions, beam: BeamOptions, beam_arguments
 FEATURES = Command(
     program="official-bert features",
     summary="Writes the encoder's vectors of texts: of each token, of each word, or one for a text.",
+    before="weights in any format; a text on each line of a file",
+    after="read vectors.jsonl; for one vector of each text: --pooling=mean --output_file=vectors.npy",
     main=_extract_features,
     extra="data",
     options=(FeatureOptions, BeamOptions),
@@ -280,6 +300,8 @@ def _list_models() -> None:
 MODELS = Command(
     program="official-bert models",
     summary="Lists the models that are known by name, with sizes and licences.",
+    before="nothing; the list needs no network",
+    after="give a name where weights are asked for: official-bert finetune --init=bert-mini",
     main=_list_models,
     options=(),
     tensorflow=False,

@@ -150,6 +150,12 @@ def test_official_bert_runs_the_command_that_it_is_given(
     assert code == 0
     assert all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in COMMANDS)
     assert "what to do:" in out
+    code, out, _ = run()
+    assert code == 0
+    first, *steps = out.split("what to do:\n")[1].split("\n\n")[0].splitlines()
+    for line in (first, *steps):
+        assert re.search(r"official-bert ([a-z-]+)", line)[1] in COMMANDS
+    assert len(steps) == 2
     code, out, _ = run("--version")
     assert code == 0
     assert re.fullmatch(r"official-bert [\d.]+, TensorFlow [\d.]+, Keras [\d.]+, Python [\d.]+\n", out)

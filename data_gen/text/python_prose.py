@@ -16,6 +16,7 @@ import sentencex
 from data_gen.options import ProseOptions
 from official_bert.errors import UserError
 from official_bert.utils import files
+from official_bert.utils.counting import counted
 
 # Other people's packages; and examples, tests and tools around the library, whose docstrings are few and odd.
 _LEFT_OUT = frozenset(
@@ -110,6 +111,6 @@ def write(options: ProseOptions) -> None:
         text = "\n".join("".join(sentence + "\n" for sentence in document) for document in documents)
         files.write_text(path, text)
         print(
-            f"{path}: {len(documents):,} documents, {sum(map(len, documents)):,} sentences, "
+            f"{path}: {counted(len(documents), 'document')}, {counted(sum(map(len, documents)), 'sentence')}, "
             f"{len(text.encode()) / 1e6:.2f} MB"
         )

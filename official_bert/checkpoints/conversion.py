@@ -10,6 +10,7 @@ from official_bert.checkpoints.formats.format import Format, Framework
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
 from official_bert.utils import files
+from official_bert.utils.counting import counted
 
 # A forward pass in another framework may differ by the order of its sums; more than this is another model.
 _TOLERANCE = 1e-3
@@ -82,7 +83,7 @@ def _changed(checkpoint: Checkpoint, options: ConversionOptions) -> tuple[Checkp
         starts = "each the mean of the pieces that it was cut into so far"
         if unknown:
             starts += f"; of all rows where that was [UNK]: {', '.join(unknown)}"
-        lines.append(f"changed: {len(tokens)} tokens in {where}, {starts}")
+        lines.append(f"changed: {counted(len(tokens), 'token')} in {where}, {starts}")
     if options.max_position_embeddings is not None:
         before = checkpoint.config.max_position_embeddings
         how = f"{options.position_init}, from {before} to {options.max_position_embeddings}"

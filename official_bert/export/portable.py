@@ -26,6 +26,7 @@ from official_bert.tasks.heads.all_heads import HEADS
 from official_bert.tasks.heads.features import Features, Outputs
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import extras, files
+from official_bert.utils.counting import counted
 
 Array = npt.NDArray[Any]
 Run = Callable[[dict[str, Array]], dict[str, Array]]
@@ -97,7 +98,7 @@ def export(options: PortableOptions) -> str:
             "reads_windows": task.head.reads_windows,  # which the model's caller makes of a longer text, a row each
         }
         files.write_text(os.path.join(folder, REPORT_FILE), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-        line = f"{task.best_metric} {before:.4f} before, {after:.4f} after, on {len(examples)} examples"
+        line = f"{task.best_metric} {before:.4f} before, {after:.4f} after, on {counted(len(examples), 'example')}"
         if task.head.reads_windows:
             line += (
                 f"; it reads {length} tokens at once: of longer texts its caller makes windows and joins their answers"

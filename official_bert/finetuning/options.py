@@ -63,8 +63,11 @@ class Options:
     learning_rate: float | None = option(None, "The highest learning rate.", group=TRAINING)
     num_train_epochs: float | None = option(None, "Passes over the training data.", group=TRAINING)
     warmup_proportion: float = option(0.1, "The share of the steps in which the rate rises from 0.", group=TRAINING)
-    log_steps: int = option(
-        50, "Steps between two losses in the log (train.jsonl, TensorBoard).", group=TRAINING, free=True
+    log_steps: int | None = option(
+        None,
+        "Steps between losses in the log; without it 50 or a few less, and a twentieth of a short run's steps.",
+        group=TRAINING,
+        free=True,
     )
     class_weights: list[str] = option(
         [],

@@ -200,9 +200,9 @@ def _page(
                 f"{baseline['accuracy']:.4f}.</p>"
             )
         if counts and len(counts) <= _MOST_CLASSES:
-            head = ["expected \\ predicted", *counts]
-            matrix = [head, *([name, *map(str, row.values())] for name, row in counts.items())]
+            matrix = [["expected", *counts], *([name, *map(str, row.values())] for name, row in counts.items())]
             body.append(html_pages.section(f"Confusions, {split}", matrix))
+            body.append("<p>A row for each class that was expected, a column for each that was predicted.</p>")
         if split in calibrations:
             body.append(_calibration(split, calibrations[split]))
         errors = _errors(each)
@@ -211,7 +211,7 @@ def _page(
             certainty = "" if error.certainty is None else f"{error.certainty:.3f}"
             table.append([_short(error.text), error.expected, error.predicted, certainty])
         title = "Differences" if task.head.is_value else "Errors"
-        body.append(html_pages.section(f"{title}, {split}: {len(errors):,} of {len(each):,}", table))
+        body.append(html_pages.section(f"{title}, {split}: {len(errors):,} of {len(each):,}", table, stacked=True))
     options = [["option", "value"], *([name, json.dumps(value)] for name, value in settings.items())]
     body.append(html_pages.folded("Settings", html_pages.table(options)))
     return html_pages.page(f"{task.title}: fine-tuning of BERT", [part for part in body if part])
@@ -258,7 +258,7 @@ def _short(text: str) -> str:
 
 
 def _curves(curves: Mapping[str, list[dict[str, Any]]], names: Sequence[str]) -> str:
-    """A picture of the loss and of the deciding scores; nothing without a log or without matplotlib."""
+    """Pictures of the loss and of the deciding scores; nothing without a log or without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -267,14 +267,18 @@ def _curves(curves: Mapping[str, list[dict[str, Any]]], names: Sequence[str]) ->
     panels = [(kind, name) for kind, name in panels if any(name in line for line in curves[kind])]
     if not panels:
         return ""
-    figure = Figure(figsize=(5 * len(panels), 3.4), layout="constrained")
-    for axes, (kind, name) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
+    pictures = []
+    for kind, name in panels:
+        figure = Figure(figsize=(5, 3.4), layout="constrained")
+        axes = figure.subplots()
         lines = [line for line in curves[kind] if name in line]
         marker = "o" if len(lines) <= _MOST_MARKERS else ""
         axes.plot([line["step"] for line in lines], [line[name] for line in lines], marker=marker, markersize=4)
         axes.set_title(name)
         axes.set_xlabel("step")
+        axes.locator_params("x", nbins=5, integer=True)
         axes.grid(alpha=0.3)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="svg", metadata={"Date": None})
-    return f"<h2>Curves</h2>\n{html_pages.picture('loss and scores, by step', picture.getvalue())}"
+        picture = io.BytesIO()
+        figure.savefig(picture, format="svg", metadata={"Date": None})
+        pictures.append(html_pages.picture(f"{name}, by step", picture.getvalue()))
+    return '<h2>Curves</h2>\n<div class="curves">\n' + "\n".join(pictures) + "\n</div>"

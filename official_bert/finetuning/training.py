@@ -27,12 +27,13 @@ from official_bert.tasks.options import options_class
 from official_bert.tasks.task import Task
 from official_bert.utils import files, resuming
 from official_bert.utils.counting import counted
-from official_bert.utils.progress import Progress
+from official_bert.utils.progress import Progress, log_interval
 from official_bert.utils.signals import StopRequest
 from official_bert.utils.training_log import EVAL, TRAIN, TrainingLog, read_log
 
 OPTIONS_FILE = "finetuning_options.json"
 _STATE_FOLDER = "checkpoints"
+_LOG_STEPS = 50  # the most between lines of the log
 
 
 def train(
@@ -76,7 +77,7 @@ def train(
         )
     loss_function = None
     if options.teacher:
-        print(f"the teacher in {options.teacher} answers {len(examples):,} examples", flush=True)
+        print(f"the teacher in {options.teacher} answers {counted(len(examples), 'example')}", flush=True)
         features = with_teacher(
             task, examples, features, options.teacher, options.teacher_weight, options.eval_batch_size, strategy
         )
@@ -171,7 +172,7 @@ def _loop(
             if done == resumed_at + 1:
                 progress.begin(rows_until(done))  # the first step is compiled
             progress.update(rows_until(done), f"loss {loss:.4f}{monitor.latest()}")
-            if done % options.log_steps == 0:
+            if _is_logged(done, options.log_steps, config):
                 monitor.log_loss(first, done, loss)
             return is_stopping()
 
@@ -191,7 +192,17 @@ def _loop(
                 print(f"stopped at step {step:,}; the same command goes on from there")
                 raise SystemExit(128 + (stop.signal or signal.SIGTERM))
     if step < config.num_steps:
-        print(f"stopped early: {options.early_stopping} evaluations without a better {monitor.deciding_score}")
+        print(
+            f"stopped early: {counted(options.early_stopping, 'evaluation')} without a better {monitor.deciding_score}"
+        )
+
+
+def _is_logged(step: int, log_steps: int | None, config: TrainingConfig) -> bool:
+    """Whether the loss is logged after a step; by default in even distances from one evaluation to the next."""
+    if log_steps:
+        return step % log_steps == 0
+    lines = -(-config.eval_steps // log_interval(config.num_steps, _LOG_STEPS))  # from one evaluation to the next
+    return step * lines // config.eval_steps > (step - 1) * lines // config.eval_steps
 
 
 class _Monitor:

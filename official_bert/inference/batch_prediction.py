@@ -17,6 +17,7 @@ from official_bert.inference import exports
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import BadRows
+from official_bert.utils.counting import counted
 from official_bert.utils.locks import lock_file
 from official_bert.utils.progress import Progress
 
@@ -115,12 +116,12 @@ def _predict(options: BatchPredictionOptions) -> str:
     files.rename(part, options.output_file)
     files.remove(run)
     went_on = f", {done} of them from an earlier run" if done else ""
-    return f"written {options.output_file}: {total} answers{went_on}{_cut_note(folder, cut)}"
+    return f"written {options.output_file}: {counted(total, 'answer')}{went_on}{_cut_note(folder, cut)}"
 
 
 def _cut_note(folder: str, cut: int) -> str:
     length = exports.read_metadata(folder).get("max_seq_length")
-    return f"; {cut:,} texts were cut to {length} tokens (the export's max_seq_length)" if cut else ""
+    return f"; cut to {length} tokens (the export's max_seq_length): {counted(cut, 'text')}" if cut else ""
 
 
 def as_lines(answers: list[dict[str, Any]]) -> str:

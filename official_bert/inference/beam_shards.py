@@ -28,6 +28,7 @@ from apache_beam.utils.shared import Shared
 from official_bert.errors import UserError
 from official_bert.inference.batch_prediction import RefusedRow
 from official_bert.utils import beam_runner, files
+from official_bert.utils.counting import counted
 from official_bert.utils.locks import lock_file
 
 # The number of the first row among those of all files, and it and those that follow it.
@@ -143,8 +144,8 @@ def run(computation: Computation, input_file: str, output_file: str, num_shards:
         finally:
             files.remove(job.error_file)
     rows = sum(of_file["rows"] for of_file in files.read_json_object(job.run_file)["inputs"])
-    kept = f"; {len(there)} of {num_shards} files from an earlier run" if there else ""
-    return f"written {job.shards[0]}{' ...' if num_shards > 1 else ''}: of {rows:,} texts{kept}"
+    kept = f"; {len(there)} of {counted(num_shards, 'file')} from an earlier run" if there else ""
+    return f"written {job.shards[0]}{' ...' if num_shards > 1 else ''}: of {counted(rows, 'text')}{kept}"
 
 
 def _finished(job: Job) -> list[int]:

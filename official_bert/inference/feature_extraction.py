@@ -11,6 +11,7 @@ from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import FeatureOptions
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import SKIP, BadRows
+from official_bert.utils.counting import counted
 from official_bert.utils.locks import lock_file
 from official_bert.utils.progress import Progress
 
@@ -42,7 +43,7 @@ def _write_features(options: FeatureOptions, format: str) -> str:
             truncated += features.is_truncated
             done += len(features.text.encode()) + 1
             progress.update(done / 1e3)
-    return f"{count:,} texts in {options.output_file}; {truncated:,} were cut to {options.max_seq_length} tokens"
+    return f"{counted(count, 'text')} in {options.output_file}; cut to {options.max_seq_length} tokens: {truncated:,}"
 
 
 def make_extractor(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:

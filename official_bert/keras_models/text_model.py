@@ -49,6 +49,7 @@ from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
+from official_bert.utils.counting import counted
 
 _OF_FIT = "bert_optimizer_of_fit"  # what a saved model's configuration calls BERT's optimizer
 _ITS_SETTINGS = "bert_optimizer"  # where it has what compile was told of it
@@ -216,7 +217,7 @@ class TextModel(Clonable, SteppedModel):
                 notes += (NO_POOLER,)
         for note in notes:
             print(f"note: {note}")
-        encoder = f"{initial.config.num_hidden_layers} layers of {initial.config.hidden_size}"
+        encoder = f"{counted(initial.config.num_hidden_layers, 'layer')} of {initial.config.hidden_size}"
         print(f"{model.name}: {encoder}, {model.count_params():,} parameters; {model._head_note(has_head)}")
         return model
 

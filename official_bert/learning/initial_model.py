@@ -15,6 +15,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.tasks.heads.head import Head
 from official_bert.tokenization.fast import FastTokenizer
+from official_bert.utils.counting import counted
 
 NO_POOLER = "the checkpoint has no pooler: that layer's weights are random"
 
@@ -46,8 +47,8 @@ class InitialModel:
         config = self.config
         casing = "uncased" if self.do_lower_case else "cased"
         return (
-            f"loaded {path}: {config.num_hidden_layers} layers of {config.hidden_size}, {casing} vocabulary of "
-            f"{len(self.vocab.splitlines()):,} pieces; {'its head is used too' if has_head else 'the head is new'}"
+            f"loaded {path}: {counted(config.num_hidden_layers, 'layer')} of {config.hidden_size}, {casing} vocabulary "
+            f"of {len(self.vocab.splitlines()):,} pieces; {'its head is used too' if has_head else 'the head is new'}"
         )
 
     def build_encoder(self, seed: int, dtype: Any) -> keras.Model:

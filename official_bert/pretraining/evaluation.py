@@ -16,6 +16,7 @@ from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
 from official_bert.pretraining.train_step import SUMS, Pretrainer
 from official_bert.utils import files
+from official_bert.utils.counting import counted
 from official_bert.utils.training_log import EVAL, GENERAL, TrainingLog, next_sentence_part
 
 RESULTS_FILE = "eval_results.txt"
@@ -58,8 +59,8 @@ class HeldOutEvaluation:
         text = "".join(f"{name} = {results[name]}\n" for name in sorted(results))
         if setup.is_chief:
             files.write_text(os.path.join(setup.folder, RESULTS_FILE), text)
-        records = f"{totals['next_sentence_count']:,.0f} records, " if totals["next_sentence_count"] else ""
-        print(f"evaluated {records}{totals['masked_lm_count']:,.0f} predictions")
+        records = f"{counted(round(count), 'record')}, " if (count := totals["next_sentence_count"]) else ""
+        print(f"evaluated {records}{counted(round(totals['masked_lm_count']), 'prediction')}")
         print(text, end="")
         baseline = unigram_accuracy(self._records(), options.eval_batch_size, options.max_eval_steps)
         print(f"unigram baseline, always the commonest token: masked_lm_accuracy = {baseline}", flush=True)

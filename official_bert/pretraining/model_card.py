@@ -9,6 +9,7 @@ from typing import Any
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, objective_of
 from official_bert.pretraining import summary
 from official_bert.pretraining.curves import LENGTH, Curves, phases
+from official_bert.utils.counting import counted
 
 _ORIGINAL_SEQUENCES = 256_000_000  # 1,000,000 steps of 256 sequences (the paper, section A.2)
 
@@ -103,8 +104,8 @@ def _limits(curves: Curves, metadata: Mapping[str, Any]) -> list[str]:
     examples = summary.amounts(curves)["examples"]
     if examples:
         limits.append(
-            f"It has seen {examples:,.0f} sequences; the original models saw {_ORIGINAL_SEQUENCES:,}. One pre-trained "
-            "for less is weaker than a released model of the same size."
+            f"It has seen {counted(round(examples), 'sequence')}; the original models saw {_ORIGINAL_SEQUENCES:,}. "
+            "One pre-trained for less is weaker than a released model of the same size."
         )
     if flags.get("init_checkpoint"):
         limits.append("It started from other weights (--init_checkpoint); what those have seen is not counted here.")

@@ -9,6 +9,7 @@ from official_bert.pretraining.losses import pretraining_metrics
 from official_bert.pretraining.options import Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
+from official_bert.utils.counting import counted
 from official_bert.utils.training_log import TRAIN, TrainingLog, progress_line
 
 _MOST_SKIPPED = 100  # steps in a row that are not finite: a run that only skips is stopped
@@ -86,8 +87,9 @@ class Monitor:
         # Gradients of float16 overflow now and then, until the loss is scaled less.
         skips = options.on_nonfinite == "skip" or (options.dtype == "float16" and not sums["nonfinite_losses"])
         if skips and self.skipped_in_a_row < _MOST_SKIPPED:
-            self._log.note(step, f"{sums['nonfinite_steps']:.0f} steps skipped as not finite, the first: {what}")
-            print(f"skipped {sums['nonfinite_steps']:.0f} steps that were not finite; {what}", flush=True)
+            skipped = counted(int(sums["nonfinite_steps"]), "step")
+            self._log.note(step, f"{skipped} skipped as not finite, the first: {what}")
+            print(f"skipped {skipped}, not finite; {what}", flush=True)
             return
         # Step n, counted from 1, takes the batch after those of the n - 1 steps before it.
         used_before = position + (step - 1 - first) * phase.train_batch_size

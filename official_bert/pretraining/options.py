@@ -15,6 +15,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.optimization import choices
 from official_bert.utils import resuming
 from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
+from official_bert.utils.progress import log_interval
 
 RECORDS = "data"  # what --allow_changes calls the records themselves
 
@@ -26,6 +27,7 @@ _evaluation = functools.partial(option, group=EVALUATION, free=True)
 _run = functools.partial(option, group="the run", free=True)
 _hardware = functools.partial(option, group=HARDWARE, free=True)
 
+_LOG_STEPS = 100  # between lines of the log, unless the run is short
 # The flags that each phase has for itself: those of the second begin with phase2_.
 _PHASE_SETTINGS = "input_file max_seq_length max_predictions_per_seq train_batch_size learning_rate num_warmup_steps"
 
@@ -179,7 +181,7 @@ class RunOptions:
     )
     save_checkpoints_steps: int = _run(1000, "Steps between checkpoints.")
     keep_checkpoint_max: int = _run(5, "How many checkpoints are kept.")
-    log_steps: int = _run(100, "Steps between lines of the log.")
+    log_steps: int | None = _run(None, "Steps between lines of the log; 100, of a short run a twentieth of its steps.")
     compare_with: str | None = _run(None, "A run's folder or a file of configs/curves, to draw behind this run.")
     save_curves: str | None = _run(None, "A file to keep this run's curves in, for other runs to compare with.")
     profile_steps: list[str] = _run([], "First and last step of a profile for TensorBoard, as in 100,110.")
@@ -293,3 +295,8 @@ class Options(
     def total_steps(self) -> int:
         """Steps of all phases."""
         return self.phases[-1].last_step
+
+    @property
+    def log_interval(self) -> int:
+        """Steps between lines of the log."""
+        return self.log_steps or log_interval(self.total_steps, _LOG_STEPS)

@@ -163,7 +163,7 @@ def _page(
     pictures = {title: _draw(curves, reference, [name], "svg", columns=1) for name, title in _PANELS.items()}
     images = "".join(html_pages.picture(f"{title}, by step", each) + "\n" for title, each in pictures.items() if each)
     parameters = f" {metadata['parameters']:,} parameters." if "parameters" in metadata else ""
-    numbers = f'<div class="numbers">{html_pages.table(_numbers(curves))}</div>' if curves.train else ""
+    numbers = html_pages.table(_numbers(curves)) if curves.train else ""
     body = [
         f"<h1>{html_pages.text(curves.name)}</h1>",
         f"<p>Pre-training of BERT, at step {curves.last_step:,}.{parameters}</p>",

@@ -13,6 +13,7 @@ from official_bert.pretraining.options import Options
 from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.pretraining.run_setup import RunSetup, restore_or_initialize, set_up
 from official_bert.pretraining.training_loop import TrainingLoop
+from official_bert.utils.counting import counted
 from official_bert.utils.locks import lock_folder
 from official_bert.utils.training_log import TrainingLog
 
@@ -66,7 +67,7 @@ def _train(setup: RunSetup, log: TrainingLog, evaluation: HeldOutEvaluation) -> 
     if setup.is_chief:
         setup.checkpoints.remove_unfinished()
     if step >= total_steps:
-        print(f"all {total_steps:,} steps are done already")
+        print(f"nothing to do: {counted(total_steps, 'step')} of {total_steps:,} done already")
         return None
     return TrainingLoop(setup, log, Monitor(setup, log), evaluation).run()
 

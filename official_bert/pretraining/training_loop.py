@@ -100,7 +100,7 @@ class TrainingLoop:
             stopping = self._is_stopping(stop)
             saving = stopping or step == phase.last_step or step % options.save_checkpoints_steps == 0
             # A line at each save too, so that the log of a run that goes on from there has the same lines.
-            if saving or step % options.log_steps == 0:
+            if saving or step % options.log_interval == 0:
                 monitor.write(step, phase)
             if self._is_evaluated(step) and not stopping:
                 stopping = not self._evaluate(stop)
@@ -135,7 +135,7 @@ class TrainingLoop:
     def _end_of_call(self, step: int, phase: Phase, profile: Profile) -> int:
         """The step at which to come back from the devices: to log, to evaluate, to save, or to look for a stop."""
         options = self._options
-        intervals = (options.log_steps, options.save_checkpoints_steps, options.eval_steps)
+        intervals = (options.log_interval, options.save_checkpoints_steps, options.eval_steps)
         due = [(step // interval + 1) * interval for interval in intervals if interval]
         due += [end for end in profile.steps if end > step]
         most = 1  # until it is known how long a step takes

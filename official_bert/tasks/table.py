@@ -127,7 +127,9 @@ class TableTask(TextTask):
 
     @property
     def title(self) -> str:
-        return f"table of {source_name(self._options, self._options.train_file or self._options.eval_file or 'texts')}"
+        texts = (self._options.text_column, self._options.text_pair_column)
+        columns = [column for name in texts if name for column in name.split(",")]
+        return f"Predicting {self._options.label_column} from {' and '.join(columns)}"
 
     def notes(self) -> list[str]:
         labels = self.head.labels

@@ -4,6 +4,7 @@ import collections
 import sys
 
 from official_bert.errors import UserError
+from official_bert.utils.counting import counted
 
 STOP, SKIP = "stop", "skip"
 POLICIES = (STOP, SKIP)
@@ -49,4 +50,4 @@ class BadRows:
 
     def summary(self) -> list[str]:
         """Returns a line for each file that has bad rows."""
-        return [f"{count:,} bad rows of {path} were skipped" for path, count in self.counts.items()]
+        return [f"skipped {counted(count, 'bad row')} of {path}" for path, count in self.counts.items()]

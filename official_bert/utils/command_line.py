@@ -7,6 +7,8 @@
 
     PRETRAIN = Command(
         program="official-bert pretrain", summary="Pre-trains BERT on TFRecord files.", main=_train, options=(Options,),
+        before="TFRecord files, which official-bert make-records makes",
+        after="official-bert fill-mask --model_dir=model tries the model",
         examples=("--input_file=a.tfrecord --output_dir=model", "--do_eval --input_file=b.tfrecord --output_dir=model"),
     )
 
@@ -70,7 +72,9 @@ class Command:
         main: called with an instance of each of the options' classes and, if there are positional arguments, with
             their list; returns the exit code (None for 0). Imports what is heavy when it is called.
         options: dataclasses, whose fields are the flags.
-        examples: the flags of examples, for the end of --help.
+        before: what there must be before it runs, and what to do with what it leaves (`after`): the head of --help
+            shows both, with the first example between.
+        examples: the flags of examples, for --help.
         extra: the extra of the package whose packages `main` imports, for the error where they are not installed.
         positional: what arguments that are not flags are; None where there are none, so that one given is an error.
         chooser: the flag whose value decides which of `variants` holds; it is a required field of the options.
@@ -84,6 +88,8 @@ class Command:
     summary: str
     main: Callable[..., int | None]
     options: tuple[type, ...]
+    before: str = ""
+    after: str = ""
     examples: tuple[str, ...] = ()
     extra: str | None = None
     positional: str | None = None
@@ -168,9 +174,13 @@ class Command:
         variant = self._variant([each for each in arguments if each not in _HELP], must_be_given=False)
         positional = f" [{self.positional}]" if self.positional else ""
         flags = self.flags(variant)
+        parts = [self.summary, f"usage: {program}{' --flag=value ...' if flags else ''}{positional}"]
+        if self.before:
+            run = " ".join([program, *self.examples[:1]])
+            parts.append(f"  before  {self.before}\n  run     {run}\n  after   {self.after}")
         if not flags:
-            return f"{self.summary}\n\nusage: {program}{positional}"
-        parts = [self.summary, f"usage: {program} --flag=value ...{positional}", describe(flags)]
+            return "\n\n".join(parts)
+        parts.append(describe(flags))
         if self.variants and variant is None:
             names = textwrap.fill(", ".join(self.variants), 98, initial_indent="  ", subsequent_indent="  ")
             parts.append(
@@ -179,8 +189,8 @@ class Command:
         parts.append(
             "Flags may stand in a file, one a line: --flagfile=FILE. Of a flag given twice, the last one counts."
         )
-        if self.examples:
-            parts.append("\n".join(["examples:", *(f"  {program} {example}" for example in self.examples)]))
+        if len(self.examples) > 1:
+            parts.append("\n".join(["more examples:", *(f"  {program} {example}" for example in self.examples[1:])]))
         return "\n\n".join(parts)
 
     def _chosen(self, variant: str | None) -> Variant:

@@ -2,8 +2,10 @@
 
 import base64
 import html
+import re
 from collections.abc import Sequence
 
+_LONGEST_NUMBER = 24  # of a cell that is not broken: a number with its unit
 Table = Sequence[Sequence[str]]  # rows of cells; the first row is the head
 
 _STYLE = """
@@ -15,13 +17,27 @@ h2 { margin-top: 2rem; font-size: 1.2rem; }
 img { max-width: 100%; }
 .curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: .5rem; }
 .curves img { width: 100%; height: auto; }
-.table { overflow-x: auto; }
+/* Shades at the edges show that there is more of a table to the side. */
+.table { overflow-x: auto; background:
+  linear-gradient(90deg, #fff 1.5rem, #fff0 3rem) 0 0 / 3rem 100% no-repeat local,
+  linear-gradient(270deg, #fff 1.5rem, #fff0 3rem) 100% 0 / 3rem 100% no-repeat local,
+  linear-gradient(90deg, #0003, #0000) 0 0 / .75rem 100% no-repeat,
+  linear-gradient(270deg, #0003, #0000) 100% 0 / .75rem 100% no-repeat; }
 table { border-collapse: collapse; font-size: .9rem; }
 th, td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
 td { overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
-.numbers td { overflow-wrap: normal; white-space: nowrap; }
+.number { overflow-wrap: normal; white-space: nowrap; }
 tbody th { font-weight: normal; }
 code { overflow-wrap: anywhere; }
+@media (max-width: 40rem) {
+  table { font-size: .85rem; }
+  th, td { padding-right: .5rem; }
+  .stacked thead { position: absolute; left: -999rem; }
+  .stacked tr { display: block; padding: .4rem 0; border-bottom: 1px solid #ddd; }
+  .stacked th, .stacked td { display: block; border: 0; padding: 0; }
+  .stacked td { display: inline-block; padding-right: 1rem; }
+  .stacked td::before { content: attr(data-head) ": "; color: #666; }
+}
 summary { cursor: pointer; margin: .5rem 0; }
 """
 
@@ -47,20 +63,35 @@ def picture(alt: str, svg: bytes) -> str:
     return f'<img alt="{text(alt)}" src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}">'
 
 
-def table(rows: Table) -> str:
-    """Returns a table, or nothing where it has only a head."""
+def table(rows: Table, stacked: bool = False) -> str:
+    """Returns a table, or nothing where it has only a head.
+
+    Args:
+        rows: the first is the head.
+        stacked: whether the cells of a row stand below each other on a phone, for rows that begin with a long text.
+    """
     if len(rows) < 2:
         return ""
     head = "".join(f"<th>{text(cell)}</th>" for cell in rows[0])
     body = "".join(
-        f"<tr><th>{text(row[0])}</th>{''.join(f'<td>{text(cell)}</td>' for cell in row[1:])}</tr>\n" for row in rows[1:]
+        f"<tr><th>{text(row[0])}</th>"
+        + "".join(_cell(name, cell, stacked) for name, cell in zip(rows[0][1:], row[1:], strict=True))
+        + "</tr>\n"
+        for row in rows[1:]
     )
-    return f'<div class="table"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table></div>'
+    kind = "table stacked" if stacked else "table"
+    return f'<div class="{kind}"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table></div>'
 
 
-def section(title: str, rows: Table) -> str:
-    """Returns a table with a heading, or nothing where it has only a head."""
-    return f"<h2>{text(title)}</h2>\n{table(rows)}" if len(rows) > 1 else ""
+def _cell(head: str, cell: str, stacked: bool) -> str:
+    kind = ' class="number"' if len(cell) <= _LONGEST_NUMBER and re.match(r"[-+]?\d", cell) else ""
+    name = f' data-head="{text(head)}"' if stacked else ""
+    return f"<td{kind}{name}>{text(cell)}</td>"
+
+
+def section(title: str, rows: Table, stacked: bool = False) -> str:
+    """Returns a table with a heading, or nothing where it has only a head; `stacked` as for `table`."""
+    return f"<h2>{text(title)}</h2>\n{table(rows, stacked)}" if len(rows) > 1 else ""
 
 
 def folded(title: str, content: str, is_open: bool = False) -> str:

@@ -7,6 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 
 _SECONDS_BETWEEN_LINES = 10.0
+_LEAST_POINTS = 20  # of the curve of a run of as many steps
+
+
+def log_interval(num_steps: int, most: int) -> int:
+    """Returns the steps between lines of the log: so few that a short run's curve has some twenty points."""
+    return min(most, max(1, num_steps // _LEAST_POINTS))
 
 
 def duration(seconds: float) -> str:

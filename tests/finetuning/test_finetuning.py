@@ -91,7 +91,7 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
     assert scores["dev"]["accuracy"] > 0.85
     shown = capsys.readouterr().out
     for line in (
-        f"loaded {options.init}: 1 layers of 16, uncased vocabulary of {len(WORDS)} pieces; the head is new",
+        f"loaded {options.init}: 1 layer of 16, uncased vocabulary of {len(WORDS)} pieces; the head is new",
         "note: 2 classes: bad, good",
         f"scores, curves and errors: {tmp_path / 'run' / 'report.html'}",
         f"official-bert export --model_dir={tmp_path / 'run'} ",
@@ -235,7 +235,7 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
     options = dataclasses.replace(options, num_train_epochs=1.0, do_predict=False, on_bad_row="skip")
     given = with_task_options(options, doc_stride=6)
     scores = runner.run(given)
-    assert f"1 bad rows of {options.task_options.eval_file} were skipped" in capsys.readouterr().out
+    assert f"skipped 1 bad row of {options.task_options.eval_file}" in capsys.readouterr().out
     later = dataclasses.replace(given, do_train=False, max_seq_length=None, init=None, vocab_file=None)
     later = with_task_options(later, train_file=None, doc_stride=None)
     assert runner.run(later) == scores

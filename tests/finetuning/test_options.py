@@ -68,7 +68,7 @@ def test_help_shows_the_task_s_defaults_and_lists_the_tasks():
         assert line in text
     assert "--text_column" not in text
     headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert headings == ["data:", "model:", "training:", "evaluation:", "hardware:", "--task=squad:", "examples:"]
+    assert headings == ["data:", "model:", "training:", "evaluation:", "hardware:", "--task=squad:", "more examples:"]
     for task in TASK_OPTIONS:
         assert task in FINETUNE.help()
 

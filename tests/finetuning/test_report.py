@@ -9,6 +9,7 @@ from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.heads.head import Outcome
 from official_bert.tasks.options import GlueOptions
 from official_bert.utils.progress import Progress
+from official_bert.utils.training_log import EVAL, TRAIN, TrainingLog
 
 TASK = GlueTask("sst-2", GlueOptions())
 OUTCOMES = [
@@ -54,6 +55,21 @@ def test_a_report_has_classes_baseline_and_the_surest_errors_first(tmp_path: pat
     assert "| dev | 6 | accuracy | 0.6667 |" in card
     assert "- learning_rate: `5e-05`" in card
     assert "freeze" not in card
+
+
+def test_a_page_can_be_read_on_a_phone(tmp_path: pathlib.Path):
+    log = TrainingLog(str(tmp_path), 0)
+    for step in (1, 2, 3):
+        log.write(TRAIN, step, {"loss": 1.0 / step})
+        log.write(EVAL, step, {"dev/accuracy": 0.5})
+    report.write_report(str(tmp_path), TASK, {}, {"dev": {"accuracy": 4 / 6}}, {"dev": OUTCOMES}, {"dev": 0})
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<img ") == 2  # a picture for each curve, below each other where it is narrow
+    assert page.index('class="curves"') < page.index('alt="loss, by step"') < page.index('alt="dev/accuracy, by step"')
+    assert '<td class="number">0.6667</td>' in page  # which is not broken
+    assert "<td>accuracy</td>" in page
+    assert '<div class="table stacked">' in page
+    assert '<td class="number" data-head="certainty">0.990</td>' in page
 
 
 def test_time_left_does_not_count_what_came_before(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -18,6 +18,24 @@ def test_epochs_and_batches_make_the_number_of_steps():
     assert training_config(dataclasses.replace(options, eval_steps=None), rows=9).eval_steps == 3
 
 
+def test_losses_are_logged_in_even_distances_up_to_each_evaluation():
+    def steps(epochs: float, **changes: int) -> list[int]:
+        config = training_config(
+            Options(task="sst-2", output_dir="o", train_batch_size=1, num_train_epochs=epochs, **changes), rows=150
+        )
+        return [
+            step
+            for step in range(1, config.num_steps + 1)
+            if training._is_logged(step, changes.get("log_steps"), config)
+        ]
+
+    assert steps(1)[:3] == [7, 14, 21]
+    assert len(steps(1)) == 22
+    assert steps(20)[:4] == [50, 100, 150, 200]
+    assert steps(20, eval_steps=60)[:4] == [30, 60, 90, 120]
+    assert steps(1, log_steps=40, eval_steps=60) == [40, 80, 120]
+
+
 def test_training_stops_after_so_many_evaluations_that_are_no_better():
     assert not training.no_longer_better([0.1, 0.3], 1)
     assert training.no_longer_better([0.1, 0.3, 0.2], 1)

@@ -49,7 +49,7 @@ def test_answers_come_in_the_order_of_the_texts(export_dir: str, tmp_path: pathl
         BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), batch_size=3)
     )
     cut = sum(len(text) > 50 for text in texts)
-    assert told.endswith(f"out.jsonl: 100 answers; {cut} texts were cut to 50 tokens (the export's max_seq_length)")
+    assert told.endswith(f"out.jsonl: 100 answers; cut to 50 tokens (the export's max_seq_length): {cut} texts")
     # Not by splitlines, which knows more line ends than JSON lines do.
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line) for line in lines[:-1]] == [

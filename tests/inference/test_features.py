@@ -188,7 +188,7 @@ def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_f
         feature_extraction.write_features(FEATURES.parse(flags)[0])
     said = feature_extraction.write_features(FEATURES.parse(flags)[0])
     assert "5 texts in" in said
-    assert "1 were cut to 16 tokens" in said
+    assert "cut to 16 tokens: 1" in said
     extractor = FeatureExtractor(official_bert.load(folder), [-1, 1], "mean", max_seq_length=16)
     expected = np.stack([each.values for each in extractor.extract(TEXTS)])
     np.testing.assert_allclose(np.load(tmp_path / "a.npy"), expected, atol=1e-6)

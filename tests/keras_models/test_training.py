@@ -52,8 +52,8 @@ def test_texts_that_are_cut_are_counted(classifier, capsys):
     classifier.fit(long, ["good", "bad", "good"], validation_data=(long[:1], ["bad"]), verbose=0)
     classifier.predict(long)
     told = capsys.readouterr().out
-    assert told.count("note: 2 of 3 texts were cut to 32 tokens (max_seq_length)\n") == 2
-    assert "note: 1 of 1 texts were cut to 32 tokens" in told
+    assert told.count("note: cut to 32 tokens (max_seq_length): 2 of 3 texts\n") == 2
+    assert "note: cut to 32 tokens (max_seq_length): 1 of 1 text\n" in told
     classifier.predict(long[1:2])
     assert "were cut" not in capsys.readouterr().out
 

@@ -77,7 +77,7 @@ def test_a_bad_row_is_named_or_counted(row, problem, tmp_path, capsys):
         task.read("train", BadRows())
     bad_rows = BadRows("skip")
     assert [example.text_a for example in task.read("train", bad_rows)] == ["good", "fine"]
-    assert bad_rows.summary() == [f"1 bad rows of {path} were skipped"]
+    assert bad_rows.summary() == [f"skipped 1 bad row of {path}"]
     assert "line 3" in capsys.readouterr().err
 
 

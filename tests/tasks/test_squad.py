@@ -200,7 +200,7 @@ def test_a_bad_question_stops_reading_or_is_counted(tmp_path: pathlib.Path, caps
     bad_rows = BadRows(SKIP)
     assert [question.id for question in task.read(TRAIN, bad_rows)] == ["b"]
     assert capsys.readouterr().err == f"skipped {message}\n"
-    assert bad_rows.summary() == [f"1 bad rows of {path} were skipped"]
+    assert bad_rows.summary() == [f"skipped 1 bad row of {path}"]
 
 
 @pytest.mark.parametrize(("names", "message"), [

@@ -2,6 +2,7 @@ import dataclasses
 import errno
 import os
 import pathlib
+import re
 import resource
 import shlex
 import subprocess
@@ -185,7 +186,15 @@ def test_help_shows_groups_defaults_choices_and_examples():
     for part in ("--sizes=TEXT,...  (default: tiny,base)", "--from=x|y  (default: x)", "--rate=X  (default: 5e-05)",
                  "--[no]is_cased  (default: false)", "--number=N\n      A number."):  # fmt: skip
         assert part in text, part
-    assert text.endswith("examples:\n  program --needed=x\n  program --needed=y")
+    assert text.endswith("more examples:\n  program --needed=y")
+    assert "--needed=x" not in text  # which stands at the head, if anywhere
+
+
+def test_help_begins_with_what_to_do_in_three_lines():
+    text = command(examples=("--needed=x",), before="a file", after="read it").help()
+    head = "Does it.\n\nusage: program --flag=value ...\n\n"
+    steps = "  before  a file\n  run     program --needed=x\n  after   read it\n\n"
+    assert text.startswith(f"{head}{steps}data:")
 
 
 def test_help_shows_the_flags_of_the_variant_that_is_chosen():
@@ -204,6 +213,15 @@ def test_the_examples_of_each_command_are_right(name: str):
     assert len(found.examples) >= 2 or not found.options
     for example in found.examples:
         found.parse(shlex.split(example))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_says_what_to_do_before_and_after(name: str):
+    found = load(name)
+    for text in (found.before, found.after):
+        assert text
+        assert len(f"  before  {text}") <= 100  # a line of the help
+        assert set(re.findall("official-bert ([a-z-]+)", text)) <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -30,3 +30,8 @@ def test_progress_tells_small_amounts(monkeypatch: pytest.MonkeyPatch, capsys: p
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("tokenizing: 0.052 of 0.84 MB (6 %), ")
     assert lines[1].startswith("making instances: 7 of 12,345 blocks (0 %), ")
+
+
+@pytest.mark.parametrize(("steps", "most", "interval"), [(1, 50, 1), (19, 50, 1), (60, 50, 3), (5_000, 50, 50)])
+def test_a_short_run_has_a_curve(steps: int, most: int, interval: int):
+    assert progress.log_interval(steps, most) == interval

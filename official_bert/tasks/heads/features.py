@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
+from official_bert.utils.counting import counted
 
 Array = npt.NDArray[Any]
 
@@ -90,6 +91,6 @@ def check_length(max_seq_length: int, least: int) -> None:
         )
 
 
-def cut_note(cut: int, examples: int, kind: str, length: int, setting: str) -> str | None:
+def cut_note(cut: int, examples: int, noun: str, length: int, setting: str) -> str | None:
     """Returns a line on how many of so many examples were cut to a length; None where that is none."""
-    return f"{cut:,} of {examples:,} {kind} were cut to {length} tokens ({setting})" if cut else None
+    return f"cut to {length} tokens ({setting}): {cut:,} of {counted(examples, noun)}" if cut else None

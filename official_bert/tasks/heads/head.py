@@ -170,7 +170,7 @@ class Head(abc.ABC):
 
     def cut_note(self, features: Features, examples: int, max_seq_length: int) -> str | None:
         """Returns a line on what `featurize` has left out of so many examples; None where that is nothing."""
-        return cut_note(features.cut, examples, "texts", max_seq_length, "max_seq_length")
+        return cut_note(features.cut, examples, "text", max_seq_length, "max_seq_length")
 
     def loss_weights(self) -> dict[str, float] | None:
         """Returns the weights of several losses."""

@@ -146,7 +146,7 @@ class QuestionAnsweringHead(Head):
         return dataclasses.replace(features, is_cut=lengths > self.max_query_length)
 
     def cut_note(self, features: Features, examples: int, max_seq_length: int) -> str | None:
-        return cut_note(features.cut, examples, "questions", self.max_query_length, "max_query_length")
+        return cut_note(features.cut, examples, "question", self.max_query_length, "max_query_length")
 
     def loss(self) -> "dict[str, keras.losses.Loss]":
         import keras
