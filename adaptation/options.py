@@ -1,6 +1,7 @@
 """The flags of adapt."""
 
 import dataclasses
+import math
 
 from data_gen.options import TEXT_FORMATS
 from official_bert.errors import UserError
@@ -121,10 +122,21 @@ class Options:
             raise UserError(f"--general_share is {self.general_share}; expected a share from 0, below 1")
         if self.general_share and not self.general_file:
             raise UserError("--general_share mixes in --general_file, which is not given")
-        if self.new_words < 0:
-            raise UserError(f"--new_words is {self.new_words}; expected at least 0")
+        self._check_ranges()
         if self.new_words and self.new_words_file:
             raise UserError("--new_words and --new_words_file exclude each other; give one")
+
+    def _check_ranges(self) -> None:
+        """Raises a UserError if a number is outside of its range: what records and training refuse only later."""
+        may_be_zero = {"new_words", "num_warmup_steps", "random_seed"}
+        for field in dataclasses.fields(self):
+            value, least = getattr(self, field.name), 0 if field.name in may_be_zero else 1
+            if field.type in (int, int | None) and value is not None and value < least:
+                raise UserError(f"--{field.name} is {value}; expected at least {least}")
+        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
+            raise UserError(f"--learning_rate is {self.learning_rate}; expected a positive number")
+        if not 0 < self.masked_lm_prob < 1:
+            raise UserError(f"--masked_lm_prob is {self.masked_lm_prob}; expected a share between 0 and 1")
 
     def resolved(self, config: BertConfig) -> "Options":
         """Returns the options with the defaults for a model in place of None, but for dupe_factor.
@@ -138,7 +150,7 @@ class Options:
                 f"{config.max_position_embeddings} tokens; give at most that"
             )
         part = max(1, self.num_train_steps // _PARTS)
-        eval_steps = part if self.eval_steps is None else self.eval_steps
+        eval_steps = self.eval_steps or part
         return dataclasses.replace(
             self,
             learning_rate=_RATE * _WIDTH / config.hidden_size if self.learning_rate is None else self.learning_rate,

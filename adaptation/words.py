@@ -10,6 +10,7 @@ from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import CONTINUATION, MAX_CHARACTERS_PER_WORD, UNK, WordpieceTokenizer, parse_vocab
 from official_bert.utils import files
+from official_bert.utils.progress import waiting
 
 _MOST_WORDS = 1_000_000  # different ones, counted at once
 _FEWEST = 5  # of a word in the text, to be proposed: what is rarer is hardly learned
@@ -29,7 +30,8 @@ class Proposal:
 def count(path: str, do_lower_case: bool) -> WordCounts:
     """Counts the words of a file of texts, as the tokenizer separates them."""
     counts = WordCounts(do_lower_case, _MOST_WORDS)
-    counts.add(texts.sentences(path))
+    with waiting("counting words"):
+        counts.add(texts.sentences(path))
     return counts
 
 

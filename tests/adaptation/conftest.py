@@ -9,17 +9,23 @@ from adaptation import adapting
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM
 from official_bert.checkpoints.formats import hugging_face
 from official_bert.modeling.config import BertConfig
+from official_bert.optimization import distribution
 from official_bert.pretraining import cost, report
 from tests.adaptation.adapted_models import options_for, write_text
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import WORDS
 
 
-@pytest.fixture(autouse=True)
-def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs neither measure the machine nor draw pictures."""
+def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs neither measure the machine nor draw pictures, and XLA compiles nothing."""
     monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
     monkeypatch.setattr(report, "_draw", lambda *_, **__: None)
+    monkeypatch.setattr(distribution, "compiles_parts", lambda _: False)
+
+
+@pytest.fixture(autouse=True)
+def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_quick(monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -42,8 +48,7 @@ def adapted(source: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> p
     text = write_text(folder / "text.txt")
     general = write_text(folder / "general.txt", seed=1)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
-        monkeypatch.setattr(report, "_draw", lambda *_, **__: None)
+        make_quick(monkeypatch)
         options = options_for(source, text, folder / "model", new_words=2, general_file=[general], general_share=0.2)
         assert adapting.run(options) == 0
     return folder / "model"

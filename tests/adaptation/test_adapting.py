@@ -99,6 +99,8 @@ def test_new_words_begin_as_the_mean_of_their_pieces_in_table_and_bias(source: p
     ({"general_file": ["TEXT"]}, "--general_file names .*text.txt, text of the domain .--input_file names"),
     ({"general_file": ["COPY"]}, "40 of the 40 documents of --general_file are in the domain's text too"),
     ({"max_seq_length": 64}, "--max_seq_length is 64, but the model of --init reads 32 tokens; give at most that"),
+    ({"eval_steps": 0}, "--eval_steps is 0; expected at least 1"),
+    ({"learning_rate": -1.0}, "--learning_rate is -1.0; expected a positive number"),
     ({"heldout_share": 1.0}, "--heldout_share is 1.0; expected a share between 0 and 1"),
     ({"general_share": 0.1}, "--general_share mixes in --general_file, which is not given"),
     ({"new_words": 2, "new_words_file": "words.txt"}, "--new_words and --new_words_file exclude each other"),
