@@ -305,7 +305,7 @@ sys.meta_path.insert(0, Interrupt())
 """,
         encoding="utf-8",
     )
-    done = run("official_bert_cli", "serve", "--model=a=b", PYTHONPATH=str(tmp_path))
+    done = run("official_bert_cli", "fill-mask", "--model_dir=a", "[MASK]", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
@@ -348,7 +348,7 @@ def test_ctrl_c_within_the_import_of_tensorflow_is_answered_at_once(tmp_path: pa
 def test_too_little_memory_for_the_imports_is_a_line(megabytes: int):
     limit = megabytes << 20
     done = subprocess.run(
-        [sys.executable, "-m", "official_bert_cli", "predict", "--export_dir=x", "--input_file=y", "--output_file=z"],
+        [sys.executable, "-m", "official_bert_cli", "fill-mask", "--model_dir=x", "[MASK]"],
         cwd=ROOT, capture_output=True, text=True, check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
     )  # fmt: skip
