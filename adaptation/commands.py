@@ -18,7 +18,7 @@ def _adapt(options: Options) -> int:
 ADAPT = Command(
     program="official-bert adapt",
     summary="Trains a model further on text of one's own, with words of that text if wanted.",
-    before="weights, of which official-bert models lists some; text files, documents between empty lines",
+    before="weights (official-bert models lists some); text files, empty lines between documents",
     after="official-bert fill-mask --model_dir=adapted, or official-bert finetune --init=adapted",
     main=_adapt,
     extra="data",

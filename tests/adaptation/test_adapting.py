@@ -94,7 +94,7 @@ def test_new_words_begin_as_the_mean_of_their_pieces_in_table_and_bias(source: p
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"init": "none"}, "there is no readable checkpoint none"),
+    ({"init": "none"}, "there is no file or folder none"),
     ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-\\*'"),
     ({"general_file": ["TEXT"]}, "--general_file names .*text.txt, text of the domain .--input_file names"),
     ({"general_file": ["COPY"]}, "40 of the 40 documents of --general_file are in the domain's text too"),
