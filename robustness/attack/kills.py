@@ -13,6 +13,7 @@ from official_bert.tokenization.exact import SPECIAL_TOKENS
 from robustness.attack import processes, samples
 from robustness.attack.commands import COMMANDS, MAKE_RECORDS, Command
 from robustness.attack.processes import NotHeldError, Running
+from robustness.attack.variants import EVALUATED
 from tests.conftest import WORDS
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def _kill(case: "Case", command: Command, out: pathlib.Path) -> Running:
             ended.check((0,))
     else:
         ended.check(_STOPPED)
-    case.done += f"{signal.Signals(number).name} {when}{'; ' if ended.code else ', after its end; '}"
+    reached = f"at {ended.last_line[-60:]!r}" if ended.code else "after its end"
+    case.done += f"{signal.Signals(number).name} {when}, {reached}; "
     _check_whole(case, command, out)
     if ended.code:
         case.tried += 1
@@ -127,7 +129,7 @@ def _kill_and_begin_anew(case: "Case") -> None:
 
 def _wait_for_a_moment(running: Running, rng: random.Random, seconds: float, command: Command) -> str:
     """Waits for a moment within the command: after some time, or after a line that a training run prints."""
-    if command.program in _TRAINING and rng.random() < 0.6:
+    if command.program in _TRAINING and command is not EVALUATED and rng.random() < 0.6:
         lines, more = rng.randrange(1, 40), rng.uniform(0, _AFTER_A_LINE)
         running.wait(until=lambda: running.output.count("\n") >= lines)
         time.sleep(more)

@@ -26,7 +26,7 @@ _UNFINISHED = ".writing-"
 
 
 def attack(case: "Case") -> None:
-    """Stops a writer up to three times, and has it write once more."""
+    """Stops a writer some times, and has it write once more."""
     rng, name = case.rng, _WRITERS[case.number % len(_WRITERS)]
     case.what = f"{'Keras saving' if name in _FILES else 'export' if name == 'export' else 'convert'}, {name}"
     whole, out = case.folder / "whole", case.folder / "out"
@@ -35,7 +35,7 @@ def attack(case: "Case") -> None:
     _start(name, case.samples.folder, whole).done().check((0,))
     seconds, expected = time.monotonic() - since, _names(whole)
     shutil.copytree(whole, out) if name in _FILES else out.mkdir()
-    case.tried = rng.choice([1, 2, 3])
+    case.tried = rng.choice([2, 3, 4])
     for _ in range(case.tried):
         _stop(name, case, out, seconds)
         final = {each for each in _names(out) if _UNFINISHED not in each}
@@ -75,19 +75,19 @@ def _start(name: str, given: pathlib.Path, out: pathlib.Path, limits: dict[int, 
 def _stop(name: str, case: "Case", out: pathlib.Path, seconds: float) -> None:
     """Kills a writer at some moment, or has it meet a limit of a file's size."""
     rng: random.Random = case.rng
-    if rng.random() < 0.3:
+    if rng.random() < 0.2:
         limit = rng.randrange(3000, 100_000)  # what it prints is written to a file too
         _start(name, case.samples.folder, out, {resource.RLIMIT_FSIZE: limit}).done().check()
         case.done += f"at most {limit:,} bytes; "
         return
-    number, moment = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)), rng.uniform(0.3, 1.05) * seconds
+    number, moment = rng.choice((*(signal.SIGKILL,) * 3, signal.SIGTERM)), rng.uniform(0.3, 1.0) * seconds
     running = _start(name, case.samples.folder, out)
     end = time.monotonic() + moment
     running.wait(until=lambda: time.monotonic() > end)
     ended = running.kill(number, group=True)
     if ended.code not in (0, -number):
         ended.check()  # that it is there already
-    case.done += f"{signal.Signals(number).name} after {moment:.2f} seconds; "
+    case.done += f"{signal.Signals(number).name} after {moment:.2f} seconds{'' if ended.code else ', after its end'}; "
 
 
 def _names(folder: pathlib.Path) -> set[str]:

@@ -1,6 +1,7 @@
 """The campaign: what is not held is seen, and a case of each kind runs."""
 
 import os
+import select
 import subprocess
 import sys
 
@@ -24,6 +25,7 @@ def test_a_crash_and_a_hang_are_not_held(monkeypatch: pytest.MonkeyPatch):
     for action, message in (("os._exit(3)", "ended with 3"), ("time.sleep(600)", "more than")):
         program = f"import os, time; print('{{\"begins\": 7}}', flush=True); {action}"
         with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as worker:
+            select.select([worker.stdout], [], [])  # Python is imported, which may take its time
             with open(os.devnull) as worker.log:  # type: ignore[attr-defined]
                 (result,) = campaign._told_by(worker, "fuzz", 0)
             worker.kill()
