@@ -1,6 +1,8 @@
 """What users import: the names of official_bert."""
 
+import inspect
 import os
+import re
 import subprocess
 import sys
 
@@ -88,3 +90,19 @@ def test_a_model_of_text_names_the_extra_that_it_lacks():
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     expected = "the package tensorflow_text is not installed; run: pip install 'official-bert[finetune]'\n"
     assert done.stdout == expected, done.stderr
+
+
+def test_from_checkpoint_lists_the_arguments_of_every_class():
+    from official_bert.keras_models.text_model import TextModel
+
+    listed = inspect.getdoc(TextModel.from_checkpoint) or ""
+    common = inspect.signature(TextModel.__init__).parameters
+    for name in common.keys() - {"self", "head", "config", "vocab", "do_lower_case"}:
+        assert re.search(rf"^ +(\w+, )?{name}(, \w+)?: ", listed, re.MULTILINE), name
+    for each in TextModel.__subclasses__():
+        own = inspect.signature(each.__init__).parameters
+        line = (re.search(rf"^ +{each.__name__}: ((?:.|\n)*?)\.\n", listed, re.MULTILINE) or [""] * 2)[1]
+        for name in own.keys() - {"self", "config", "vocab", "settings"}:
+            default = own[name].default
+            shown = name if default is inspect.Parameter.empty else f"{name}={default!r}".replace("'", '"')
+            assert shown in line, f"{each.__name__}: {shown}"

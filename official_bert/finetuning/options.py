@@ -48,8 +48,9 @@ class Options:
 
     init: str | None = option(
         None,
-        "What to start from: a checkpoint of any format, a fine-tuned model's folder, or a bert_config.json for random "
-        "weights; without --do_train the model in --output_dir does.",
+        "What to start from: a checkpoint of any format or the name of one (official-bert models lists some), a "
+        "fine-tuned model's folder, or a bert_config.json for random weights; without --do_train the model in "
+        "--output_dir does.",
         group=MODEL,
     )
     vocab_file: str | None = option(None, "The vocabulary, where --init has none.", group=MODEL, free=True)

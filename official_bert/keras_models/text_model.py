@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import math
 import os
+import types
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -103,6 +104,7 @@ class TextModel(Clonable, SteppedModel):
     kinds: ClassVar[tuple[str, ...]] = ()  # of fine-tuned models that from_checkpoint takes with their heads
 
     _predictor: Predictor | None = None
+    _arguments_of_file: Mapping[str, Any] = types.MappingProxyType({})  # of compile, where BERT's optimizer was saved
     _bert_optimizer: _BertOptimizer | None = None  # where a user's own optimizer is not compiled
 
     def __init__(
@@ -184,7 +186,25 @@ class TextModel(Clonable, SteppedModel):
                 BertConfig or the path of a bert_config.json, for random weights.
             vocab_file: a vocab.txt, where the source has none.
             do_lower_case: whether the vocabulary is uncased, where the source does not say it.
-            settings: further arguments of the class.
+            settings: further arguments of the class, by name. Those of every class:
+                max_seq_length: the longest sequence in tokens, by default 128 (QuestionAnswerer: 384) or that of
+                    fine-tuning; longer texts are cut, or read in windows.
+                seed: of the new weights, of dropout and of the order of the examples; 0.
+                dtype: a Keras dtype policy, as "mixed_bfloat16"; None for Keras' global one.
+                name: of the model; None for the class's.
+                trainable, frozen: whether weights are trained (True), and names of layers that are not ().
+                quantization: "int8" for weights of 8 bits; None.
+                gradient_accumulation_steps: micro-batches of a step of fit, for less memory; 1.
+                rematerialize: whether fit computes blocks again in the backward pass, for less memory; False.
+                And of one class:
+                TextClassifier: labels, multi_label=False, pair=False, doc_stride=None (cuts long texts).
+                TextRegressor: pair=False, doc_stride=None.
+                TokenTagger: labels, doc_stride=None (half a window).
+                QuestionAnswerer: no_answer=False, null_score_diff_threshold=0.0, doc_stride=128, max_query_length=64,
+                    max_answer_length=30, n_best_size=20.
+                MaskedLM: masked_lm_prob=0.15, max_predictions_per_seq=20, do_whole_word_mask=False.
+                TextEncoder: pooling="mean", layers=(-1,).
+                `labels` and others come from the checkpoint where it is a fine-tuned model of this kind.
 
         Raises:
             UserError: something is missing, damaged, or does not fit together.
@@ -493,25 +513,25 @@ class TextModel(Clonable, SteppedModel):
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles as a saved model was; BERT's optimizer, whose rate has fallen to 0, begins anew."""
-        is_of_fit = bool(config) and config["optimizer"]["config"]["name"] == _OF_FIT
-        if not config or (is_of_fit and _ITS_SETTINGS not in config):  # as earlier commits saved it
+        """Compiles as a saved model was; by BERT's optimizer, whose rate has fallen to 0 and begins anew, when used."""
+        if not config:
             return
         arguments = keras.saving.deserialize_keras_object(config)
-        if is_of_fit:
-            arguments |= {"optimizer": None, **arguments.pop(_ITS_SETTINGS)}
+        arguments["metrics"] = arguments["metrics"] or []  # None are those that became weighted ones
+        settings = arguments.pop(_ITS_SETTINGS, {})
+        if config["optimizer"]["config"]["name"] == _OF_FIT:
+            self._arguments_of_file = {**arguments, "optimizer": None, **settings}
+            return
         try:
-            # None are those that became weighted ones.
-            self.compile(**{**arguments, "metrics": arguments["metrics"] or []})
+            self.compile(**arguments)
         except UserError as error:
             print(f"note: the model is loaded as if it were not compiled: {error}")
             return
-        if not is_of_fit:
-            self.optimizer.build(self.trainable_variables)
+        self.optimizer.build(self.trainable_variables)
 
     def _compile_if_needed(self) -> None:
         if not self.compiled or self.loss is None:  # Keras calls all models compiled whose file has a configuration
-            self.compile()
+            self.compile(**self._arguments_of_file)
 
     def _compile_for(self, num_steps: int, is_continued: bool) -> None:
         """Compiles BERT's optimizer for so many steps, unless the user's own is compiled, or training goes on."""

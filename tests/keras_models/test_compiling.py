@@ -35,8 +35,8 @@ def test_a_compiled_model_can_be_cloned():
     model.compile(learning_rate=1e-3)
     model._compile_for(num_steps=4, is_continued=False)  # as fit does
     clone = keras.models.clone_model(model)
-    assert isinstance(clone.loss, keras.losses.SparseCategoricalCrossentropy)
     clone._compile_for(num_steps=4, is_continued=False)  # BERT's optimizer begins anew
+    assert isinstance(clone.loss, keras.losses.SparseCategoricalCrossentropy)
     rates = [float(clone.optimizer._learning_rate(step)) for step in range(5)]
     np.testing.assert_allclose(rates, [1e-3, 7.5e-4, 5e-4, 2.5e-4, 0.0], rtol=1e-6)
 

@@ -5,6 +5,7 @@ import os
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import official_bert
 from official_bert.checkpoints import conversion, reading
@@ -81,6 +82,25 @@ def test_a_folder_is_written_again_and_others_are_left_alone(tmp_path):
     encoder.get_layer("word_embeddings").embeddings.assign(np.full((len(WORDS), 8), np.nan))
     with pytest.raises(UserError, match="word_embeddings/embeddings of the model has numbers that are not finite"):
         encoder.save_checkpoint(folder)
+
+
+def test_a_save_that_is_stopped_leaves_the_earlier_weights(tmp_path, monkeypatch):
+    folder, first = str(tmp_path / "model"), official_bert.TextEncoder(CONFIG, VOCAB, seed=1)
+    first.save_checkpoint(folder)
+
+    def stopped(self, path):
+        (tmp_path / "model" / f"{os.path.basename(path)}.data-00000-of-00001").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    second = official_bert.TextEncoder(CONFIG, VOCAB, seed=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(tf.train.Checkpoint, "write", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            second.save_checkpoint(folder)
+    assert_has(first, reading.read(folder)[1].weights)
+    second.save_checkpoint(folder)
+    assert_has(second, reading.read(folder)[1].weights)
+    assert len([name for name in os.listdir(folder) if name.startswith("ckpt-")]) == 2  # an index and the data
 
 
 def test_a_keras_file_of_any_model_is_taken_as_other_checkpoints_are(pretrained, tmp_path, capsys):
