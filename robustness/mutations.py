@@ -156,6 +156,15 @@ MUTATIONS = [
     M("official_bert/inference/on_beam.py", "model, self.options.pooling, first)", "model, self.options.pooling)", _BEAM),
     M("official_bert/optimization/distribution.py", 'if here and hosts[index].rpartition(":")[0] != here:', "if False:", _WORKERS),
     M("official_bert/optimization/distribution.py", "index is None or not 0 <= index < len(hosts)", "index is None or not 0 <= index <= len(hosts)", _WORKERS),
+    # What heads, exports and the server tell, and what padding is.
+    M("official_bert/learning/loss_share.py", "is_row[:, None] * tf.cast(tf.not_equal", "tf.cast(tf.not_equal", "tests/learning/test_loss_share.py"),
+    M("official_bert/learning/loss_share.py", "weights) / self._micro_batches", "weights)", "tests/learning/test_loss_share.py"),
+    M("official_bert/learning/loss_share.py", '_MEANS = ("mean", "sum_over_batch_size")', '_MEANS = ("mean", "sum_over_batch_size", "sum")', "tests/learning/test_loss_share.py"),
+    M("official_bert/learning/training_step.py", "if self._micro_batches == 1 else tf.Unc", "if self._micro_batches == 0 else tf.Unc", "tests/learning/test_training_step.py"),
+    M("official_bert/tasks/heads/texts.py", "is_cut = whole > (room", "is_cut = whole >= (room", "tests/tasks/heads/test_texts.py"),
+    M("official_bert/tasks/heads/texts.py", "np.minimum(lengths_a, room // 2)", "np.minimum(lengths_a, room // 3)", "tests/tasks/heads/test_texts.py"),
+    M("official_bert/tasks/heads/texts.py", "strides = np.minimum(room, stride)", "strides = np.full_like(room, stride)", "tests/tasks/heads/test_texts.py"),
+    M("official_bert/tasks/heads/texts.py", "sums / counts.reshape(-1,", "sums / np.full_like(counts, counts.max()).reshape(-1,", "tests/tasks/heads/test_texts.py"),
 ]  # fmt: skip
 
 

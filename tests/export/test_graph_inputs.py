@@ -1,8 +1,10 @@
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from official_bert.export import graph_inputs
 from official_bert.learning.batches import padded_inputs
+from official_bert.tasks.heads import texts, windows
 from official_bert.tasks.heads.texts import TextExample, featurize
 from official_bert.tokenization.exact import CLS, SEP
 from official_bert.tokenization.fast import FastTokenizer
@@ -25,3 +27,39 @@ def test_pairs_are_packed_as_fine_tuning_packs_them(vocab_file: str):
     packed = graph_inputs.pack(first, second, cls, sep, without_empty=True)
     for name, values in expected.items():
         np.testing.assert_array_equal(packed[name].numpy(), values, name)
+
+
+def test_windows_over_texts_are_those_of_python():
+    rng = np.random.default_rng(0)
+    lengths, room = rng.integers(0, 30, 50), rng.integers(3, 9, 50)
+    found = graph_inputs.windows(tf.constant(lengths, tf.int32), tf.constant(room, tf.int32), 5)
+    numbers, offsets, sizes = texts._windows(lengths, room, 5)
+    for one, other in ((found.texts, numbers), (found.starts, offsets), (found.lengths, sizes)):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_token_is_read_in_the_window_that_python_reads_it_in():
+    for count, room, stride in ((30, 8, 3), (17, 6, 6), (40, 9, 4), (5, 8, 3)):
+        found = graph_inputs.windows(tf.constant([count]), tf.constant([room]), stride)
+        rows, positions = graph_inputs.each_position(found.lengths)
+        tokens = tf.gather(found.starts, rows) + positions
+        is_best = graph_inputs.has_most_context(found, rows, positions, tokens, count).numpy()
+        owners = dict(zip(tokens.numpy()[is_best].tolist(), rows.numpy()[is_best].tolist(), strict=True))
+        spans = list(zip(found.starts.numpy(), (found.starts + found.lengths).numpy(), strict=True))
+        assert owners == dict(enumerate(windows.with_most_context(spans, count).tolist()))
+        assert len(owners) == int(np.sum(is_best)) == count
+
+
+def test_only_what_lost_a_token_is_shorter():
+    spans = graph_inputs.token_spans(tf.ragged.constant([[1, 2, 3], [4]], tf.int32))
+    shorter = spans._replace(lengths=tf.constant([2, 1]))
+    assert graph_inputs.are_shorter((spans, shorter), (spans, spans)).numpy().tolist() == [True, False]
+    assert graph_inputs.are_shorter((shorter, None), (spans, None)).numpy().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("value", [-1, 3])
+def test_a_value_without_an_embedding_is_refused(value: int):
+    features = {"input_ids": tf.constant([[0, 2]])}
+    np.testing.assert_array_equal(graph_inputs.checked(features, {"input_ids": 3})["input_ids"], [[0, 2]])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="input_ids has values outside of 0 to 2"):
+        graph_inputs.checked({"input_ids": tf.constant([[0, value]])}, {"input_ids": 3})

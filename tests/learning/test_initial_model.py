@@ -120,6 +120,7 @@ def test_classes_of_a_fine_tuned_model_may_have_another_order(
     initial = read_initial_model(str(tmp_path / "model"))
     assert head_weights(initial, ClassificationHead(labels=("b", "a", "c"))) is not None
     assert head_weights(initial, ClassificationHead(labels=("b", "a", "d"))) is None
+    assert head_weights(initial, ClassificationHead(labels=("a", "b", "c"), head="bilstm")) is None
 
 
 @pytest.mark.parametrize("labels", [["x", "y"], ["neg", "pos", "neither"]])

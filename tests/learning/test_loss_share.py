@@ -96,6 +96,17 @@ def test_padding_is_not_learned(kind: str):
         assert not np.any(gradient[ROWS:])
 
 
+def test_tags_of_padding_count_in_nothing_whatever_they_are():
+    """Rows of zeros, with which micro-batches are filled up, have tags of number 0."""
+    inputs, labels, outputs = batch_of("tagging")
+    share_of = LossShare(HEADS["tagging"](labels=tuple("abcd")).loss())
+    expected = share_of.share(inputs, labels, outputs, None, share_of.count(inputs, labels))
+    labels[ROWS:] = 0
+    assert float(share_of.count(inputs, labels)) == np.sum(labels[:ROWS] >= 0)
+    found = share_of.share(inputs, labels, outputs, None, share_of.count(inputs, labels))
+    assert float(found) == pytest.approx(float(expected))
+
+
 def test_a_user_s_own_loss_is_shared_out_as_keras_would_take_it():
     def mean_loss(_, targets, outputs, weights):
         return (

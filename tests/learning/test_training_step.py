@@ -84,7 +84,7 @@ def test_micro_batches_and_blocks_computed_again_take_the_same_steps(kind: str):
 def test_blocks_computed_again_have_the_same_dropout():
     plain = stepped("classification", dropout=0.3)
     assert_same(plain, stepped("classification", dropout=0.3, rematerialize=True))
-    # Micro-batches have masks of their own.
+    # Micro-batches have masks of their own: a row in the second part is not masked as that in its place in the first.
     assert not np.allclose(plain[0], stepped("classification", dropout=0.3, micro_batches=2)[0], rtol=1e-3)
 
 
@@ -132,6 +132,28 @@ def test_a_user_s_optimizer_gets_dense_gradients():
     stepped("classification", optimizer=Seen(0.1), steps=1)
     assert received
     assert not any(isinstance(gradient, tf.IndexedSlices) for gradient in received)
+
+
+def test_a_weight_that_the_loss_does_not_read_stays_as_it_is():
+    """Zeros for its gradient would let it decay."""
+    inputs = keras.Input([None], dtype="int32", name="input_mask")
+    read = keras.layers.Dense(1, name="read")
+    unread = keras.layers.Dense(1, name="unread")
+    values = keras.ops.sum(keras.ops.cast(inputs, "float32"), axis=1, keepdims=True)
+    model = keras.Model({"input_mask": inputs}, {"read": read(values)[:, 0], "unread": unread(values)[:, 0]})
+    optimizer, _ = bert_optimizer(model, 1, num_steps=10, learning_rate=0.1, warmup_proportion=0.0, layer_decay=1.0)
+    loss = LossShare(
+        None, lambda inputs, targets, outputs, weights: tf.reduce_mean(tf.square(outputs["read"] - targets))
+    )
+    step = TrainingStep(model, optimizer, loss, seed=0)
+    before = [np.array(layer.kernel) for layer in (read, unread)]
+    strategy = tf.distribute.get_strategy()
+    run = tf.function(
+        lambda: strategy.run(step, ({"input_mask": tf.ones([2, 3], tf.int32)}, tf.ones(2))), autograph=False
+    )
+    run()
+    assert not np.array_equal(before[0], read.kernel)
+    np.testing.assert_array_equal(before[1], unread.kernel)
 
 
 @pytest.mark.slow

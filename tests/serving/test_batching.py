@@ -2,15 +2,21 @@
 
 import asyncio
 import concurrent.futures
+import itertools
 import pathlib
 import threading
+import types
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
+from official_bert.serving import batching
 from official_bert.serving.batching import Batcher
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
+from official_bert.serving.request_error import RequestError
 from official_bert.serving.saved_model import SavedModel
 
 FOR_EVER = 3600e3  # milliseconds: far longer than a test
@@ -87,3 +93,58 @@ def test_texts_are_short_up_to_64_bytes(recorded: Recorded):
     recorded.opened.clear()
     recorded.answers([1], [2, 64, 65])
     assert recorded.batches[1:] == [[2, 64], [65]]
+
+
+def in_loop(recorded: Recorded, use: Callable[[Batcher], Awaitable[None]], **options: Any) -> None:
+    """Uses a batcher that computes one batch at a time."""
+
+    async def run() -> None:
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            given = Options(["m=/m"], max_wait_ms=0.0, **options)
+            await use(Batcher(recorded.model, "m", threads, parallel=1, options=given, metrics=Metrics()))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("seconds", "retry_after"), [(0.0, 1), (2.0, 8), (1000.0, 60)])
+def test_a_full_queue_says_when_it_will_be_shorter(recorded: Recorded, seconds: float, retry_after: int):
+    async def use(batcher: Batcher) -> None:
+        batcher._waiting, batcher._seconds_per_instance = [None] * 4, seconds  # type: ignore[list-item]
+        with pytest.raises(RequestError, match="4 instances wait for m already") as refused:
+            await batcher.predict("serving_default", text_of(3))
+        assert refused.value.retry_after == retry_after
+
+    in_loop(recorded, use, max_queue=4, max_instances=4)
+
+
+def test_the_time_of_a_batch_is_shared_by_its_instances(recorded: Recorded, monkeypatch: pytest.MonkeyPatch):
+    clock = itertools.count()
+    monkeypatch.setattr(batching, "time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
+
+    async def use(batcher: Batcher) -> None:
+        await batcher.predict("serving_default", {"text": np.array([b"x"] * 4, object)})
+        assert batcher._seconds_per_instance == pytest.approx(0.1 * 1.0 / 4)  # a tenth of the way from 0
+
+    in_loop(recorded, use)
+    assert recorded.batches == [[1] * 4]
+
+
+def test_when_one_text_is_refused_the_others_of_its_request_are_not_computed(recorded: Recorded):
+    run = recorded.model.run
+
+    def refusing(signature: str, inputs: Any) -> Any:
+        answers = run(signature, inputs)
+        if len(inputs["text"][0]) == 1:
+            raise RequestError(400, "refused")
+        return answers
+
+    recorded.model.run = refusing  # type: ignore[method-assign]
+
+    async def use(batcher: Batcher) -> None:
+        with pytest.raises(RequestError, match="refused"):
+            await batcher.predict("serving_default", {"text": np.array([b"x" * n for n in (1, 2, 3, 4)], object)})
+        while batcher._running or batcher._waiting:
+            await asyncio.sleep(0.01)
+
+    in_loop(recorded, use, max_batch_size=1)
+    assert recorded.batches in ([[1]], [[1], [2]])  # the second may have begun before the first was refused

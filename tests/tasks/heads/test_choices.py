@@ -14,6 +14,7 @@ def test_each_ending_is_packed_with_the_prompt(vocab_file: str):
     example = Example("the cat sat", ("on the mat", "in sun", "ran", "walked"), 0)
     packed, is_cut = head.pack(example, tokenizer, 7)
     assert is_cut
+    assert head.pack(example, tokenizer, 8)[1]  # the first ending, not the last
     assert not head.pack(example, tokenizer, 9)[1]
     tokens = [" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids, _ in packed]
     assert tokens == [

@@ -10,8 +10,9 @@ from official_bert.errors import UserError
 from official_bert.tasks import conll
 from official_bert.tasks.heads import tagging as head
 from official_bert.tasks.heads.features import NO_LABEL
-from official_bert.tasks.heads.tagging import Sentence
+from official_bert.tasks.heads.tagging import Sentence, TaggingHead
 from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tokenization.fast import FastTokenizer
 from tests.tasks.bad_rows import KeptRows
 
 
@@ -99,3 +100,26 @@ def test_windows_of_tags_come_back_from_features(tokenizer: FullTokenizer):
     assert features.targets == {}
     assert head.windows_of(features) == cut
     assert len(cut) > 2
+
+
+def test_windows_begin_a_stride_apart_at_whole_words(tokenizer: FullTokenizer):
+    letters = tokenizer.convert_tokens_to_ids(list("abcdefgh"))
+    cut = head.cut_into_windows([tuple("abcdefgh")], tokenizer, 6, stride=2)
+    assert [window.input_ids[1:-1] for window in cut] == [letters[first : first + 4] for first in (0, 2, 4)]
+
+
+def test_a_word_that_just_fits_is_not_cut(vocab_file: str):
+    sentences = [Sentence(("unaffable",), None, 1), Sentence(("the", "cat", "sat"), None, 2)]
+    for length, is_cut in ((5, False), (4, True)):  # un ##aff ##able between [CLS] and [SEP]
+        features = TaggingHead().featurize(sentences, FastTokenizer(vocab_file), length)
+        assert features.is_cut.tolist() == [is_cut, False]
+
+
+def test_the_margin_of_a_sentence_is_the_least_of_all_its_windows(tokenizer: FullTokenizer):
+    sentences = [Sentence(tuple("abcdefgh"), None, 1)]
+    cut = head.cut_into_windows([each.words for each in sentences], tokenizer, 6)
+    assert len(cut) > 1
+    for least in range(len(cut)):
+        outputs = [np.tile(np.float32([0.0, 0.1 if least == number else 5.0]), (6, 1)) for number in range(len(cut))]
+        margins = TaggingHead(labels=("X", "Y")).margins(outputs, head.features_of(cut, sentences, {}), sentences)
+        assert margins == pytest.approx([np.tanh(0.05)], rel=1e-4)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.tasks.heads.texts import ClassificationHead, TextExample
+from official_bert.tasks.heads.texts import ClassificationHead, MultiLabelHead, RegressionHead, TextExample
 from official_bert.tokenization import pairs
 from official_bert.tokenization.fast import FastTokenizer
 
@@ -24,6 +24,7 @@ def test_features_are_those_of_one_example_at_a_time(pair, vocab_file):
     for number, example in enumerate(examples):
         a = tokenizer.exact.tokenize(example.text_a)
         b = tokenizer.exact.tokenize(example.text_b) if pair else []
+        assert features.is_cut[number] == (len(a) + len(b) > 12 - (3 if b else 2))
         pairs.truncate_at_the_end(a, b, 12 - (3 if b else 2))
         tokens, segment_ids = pairs.join("[CLS]", "[SEP]", a, b or None)
         row = slice(features.splits[number], features.splits[number + 1])
@@ -76,8 +77,27 @@ def test_windows_cover_a_long_text_and_are_pooled(vocab_file):
     )
     rows = np.split(crowded.input_ids, crowded.splits[1:-1])
     texts = ["".join(tokenizer.exact.convert_ids_to_tokens(row.tolist())) for row in rows]
+    assert crowded.is_cut.tolist() == [True, False]  # a first text that leaves no half to the second
+    exact = ClassificationHead(labels=LABELS[:2], doc_stride=6).featurize(
+        [TextExample("0", "k l m", long, 1)], tokenizer, 9
+    )
+    assert exact.is_cut.tolist() == [False]
     assert [text.split("[SEP]")[1] for text in texts] == ["abc", "def", "ghi", "j", "abcde", "fghij"]
     with pytest.raises(UserError, match="doc_stride is 7, but only 6 tokens"):
         ClassificationHead(labels=LABELS[:2], doc_stride=7).featurize(long_pairs, tokenizer, 9)
     with pytest.raises(UserError, match="doc_stride is 7, but only 4 tokens"):
         ClassificationHead(labels=LABELS[:2], doc_stride=7).featurize(examples, tokenizer, 6)
+
+
+def test_classes_by_themselves_are_those_above_a_half_and_as_certain_as_the_least_certain():
+    head = MultiLabelHead(labels=LABELS)
+    predictions = np.array([[0.5, 0.6, 0.1], [0.9, 0.2, 0.99]])
+    assert head.predicted_labels(predictions) == [(1,), (0, 2)]
+    assert [head.certainty(row) for row in predictions] == pytest.approx([0.5, 0.8])
+
+
+def test_a_value_is_a_finite_number():
+    assert RegressionHead().labels_from([1, 2.5]) == [1.0, 2.5]
+    for wrong in (np.inf, np.nan):
+        with pytest.raises(UserError, match=rf"y\[1\] is {wrong}; expected a finite number"):
+            RegressionHead().labels_from([1.0, wrong])
