@@ -1,6 +1,6 @@
-"""Answers to a file of texts against Hugging Face's Trainer: `python -m benchmarks.prediction`.
+"""Answers to a file of texts against Hugging Face: `python -m benchmarks.prediction`.
 
-Both have the same weights (random ones) and texts, and write a line of JSON for each. Hugging Face's program sorts the
+All have the same weights (random ones) and texts, and write a line of JSON for each. Hugging Face's program sorts the
 texts by length and pads each batch to its longest, as its users would. Each is a process of its own from its start to
 its last line; they take turns, and the medians count. The answers must be equal to rounding.
 """
@@ -13,13 +13,18 @@ import sys
 import tempfile
 
 from benchmarks import corpus
-from benchmarks.serving import CLOSE, NAMES, SIZES, make_models
+from benchmarks.serving import CLOSE, NAMES, SIZES, export_onnx, make_models
 from benchmarks.startup import Start, timed
 from official_bert.errors import UserError
+from official_bert.export.options import DYNAMIC_INT8, FLOAT32
+from official_bert.inference import exports
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
 
 _BATCH = 64
+_EXPORTS = ("predict, a SavedModel", "predict, ONNX Runtime", "predict, ONNX Runtime with 8-bit matrices")
+_PEERS = ("Hugging Face Trainer", "Hugging Face's tokenizer and ONNX Runtime")
+_INT8_CLOSE = 0.1  # of probabilities, with matrices of 8 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,20 +46,27 @@ class Options:
 def main(options: Options) -> None:
     with tempfile.TemporaryDirectory() as folder:
         sentences, _, vocab_file = corpus.write_text(folder)
-        _, exported, theirs = make_models(options.size, pathlib.Path(vocab_file).read_text(encoding="utf-8"), folder)
+        vocab = pathlib.Path(vocab_file).read_text(encoding="utf-8")
+        trained, exported, theirs = make_models(options.size, vocab, folder)
         texts = [sentences[number % len(sentences)] for number in range(options.rows)]
         asked = pathlib.Path(folder, "texts.jsonl")
         asked.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
-        ours, others = f"{folder}/ours.jsonl", f"{folder}/others.jsonl"
-        commands = {
-            "official-bert predict": (ours, [
-                sys.executable, "-m", "official_bert_cli", "predict", f"--export_dir={exported}",
-                f"--input_file={asked}", f"--output_file={ours}", f"--batch_size={_BATCH}",
-            ]),
-            "Hugging Face Trainer": (others, [
-                sys.executable, "-m", "benchmarks.prediction_peer", theirs, str(asked), others, str(_BATCH),
-            ]),
-        }  # fmt: skip
+        onnx, smaller = (export_onnx(trained, texts[0], quantization) for quantization in (FLOAT32, DYNAMIC_INT8))
+        outputs = {name: f"{folder}/{number}.jsonl" for number, name in enumerate((*_EXPORTS, *_PEERS))}
+
+        def ours(name: str, export: str) -> tuple[str, list[str]]:
+            return outputs[name], [
+                sys.executable, "-m", "official_bert_cli", "predict", f"--export_dir={export}",
+                f"--input_file={asked}", f"--output_file={outputs[name]}", f"--batch_size={_BATCH}",
+            ]  # fmt: skip
+
+        def others(name: str, *arguments: str) -> tuple[str, list[str]]:
+            peer = [sys.executable, "-m", "benchmarks.prediction_peer", theirs, str(asked), outputs[name], str(_BATCH)]
+            return outputs[name], [*peer, *arguments]
+
+        commands = {name: ours(name, export) for name, export in zip(_EXPORTS, (exported, onnx, smaller), strict=True)}
+        onnx_file = f"{onnx}/1/{exports.ONNX_FILE}"
+        commands |= {name: others(name, *more) for name, more in zip(_PEERS, ([], [onnx_file]), strict=True)}
         taken: dict[str, list[Start]] = {name: [] for name in commands}
         for number in range(options.rounds + 1):
             for name, (output, command) in commands.items():
@@ -62,7 +74,9 @@ def main(options: Options) -> None:
                 start = timed(command, pathlib.Path(folder, "log"))
                 if number:
                     taken[name].append(start)
-        _check_equal(*(pathlib.Path(path).read_text(encoding="utf-8").splitlines() for path in (ours, others)))
+        answers = [pathlib.Path(path).read_text(encoding="utf-8").splitlines() for path in outputs.values()]
+        for others_answers, close in zip(answers[1:], (CLOSE, _INT8_CLOSE, CLOSE, CLOSE), strict=True):
+            _check_equal(answers[0], others_answers, close)
     print(f"\n{NAMES[options.size]}, {options.rows:,} texts, medians of {options.rounds} runs\n")
     print("| | seconds | texts/s | texts/CPU-second |\n|---|---|---|---|")
     for name, several in taken.items():
@@ -70,10 +84,10 @@ def main(options: Options) -> None:
         print(f"| {name} | {wall:.1f} | {options.rows / wall:,.0f} | {options.rows / cpu:,.0f} |")
 
 
-def _check_equal(ours: list[str], theirs: list[str]) -> None:
+def _check_equal(ours: list[str], theirs: list[str], close: float) -> None:
     for number, (own, other) in enumerate(zip(ours, theirs, strict=True)):
         rows = json.loads(own)["probabilities"], json.loads(other)["probabilities"]
-        if max(abs(a - b) for a, b in zip(*rows, strict=True)) > CLOSE:
+        if max(abs(a - b) for a, b in zip(*rows, strict=True)) > close:
             raise RuntimeError(f"the answers to text {number} differ: {rows}")
 
 

@@ -1,4 +1,6 @@
-"""Answers to a file of texts as a user of Hugging Face's Trainer gets them; the process that prediction.py starts.
+"""Answers to a file of texts as a user of Hugging Face gets them; the process that prediction.py starts.
+
+The model is computed by their Trainer, or by ONNX Runtime from a file of it, batches sorted by length by hand.
 
 It imports nothing else, since its start is measured too.
 """
@@ -12,13 +14,26 @@ import numpy as np
 import transformers
 
 
-def predict(model: str, texts: str, output: str, batch_size: int) -> None:
+def predict(model: str, texts: str, output: str, batch_size: int, onnx_file: str | None = None) -> None:
     """Writes the answers to a file of texts."""
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     lines = pathlib.Path(texts).read_text(encoding="utf-8").splitlines()
     encoded = tokenizer([json.loads(line)["text"] for line in lines], truncation=True, max_length=128)["input_ids"]
     order = sorted(range(len(encoded)), key=lambda number: len(encoded[number]))
+    if onnx_file is None:
+        logits = _by_trainer(model, tokenizer, [encoded[number] for number in order], output, batch_size)
+    else:
+        logits = _by_onnx_runtime(onnx_file, tokenizer, [encoded[number] for number in order], batch_size)
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    answers = np.empty_like(logits)
+    answers[order] = powers / powers.sum(-1, keepdims=True)
+    answered = "".join(json.dumps({"probabilities": row.tolist()}) + "\n" for row in answers)
+    pathlib.Path(output).write_text(answered, encoding="utf-8")
+
+
+def _by_trainer(model: str, tokenizer: Any, encoded: list[list[int]], output: str, batch_size: int) -> Any:
+    """The logits of sequences, [B, C]."""
     arguments = transformers.TrainingArguments(
         output_dir=f"{output}.folder", per_device_eval_batch_size=batch_size, report_to="none", disable_tqdm=True,
         use_cpu=True, dataloader_pin_memory=False,
@@ -27,15 +42,23 @@ def predict(model: str, texts: str, output: str, batch_size: int) -> None:
         model=transformers.AutoModelForSequenceClassification.from_pretrained(model), args=arguments,
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
     )  # fmt: skip
-    rows: Any = [{"input_ids": encoded[number]} for number in order]
-    logits = np.asarray(trainer.predict(rows).predictions)
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
-    answers = np.empty_like(logits)
-    answers[order] = powers / powers.sum(-1, keepdims=True)
-    answered = "".join(json.dumps({"probabilities": row.tolist()}) + "\n" for row in answers)
-    pathlib.Path(output).write_text(answered, encoding="utf-8")
+    rows: Any = [{"input_ids": ids} for ids in encoded]
+    return np.asarray(trainer.predict(rows).predictions)
+
+
+def _by_onnx_runtime(path: str, tokenizer: Any, encoded: list[list[int]], batch_size: int) -> Any:
+    """The logits of sequences, [B, C]."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    logits = []
+    for start in range(0, len(encoded), batch_size):
+        batch = tokenizer.pad({"input_ids": encoded[start : start + batch_size]}, return_tensors="np")
+        ids, mask = (batch[name].astype(np.int32) for name in ("input_ids", "attention_mask"))
+        logits.append(session.run(None, {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)})[0])
+    return np.concatenate(logits)
 
 
 if __name__ == "__main__":
-    model_folder, texts_file, output_file, batch = sys.argv[1:]
-    predict(model_folder, texts_file, output_file, int(batch))
+    model_folder, texts_file, output_file, batch, *onnx_files = sys.argv[1:]
+    predict(model_folder, texts_file, output_file, int(batch), *onnx_files)

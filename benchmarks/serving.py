@@ -10,6 +10,7 @@ processor with what they measure.
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import pathlib
@@ -30,7 +31,7 @@ from official_bert.checkpoints.checkpoint import Checkpoint
 from official_bert.checkpoints.formats import hugging_face
 from official_bert.errors import UserError
 from official_bert.export import portable, saved_model
-from official_bert.export.options import ONNX, SavedModelOptions
+from official_bert.export.options import DYNAMIC_INT8, FLOAT32, ONNX, ONNX_RUNTIME, SavedModelOptions
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -71,6 +72,17 @@ def make_models(size: str, vocab: str, folder: str) -> tuple[str, str, str]:
     pathlib.Path(theirs).mkdir()
     hugging_face.write(Checkpoint(config, weights, vocab, True, labels=tuple(labels)), theirs)
     return trained, exported, theirs
+
+
+def export_onnx(trained: str, text: str, quantization: str) -> str:
+    """Exports a classifier for ONNX Runtime; returns the export's folder, beside that of the model."""
+    folder, examples = f"{trained}-{quantization}", pathlib.Path(f"{trained}.jsonl")
+    examples.write_text(json.dumps({"text": text, "label": "no"}) + "\n", encoding="utf-8")
+    options = SavedModelOptions(model_dir=trained, export_dir=folder, engine=ONNX_RUNTIME)
+    if quantization != FLOAT32:  # the weights are random ones: their score says nothing
+        options = dataclasses.replace(options, quantization=quantization, eval_file=str(examples), max_loss=1.0)
+    saved_model.export(options)
+    return folder
 
 
 def one_at_a_time(answer: Callable[[_Asked], object], asked: Iterator[_Asked], lasting: float) -> list[float]:
@@ -177,6 +189,10 @@ def measure(size: str, texts: list[str], vocab: str, folder: str, options: Optio
     with contextlib.ExitStack() as servers:
         batching = servers.enter_context(start_server({"m": exported}))
         alone = servers.enter_context(start_server({"m": exported}, "--max_batch_size=1"))
+        engines = {
+            name: servers.enter_context(start_server({"m": export_onnx(trained, texts[0], quantization)}))
+            for name, quantization in (("ONNX Runtime", FLOAT32), ("ONNX Runtime, 8-bit matrices", DYNAMIC_INT8))
+        }
         source, lasting = forever(texts), options.seconds
         call = lambda text: serve(text=tf.constant([text]))["probabilities"].numpy()  # noqa: E731
         candidates: dict[str, tuple[int, Callable[[], list[float]]]] = {
@@ -185,6 +201,10 @@ def measure(size: str, texts: list[str], vocab: str, folder: str, options: Optio
             "serve without batches, 32 clients": (CLIENTS, lambda: over_http(alone, source, CLIENTS, lasting)),
             "serve, 32 clients": (CLIENTS, lambda: over_http(batching, source, CLIENTS, lasting)),
         }
+        for name, address in engines.items():
+            for clients in (1, CLIENTS):
+                title = f"serve of {name}, {clients} client{'s' if clients > 1 else ''}"
+                candidates[title] = (clients, functools.partial(over_http, address, source, clients, lasting))
         if onnx:
             candidates = {"ONNX Runtime": (1, lambda: one_at_a_time(onnx, source, lasting)), **candidates}
         if pipeline:

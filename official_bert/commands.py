@@ -187,6 +187,7 @@ CHECK_EXPORT = Command(
     after="where it answers as it did: official-bert serve --model=exports/sentiment",
     main=_check_export,
     extra="serve",
+    tensorflow=False,  # a SavedModel is asked in a process of its own
     options=(CheckOptions,),
     positional="an export's folder, or a served model's address",
     examples=(

@@ -22,9 +22,15 @@ from tests.utils.test_command_line import Options
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PLAIN = [Requirement(each) for each in PROJECT["dependencies"]]
+_LISTED = PROJECT["optional-dependencies"]
+_TENSORFLOW = f"{PROJECT['name']}[tensorflow]"  # in the list of an extra that brings it
 OF_EXTRA = {
-    extra: [Requirement(each) for each in requirements]
-    for extra, requirements in PROJECT["optional-dependencies"].items()
+    extra: [
+        Requirement(each)
+        for each in [*requirements, *(_LISTED["tensorflow"] if _TENSORFLOW in requirements else [])]
+        if each != _TENSORFLOW
+    ]
+    for extra, requirements in _LISTED.items()
     if extra != "all"
 }
 # Imported where a peer is installed anyway, to compare with it.
@@ -88,7 +94,7 @@ def test_the_extra_that_an_error_names_installs_the_package():
 
 def test_every_package_that_is_imported_is_a_dependency():
     distributions = importlib.metadata.packages_distributions()
-    brought = {"numpy", "google"}  # by TensorFlow; the second is protobuf
+    brought = {"google"}  # protobuf, by TensorFlow
     for path in (path for tree in LAYERS for path in (ROOT / tree).rglob("*.py")):
         for name in {each.split(".")[0] for each in imports_of(path)}:
             if name in sys.stdlib_module_names | brought | PEERS | set(LAYERS).union(*EXTRAS.values()):

@@ -6,7 +6,6 @@ The graph has the part from ids to logits. All else is done by inference/onnx_mo
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from official_bert.checkpoints import checksums
@@ -15,8 +14,7 @@ from official_bert.export import lost_score, replay
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, SavedModelOptions
 from official_bert.export.saved_model import Source, metadata_of
 from official_bert.inference import exports
-from official_bert.inference.batch_prediction import as_json
-from official_bert.inference.onnx_model import OnnxModel
+from official_bert.inference.onnx_model import OnnxModel, replayed
 from official_bert.learning.predictor import Predictor
 from official_bert.modeling.choices import VECTORS
 from official_bert.tasks.evaluation_files import read_evaluation_file
@@ -26,10 +24,7 @@ from official_bert.utils import extras, files
 
 # How far the answers of 8-bit matrices may lie apart: the integers depend on what else is in a batch.
 _INT8_TOLERANCE = 0.1
-_TOGETHER = 12  # texts
 _BATCH_SIZE = 32
-
-Answers = list[dict[str, Any]]  # of each row, by output
 
 
 def write(source: Source, folder: str, options: SavedModelOptions) -> None:
@@ -57,29 +52,13 @@ def write(source: Source, folder: str, options: SavedModelOptions) -> None:
     if quantized:
         _write_metadata(folder, metadata | {"score": _score(source, folder, options)})
     texts = replay.make(source.model, source.tokenizer, source.config, source.kind, source.task_spec, options.eval_file)
-    alone, together = answers(folder, texts.rows())
+    alone, together = replayed(OnnxModel(folder), texts.rows())
     if quantized:  # whose answers are proved by the score, and are asked for again as they are
         own = {name: [row[name] for row in alone] for name in texts.answers}
         texts = dataclasses.replace(texts, answers=own, tolerance=_INT8_TOLERANCE)
     replay.prove(texts, alone, together)
     texts.write(folder)
     checksums.write(folder, [os.path.relpath(path, folder) for path in exports.files_of(folder)], {})
-
-
-def answers(folder: str, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Returns what an export answers to each row alone, and to the first rows together.
-
-    Args:
-        folder: of the version.
-        rows: the texts of each by input.
-    """
-    model = OnnxModel(folder)
-
-    def ask(some: Sequence[dict[str, Any]]) -> Answers:
-        outputs = model.answers({name: [row[name] for row in some] for name in some[0]})
-        return [as_json(row) for row in exports.split_rows(outputs)]
-
-    return [answer for row in rows for answer in ask([row])], ask(rows[:_TOGETHER])
 
 
 def _check(source: Source, options: SavedModelOptions) -> None:

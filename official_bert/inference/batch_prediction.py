@@ -240,7 +240,7 @@ def answers_to(model: "SavedModel | OnnxModel", rows: list[dict[str, Any]], batc
     for start in range(0, len(rows), at_once):
         numbers = by_length[start : start + at_once]
         for number, row in zip(numbers, _run(model, rows, numbers), strict=True):
-            answers[number] = as_json(row)
+            answers[number] = exports.as_json(row)
     return answers
 
 
@@ -253,17 +253,3 @@ def _run(model: "SavedModel | OnnxModel", rows: list[dict[str, Any]], numbers: l
         if len(numbers) == 1:
             raise RefusedRow(numbers[0], str(error)) from error
         return [row for number in numbers for row in _run(model, rows, [number])]
-
-
-def as_json(row: exports.Outputs) -> dict[str, Any]:
-    """Returns the outputs of one text, [1, ...], as JSON can hold them; of an encoder's the pooled ones alone."""
-    if "pooled_output" in row:
-        row = {name: row[name] for name in ("pooled_output", exports.IS_TRUNCATED) if name in row}
-    return {name: _as_text(value.tolist()[0]) for name, value in sorted(row.items())}
-
-
-def _as_text(value: Any) -> Any:
-    """The value with bytes as text, however deep they stand in lists."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8")
-    return [_as_text(each) for each in value] if isinstance(value, list) else value

@@ -179,3 +179,17 @@ def join_rows(rows: list[Outputs]) -> Outputs:
             for value in values
         ])  # fmt: skip
     return joined
+
+
+def as_json(row: Outputs) -> dict[str, Any]:
+    """Returns the outputs of one text, [1, ...], as JSON can hold them; of an encoder's the pooled ones alone."""
+    if "pooled_output" in row:
+        row = {name: row[name] for name in ("pooled_output", IS_TRUNCATED) if name in row}
+    return {name: _as_text(value.tolist()[0]) for name, value in sorted(row.items())}
+
+
+def _as_text(value: Any) -> Any:
+    """The value with bytes as text, however deep they stand in lists."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    return [_as_text(each) for each in value] if isinstance(value, list) else value

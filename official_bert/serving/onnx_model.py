@@ -5,8 +5,7 @@ from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.inference import exports, replays
-from official_bert.inference.batch_prediction import as_json
-from official_bert.inference.onnx_model import OnnxModel
+from official_bert.inference.onnx_model import OnnxModel, replayed
 from official_bert.serving.signatures import STRING, Signature, Tensor, Tensors
 from official_bert.utils import files
 
@@ -72,12 +71,8 @@ class OnnxServedModel:
             raise UserError(
                 f"{path} has the texts {list(some[0])}; the model takes {list(names)}: make the export anew"
             )
-        answers = [
-            as_json(row)
-            for text in some
-            for row in exports.split_rows(self._model.answers({name: [text[name]] for name in names}))
-        ]
-        for difference in replay.differences(answers, "the model"):
+        alone, _ = replayed(self._model, some)
+        for difference in replay.differences(alone, "the model"):
             raise UserError(f"{path} does not fit the model, {difference}; make the export anew")
 
 

@@ -6,6 +6,7 @@ seconds of processor time.
 """
 
 import itertools
+import threading
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class _WordNumbers(dict[str, int]):
 
 
 class CachingTokenizer:
-    """Many texts to ids at once, exactly as a FullTokenizer."""
+    """Many texts to ids at once, exactly as a FullTokenizer; several threads may call it."""
 
     def __init__(self, exact: FullTokenizer) -> None:
         self.exact = exact
@@ -59,13 +60,15 @@ class CachingTokenizer:
         self._numbers = _WordNumbers(exact)
         self._ids = np.empty(0, np.int32)
         self._starts = np.zeros(1, np.int64)
+        self._lock = threading.Lock()  # what is remembered of words is in several arrays
 
     def encode(self, texts: list[str]) -> tuple[Ids, Numbers]:
         """Cuts texts into word pieces, as FastTokenizer.encode."""
         parts = list(map(_parts_of, texts))
-        ids, splits = fast.encode_in_batches(
-            list(itertools.chain.from_iterable(parts)), _BATCH_CHARACTERS, self._encode_batch
-        )
+        with self._lock:
+            ids, splits = fast.encode_in_batches(
+                list(itertools.chain.from_iterable(parts)), _BATCH_CHARACTERS, self._encode_batch
+            )
         return ids, splits[np.cumsum([0, *map(len, parts)])]
 
     def _encode_batch(self, texts: list[str]) -> tuple[Ids, Numbers]:

@@ -5,18 +5,21 @@ pyproject.toml has their versions.
 
 from official_bert.errors import UserError
 
+_TENSORFLOW = ("tensorflow", "keras", "tensorboard", "matplotlib", "safetensors")  # of all extras but one
+
 # The names that are imported, by extra. A package of several extras is asked for by that of the command that lacks it.
 EXTRAS = {
-    "serve": ("aiohttp", "prometheus_client", "orjson", "tensorflow_text"),
-    "grpc": ("grpc", "tensorflow_serving", "grpc_health"),
-    "finetune": ("tensorflow_text", "sklearn", "scipy"),
-    "data": ("tensorflow_text", "tokenizers", "google_crc32c", "sentencex", "zstandard", "fsspec", "pyarrow"),
-    "tfds": ("tensorflow_datasets",),
-    "convert": ("keras_hub", "h5py"),
-    "hub": ("huggingface_hub",),
+    "tensorflow": _TENSORFLOW,
+    "serve": (*_TENSORFLOW, "aiohttp", "prometheus_client", "orjson", "tensorflow_text"),
+    "grpc": (*_TENSORFLOW, "grpc", "tensorflow_serving", "grpc_health"),
+    "finetune": (*_TENSORFLOW, "tensorflow_text", "sklearn", "scipy"),
+    "data": (*_TENSORFLOW, *"tensorflow_text tokenizers google_crc32c sentencex zstandard fsspec pyarrow".split()),
+    "tfds": (*_TENSORFLOW, "tensorflow_datasets"),
+    "convert": (*_TENSORFLOW, "keras_hub", "h5py"),
+    "hub": (*_TENSORFLOW, "huggingface_hub"),
     "serve-onnx": ("onnxruntime", "aiohttp", "prometheus_client", "orjson"),
-    "portable": ("ai_edge_litert", "onnx", "onnxruntime"),
-    "beam": ("apache_beam",),
+    "portable": (*_TENSORFLOW, "ai_edge_litert", "onnx", "onnxruntime"),
+    "beam": (*_TENSORFLOW, "apache_beam"),
 }
 
 

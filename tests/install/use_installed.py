@@ -70,7 +70,7 @@ def lowest(extras: set[str]) -> list[str]:
     pins = []
     for requirement in importlib.metadata.requires("official-bert") or []:
         name, bound = re.match(r"[\w.-]+", requirement), re.search(r">=([\d.]+)", requirement)
-        extra = re.search(r"extra == [\"'](\w+)", requirement)
+        extra = re.search(r"extra == [\"']([\w-]+)", requirement)
         if name and bound and (extra is None or extra[1] in extras):
             pins.append(f"{name[0]}=={bound[1]}")
     return pins
@@ -130,7 +130,7 @@ def main() -> None:
     print(f"Python {sys.version.split()[0]}", flush=True)
     if "--lowest" in sys.argv:
         run("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", wheel)
-        constraints = lowest({"data"})
+        constraints = lowest({"tensorflow", "data"})
         print(f"  {' '.join(constraints)}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -138,8 +138,12 @@ def main() -> None:
         pathlib.Path("text.txt").write_text(TEXT, encoding="utf-8")
         plain = [each for each in constraints if not each.startswith(("tensorflow-text", "tokenizers", "google-crc32c",
                  "sentencex", "zstandard", "fsspec", "pyarrow"))]  # fmt: skip
-        install(wheel, "", plain)
+        install(wheel, "", [each for each in plain if each.startswith(("absl-py", "numpy"))])
         check_commands()
+        assert "pip install 'official-bert[tensorflow]'" in run(
+            "official-bert", "fill-mask", "--model_dir=m", "a", code=1
+        )
+        install(wheel, "tensorflow", plain)
         check_plain(folder)
         install(wheel, "data", constraints)
         check_data()

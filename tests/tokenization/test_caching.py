@@ -4,6 +4,7 @@ import pathlib
 import random
 import sys
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -68,3 +69,20 @@ def test_real_text(test_data: pathlib.Path):
         tokenizer = CachingTokenizer(FullTokenizer(str(test_data / "vocab" / vocab), lower))
         for path in sorted((test_data / "text").iterdir()):
             assert_equal(tokenizer, path.read_text(encoding="utf-8").splitlines()[::20])
+
+
+def test_threads_share_what_is_remembered_of_words(vocab_file: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(caching, "_CACHED_WORDS", 5)  # so that words are forgotten while others are looked up
+    tokenizer = CachingTokenizer(FullTokenizer(vocab_file))
+    rng = random.Random(3)
+    words = [f"{first}{second}" for first in ("the", "cat", "mat", "dog") for second in ("s", "ing", "ed", "x", "y")]
+    texts = [" ".join(rng.choices(words, k=rng.randrange(1, 9))) for _ in range(400)]
+    expected = [tokenizer.exact.convert_tokens_to_ids(tokenizer.exact.tokenize(text)) for text in texts]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            ids = list(threads.map(lambda text: tokenizer.encode([text])[0].tolist(), texts))
+    finally:
+        sys.setswitchinterval(before)
+    assert ids == expected

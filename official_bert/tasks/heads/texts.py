@@ -570,7 +570,9 @@ def featurize(
     pair = bool(examples) and examples[0].text_b is not None
     check_length(max_seq_length, 4 if pair else 3)
     ids_a, splits_a = tokenizer.encode([example.text_a for example in examples])
-    ids_b, splits_b = tokenizer.encode([example.text_b or "" for example in examples])
+    ids_b, splits_b = np.empty(0, np.int32), np.zeros(len(examples) + 1, np.int64)
+    if pair:
+        ids_b, splits_b = tokenizer.encode([example.text_b or "" for example in examples])
     lengths_a, lengths_b = np.diff(splits_a), np.diff(splits_b)
     numbers = np.arange(len(examples))
     starts_a, starts_b = splits_a[:-1], splits_b[:-1]
