@@ -36,11 +36,14 @@ def is_compressed(start: bytes) -> bool:
 def decode_lines(path: str, lines: Iterable[bytes], drop_invalid_utf8: bool, at_start: bool = True) -> Iterator[str]:
     """Yields the lines of a file as text, without white space at both ends; `path` is for errors.
 
-    What is not UTF-8 is a UserError or dropped. If the first line is the file's first, so is a byte order mark in it.
+    What is not UTF-8 is a UserError or dropped; UTF-16 is an error. If the first line is the file's first, a byte order
+    mark in it is dropped.
     """
     handling = "ignore" if drop_invalid_utf8 else "strict"
     mark = "\ufeff" if at_start else ""
     for number, line in enumerate(lines, start=1):
+        if number == 1:
+            files.check_not_utf16(path, line)
         try:
             text = line.decode("utf-8", handling)
         except UnicodeDecodeError as error:

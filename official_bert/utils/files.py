@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import uuid
@@ -24,6 +25,7 @@ from official_bert.errors import UserError
 
 MAX_JSON_BYTES = 64 << 20  # of a file of settings; the largest tokenizer.json of a BERT has some 10 MB
 
+_START = 1000  # bytes by which an encoding is known
 _UNFINISHED = ".writing-"  # what is written has this in its name, and then digits
 
 
@@ -141,9 +143,24 @@ def sha256(path: str) -> str:
         return digest.hexdigest()
 
 
+def check_not_utf16(path: str, start: bytes) -> None:
+    """Raises a UserError if a file that starts so is UTF-16: by its mark, or where more than a fourth of it is zeros.
+
+    Without the mark such text of ASCII is UTF-8 as well, with characters between that tokenizers drop.
+    """
+    start = start[:_START]
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or start.count(0) * 4 > len(start):
+        what = f"byte 0x{start[0]:02x} is not UTF-8" if start[0] >= 0xFE else "every other byte is zero"
+        raise UserError(
+            f"{path}, line 1: {what}; convert the file to UTF-8, as by: iconv -f UTF-16 -t UTF-8 "
+            f"{shlex.quote(path)} > NEW_FILE"
+        )
+
+
 def read_text(path: str) -> str:
-    """Returns the content of a UTF-8 file; bytes that are not UTF-8 are a UserError with file and line."""
+    """Returns the content of a UTF-8 file; what is not UTF-8 is a UserError with file and line."""
     content = read_bytes(path)
+    check_not_utf16(path, content)
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -130,6 +130,12 @@ def test_published_example_is_cut_as_published(vocab_file: str):
     assert tokenizer.tokenize("Unaffable, cats!") == ["un", "##aff", "##able", ",", "cat", "##s", "!"]
 
 
+def test_byte_order_marks_change_nothing_and_normal_forms_only_what_is_cased(vocab_file: str):
+    assert FullTokenizer(vocab_file).tokenize("\ufeffthe c\u00e1t ca\u0301t") == ["the", "cat", "cat"]
+    cased = FullTokenizer.from_vocab("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n\u00e9\n", do_lower_case=False)
+    assert cased.tokenize("\ufeff\u00e9 e\u0301") == ["\u00e9", "[UNK]"]
+
+
 def test_words_of_over_200_characters_are_unknown():
     tokenizer = WordpieceTokenizer({"a": 0, "##a": 1})
     assert len(tokenizer.tokenize("a" * 200)) == 200
