@@ -15,6 +15,7 @@ from official_bert.commands import PRETRAIN
 from official_bert.utils.command_line import Command
 from official_bert.utils.configs import find_config
 from official_bert.utils.extras import EXTRAS
+from official_bert.version import __version__
 from official_bert_cli import COMMANDS, main
 from tests.conftest import ROOT
 from tests.test_structure import LAYERS, imports_of
@@ -170,3 +171,9 @@ def test_official_bert_runs_the_command_that_it_is_given(
     assert "usage: official-bert serve --flag=value" in out
     assert run("srve")[::2] == (1, "error: there is no command srve; did you mean serve?\n")
     assert run("pretrain", "--nothing=1")[::2] == (1, "error: unknown flag --nothing; --help shows all flags\n")
+
+
+def test_the_page_on_installing_names_every_extra():
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE)) == {*OF_EXTRA, "all"}
+    assert f"official_bert-{__version__}-py3-none-any.whl" in page

@@ -28,6 +28,7 @@ from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
+from official_bert.utils.tensorflow_import import warnings_alone
 from official_bert.version import __version__
 
 _LEAST_LENGTH = 8
@@ -184,7 +185,8 @@ def write(source: Source, folder: str, eval_file: str | None = None, for_serving
         vocab_file = os.path.join(local, VOCAB_FILE)
         files.write_text(vocab_file, source.vocab)
         module.vocabulary = tf.saved_model.Asset(vocab_file)
-        tf.saved_model.save(module, folder, signatures=signatures)
+        with warnings_alone():  # not where it wrote the assets: the folder gets another name
+            tf.saved_model.save(module, folder, signatures=signatures)
     _check_operations(folder, for_serving)
     metadata = metadata_of(source, functions.inputs) | {
         "tensorflow_serving": [release for release in operations.releases() if not operations.lacking(folder, release)],

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import logging
 import os
 import signal
 import sys
@@ -19,10 +20,22 @@ OFFERED_BY_KERAS = ("sklearn", "matplotlib", "IPython")
 
 def quiet_logging() -> None:
     """Lets absl's log, which TensorFlow and Keras write to, show warnings and errors alone."""
-    from absl import logging
+    from absl import logging as absl_logging
 
-    logging.use_absl_handler()
-    logging.set_verbosity(logging.WARNING)
+    absl_logging.use_absl_handler()
+    absl_logging.set_verbosity(absl_logging.WARNING)
+
+
+@contextlib.contextmanager
+def warnings_alone() -> Iterator[None]:
+    """Within its context TensorFlow's log shows warnings and errors alone, in programs of users too."""
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def import_tensorflow() -> None:
