@@ -27,8 +27,8 @@ def load(path: str, vocab_file: str | None = None, do_lower_case: bool | None = 
     Within a distribution strategy's scope the encoder is built for that strategy.
 
     Args:
-        path: a folder or a file of a checkpoint: ours, Google's TF1, Hugging Face's, keras-hub's or model garden's; or
-            its name: hf://owner/name (with @revision), google://uncased_L-12_H-768_A-12.
+        path: a folder or a file of a checkpoint: ours, Google's TF1, Hugging Face's, keras-hub's, model garden's or
+            TensorFlow Hub's; or its name: hf://owner/name (with @revision), google://uncased_L-12_H-768_A-12.
         vocab_file: a vocab.txt, where the folder has none.
         do_lower_case: whether the vocabulary is uncased, where the folder does not say it.
         dtype: a Keras dtype policy for the encoder's layers.

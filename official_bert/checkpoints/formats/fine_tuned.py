@@ -142,7 +142,7 @@ def _task_spec(checkpoint: Checkpoint, head: str) -> tuple[dict[str, Any], tuple
         "max_seq_length": length, **(_QUESTION_SETTINGS if is_questions else {}),
     }  # fmt: skip
     spec = {"task": _TASK, "kind": kind, "labels": labels, **settings}
-    return spec, (f"the checkpoint does not say how its model is asked; {finetuned.TASK_FILE} has {settings_of(spec)}",)
+    return spec, (f"the checkpoint does not say how its model is asked; taken is: {settings_of(spec)}",)
 
 
 def settings_of(task_spec: Mapping[str, Any]) -> str:

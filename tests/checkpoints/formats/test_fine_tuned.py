@@ -62,7 +62,7 @@ def test_a_fine_tuned_model_goes_to_hugging_face_and_back(name: str, tiny_config
     theirs = hugging_face.transformers_outputs(checkpoint, str(there), parity.fixed_input(checkpoint.config))
     np.testing.assert_allclose(parity.our_outputs(checkpoint)["logits"], theirs["logits"], atol=1e-5)
     lines = conversion.convert(conversion_options(there, back))
-    assert any("task.json has" in line for line in lines)
+    assert any("does not say how its model is asked; taken is: pair" in line for line in lines)
     again = type(model).from_checkpoint(str(back), max_seq_length=model.max_seq_length)
     for mine, other in zip(model.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, other)
