@@ -157,6 +157,14 @@ MUTATIONS = [
     M("official_bert/optimization/distribution.py", 'if here and hosts[index].rpartition(":")[0] != here:', "if False:", _WORKERS),
     M("official_bert/optimization/distribution.py", "index is None or not 0 <= index < len(hosts)", "index is None or not 0 <= index <= len(hosts)", _WORKERS),
     # What heads, exports and the server tell, and what padding is.
+    M("official_bert/learning/loss_share.py", "is_row[:, None] * tf.cast(tf.not_equal", "tf.cast(tf.not_equal", "tests/learning/test_loss_share.py"),
+    M("official_bert/learning/loss_share.py", "weights) / self._micro_batches", "weights)", "tests/learning/test_loss_share.py"),
+    M("official_bert/learning/loss_share.py", '_MEANS = ("mean", "sum_over_batch_size")', '_MEANS = ("mean", "sum_over_batch_size", "sum")', "tests/learning/test_loss_share.py"),
+    M("official_bert/learning/training_step.py", "if self._micro_batches == 1 else tf.Unc", "if self._micro_batches == 0 else tf.Unc", "tests/learning/test_training_step.py"),
+    M("official_bert/tasks/heads/texts.py", "is_cut = whole > (room", "is_cut = whole >= (room", "tests/tasks/heads/test_texts.py"),
+    M("official_bert/tasks/heads/texts.py", "np.minimum(lengths_a, room // 2)", "np.minimum(lengths_a, room // 3)", "tests/tasks/heads/test_texts.py"),
+    M("official_bert/tasks/heads/texts.py", "strides = np.minimum(room, stride)", "strides = np.full_like(room, stride)", "tests/tasks/heads/test_texts.py"),
+    M("official_bert/tasks/heads/texts.py", "sums / counts.reshape(-1,", "sums / np.full_like(counts, counts.max()).reshape(-1,", "tests/tasks/heads/test_texts.py"),
     M("official_bert/tasks/heads/tagging.py", "len(tokenizer.exact.tokenize(word)) > room for", "len(tokenizer.exact.tokenize(word)) >= room for", "tests/tasks/heads/test_tagging.py"),
     M("official_bert/tasks/heads/tagging.py", "min([margins[window.sentence], *margins_of_rows(rows)])", "min([math.inf, *margins_of_rows(rows)])", "tests/tasks/heads/test_tagging.py"),
     M("official_bert/tasks/heads/tagging.py", "int(np.searchsorted(starts, starts[first] + stride))", "int(np.searchsorted(starts, starts[first] + stride, side='right'))", "tests/tasks/heads/test_tagging.py"),
@@ -167,6 +175,7 @@ MUTATIONS = [
     M("official_bert/export/graph_inputs.py", "count - tf.gather(windows.numbers, rows)", "tf.gather(windows.numbers, rows)", "tests/export/test_graph_inputs.py"),
     M("official_bert/export/graph_inputs.py", "[a < b for a, b in pairs]", "[a <= b for a, b in pairs]", "tests/export/test_graph_inputs.py"),
     M("official_bert/export/graph_answers.py", "min(top_k, len(ids))", "top_k", "tests/export/test_graph_answers.py"),
+    M("official_bert/export/graph_inputs.py", "(most < count)", "(most <= count)", "tests/export/test_graph_inputs.py"),
 ]  # fmt: skip
 
 
