@@ -176,6 +176,10 @@ MUTATIONS = [
     M("official_bert/export/graph_inputs.py", "[a < b for a, b in pairs]", "[a <= b for a, b in pairs]", "tests/export/test_graph_inputs.py"),
     M("official_bert/export/graph_answers.py", "min(top_k, len(ids))", "top_k", "tests/export/test_graph_answers.py"),
     M("official_bert/export/graph_inputs.py", "(most < count)", "(most <= count)", "tests/export/test_graph_inputs.py"),
+    M("official_bert/serving/batching.py", "min(max(seconds, 1), 60)", "max(seconds, 1)", "tests/serving/test_batching.py"),
+    M("official_bert/serving/batching.py", "                each.answer.cancel()\n", "                each.answer.done()\n", "tests/serving/test_batching.py"),
+    M("official_bert/serving/batching.py", "0.1 * (seconds / len(batch) - ", "0.1 * (seconds - ", "tests/serving/test_batching.py"),
+    M("official_bert/serving/json_answers.py", 'name.endswith("_bytes"))', "False)", "tests/serving/test_json_answers.py"),
 ]  # fmt: skip
 
 
