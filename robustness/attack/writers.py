@@ -96,7 +96,7 @@ def _names(folder: pathlib.Path) -> set[str]:
 
 def _digest(folder: pathlib.Path, name: str) -> str:
     """A digest of a file's content, but for what tells the time, or is another one in each process."""
-    if name.endswith((".keras", ".pb", ".json", ".md", "requests")) or ".h5" in name:
+    if name.endswith((".keras", ".pb", ".json", ".md", "requests", "/checkpoint")) or ".h5" in name:
         return ""
     return hashlib.sha256((folder / name).read_bytes()).hexdigest()
 
