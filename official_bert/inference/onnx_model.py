@@ -33,7 +33,7 @@ _TYPES: dict[str, Any] = {
     "probability": np.float32, "probabilities": np.float32, "value": np.float32, "vector": np.float32,
     "null_score_difference": np.float32,
     "choice": np.int32, "start": np.int32, "end": np.int32, "starts": np.int32, "ends": np.int32,
-    exports.IS_TRUNCATED: np.bool_, "predicted": np.bool_,
+    "predicted": np.bool_, exports.IS_TRUNCATED: np.bool_,
 }  # fmt: skip
 
 
