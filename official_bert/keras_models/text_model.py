@@ -197,7 +197,8 @@ class TextModel(Clonable, SteppedModel):
                 gradient_accumulation_steps: micro-batches of a step of fit, for less memory; 1.
                 rematerialize: whether fit computes blocks again in the backward pass, for less memory; False.
                 And of one class:
-                TextClassifier: labels, multi_label=False, pair=False, doc_stride=None (cuts long texts).
+                TextClassifier: labels, multi_label=False, pair=False, doc_stride=None (cuts long texts),
+                    temperature=1.0, thresholds=None (one half), positive_weights=None (1), min_confidence=0.0.
                 TextRegressor: pair=False, doc_stride=None.
                 TokenTagger: labels, doc_stride=None (half a window).
                 QuestionAnswerer: no_answer=False, null_score_diff_threshold=0.0, doc_stride=128, max_query_length=64,
