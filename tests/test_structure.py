@@ -273,10 +273,11 @@ def test_commands_in_the_documents_are_accepted(page: pathlib.Path, monkeypatch:
 
 def test_flags_that_the_documents_name_exist():
     known = {flag for name in COMMANDS for flag in flags_taken_by(name)} | {"flagfile", "help"}
-    for folder in ("tpu_check", "benchmarks", "reproduce", "robustness", "robustness/attack"):
-        for path in (ROOT / folder).glob("*.py"):
+    for folder in ("tpu_check", "benchmarks", "reproduce", "robustness"):
+        for path in (ROOT / folder).rglob("*.py"):
             names = re.findall(r"^    (\w+): .* = option\(", path.read_text(encoding="utf-8"), re.MULTILINE)
-            known |= {*names, *(f"no{name}" for name in names)}
+            arguments = re.findall(r'add_argument\("--(\w+)"', path.read_text(encoding="utf-8"))
+            known |= {*names, *(f"no{name}" for name in names), *arguments}
     for page in PAGES:
         if page.name not in ("migration.md", "CHANGELOG.md"):  # which name what there was
             for code in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")):
