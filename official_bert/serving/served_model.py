@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from official_bert.inference import exports
 from official_bert.serving.signatures import Signature, Tensors
+from official_bert.utils import extras
 
 
 class ServedModel(Protocol):
@@ -54,6 +55,8 @@ def load(folder: str, threads: int | None) -> ServedModel:
         from official_bert.serving.onnx_model import OnnxServedModel
 
         return OnnxServedModel(folder, threads)
-    from official_bert.serving.saved_model import SavedModel
-
+    try:
+        from official_bert.serving.saved_model import SavedModel
+    except ModuleNotFoundError as error:
+        raise extras.missing(error, "serve") or error from error
     return SavedModel(folder)
