@@ -33,7 +33,7 @@ _NAMES = {
     "official_bert.modeling.task_models": "FoldChoices SpanLogits UnfoldChoices WithoutAxis",
     "official_bert.optimization.optimizers": "BertAdamW KerasAdamW Lamb LayerwiseAdamW",
     "official_bert.optimization.schedules": "PhasedSchedule WarmupPolynomialDecay",
-    "official_bert.tasks.heads.losses": "SquaredError TaggingLoss",
+    "official_bert.tasks.heads.losses": "SquaredError TaggingLoss WeightedBinaryCrossentropy",
     "official_bert.tasks.heads.metrics": "AbsoluteError MetricOfClasses TagAccuracy",
 }
 MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}

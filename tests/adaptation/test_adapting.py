@@ -66,6 +66,7 @@ def test_the_same_call_again_returns_what_is_there(adapted: pathlib.Path, capsys
         official_bert.adapt(**{**arguments, "new_words": 3})
 
 
+@pytest.mark.slow
 def test_text_of_single_sentences_is_learned_without_pairs(
     source: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -65,6 +65,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_finetuned(tmp_path_factory.mktemp("models") / "classifier", CLASSIFICATION)
 
 
+@pytest.mark.slow
 def test_export_moves_and_loads_without_this_package(
     exported: pathlib.Path, tmp_path: pathlib.Path, answers_of_own_process: Callable[..., Any]
 ):

@@ -73,6 +73,7 @@ def test_evaluation_on_the_way_keeps_the_best_weights(
     assert read_log(options.output_dir, "eval")[0]["loss"] == pytest.approx(best["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_from_weights_is_evaluated_before_the_first_step_and_on_general_text_too(
     record_files: list[str], config_file: str, shared_run: pathlib.Path, tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],

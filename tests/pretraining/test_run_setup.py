@@ -265,7 +265,7 @@ def test_folder_of_another_configuration_is_refused(
     ({"bert_config_file": "none.json"}, "there is no file none.json"),
     ({"max_seq_length": 64}, "--max_seq_length is 64, but .* has max_position_embeddings 32"),
     ({"max_seq_length": 16}, "input_ids has 12 values; expected 16; --max_seq_length"),
-    ({"init_checkpoint": "none/ckpt"}, "there is no readable checkpoint none/ckpt"),
+    ({"init_checkpoint": "none/ckpt"}, "there is no file or folder none/ckpt"),
     ({"vocab_file": str(ROOT / "LICENSE")}, r"LICENSE has .* tokens but not \[PAD\]"),
     ({"use_tpu": True, "distribution_strategy": "mirrored"}, "--use_tpu and --distribution_strategy=mirrored exclude"),
     ({"jit_compile": True, "use_tpu": True}, "no TPU 'local' could be reached"),

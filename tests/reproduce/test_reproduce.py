@@ -244,8 +244,8 @@ def test_the_page_has_both_figures_and_is_the_same_again(
     path = data_dir.parent / "out" / "table_5_tiny.html"
     __main__.main(options)
     html = path.read_text()
-    assert "<td>84.4</td><td>90.2 ± 0.1</td>" in html  # MNLI of BERT: the paper's, ours
-    assert "<td>77.8</td><td>50.2 ± 0.1</td>" in html  # SQuAD from left to right
+    assert '84.4</td><td class="number">90.2 ± 0.1</td>' in html  # MNLI of BERT: the paper's, ours
+    assert '77.8</td><td class="number">50.2 ± 0.1</td>' in html  # SQuAD from left to right
     assert "mnli: of 6 pairs 3 are in the paper&#x27;s order, 0 in the other; 3 cannot be told apart" in html
     assert "official-bert finetune" in html
     assert (
@@ -273,7 +273,7 @@ def test_curves_are_kept_for_comparison(data_dir: pathlib.Path, monkeypatch: pyt
     __main__.main(options_for(data_dir, "curves"))
     out = data_dir.parent / "out"
     html = (out / "table_curves_tiny.html").read_text()
-    assert "<th>BERT-Small</th><td>–</td><td>7.4 ± 0.0</td>" in html
+    assert '<th>BERT-Small</th><td>–</td><td class="number">7.4 ± 0.0</td>' in html
     folder = out / "curves"
     models = (
         "L-2_H-128_A-2-2000",

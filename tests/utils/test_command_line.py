@@ -337,7 +337,9 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_within_the_import_of_tensorflow_is_answered_at_once(tmp_path: pathlib.Path):
     (tmp_path / "keras.py").write_text(_OF_OTHERS)
-    code = "from official_bert.utils import tensorflow_import; tensorflow_import.import_tensorflow()"
+    # A background job of a shell ignores the signal.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from official_bert.utils import tensorflow_import; tensorflow_import.import_tensorflow()"
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
