@@ -102,7 +102,8 @@ def setting(test_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -
         if name not in (ENCODER, FILL_MASK):
             source = folder / "models" / name
             kind = CLASSIFICATION if name == PAIR else name
-            model, told = model_of(kind, config), task_spec_of(kind, pair=name == PAIR, **QUESTIONS)
+            of_kind = QUESTIONS if kind == QUESTION_ANSWERING else {"max_seq_length": LENGTH}
+            model, told = model_of(kind, config), task_spec_of(kind, pair=name == PAIR, **of_kind)
             finetuned.save(str(source), model, told, config, vocab_file.read_text(encoding="utf-8"), True)
         options = SavedModelOptions(str(source), str(folder / "exports" / name), encoder=name == ENCODER)
         asked[name] = (saved_model.export(options), given)
