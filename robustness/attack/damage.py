@@ -23,14 +23,13 @@ from robustness.attack.commands import (
     VOCAB,
 )
 from robustness.attack.processes import NotHeldError
-from robustness.attack.samples import CHECKPOINTS
+from robustness.attack.samples import CHECKPOINTS, FORMATS, TENSORFLOW_MODELS
 from tests.conftest import WORDS
 
 if TYPE_CHECKING:
     from robustness.attack.campaign import Case
 
 NEEDS = (*FINETUNE.needs, FINETUNE.name, "export", CHECKPOINTS)
-_FORMATS = ("official_bert", "tf1", "hugging_face", "keras_hub", "model_garden")
 _MODEL_FILES = ("bert_config.json", "vocab.txt", "tokenizer_config.json", "checksums.json")
 
 Digest = dict[str, str]
@@ -94,14 +93,14 @@ def attack(case: "Case") -> None:
 
 
 def _targets() -> dict[str, Target]:
-    whole = {f"checkpoint, {name}": Target(f"{CHECKPOINTS}/{name}", _checkpoint) for name in _FORMATS}
+    whole = {f"checkpoint, {name}": Target(f"{CHECKPOINTS}/{name}", _checkpoint) for name in FORMATS}
     unsummed = {
         f"checkpoint, {name}, without checksums": Target(
             f"{CHECKPOINTS}/{name}",
             _fitting,
             prepare=lambda folder: (folder / "checksums.json").unlink(missing_ok=True),
         )
-        for name in _FORMATS
+        for name in (*FORMATS, *TENSORFLOW_MODELS)
     }
     run = ("ckpt-*", "checkpoint", *_MODEL_FILES)
     tuned = ("model.weights.h5", "task.json", *_MODEL_FILES)

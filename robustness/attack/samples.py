@@ -4,6 +4,7 @@ import functools
 import json
 import pathlib
 import random
+import shutil
 import time
 from collections.abc import Callable
 
@@ -28,6 +29,13 @@ from tests.conftest import WORDS
 _CONFIG = {"vocab_size": len(WORDS), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
            "intermediate_size": 16, "max_position_embeddings": LENGTH}  # fmt: skip
 CHECKPOINTS, SERVED = "checkpoints", "served"
+FORMATS = ("official_bert", "tf1", "hugging_face", "keras_hub", "model_garden")
+# Of libraries of TensorFlow's past, which wrote no checksums: an archive of tests/golden and the model in it.
+TENSORFLOW_MODELS = {
+    "tf_model.h5": ("transformers", "classifier"),
+    "tensorflow_hub": ("tensorflow_hub", "hub"),
+    "keras_nlp": ("keras_nlp_0.8", "preset"),
+}
 _COMMANDS = (*COMMANDS, *RECORDS, *VARIANTS)
 _NEEDS = {"export": PREDICT.needs} | {command.name: command.needs for command in _COMMANDS}
 
@@ -107,13 +115,16 @@ class Samples:
         variants.write_inputs(self.folder)
 
     def _write_checkpoints(self) -> None:
-        from official_bert.checkpoints.formats.all_formats import FORMATS
-        from tests.checkpoints.checkpoint_samples import write_sample
+        from tests.checkpoints.checkpoint_samples import unpacked, write_sample
 
         beside = self.folder / f"{CHECKPOINTS}.writing"
         beside.mkdir()
         for format_name in FORMATS:
             write_sample(format_name, beside / format_name)
+        for name, (library, model) in TENSORFLOW_MODELS.items():
+            unpacked(library, beside / "libraries").joinpath(model).rename(beside / name)
+            (beside / name / "expected.npz").unlink()
+        shutil.rmtree(beside / "libraries")
         beside.rename(self.folder / CHECKPOINTS)
 
     def _write_served(self) -> None:

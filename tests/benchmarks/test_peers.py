@@ -60,14 +60,20 @@ def test_answers_to_requests_are_measured():
     found = run("serving", "--sizes=tiny", "--rounds=1", "--seconds=0.2")
     assert list(found) == [
         "Hugging Face pipeline", "ONNX Runtime", "the SavedModel called in Python", "serve, 1 client",
-        "serve without batches, 32 clients", "serve, 32 clients", "Hugging Face pipeline, 32 texts at once",
+        "serve without batches, 32 clients", "serve, 32 clients",
+        "serve of ONNX Runtime, 1 client", "serve of ONNX Runtime, 32 clients",
+        "serve of ONNX Runtime, 8-bit matrices, 1 client", "serve of ONNX Runtime, 8-bit matrices, 32 clients",
+        "Hugging Face pipeline, 32 texts at once",
     ]  # fmt: skip
     assert all(0 < median <= highest and rate > 0 for median, highest, rate, _ in found.values())
 
 
 def test_answers_to_a_file_are_measured_and_equal():
     found = run("prediction", "--rows=70", "--rounds=1")
-    assert list(found) == ["official-bert predict", "Hugging Face Trainer"]
+    assert list(found) == [
+        "predict, a SavedModel", "predict, ONNX Runtime", "predict, ONNX Runtime with 8-bit matrices",
+        "Hugging Face Trainer", "Hugging Face's tokenizer and ONNX Runtime",
+    ]  # fmt: skip
     assert all(min(values) > 0 for values in found.values())
 
 

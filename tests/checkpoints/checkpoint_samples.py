@@ -1,8 +1,10 @@
 """Checkpoints for the tests of their formats: tiny ones with random weights, and such as model garden's code wrote."""
 
 import dataclasses
+import functools
 import json
 import pathlib
+import tarfile
 from typing import Any
 
 import numpy as np
@@ -63,6 +65,14 @@ def write_sample(format_name: str, folder: pathlib.Path) -> Checkpoint:
         checksums.write(str(folder), ["bert_config.json", "vocab.txt", "tokenizer_config.json"], {})
         return reading.read(str(folder))[1]
     return FORMATS[format_name].write(checkpoint, str(folder))
+
+
+@functools.cache
+def unpacked(library: str, folder: pathlib.Path) -> pathlib.Path:
+    """The models of a library of TensorFlow's past (golden/make_tensorflow_models.py), as folders of `folder`."""
+    with tarfile.open(ROOT / "tests" / "golden" / "tensorflow_models" / f"{library}.tar.xz") as archive:
+        archive.extractall(folder / library, filter="data")
+    return folder / library
 
 
 def assert_equal(a: Checkpoint, b: Checkpoint) -> None:

@@ -42,8 +42,8 @@ def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[
     assert names["outputs"]["sequence_output"].shape == (1, 5, 8)
     assert names["values"].shape == (1,)
     assert names["probabilities"].shape == (1, 3)
-    assert len(names["tags"][0]) == 3
-    assert set(names["tags"][0]) <= {"DET", "NOUN", "VERB"}
+    assert names["span"].text == "."  # the last word that the loop printed
+    assert names["span"].label in {"DET", "NOUN", "VERB"}
     answer = names["answer"]
     assert "the cat sat on the mat"[answer.start : answer.end] == answer.text != ""
     assert names["choices"][0] in range(4)

@@ -4,7 +4,6 @@ import functools
 import json
 import pathlib
 import shutil
-import tarfile
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,7 @@ from official_bert.checkpoints import parity, reading
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, NEXT_SENTENCE, POOLER, PRETRAINING, Checkpoint
 from official_bert.errors import UserError
 from official_bert.export import saved_model
-from tests.checkpoints.checkpoint_samples import HEADS
-from tests.conftest import ROOT
-
-
-@functools.cache
-def unpacked(library: str, folder: pathlib.Path) -> pathlib.Path:
-    with tarfile.open(ROOT / "tests" / "golden" / "tensorflow_models" / f"{library}.tar.xz") as archive:
-        archive.extractall(folder / library, filter="data")
-    return folder / library
+from tests.checkpoints.checkpoint_samples import HEADS, unpacked
 
 
 @pytest.fixture
