@@ -32,6 +32,7 @@ from official_bert.checkpoints.formats import hugging_face
 from official_bert.errors import UserError
 from official_bert.export import portable, saved_model
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, ONNX, ONNX_RUNTIME, SavedModelOptions
+from official_bert.export.source import read_source
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -145,7 +146,7 @@ def onnx_runtime(trained: str, theirs: str) -> Callable[[str], np.ndarray] | Non
     except ImportError:
         return None
     path = f"{trained}.onnx"
-    portable.convert(saved_model.read_source(trained), ONNX, False, path)
+    portable.convert(read_source(trained), ONNX, False, path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(theirs)
     names = {"input_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}

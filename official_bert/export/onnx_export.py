@@ -4,15 +4,14 @@ The graph has the part from ids to logits. All else is done by inference/onnx_mo
 """
 
 import dataclasses
-import json
 import os
 from typing import Any
 
-from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.export import lost_score, replay
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, SavedModelOptions
-from official_bert.export.saved_model import Source, metadata_of
+from official_bert.export.saved_model import metadata_of, write_checksums, write_metadata
+from official_bert.export.source import Source
 from official_bert.inference import exports
 from official_bert.inference.onnx_model import OnnxModel, replayed
 from official_bert.learning.predictor import Predictor
@@ -48,17 +47,18 @@ def write(source: Source, folder: str, options: SavedModelOptions) -> None:
         "task_spec": task_spec,
         "quantization": options.quantization,
     }
-    _write_metadata(folder, metadata)
+    write_metadata(folder, metadata)
+    model = OnnxModel(folder)
     if quantized:
-        _write_metadata(folder, metadata | {"score": _score(source, folder, options)})
-    texts = replay.make(source.model, source.tokenizer, source.config, source.kind, source.task_spec, options.eval_file)
-    alone, together = replayed(OnnxModel(folder), texts.rows())
+        write_metadata(folder, metadata | {"score": _score(source, model, options)})
+    texts = replay.make(source, options.eval_file)
+    alone, together = replayed(model, texts.rows())
     if quantized:  # whose answers are proved by the score, and are asked for again as they are
         own = {name: [row[name] for row in alone] for name in texts.answers}
         texts = dataclasses.replace(texts, answers=own, tolerance=_INT8_TOLERANCE)
     replay.prove(texts, alone, together)
     texts.write(folder)
-    checksums.write(folder, [os.path.relpath(path, folder) for path in exports.files_of(folder)], {})
+    write_checksums(folder)
 
 
 def _check(source: Source, options: SavedModelOptions) -> None:
@@ -79,7 +79,7 @@ def _check(source: Source, options: SavedModelOptions) -> None:
         )
 
 
-def _score(source: Source, folder: str, options: SavedModelOptions) -> dict[str, Any]:
+def _score(source: Source, model: OnnxModel, options: SavedModelOptions) -> dict[str, Any]:
     """Returns the task's score before and after the quantization; raises a UserError if too much is lost."""
     assert options.eval_file
     task, examples = read_evaluation_file(source.task_spec, options.eval_file)
@@ -89,15 +89,10 @@ def _score(source: Source, folder: str, options: SavedModelOptions) -> dict[str,
         task.metrics(task.head.decode(outputs, features, examples), examples)[task.best_metric]
         for outputs in (
             Predictor(source.model, None, length).predict(features, _BATCH_SIZE),
-            OnnxModel(folder).outputs(features),
+            model.outputs(features),
         )
     )
     lost_score.check(
         before, after, task.head.perfect, options.max_loss, f"{options.quantization} model", options.eval_file
     )
     return {"metric": task.best_metric, "before": before, "after": after, "examples": len(examples)}
-
-
-def _write_metadata(folder: str, metadata: dict[str, Any]) -> None:
-    text = json.dumps(metadata, indent=1, ensure_ascii=False) + "\n"
-    files.write_text(os.path.join(folder, exports.METADATA_FILE), text)

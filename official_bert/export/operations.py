@@ -54,6 +54,12 @@ def used_by(folder: str) -> dict[str, set[str]]:
     return operations
 
 
+def releases_for(folder: str) -> list[str]:
+    """Returns the releases, oldest first, whose servers have all operations of a SavedModel."""
+    used = used_by(folder)
+    return [release for release, known in _operations().items() if not _missing(used, known)]
+
+
 def lacking(folder: str, release: str) -> list[str]:
     """Returns which operations, or attributes of them, of a SavedModel the servers of a release lack, in words.
 
@@ -62,8 +68,12 @@ def lacking(folder: str, release: str) -> list[str]:
     """
     if release not in releases():
         raise UserError(f"the operations of TensorFlow {release} are not known; known are {', '.join(releases())}")
-    known, missing = _operations()[release], []
-    for name, attributes in sorted(used_by(folder).items()):
+    return _missing(used_by(folder), _operations()[release])
+
+
+def _missing(used: dict[str, set[str]], known: dict[str, frozenset[str]]) -> list[str]:
+    missing = []
+    for name, attributes in sorted(used.items()):
         if name not in known:
             missing.append(name)
         elif new := attributes - known[name]:

@@ -22,7 +22,15 @@ def answers(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
     Raises:
         UserError: the process fails; with the end of what it printed.
     """
-    from official_bert.errors import UserError  # here, as this file also runs where there is no such package
+    from official_bert.inference import exports  # here, as this file also runs where there is no such package
+
+    with exports.loadable(folder) as path:
+        return in_own_process(path, rows)
+
+
+def in_own_process(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
+    """Returns what `ask` does, from a process of its own; the folder is one whose name TensorFlow takes as it is."""
+    from official_bert.errors import UserError
 
     with tempfile.TemporaryDirectory() as local:
         questions, answered = os.path.join(local, "rows.json"), os.path.join(local, "answers.json")

@@ -18,7 +18,7 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.export import lost_score, replay
 from official_bert.export.options import DYNAMIC_INT8, LITERT, ONNX, PortableOptions
-from official_bert.export.saved_model import Source, read_source
+from official_bert.export.source import Source, read_source
 from official_bert.learning.predictor import predict
 from official_bert.modeling.choices import LINEAR
 from official_bert.tasks.evaluation_files import read_evaluation_file
@@ -76,9 +76,7 @@ def export(options: PortableOptions) -> str:
         what = f"{options.quantization} {options.format} model"
         lost_score.check(before, after, task.head.perfect, options.max_loss, what, options.eval_file)
         if options.quantization != DYNAMIC_INT8:
-            texts = replay.make(
-                source.model, source.tokenizer, source.config, source.kind, source.task_spec, options.eval_file
-            )
+            texts = replay.make(source, options.eval_file)
             answers, _, _ = replay.answers_of_head(
                 texts.texts, source.tokenizer, source.task_spec, lambda each: outputs_of(converted, each)
             )

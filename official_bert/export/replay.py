@@ -5,18 +5,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.export.replay_texts import made_up_texts
+from official_bert.export.source import Source
 from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K
 from official_bert.inference import exports
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.inference.replays import Replay
 from official_bert.learning.predictor import Predictor
 from official_bert.modeling import task_models
-from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tasks.heads import texts as text_heads
@@ -36,54 +35,40 @@ _BATCH_SIZE = 8
 Answers = tuple[dict[str, list[Any]], tuple[str, ...], list[float]]
 
 
-def make(
-    model: keras.Model,
-    tokenizer: FullTokenizer,
-    config: BertConfig,
-    kind: str,
-    task_spec: Mapping[str, Any],
-    eval_file: str | None = None,
-) -> Replay:
+def make(source: Source, eval_file: str | None = None) -> Replay:
     """Returns the answers that predict gives to made-up texts, and to some of an evaluation file.
 
     Args:
-        model: as the other arguments, the part of a saved_model.Source of that name.
-        tokenizer: likewise.
-        config: likewise.
-        kind: likewise.
-        task_spec: likewise.
+        source: the model.
         eval_file: labelled examples, as evaluation reads them; their labels are not used.
 
     Raises:
         UserError: the file cannot be read, or the model has no task.
     """
-    texts = made_up_texts(tokenizer, kind, task_spec)
+    texts = made_up_texts(source.tokenizer, source.kind, source.task_spec)
     if eval_file:
-        if kind in (ENCODER, FILL_MASK, task_models.VECTORS):
+        if source.kind in (ENCODER, FILL_MASK, task_models.VECTORS):
             raise UserError(f"--eval_file={eval_file}: the model has no task to evaluate; leave it out")
-        task, examples = read_evaluation_file(task_spec, eval_file)
-        chosen = [examples[number * len(examples) // _EVALUATION_TEXTS] for number in range(_EVALUATION_TEXTS)]
-        further = task.head.texts_of(list({id(each): each for each in chosen}.values()))
+        task, examples = read_evaluation_file(source.task_spec, eval_file)
+        step = max(1, len(examples) // _EVALUATION_TEXTS)
+        further = task.head.texts_of(examples[::step][:_EVALUATION_TEXTS])
         texts = {name: column + further[name] for name, column in texts.items()}
-    answer = {ENCODER: _encoder_answers, FILL_MASK: _fill_mask_answers}.get(kind, _head_answers)
-    answers, decisions, margins = answer(texts, model, tokenizer, config, {**task_spec, "kind": kind})
-    exact = all(layer.compute_dtype == "float32" for layer in model.layers) and not any(
-        getattr(layer, "quantization_mode", None) for layer in model._flatten_layers()
+    answer = {ENCODER: _encoder_answers, FILL_MASK: _fill_mask_answers}.get(source.kind, _head_answers)
+    answers, decisions, margins = answer(texts, source)
+    exact = all(layer.compute_dtype == "float32" for layer in source.model.layers) and not any(
+        getattr(layer, "quantization_mode", None) for layer in source.model._flatten_layers()
     )
     return Replay(texts, answers, decisions, margins, _FLOAT32_TOLERANCE if exact else _COARSE_TOLERANCE)
 
 
-def _head_answers(
-    texts: dict[str, list[Any]],
-    model: keras.Model,
-    tokenizer: FullTokenizer,
-    config: BertConfig,
-    task_spec: Mapping[str, Any],
-) -> Answers:
-    if task_spec["kind"] == task_models.VECTORS:
+def _head_answers(texts: dict[str, list[Any]], source: Source) -> Answers:
+    model, task_spec = source.model, {**source.task_spec, "kind": source.kind}
+    if source.kind == task_models.VECTORS:
         model = build_vector_model(model, task_spec["pooling"], task_spec["layers"])
     predictor = Predictor(model, None, int(task_spec["max_seq_length"]))
-    return answers_of_head(texts, tokenizer, task_spec, lambda features: predictor.predict(features, _BATCH_SIZE))
+    return answers_of_head(
+        texts, source.tokenizer, task_spec, lambda features: predictor.predict(features, _BATCH_SIZE)
+    )
 
 
 def answers_of_head(
@@ -109,38 +94,28 @@ def answers_of_head(
     return answers, head.decisions, head.margins(outputs, features, examples)
 
 
-def _encoder_answers(
-    texts: dict[str, list[Any]],
-    model: keras.Model,
-    tokenizer: FullTokenizer,
-    config: BertConfig,
-    task_spec: Mapping[str, Any],
-) -> Answers:
+def _encoder_answers(texts: dict[str, list[Any]], source: Source) -> Answers:
     examples = [TextExample(str(number), text) for number, text in enumerate(texts["text"])]
-    features = text_heads.featurize(examples, FastTokenizer.of(tokenizer), int(task_spec["max_seq_length"]))
-    answers: dict[str, list[Any]] = {name: [] for name in model.output}
+    features = text_heads.featurize(
+        examples, FastTokenizer.of(source.tokenizer), int(source.task_spec["max_seq_length"])
+    )
+    answers: dict[str, list[Any]] = {name: [] for name in source.model.output}
     for start, end in zip(features.splits[:-1], features.splits[1:], strict=True):
         ids = features.input_ids[None, start:end]
         inputs = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
-        outputs = model(inputs, training=False)
+        outputs = source.model(inputs, training=False)
         for name, column in answers.items():
             column.append(np.asarray(outputs[name], np.float32)[0].tolist())
     answers[exports.IS_TRUNCATED] = features.is_cut.tolist()
     return answers, (), [math.inf] * len(examples)
 
 
-def _fill_mask_answers(
-    texts: dict[str, list[Any]],
-    model: keras.Model,
-    tokenizer: FullTokenizer,
-    config: BertConfig,
-    task_spec: Mapping[str, Any],
-) -> Answers:
+def _fill_mask_answers(texts: dict[str, list[Any]], source: Source) -> Answers:
     def pretraining_model(inputs: Any, training: bool) -> dict[str, Any]:
-        return {"masked_lm_logits": model(inputs, training=training)}
+        return {"masked_lm_logits": source.model(inputs, training=training)}
 
-    top_k = min(TOP_K + 1, len(tokenizer.vocab))
-    of_texts = [fill_mask(pretraining_model, tokenizer, config, text, top_k) for text in texts["text"]]
+    top_k = min(TOP_K + 1, len(source.tokenizer.vocab))
+    of_texts = [fill_mask(pretraining_model, source.tokenizer, source.config, text, top_k) for text in texts["text"]]
     of_masks = [[candidates[:TOP_K] for candidates in masks] for masks in of_texts]
     answers: dict[str, list[Any]] = {
         "tokens": [[[each.token for each in candidates] for candidates in masks] for masks in of_masks],

@@ -7,10 +7,11 @@ TensorFlow Serving warms up.
 B texts, W words or masks or pieces of a text
 """
 
+import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -94,16 +95,24 @@ def newest_version(export_dir: str) -> str:
     return versions[max(versions)]
 
 
-def load_saved_model(folder: str) -> Any:
-    """Returns `tf.saved_model.load` of a folder, also where TensorFlow takes its name for a pattern, as run[1]."""
-    import tensorflow as tf
-
+@contextlib.contextmanager
+def loadable(folder: str) -> Iterator[str]:
+    """A path by which TensorFlow loads the SavedModel of a folder, whose name may be a pattern to it, as run[1]."""
     if files.is_remote(folder) or not re.search(r"[*?[\\]", folder):
-        return tf.saved_model.load(folder)
+        yield folder
+        return
     with tempfile.TemporaryDirectory() as temporary:
         link = os.path.join(temporary, "model")
         os.symlink(os.path.abspath(folder), link)
-        return tf.saved_model.load(link)
+        yield link
+
+
+def load_saved_model(folder: str) -> Any:
+    """Returns `tf.saved_model.load` of a folder."""
+    import tensorflow as tf
+
+    with loadable(folder) as path:
+        return tf.saved_model.load(path)
 
 
 def files_of(folder: str) -> list[str]:

@@ -22,6 +22,7 @@ from official_bert.checkpoints.formats import own
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.export import saved_model
+from official_bert.export.source import Source
 from official_bert.keras_models import saving
 from official_bert.keras_models.cloning import Clonable, Graph
 from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
@@ -356,9 +357,7 @@ class TextModel(Clonable, SteppedModel):
             with saving.written_whole(filepath, self) as whole:
                 super().export(whole, format=format, **settings)
             return
-        source = saved_model.Source(
-            self, self.bert_config, self._tokenizer.exact, self.vocab, self.head.kind, self._task_spec()
-        )
+        source = Source(self, self.bert_config, self._tokenizer.exact, self.vocab, self.head.kind, self._task_spec())
         version = os.path.join(filepath, str(saved_model.next_version(filepath)))
         with files.folder_written_whole(version) as folder:
             saved_model.write(source, folder)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.export import portable
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, PortableOptions
-from official_bert.export.saved_model import read_source
+from official_bert.export.source import read_source
 from official_bert.export.text_models import text_model
 from official_bert.modeling.task_models import (
     CLASSIFICATION,

@@ -18,7 +18,7 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.export import saved_model
 from official_bert.export.options import SavedModelOptions
-from official_bert.export.saved_model import read_source
+from official_bert.export.source import read_source
 from official_bert.export.text_models import TextModel, text_model
 from official_bert.export.warmup import EXAMPLES
 from official_bert.inference import batch_prediction, replays

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.errors import UserError
+from official_bert.export import plain_answers
 from official_bert.inference import exports
 from tests.conftest import ROOT
 
@@ -32,9 +33,12 @@ def test_newest_version_is_the_greatest_number(tmp_path: pathlib.Path):
 def test_an_export_is_loaded_where_tensorflow_takes_its_name_for_a_pattern(name: str, tmp_path: pathlib.Path):
     module = tf.Module()
     module.number = tf.Variable(3.0)
-    tf.saved_model.save(module, str(tmp_path / "model"))
+    answer = tf.function(lambda text: {"text": text}, input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures={"serving_default": answer})
     (tmp_path / "model").rename(tmp_path / name)
     assert exports.load_saved_model(str(tmp_path / name)).number.numpy() == 3.0
+    rows = [{"text": "a"}, {"text": "b"}]
+    assert plain_answers.answers(str(tmp_path / name), rows) == (rows, rows)
 
 
 def test_metadata_of_other_tools_models_are_empty(tmp_path: pathlib.Path):

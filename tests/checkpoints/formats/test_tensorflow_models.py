@@ -13,7 +13,7 @@ import official_bert
 from official_bert.checkpoints import parity, reading
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, NEXT_SENTENCE, POOLER, PRETRAINING, Checkpoint
 from official_bert.errors import UserError
-from official_bert.export import saved_model
+from official_bert.export.source import read_source
 from tests.checkpoints.checkpoint_samples import HEADS, unpacked
 
 
@@ -131,10 +131,10 @@ def test_a_classifier_comes_along_with_its_labels(model: str, class_name: str, s
 def test_a_rescued_head_is_exported_unless_the_encoder_is_asked_for(golden: Any):
     for model, kind in (("tagger", "tagging"), ("regressor", "regression"), ("answerer", "question_answering")):
         folder = str(golden("transformers") / model)
-        source = saved_model.read_source(folder)
+        source = read_source(folder)
         assert source.kind == source.task_spec["kind"] == kind
         assert source.task_spec["labels"] == (["noun", "verb", "möglich"] if model == "tagger" else None)
-    assert saved_model.read_source(folder, encoder=True).kind == "encoder"
+    assert read_source(folder, encoder=True).kind == "encoder"
 
 
 def test_another_model_is_named(golden: Any, tmp_path: pathlib.Path):
