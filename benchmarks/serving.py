@@ -7,13 +7,14 @@ All is measured in turn in one run, on the same weights (random ones) and the sa
 processor with what they measure.
 """
 
-import asyncio
 import contextlib
 import dataclasses
 import functools
 import itertools
 import json
 import pathlib
+import selectors
+import socket
 import statistics
 import sys
 import tempfile
@@ -96,34 +97,51 @@ def one_at_a_time(answer: Callable[[_Asked], object], asked: Iterator[_Asked], l
     return seconds
 
 
-async def _client(address: str, texts: Iterator[str], end: float, seconds: list[float]) -> None:
-    """Asks over one connection, one request after the other; a client as light as can be."""
-    host, port = address.split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    is_first = True
-    while time.perf_counter() < end or is_first:
-        is_first = False
-        body = json.dumps({"instances": [next(texts)]}).encode()
-        start = time.perf_counter()
-        writer.write(_HEAD % len(body) + body)
-        head = await reader.readuntil(b"\r\n\r\n")
-        if b" 200 " not in head[:15]:
-            raise RuntimeError(f"the server answered {head!r}")
-        length = head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]
-        await reader.readexactly(int(length))
-        seconds.append(time.perf_counter() - start)
-    writer.close()
+class _Client:
+    """Asks over one connection, one request after the other; as light as can be, since it shares the processor."""
+
+    def __init__(self, address: str, texts: Iterator[str], seconds: list[float]) -> None:
+        host, port = address.split(":")
+        self.connection = socket.create_connection((host, int(port)))
+        self._texts, self._seconds = texts, seconds
+        self._received = b""
+        self._started = 0.0
+
+    def ask(self) -> None:
+        body = json.dumps({"instances": [next(self._texts)]}).encode()
+        self._started = time.perf_counter()
+        self.connection.sendall(_HEAD % len(body) + body)
+
+    def read(self) -> bool:
+        """Reads what has come; returns whether it is a whole answer."""
+        more = self.connection.recv(1 << 16)
+        self._received += more
+        head, _, body = self._received.partition(b"\r\n\r\n")
+        if not more or (body and b" 200 " not in head[:15]):
+            raise RuntimeError(f"the server answered {self._received!r}")
+        if not body or len(body) < int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]):
+            return False
+        self._received = b""
+        self._seconds.append(time.perf_counter() - self._started)
+        return True
 
 
 def over_http(address: str, texts: Iterator[str], clients: int, lasting: float) -> list[float]:
     """Returns the seconds that each request took, of some clients at the same time, for as long as is said."""
     seconds: list[float] = []
-
-    async def run() -> None:
-        end = time.perf_counter() + lasting
-        await asyncio.gather(*(_client(address, texts, end, seconds) for _ in range(clients)))
-
-    asyncio.run(run())
+    end = time.perf_counter() + lasting
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as connections:
+        for client in [_Client(address, texts, seconds) for _ in range(clients)]:
+            connections.enter_context(client.connection)
+            selector.register(client.connection, selectors.EVENT_READ, client)
+            client.ask()
+        while selector.get_map():
+            for key, _ in selector.select():
+                if key.data.read():
+                    if time.perf_counter() < end:
+                        key.data.ask()
+                    else:
+                        selector.unregister(key.fileobj)
     return seconds
 
 

@@ -1,7 +1,8 @@
 """Dynamic batching: instances of many requests are computed together.
 
 A batch starts when it is full, when its oldest instance has waited long enough, or when the model has nothing else to
-do: a lone client never waits, and under load batches fill by themselves while the one before is computed.
+do: a lone client never waits, and under load batches fill by themselves while the one before is computed. Batches are
+computed by threads; one that takes little time, by the event loop itself, since a thread would cost more than it saves.
 """
 
 import asyncio
@@ -26,6 +27,8 @@ from official_bert.serving.signatures import Tensors
 # it; texts up to _SHORT bytes cost about the same.
 _ALIKE = 2
 _SHORT = 64
+# What the event loop may compute, during which no other request is read: as long as one of them is parsed.
+_SHORT_SECONDS = 0.005
 
 
 @dataclasses.dataclass(eq=False)
@@ -55,11 +58,14 @@ class Batcher:
         self, model: ServedModel, name: str, threads: Executor, parallel: int, options: Options, metrics: Metrics
     ) -> None:
         self._model, self._name, self._threads, self._parallel = model, name, threads, parallel
-        self._options, self._metrics = options, metrics
+        self._options = options
         self._waiting: list[_Instance] = []  # in the order of arrival
         self._running: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._seconds_per_instance = 0.0  # of late
+        self._timer: asyncio.Handle | None = None  # that starts batches
+        self._seconds_per_text: float | None = None  # of up to _SHORT bytes, of late
+        self._waiting_count, self._queue_seconds = metrics.waiting.labels(name), metrics.queue_seconds.labels(name)
+        self._batch_size, self._batch_seconds = metrics.batch_size.labels(name), metrics.batch_seconds.labels(name)
+        self._texts_cut = metrics.texts_cut.labels(name)
 
     async def predict(self, signature: str, inputs: Tensors) -> Tensors:
         """Returns the outputs for inputs [B, ...]: also [B, ...] but for signatures that are not answers (tokenize).
@@ -69,15 +75,20 @@ class Batcher:
         """
         count = len(next(iter(inputs.values())))
         if len(self._waiting) + count > self._options.max_queue:
-            seconds = math.ceil(len(self._waiting) * self._seconds_per_instance)
+            seconds = math.ceil(_size(self._waiting) * (self._seconds_per_text or 0))
             raise RequestError(429, f"{len(self._waiting)} instances wait for {self._name} already; try again later",
                           retry_after=min(max(seconds, 1), 60))  # fmt: skip
         instances = self._instances(signature, inputs, count)
         self._waiting += instances
-        self._metrics.waiting.labels(self._name).set(len(self._waiting))
-        self._start_batches()
+        self._waiting_count.set(len(self._waiting))
+        if self._timer:
+            self._timer.cancel()
+        # After the requests that have arrived with this one.
+        self._timer = asyncio.get_running_loop().call_soon(self._start_batches)
         try:
-            answers = await asyncio.gather(*(each.answer for each in instances))
+            answers = (
+                await asyncio.gather(*(each.answer for each in instances)) if count > 1 else [await instances[0].answer]
+            )
         finally:  # where the client has gone, or one instance was refused, the others are not computed
             for each in instances:
                 each.answer.cancel()
@@ -115,8 +126,16 @@ class Batcher:
                 break
             chosen = set(batch)
             self._waiting = [each for each in self._waiting if each not in chosen]
-            self._running.add(asyncio.create_task(self._compute(batch)))
-        self._metrics.waiting.labels(self._name).set(len(self._waiting))
+            if not self._running and self._is_short(batch):
+                self._answer(batch, time.monotonic(), self._answers_to(batch))
+            else:
+                self._running.add(asyncio.create_task(self._compute(batch)))
+        self._waiting_count.set(len(self._waiting))
+
+    def _is_short(self, batch: list[_Instance]) -> bool:
+        if self._seconds_per_text is None or not self._model.takes_even_time:
+            return False
+        return self._seconds_per_text * _size(batch) < _SHORT_SECONDS
 
     def _next_batch(self) -> list[_Instance]:
         """The oldest instance, with those of most nearly its length."""
@@ -129,34 +148,37 @@ class Batcher:
 
     async def _compute(self, batch: list[_Instance]) -> None:
         started = time.monotonic()
-        for each in batch:
-            self._metrics.queue_seconds.labels(self._name).observe(started - each.arrived)
         try:
-            inputs = [each.inputs for each in batch]
-            answers = await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._answers, batch[0].signature, inputs, batch[0].group is not None
-            )
+            answers = await asyncio.get_running_loop().run_in_executor(self._threads, self._answers_to, batch)
         except Exception as error:  # the executor's own: it is shut down
             answers = [error] * len(batch)
-        seconds = time.monotonic() - started
-        self._metrics.batch_size.labels(self._name).observe(len(batch))
-        self._metrics.batch_seconds.labels(self._name).observe(seconds)
-        self._seconds_per_instance += 0.1 * (seconds / len(batch) - self._seconds_per_instance)
-        for each, answer in zip(batch, answers, strict=True):
-            if each.answer.done():
-                continue
-            if isinstance(answer, BaseException):
-                each.answer.set_exception(answer)
-            else:
-                self._metrics.texts_cut.labels(self._name).inc(int(np.sum(answer.get(exports.IS_TRUNCATED, 0))))
-                each.answer.set_result(answer)
+        self._answer(batch, started, answers)
         task = asyncio.current_task()
         assert task
         self._running.discard(task)
         self._start_batches()
 
+    def _answer(self, batch: list[_Instance], started: float, answers: Sequence[Tensors | BaseException]) -> None:
+        seconds = time.monotonic() - started
+        self._batch_size.observe(len(batch))
+        self._batch_seconds.observe(seconds)
+        last, of_late = seconds / _size(batch), self._seconds_per_text
+        self._seconds_per_text = last if of_late is None else of_late + 0.1 * (last - of_late)
+        for each, answer in zip(batch, answers, strict=True):
+            self._queue_seconds.observe(started - each.arrived)
+            if each.answer.done():
+                continue
+            if isinstance(answer, BaseException):
+                each.answer.set_exception(answer)
+            else:
+                self._texts_cut.inc(int(np.sum(answer.get(exports.IS_TRUNCATED, 0))))
+                each.answer.set_result(answer)
+
+    def _answers_to(self, batch: Sequence[_Instance]) -> list[Tensors | BaseException]:
+        return self._answers(batch[0].signature, [each.inputs for each in batch], batch[0].group is not None)
+
     def _answers(self, signature: str, instances: Sequence[Tensors], cut: bool) -> list[Tensors | BaseException]:
-        """Computes a batch, in a thread. Where it fails, its halves are tried, so that only the culprit is refused."""
+        """Computes a batch. Where it fails, its halves are tried, so that only the culprit is refused."""
         together = {name: np.concatenate([each[name] for each in instances]) for name in instances[0]}
         try:
             outputs = self._model.run(signature, together)
@@ -175,3 +197,8 @@ class Batcher:
 
 def _alike(length: int, other: int) -> bool:
     return max(length, other) <= max(_SHORT, _ALIKE * min(length, other))
+
+
+def _size(instances: Sequence[_Instance]) -> float:
+    """How much work instances are, in texts of up to _SHORT bytes."""
+    return sum(max(1.0, each.length / _SHORT) for each in instances)

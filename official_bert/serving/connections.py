@@ -6,9 +6,12 @@ their requests. So connections are accepted here and handed to aiohttp's handler
 
 import asyncio
 import contextlib
+import ctypes
 import functools
 import resource
 import socket
+import struct
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +27,13 @@ _ACCEPTED_AT_ONCE = 16  # of the queue, before requests go on
 _PAUSE_SECONDS = 1.0  # after the system has refused to accept
 # A client that has just connected has so long to send its first bytes when the server is about to stop.
 _FIRST_BYTES_SECONDS = 1.0
+# A program for the system's packet filter, by which a listening socket drops packets that open a connection: those
+# with the flag SYN, 2 in byte 13. Their clients send them again, and by then are refused.
+_ATTACH_FILTER = 26  # SO_ATTACH_FILTER, which Python's module lacks
+_LOAD_BYTE, _TEST_BITS, _RETURN, _WHOLE_PACKET = 0x30, 0x45, 0x06, 0xFFFFFFFF
+_NO_SYN = struct.pack(
+    "HBBI" * 4, _LOAD_BYTE, 0, 0, 13, _TEST_BITS, 0, 1, 2, _RETURN, 0, 0, 0, _RETURN, 0, 0, _WHOLE_PACKET
+)
 _TOO_MANY = b'{"error": "the server has too many connections; try again later"}'
 _TOO_MANY_ANSWER = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n"
@@ -41,6 +51,14 @@ def limit_by_descriptors(wanted: int) -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
             soft = reachable
     return max(1, min(wanted, soft - _OTHER_DESCRIPTORS))
+
+
+def _let_nobody_connect(listener: socket.socket) -> None:
+    """Ends new connections to a listening socket, as far as the system can: one that came now would be lost."""
+    if sys.platform == "linux":
+        program = ctypes.create_string_buffer(_NO_SYN)
+        with contextlib.suppress(OSError):
+            listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HP", 4, ctypes.addressof(program)))
 
 
 class _Connection(asyncio.Protocol):
@@ -188,6 +206,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             loop.remove_reader(listener)
+            _let_nobody_connect(listener)
             with contextlib.suppress(OSError):
                 while True:
                     self._take(*listener.accept())

@@ -16,6 +16,8 @@ _TENSORFLOW_NAMES = {"object": STRING}
 class OnnxServedModel:
     """Loads one version of a model; arguments, attributes and errors are those of served_model.load."""
 
+    takes_even_time = True
+
     def __init__(self, folder: str, threads: int | None) -> None:
         self._folder = folder
         self._model = OnnxModel(folder, threads)

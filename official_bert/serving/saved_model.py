@@ -40,6 +40,8 @@ class SavedModel:
         UserError: it cannot be loaded.
     """
 
+    takes_even_time = False
+
     def __init__(self, folder: str) -> None:
         self.folder = folder
         path = os.path.join(folder, exports.GRAPH_FILE)

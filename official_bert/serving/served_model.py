@@ -14,10 +14,13 @@ class ServedModel(Protocol):
     Attributes:
         signatures: what it answers to, by name.
         export_metadata: what the export says of itself; empty for a SavedModel that another tool wrote.
+        takes_even_time: whether texts of one length take about the same time whenever they come. TensorFlow prepares
+            itself anew for sizes that it has not seen.
     """
 
     signatures: dict[str, Signature]
     export_metadata: dict[str, Any]
+    takes_even_time: bool
 
     @property
     def kind(self) -> str:

@@ -196,8 +196,9 @@ def _frames(case: "Case") -> None:
         y = y.astype(object)
         y = y.copy()
         y.iloc[(place, 0) if y.ndim == 2 else place] = missing
-    weights = pd.Series([1.0, 2.0, 0.5, missing if gap == "sample_weight" else 1.0], index=index, dtype=rng.choice(
-        ["object", "Float64"]))  # fmt: skip
+    kind_of_weight = "object" if missing is pd.NaT else rng.choice(["object", "Float64"])  # times are no Float64
+    last_weight = missing if gap == "sample_weight" else 1.0
+    weights = pd.Series([1.0, 2.0, 0.5, last_weight], index=index, dtype=kind_of_weight)
     x = x.to_frame() if rng.random() < 0.3 else x
     case.what = f"{method}, frames"
     case.done = (

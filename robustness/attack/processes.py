@@ -38,6 +38,7 @@ def import_all() -> None:
 
     import official_bert.export.saved_model
     import official_bert.finetuning.runner
+    import official_bert.finetuning.sweep
     import official_bert.inference.batch_prediction
     import official_bert.inference.feature_extraction
     import official_bert.pretraining.training

@@ -109,7 +109,8 @@ def in_loop(recorded: Recorded, use: Callable[[Batcher], Awaitable[None]], **opt
 @pytest.mark.parametrize(("seconds", "retry_after"), [(0.0, 1), (2.0, 8), (1000.0, 60)])
 def test_a_full_queue_says_when_it_will_be_shorter(recorded: Recorded, seconds: float, retry_after: int):
     async def use(batcher: Batcher) -> None:
-        batcher._waiting, batcher._seconds_per_instance = [None] * 4, seconds  # type: ignore[list-item]
+        batcher._waiting = batcher._instances("serving_default", {"text": np.array([b"x"] * 4, object)}, 4)
+        batcher._seconds_per_text = seconds
         with pytest.raises(RequestError, match="4 instances wait for m already") as refused:
             await batcher.predict("serving_default", text_of(3))
         assert refused.value.retry_after == retry_after
@@ -117,16 +118,52 @@ def test_a_full_queue_says_when_it_will_be_shorter(recorded: Recorded, seconds: 
     in_loop(recorded, use, max_queue=4, max_instances=4)
 
 
-def test_the_time_of_a_batch_is_shared_by_its_instances(recorded: Recorded, monkeypatch: pytest.MonkeyPatch):
+def test_the_time_of_a_batch_is_shared_by_its_texts_by_their_lengths(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+):
     clock = itertools.count()
     monkeypatch.setattr(batching, "time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
 
     async def use(batcher: Batcher) -> None:
-        await batcher.predict("serving_default", {"text": np.array([b"x"] * 4, object)})
-        assert batcher._seconds_per_instance == pytest.approx(0.1 * 1.0 / 4)  # a tenth of the way from 0
+        await batcher.predict("serving_default", {"text": np.array([b"x" * 64, b"x" * 96, b"x" * 128], object)})
+        assert batcher._seconds_per_text == 1.0 / (1 + 1.5 + 2)
+        await batcher.predict("serving_default", text_of(1))
+        assert batcher._seconds_per_text == pytest.approx(0.9 / 4.5 + 0.1)  # a tenth of the way to 1
 
     in_loop(recorded, use)
-    assert recorded.batches == [[1] * 4]
+    assert [sorted(batch) for batch in recorded.batches] == [[64, 96, 128], [1]]
+
+
+def test_what_takes_little_time_is_computed_by_the_event_loop(recorded: Recorded):
+    threads: list[threading.Thread] = []
+    run = recorded.model.run
+
+    def noted(signature: str, inputs: Any) -> Any:
+        threads.append(threading.current_thread())
+        return run(signature, inputs)
+
+    recorded.model.run = noted  # type: ignore[method-assign]
+
+    async def use(batcher: Batcher) -> None:
+        for seconds, texts in ((None, [1]), (0.002, [1]), (0.002, [1, 64]), (0.002, [64, 128]), (0.01, [1])):
+            batcher._seconds_per_text = seconds
+            await batcher.predict("serving_default", {"text": np.array([b"x" * length for length in texts], object)})
+
+    in_loop(recorded, use)  # TensorFlow, never
+    assert threading.main_thread() not in threads
+    threads.clear()
+    recorded.model.takes_even_time = True
+    in_loop(recorded, use)
+    assert [thread is threading.main_thread() for thread in threads] == [False, True, True, False, False]
+
+
+def test_requests_that_arrive_together_share_a_batch_also_where_the_event_loop_computes(recorded: Recorded):
+    async def use(batcher: Batcher) -> None:
+        batcher._seconds_per_text, recorded.model.takes_even_time = 0.0, True
+        await asyncio.gather(*(batcher.predict("serving_default", text_of(length)) for length in (3, 1, 2)))
+
+    in_loop(recorded, use)
+    assert [sorted(batch) for batch in recorded.batches] == [[1, 2, 3]]
 
 
 def test_when_one_text_is_refused_the_others_of_its_request_are_not_computed(recorded: Recorded):

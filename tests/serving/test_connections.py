@@ -7,6 +7,7 @@ import logging
 import pathlib
 import resource
 import socket
+import sys
 import threading
 import time
 
@@ -70,6 +71,34 @@ def test_a_connection_that_has_just_opened_counts_once():
         return counted
 
     assert asyncio.run(count()) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such filter")
+def test_nobody_connects_between_the_last_connection_and_the_end(monkeypatch: pytest.MonkeyPatch):
+    opened: list[asyncio.BaseTransport] = []
+
+    class Handler(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            opened.append(transport)
+
+    async def stop() -> None:
+        taken = Connections(limit=9, seconds=1.0)
+        address = await taken.listen(Handler, "127.0.0.1", 0)  # type: ignore[arg-type]
+        close = taken._close_listeners
+
+        def close_after_a_client() -> None:
+            with pytest.raises(TimeoutError):
+                socket.create_connection(address, timeout=0.1)
+            close()
+
+        monkeypatch.setattr(taken, "_close_listeners", close_after_a_client)
+        with socket.create_connection(address), socket.create_connection(address):
+            await taken.stop_accepting()
+        assert len(opened) == 2
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=60)
+
+    asyncio.run(stop())
 
 
 def _is_answered(client: Client) -> bool:
