@@ -91,12 +91,7 @@ class Application:
             with model.in_use(version) as (served_model, batcher):
                 predict_request = await self._parse(body, served_model)
                 request[_LOG_FIELDS]["instances"] = predict_request.instances
-                try:
-                    async with asyncio.timeout(self._options.timeout_seconds):
-                        outputs = await batcher.predict(predict_request.signature, predict_request.inputs)
-                except TimeoutError as error:
-                    seconds = self._options.timeout_seconds
-                    raise RequestError(504, f"no answer within {seconds:g} seconds; send less at once") from error
+                outputs = await batcher.predict(predict_request.signature, predict_request.inputs)
         answer = json_answers.render(outputs, predict_request)
         headers = {"X-Model-Version": str(version.number)}
         return web.Response(body=answer, content_type="application/json", headers=headers)

@@ -71,7 +71,8 @@ class Batcher:
         """Returns the outputs for inputs [B, ...]: also [B, ...] but for signatures that are not answers (tokenize).
 
         Raises:
-            RequestError: 429 where too many wait already; 400 where the model refuses an instance.
+            RequestError: 429 where too many wait already; 400 where the model refuses an instance; 504 where it has not
+                answered within options.timeout_seconds.
         """
         count = len(next(iter(inputs.values())))
         if len(self._waiting) + count > self._options.max_queue:
@@ -85,10 +86,13 @@ class Batcher:
             self._timer.cancel()
         # After the requests that have arrived with this one.
         self._timer = asyncio.get_running_loop().call_soon(self._start_batches)
+        most = self._options.timeout_seconds
         try:
-            answers = (
-                await asyncio.gather(*(each.answer for each in instances)) if count > 1 else [await instances[0].answer]
-            )
+            async with asyncio.timeout(most):
+                one, *others = [each.answer for each in instances]
+                answers = await asyncio.gather(one, *others) if others else [await one]
+        except TimeoutError as error:
+            raise RequestError(504, f"no answer within {most:g} seconds; send less at once") from error
         finally:  # where the client has gone, or one instance was refused, the others are not computed
             for each in instances:
                 each.answer.cancel()

@@ -6,12 +6,11 @@ own, Classify and Regress go by what the model is: its inputs are the examples' 
 B instances
 """
 
-import asyncio
 import functools
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 import numpy as np
@@ -38,7 +37,7 @@ from official_bert.serving.in_flight import InFlight
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
 from official_bert.serving.options import Options
-from official_bert.serving.request_error import RequestError
+from official_bert.serving.request_error import RequestError, check_text, refuse
 from official_bert.serving.served_model import ServedModel
 from official_bert.serving.signatures import Signature, Tensors
 
@@ -172,16 +171,10 @@ class _Services:
         with model.in_use(version) as (served_model, batcher):
             name = spec.signature_name or DEFAULT_SIGNATURE
             if name not in served_model.signatures:
-                _refuse(f"there is no signature {name[:40]!r}; the model has {', '.join(served_model.signatures)}")
+                refuse(f"there is no signature {name[:40]!r}; the model has {', '.join(served_model.signatures)}")
             if kinds and (served_model.kind not in kinds or name != DEFAULT_SIGNATURE):
-                _refuse(f"{model.name} is a model of {served_model.kind}; this wants {' or '.join(kinds)}; use Predict")
-            inputs = read_inputs(served_model, name)
-            try:
-                async with asyncio.timeout(self.options.timeout_seconds):
-                    outputs = await batcher.predict(name, inputs)
-            except TimeoutError as error:
-                seconds = self.options.timeout_seconds
-                raise RequestError(504, f"no answer within {seconds:g} seconds; send less at once") from error
+                refuse(f"{model.name} is a model of {served_model.kind}; this wants {' or '.join(kinds)}; use Predict")
+            outputs = await batcher.predict(name, read_inputs(served_model, name))
         return outputs, _spec_of(model, version, name)
 
 
@@ -194,7 +187,7 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             read = functools.partial(_inputs_of_tensors, request.inputs, self._services.options)
             outputs, spec = await self._services.predict(request.model_spec, read)
             if unknown := set(request.output_filter) - outputs.keys():
-                _refuse(f"there is no output {min(unknown)[:40]!r}; the signature has {', '.join(outputs)}")
+                refuse(f"there is no output {min(unknown)[:40]!r}; the signature has {', '.join(outputs)}")
             response = predict_pb2.PredictResponse(model_spec=spec)
             for name, value in outputs.items():
                 if not request.output_filter or name in request.output_filter:
@@ -229,7 +222,7 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     async def GetModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         async def answer() -> Any:
             if list(request.metadata_field) != [_SIGNATURES]:
-                _refuse(f"metadata_field is {list(request.metadata_field)[:3]}; expected [{_SIGNATURES!r}]")
+                refuse(f"metadata_field is {list(request.metadata_field)[:3]}; expected [{_SIGNATURES!r}]")
             model, version = self._services.find(request.model_spec)
             assert version.model
             signatures = get_model_metadata_pb2.SignatureDefMap()
@@ -288,16 +281,16 @@ def _array(tensor: Any, name: str, signature: Signature, options: Options) -> An
     sizes = [dimension.size for dimension in tensor.tensor_shape.dim]
     if tensor.dtype != tf.as_dtype(spec.dtype).as_datatype_enum:
         given = "none" if not tensor.dtype else tf.as_dtype(tensor.dtype).name
-        _refuse(f"{name} is of type {given}; expected {spec.dtype}")
+        refuse(f"{name} is of type {given}; expected {spec.dtype}")
     if (
         tensor.tensor_shape.unknown_rank
         or min(sizes, default=0) < 0
         or not tf.TensorShape(spec.shape).is_compatible_with(sizes)
     ):
-        _refuse(f"{name} has shape {sizes[:8]}; expected {list(spec.shape or ())}")
+        refuse(f"{name} has shape {sizes[:8]}; expected {list(spec.shape or ())}")
     # A single value may stand for all of them, so that few bytes would become many.
     if math.prod(sizes) > options.max_body_bytes or (sizes and sizes[0] > options.max_instances):
-        _refuse(f"{name} has shape {sizes}; at most {options.max_instances} instances are taken at once")
+        refuse(f"{name} has shape {sizes}; at most {options.max_instances} instances are taken at once")
     try:
         return tf.make_ndarray(tensor)
     except (ValueError, TypeError) as error:
@@ -312,9 +305,9 @@ def _inputs_of_examples(examples: Any, options: Options, model: ServedModel, sig
     if kind == "example_list_with_context":
         shared = dict(examples.example_list_with_context.context.features.feature)
     if kind is None or not (rows := getattr(examples, kind).examples):
-        _refuse("the input has no examples; expected one or more")
+        refuse("the input has no examples; expected one or more")
     if len(rows) > options.max_instances:
-        _refuse(f"the request has {len(rows)} examples; at most {options.max_instances} are taken at once")
+        refuse(f"the request has {len(rows)} examples; at most {options.max_instances} are taken at once")
     columns: dict[str, list[bytes]] = {name: [] for name in signature.inputs}
     for number, row in enumerate(rows):
         features = shared | dict(row.features.feature)
@@ -322,7 +315,7 @@ def _inputs_of_examples(examples: Any, options: Options, model: ServedModel, sig
         for name, column in columns.items():
             values = features[name].bytes_list.value
             if len(values) != 1:
-                _refuse(f"{name} has {len(values)} texts in example {number}; expected one")
+                refuse(f"{name} has {len(values)} texts in example {number}; expected one")
             column.append(values[0])
     inputs = {name: np.array([*column, None], object)[:-1] for name, column in columns.items()}
     return _checked(inputs, options, bool(model.export_metadata))
@@ -332,16 +325,10 @@ def _checked(inputs: Tensors, options: Options, texts: bool) -> Tensors:
     """Refuses inputs of several numbers of instances, or of none, and texts that are too long or not UTF-8."""
     counts = {name: len(value) for name, value in inputs.items() if value.ndim}
     if len(set(counts.values())) != 1 or not next(iter(counts.values())):
-        _refuse(f"the inputs have these numbers of instances: {counts}; expected one or more, the same for all")
+        refuse(f"the inputs have these numbers of instances: {counts}; expected one or more, the same for all")
     for name, value in inputs.items():
         for text in value.flat if value.dtype == object else ():
-            if len(text) > options.max_text_bytes:
-                _refuse(f"{name} has a text of {len(text)} bytes; at most {options.max_text_bytes} are taken")
-            if texts:
-                try:
-                    text.decode()
-                except UnicodeDecodeError as error:
-                    _refuse(f"{name} has a text that is not UTF-8: byte 0x{text[error.start]:02x} at {error.start}")
+            check_text(text, f"{name} has a text", texts, options)
     return inputs
 
 
@@ -349,11 +336,7 @@ def _check_names(values: Any, signature: Signature) -> None:
     expected = ", ".join(signature.inputs)
     for name in signature.inputs:
         if name not in values:
-            _refuse(f"the input {name} is missing; expected {expected}")
+            refuse(f"the input {name} is missing; expected {expected}")
     for name in values:
         if name not in signature.inputs:
-            _refuse(f"there is no input {name[:40]!r}; expected {expected}")
-
-
-def _refuse(message: str) -> NoReturn:
-    raise RequestError(400, message)
+            refuse(f"there is no input {name[:40]!r}; expected {expected}")

@@ -10,14 +10,14 @@ import base64
 import binascii
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import orjson
 
 from official_bert.inference.exports import DEFAULT_SIGNATURE, texts_by_columns, trained_columns
 from official_bert.serving.options import Options
-from official_bert.serving.request_error import RequestError
+from official_bert.serving.request_error import check_text, refuse
 from official_bert.serving.signatures import BOOL, STRING, Signature, Tensor, Tensors
 
 
@@ -53,17 +53,17 @@ def parse(
     message = _json_object(body)
     unknown = message.keys() - {"signature_name", "instances", "inputs"}
     if unknown:
-        _refuse(f"unknown key {_shown(min(unknown))}; a request has instances or inputs, and perhaps signature_name")
+        refuse(f"unknown key {_shown(min(unknown))}; a request has instances or inputs, and perhaps signature_name")
     name = message.get("signature_name", DEFAULT_SIGNATURE)
     if not isinstance(name, str):
-        _refuse(f"signature_name is {_shown(name)}; expected a string")
+        refuse(f"signature_name is {_shown(name)}; expected a string")
     if name not in signatures:
-        _refuse(f"there is no signature {_shown(name)}; the model has {', '.join(signatures)}")
+        refuse(f"there is no signature {_shown(name)}; the model has {', '.join(signatures)}")
     signature = signatures[name]
     if not signature.takes_rows:
-        _refuse(f"signature {name} cannot be called over REST: its inputs have no dimension for instances")
+        refuse(f"signature {name} cannot be called over REST: its inputs have no dimension for instances")
     if ("instances" in message) == ("inputs" in message):
-        _refuse('expected either {"instances": [...]} (a row for each) or {"inputs": ...} (a column for each input)')
+        refuse('expected either {"instances": [...]} (a row for each) or {"inputs": ...} (a column for each input)')
     texts, table = bool(export_metadata), export_metadata.get("table") or {}
     if "instances" in message:
         inputs = _from_rows(message["instances"], signature, options, texts, table)
@@ -79,10 +79,10 @@ def _json_object(body: bytes) -> dict[str, Any]:
         try:
             body.decode()
         except UnicodeDecodeError as not_utf8:
-            _refuse(f"the request is not UTF-8: byte 0x{body[not_utf8.start]:02x} at {not_utf8.start}")
-        _refuse(f"the request is not JSON: {error}")
+            refuse(f"the request is not UTF-8: byte 0x{body[not_utf8.start]:02x} at {not_utf8.start}")
+        refuse(f"the request is not JSON: {error}")
     if not isinstance(message, dict):
-        _refuse(f'the request is {_kind(message)}; expected an object: {{"instances": [...]}}')
+        refuse(f'the request is {_kind(message)}; expected an object: {{"instances": [...]}}')
     return message
 
 
@@ -90,7 +90,7 @@ def _from_rows(
     instances: Any, signature: Signature, options: Options, texts: bool, table: Mapping[str, Any]
 ) -> Tensors:
     if not isinstance(instances, list) or not instances:
-        _refuse(f"instances is {_shown(instances)}; expected a list with one or more")
+        refuse(f"instances is {_shown(instances)}; expected a list with one or more")
     _check_count(len(instances), options)
     inputs = {}
     only = next(iter(signature.inputs)) if len(signature.inputs) == 1 else None
@@ -108,7 +108,7 @@ def _from_rows(
             leaves += more
             shapes.append(shape)
             if shape != shapes[0]:
-                _refuse(
+                refuse(
                     f"{name} has shape {list(shapes[0])} in instances[0] but {list(shape)} in instances[{i}]; pad them "
                     "to one length, or send them apart"
                 )
@@ -132,9 +132,9 @@ def _from_columns(
     for name, spec in signature.inputs.items():
         column = columns[name]
         if not isinstance(column, list):
-            _refuse(f"inputs.{name} is {_kind(column)}; expected a list")
+            refuse(f"inputs.{name} is {_kind(column)}; expected a list")
         if not column:
-            _refuse(f"inputs.{name} is an empty list; expected one or more instances")
+            refuse(f"inputs.{name} is an empty list; expected one or more instances")
         _check_count(len(column), options)
         leaves, shape = _flat(column, name, spec, 0, f"inputs.{name}")
         inputs[name] = _tensor(leaves, shape, name, spec, options, texts)
@@ -146,7 +146,7 @@ def _by_inputs(row: Mapping[str, Any], table: Mapping[str, Any], where: str) -> 
     """A row by the model's inputs, where it may be by the columns of the training table."""
     for column in trained_columns(table):
         if not isinstance(row.get(column, ""), str | dict):
-            _refuse(f"{where}: {column} is {_kind(row[column])}; expected a string")
+            refuse(f"{where}: {column} is {_kind(row[column])}; expected a string")
     inputs, columns = texts_by_columns(row, table)
     return {name: value for name, value in row.items() if name not in columns} | inputs
 
@@ -154,12 +154,12 @@ def _by_inputs(row: Mapping[str, Any], table: Mapping[str, Any], where: str) -> 
 def _check_lengths(inputs: Mapping[str, Any]) -> None:
     counts = {name: len(value) for name, value in inputs.items()}
     if len(set(counts.values())) > 1:
-        _refuse(f"the inputs have different numbers of instances: {counts}")
+        refuse(f"the inputs have different numbers of instances: {counts}")
 
 
 def _check_count(count: int, options: Options) -> None:
     if count > options.max_instances:
-        _refuse(f"the request has {count} instances; at most {options.max_instances} are taken at once")
+        refuse(f"the request has {count} instances; at most {options.max_instances} are taken at once")
 
 
 def _check_names(values: Any, signature: Signature, where: str, table: Mapping[str, Any]) -> None:
@@ -168,13 +168,13 @@ def _check_names(values: Any, signature: Signature, where: str, table: Mapping[s
     if set(columns) - set(signature.inputs):
         expected += f" (or the columns of the training table: {', '.join(columns)})"
     if not isinstance(values, dict):
-        _refuse(f"{where} is {_kind(values)}; expected an object with {expected}")
+        refuse(f"{where} is {_kind(values)}; expected an object with {expected}")
     for name in signature.inputs:
         if name not in values:
-            _refuse(f"{where} lacks {name}; expected an object with {expected}")
+            refuse(f"{where} lacks {name}; expected an object with {expected}")
     for name in values:
         if name not in signature.inputs:
-            _refuse(f"{where} has {_shown(name)}, which is no input; expected {expected}")
+            refuse(f"{where} has {_shown(name)}, which is no input; expected {expected}")
 
 
 def _flat(value: Any, name: str, spec: Tensor, first_dimension: int, where: str) -> tuple[list[Any], tuple[int, ...]]:
@@ -195,18 +195,18 @@ def _flat(value: Any, name: str, spec: Tensor, first_dimension: int, where: str)
     for dimension in range(first_dimension, len(sizes)):
         for i, each in enumerate(level) if set(map(type, level)) - {list} else ():
             if not isinstance(each, list):
-                _refuse(f"{where}{_index(i, shape)} is {_kind(each)}; expected a list")
+                refuse(f"{where}{_index(i, shape)} is {_kind(each)}; expected a list")
         lengths = list(map(len, level))
         if len(set(lengths)) > 1:
             other = next(i for i, length in enumerate(lengths) if length != lengths[0])
-            _refuse(
+            refuse(
                 f"{where} has lists of different lengths: {lengths[0]} at {_index(0, shape)}, {lengths[other]} at "
                 f"{_index(other, shape)}"
             )
         shape = (*shape, lengths[0] if lengths else 0)
         if dimension and sizes[dimension] not in (None, shape[-1]):
             inner, expected = shape[1 - first_dimension :], ", ".join(map(str, sizes[1:])).replace("None", "any")
-            _refuse(f"{name} has shape {list(inner)} for each instance; expected [{expected}]")
+            refuse(f"{name} has shape {list(inner)} for each instance; expected [{expected}]")
         level = [each for part in level for each in part]
     return level, shape
 
@@ -230,38 +230,34 @@ def _tensor(
         for leaf in (min(leaves), max(leaves)) if leaves else ():
             least, greatest = spec.range
             if not least <= leaf <= greatest:
-                _refuse(f"{name} has {leaf}; {spec.dtype} holds {least} to {greatest}")
+                refuse(f"{name} has {leaf}; {spec.dtype} holds {least} to {greatest}")
     elif spec.is_floating:
         _check_types(leaves, {int, float}, name, "a number")
     else:
-        _refuse(f"{name} is of type {spec.dtype}, which cannot be sent as JSON")
+        refuse(f"{name} is of type {spec.dtype}, which cannot be sent as JSON")
     return np.array(leaves, spec.numpy_type).reshape(shape)
 
 
 def _bytes(leaf: Any, name: str, options: Options, texts: bool) -> bytes:
+    what = f"{name} has a text"
     if isinstance(leaf, str):
-        value = leaf.encode()
+        value, texts = leaf.encode(), False  # which is UTF-8
     elif isinstance(leaf, dict) and leaf.keys() == {"b64"} and isinstance(leaf["b64"], str):
+        what = f"{name} has a b64"
         try:
             value = base64.b64decode(leaf["b64"], validate=True)
         except (binascii.Error, ValueError) as error:
-            _refuse(f"{name} has a b64 that is not base64: {error}")
-        if texts:
-            try:
-                value.decode()
-            except UnicodeDecodeError as not_utf8:
-                _refuse(f"{name} has a b64 that is not UTF-8: byte 0x{value[not_utf8.start]:02x} at {not_utf8.start}")
+            refuse(f"{name} has a b64 that is not base64: {error}")
     else:
-        _refuse(f'{name} has {_shown(leaf)}; expected a string, or {{"b64": "..."}}')
-    if len(value) > options.max_text_bytes:
-        _refuse(f"{name} has a text of {len(value)} bytes; at most {options.max_text_bytes} are taken")
+        refuse(f'{name} has {_shown(leaf)}; expected a string, or {{"b64": "..."}}')
+    check_text(value, what, texts, options)
     return value
 
 
 def _check_types(leaves: list[Any], types: set[type], name: str, expected: str) -> None:
     if set(map(type, leaves)) - types:
         wrong = next(leaf for leaf in leaves if type(leaf) not in types)
-        _refuse(f"{name} has {_shown(wrong)}; expected {expected}")
+        refuse(f"{name} has {_shown(wrong)}; expected {expected}")
 
 
 def _kind(value: Any) -> str:
@@ -273,7 +269,3 @@ def _shown(value: Any) -> str:
     """The value as JSON, cut to 40 characters; only the first elements of a list are written."""
     text = orjson.dumps(value[:40] if isinstance(value, str | list) else value).decode()
     return text if len(text) <= 40 else f"{text[:40]}..."
-
-
-def _refuse(message: str) -> NoReturn:
-    raise RequestError(400, message)
