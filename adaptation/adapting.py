@@ -27,6 +27,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.report import write_report
 from official_bert.pretraining.run_metadata import read_run_metadata
+from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import parse_vocab
 from official_bert.utils import files, resuming
 from official_bert.utils.locks import lock_folder
@@ -128,8 +129,8 @@ def _begin(options: Options, work: str) -> None:
         with files.folder_written_whole(text_folder) as beside:
             texts.prepare(options, beside)
             files.write_text(os.path.join(beside, _OPTIONS_FILE), json.dumps(resuming.locked_values(options)))
-    vocab, uncased = str(checkpoint.vocab), checkpoint.do_lower_case
-    counts = words.count(os.path.join(text_folder, texts.DOMAIN), uncased)
+    vocab, casing = str(checkpoint.vocab), checkpoint.casing
+    counts = words.count(os.path.join(text_folder, texts.DOMAIN), casing)
     if not counts.counts:
         raise UserError("the text holds no words; give other text")
     print(words.describe(vocab, counts.counts), flush=True)
@@ -141,7 +142,7 @@ def _begin(options: Options, work: str) -> None:
         if len(new_words) < options.new_words:
             print(f"warning: {options.new_words:,} words were to be added, but there are only {len(new_words):,}")
     grown = weights.with_words(checkpoint, new_words)
-    _write_words(work, text_folder, vocab, str(grown.vocab), uncased, new_words, counts)
+    _write_words(work, text_folder, vocab, str(grown.vocab), casing, new_words, counts)
     if new_words:
         taken = len(new_words) - (len(lines_of(str(grown.vocab))) - len(lines_of(vocab)))
         print(f"{len(new_words):,} words added, {taken:,} of them in the places of unused pieces", flush=True)
@@ -155,14 +156,14 @@ def _write_once(checkpoint: Any, seed: int, folder: str) -> None:
 
 
 def _write_words(
-    work: str, text_folder: str, before: str, after: str, uncased: bool, new_words: list[str], counts: Any
+    work: str, text_folder: str, before: str, after: str, casing: Casing, new_words: list[str], counts: Any
 ) -> None:
     """Keeps what the tokenizer makes of the texts, before and after words were added to its vocabulary."""
     facts: dict[str, Any] = {"new_words": new_words}
     for name, file in (("heldout", texts.HELDOUT), ("general", texts.GENERAL_HELDOUT)):
         path = os.path.join(text_folder, file)
         if files.exists(path):
-            held = words.count(path, uncased).counts
+            held = words.count(path, casing).counts
             facts[f"{name}_words"] = sum(held.values())
             for when, vocab in (("before", before), ("after", after)):
                 facts[f"{name}_{when}"] = measure(parse_vocab(vocab), held).pieces_per_word * sum(held.values())
@@ -197,11 +198,11 @@ def _train(options: Options, work: str) -> int:
 
 def _records(options: Options, facts: Texts, work: str, model: str, number: int) -> records.Records:
     model_folder = os.path.join(work, model)
-    uncased = find_tokenizer(model_folder).do_lower_case
+    casing = find_tokenizer(model_folder).casing or UNCASED
     folder = os.path.join(work, _RECORDS, model)
     files.make_folder(folder)
     vocab_file = os.path.join(model_folder, VOCAB_FILE)
-    return records.make(options, facts, os.path.join(work, _TEXTS), vocab_file, bool(uncased), number, folder)
+    return records.make(options, facts, os.path.join(work, _TEXTS), vocab_file, casing, number, folder)
 
 
 def _finish(options: Options, work: str) -> None:

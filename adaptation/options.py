@@ -7,6 +7,7 @@ from data_gen.options import TEXT_FORMATS
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import DTYPES, MIRRORED, ONE_DEVICE
+from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils import files
 from official_bert.utils.flags import HARDWARE, MODEL, TRAINING, option
 
@@ -30,6 +31,7 @@ class Options:
     do_lower_case: bool | None = option(
         None, "Whether the vocabulary is uncased, where --init does not say it.", group=MODEL
     )
+    strip_accents: bool | None = option(None, STRIP_ACCENTS, group=MODEL)
     output_dir: str = option(
         dataclasses.MISSING, "Folder of the adapted model; given again, goes on.", group=MODEL, free=True
     )

@@ -10,6 +10,7 @@ from adaptation.texts import Texts
 from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE
+from official_bert.tokenization.casing import Casing
 
 _MOST_PASSES = 10  # as make-records makes by itself
 _HELDOUT_PASSES = 3  # so that little text gives enough to predict
@@ -33,7 +34,7 @@ def passes(options: Options, tokens: float) -> int:
 
 
 def make(
-    options: Options, facts: Texts, text_folder: str, vocab_file: str, do_lower_case: bool, number: int, folder: str
+    options: Options, facts: Texts, text_folder: str, vocab_file: str, casing: Casing, number: int, folder: str
 ) -> Records:
     """Makes records to train on, for which the text is used so many times (0 for none), and records to evaluate on.
 
@@ -50,7 +51,7 @@ def make(
                 input_file=[os.path.join(text_folder, each) for each in names],
                 output_file=[output],
                 vocab_file=vocab_file,
-                do_lower_case=do_lower_case,
+                **casing.settings,
                 do_whole_word_mask=options.do_whole_word_mask,
                 max_seq_length=options.max_seq_length,
                 max_predictions_per_seq=options.max_predictions_per_seq,

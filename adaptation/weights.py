@@ -20,7 +20,9 @@ def read(options: Options) -> tuple[Checkpoint, list[str]]:
     Raises:
         UserError: it cannot be read, has no vocabulary, or reads from left to right.
     """
-    overrides = LoadOverrides(vocab_file=options.vocab_file, do_lower_case=options.do_lower_case)
+    overrides = LoadOverrides(
+        vocab_file=options.vocab_file, do_lower_case=options.do_lower_case, strip_accents=options.strip_accents
+    )
     checkpoint_format, checkpoint = reading.read(options.init, overrides)
     if checkpoint.vocab is None:
         raise UserError(f"{options.init} has no vocabulary; give it as --vocab_file")
@@ -31,10 +33,10 @@ def read(options: Options) -> tuple[Checkpoint, list[str]]:
         )
     new = [part for part in PARTS if part in PRETRAINING and part not in checkpoint.parts]
     unused = [part for part in checkpoint.parts if part not in PRETRAINING]
-    casing = "uncased" if checkpoint.do_lower_case else "cased"
     first = (
         f"weights from {options.init}, a {checkpoint_format.title} checkpoint: {checkpoint.config.num_hidden_layers} "
-        f"layers of {checkpoint.config.hidden_size}, {casing} vocabulary of {checkpoint.config.vocab_size:,}"
+        f"layers of {checkpoint.config.hidden_size}, {checkpoint.casing.kind} vocabulary of "
+        f"{checkpoint.config.vocab_size:,}"
     )
     lines = [first, *(f"note: {note}" for note in checkpoint.notes)]
     if new:

@@ -8,6 +8,7 @@ from adaptation import texts
 from data_gen.vocabulary.report import Figures, measure
 from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.errors import UserError
+from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import CONTINUATION, MAX_CHARACTERS_PER_WORD, UNK, WordpieceTokenizer, parse_vocab
 from official_bert.utils import files
 from official_bert.utils.progress import waiting
@@ -27,9 +28,9 @@ class Proposal:
     saved: int  # tokens that it would save, after the words proposed before it
 
 
-def count(path: str, do_lower_case: bool) -> WordCounts:
+def count(path: str, casing: Casing) -> WordCounts:
     """Counts the words of a file of texts, as the tokenizer separates them."""
-    counts = WordCounts(do_lower_case, _MOST_WORDS)
+    counts = WordCounts(casing, _MOST_WORDS)
     with waiting("counting words"):
         counts.add(texts.sentences(path))
     return counts

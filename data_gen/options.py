@@ -6,12 +6,14 @@ import os
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, SENTENCE_OBJECTIVES, SENTENCE_ORDER
 from official_bert.errors import UserError
+from official_bert.tokenization.casing import Casing, casing_of
 from official_bert.utils.flags import option
 
 # Headings of --help.
 TEXT, RECORDS, MASKING, VOCABULARY, SPEED = ("text", "records", "masking", "vocabulary", "speed and memory")
 
 TEXT_FORMATS = ("auto", "sentences", "paragraphs", "wikiextractor", "jsonl")
+STRIP_ACCENTS = "Whether lower-cased text loses its accents; by default it does."
 VOCABULARY_LAYOUTS = ("compact", "release")
 
 # The spooled instances hold positions within a record as numbers of 16 bits.
@@ -35,6 +37,7 @@ class RecordOptions:
     do_lower_case: bool = option(
         True, "Whether the vocabulary is uncased: text is lower-cased, accents are dropped.", group=TEXT
     )
+    strip_accents: bool | None = option(None, STRIP_ACCENTS, group=TEXT)
     do_whole_word_mask: bool = option(False, "Whether all pieces of a word are masked together.", group=MASKING)
     max_seq_length: int = option(128, "Length of every record, in tokens.", group=RECORDS)
     max_predictions_per_seq: int = option(20, "The most tokens to predict in a record.", group=RECORDS)
@@ -99,6 +102,7 @@ class RecordOptions:
     )
 
     def __post_init__(self) -> None:
+        casing_of(self.do_lower_case, self.strip_accents)
         if self.dupe_factor is None:
             object.__setattr__(self, "dupe_factor", 1 if self.masking == "dynamic" else 10)
         if self.max_seq_length < 5:
@@ -134,6 +138,11 @@ class RecordOptions:
             raise UserError("--masking=dynamic goes with --algorithm=fast")
 
     @property
+    def casing(self) -> Casing:
+        """What the text is brought to before it is cut."""
+        return casing_of(self.do_lower_case, self.strip_accents)
+
+    @property
     def stem(self) -> str:
         """The first output without its ending: manifest, working folder and numbered shards are named after it."""
         return os.path.splitext(self.output_file[0])[0]
@@ -152,6 +161,7 @@ class VocabularyOptions:
     vocab_file: str = option(dataclasses.MISSING, "The vocabulary to write, a piece per line.", group=VOCABULARY)
     vocab_size: int = option(30_522, "The number of pieces, special tokens included.", group=VOCABULARY)
     do_lower_case: bool = option(True, "Whether the vocabulary is to be uncased.", group=TEXT)
+    strip_accents: bool | None = option(None, STRIP_ACCENTS, group=TEXT)
     layout: str = option(
         "compact",
         "compact: [PAD] [UNK] [CLS] [SEP] [MASK] from 0, then pieces; release: [PAD] 0, [UNK] 100, [CLS] 101, [SEP] "
@@ -188,7 +198,13 @@ class VocabularyOptions:
         False, "Whether bytes that are not UTF-8 are dropped instead of being an error.", group=TEXT
     )
 
+    @property
+    def casing(self) -> Casing:
+        """What the text is brought to before it is cut."""
+        return casing_of(self.do_lower_case, self.strip_accents)
+
     def __post_init__(self) -> None:
+        casing_of(self.do_lower_case, self.strip_accents)
         for name in ("vocab_size", "min_frequency"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name} is {getattr(self, name)}; expected at least 1")

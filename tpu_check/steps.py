@@ -29,6 +29,7 @@ from official_bert.tasks.heads.features import Features, from_rows
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.options import TableOptions, options_class
 from official_bert.tasks.task import Task
+from official_bert.tokenization.casing import UNCASED
 from official_bert.utils import files
 from tpu_check.options import (
     FineTuningStepOptions,
@@ -175,7 +176,7 @@ def finetuning_steps(
             layer_decay=options.layer_decay, dtype=DTYPES[options.dtype],
             micro_batches=options.gradient_accumulation_steps, rematerialize=options.rematerialize,
         )  # fmt: skip
-        trainer = Trainer(head, InitialModel(config, "", True, {}), training, strategy=strategy, is_compiled=True)
+        trainer = Trainer(head, InitialModel(config, "", UNCASED, {}), training, strategy=strategy, is_compiled=True)
 
     def steps_of(length: int) -> tuple[int, ReplicaStep, ReplicaStep]:
         features = features_like(head, length)

@@ -55,7 +55,7 @@ class Tokenize(beam.DoFn):
 
     def setup(self) -> None:
         options = self._job.options
-        self._tokenizer = CachingTokenizer(FullTokenizer(options.vocab_file, options.do_lower_case))
+        self._tokenizer = CachingTokenizer(FullTokenizer(options.vocab_file, *options.casing))
 
     def process(self, element: tuple[int, str]) -> Iterator[Part]:
         number, path = element

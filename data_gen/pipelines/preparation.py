@@ -22,7 +22,7 @@ def check_options(options: RecordOptions) -> tuple[list[str], str, exact.FullTok
     paths = files.expand(options.input_file, "input_file")
     outputs.check_outputs(options, [*paths, options.vocab_file])
     vocab = files.read_text(options.vocab_file)
-    tokenizer = exact.FullTokenizer.from_vocab(vocab, options.do_lower_case, options.vocab_file)
+    tokenizer = exact.FullTokenizer.from_vocab(vocab, source=options.vocab_file, **options.casing._asdict())
     _warn_of_too_few_predictions(options)
     for path in options.output_file:
         files.check_writable(path)
@@ -47,9 +47,9 @@ def instance_config(options: RecordOptions, vocab: dict[str, int]) -> InstanceCo
 
 def recorded_flags(options: RecordOptions) -> dict[str, Any]:
     """Returns the flags that the manifest records: those that decide the records' bytes, and the names of the files."""
-    ignored = ("input_file", "vocab_file", "num_workers")
+    ignored = ("input_file", "vocab_file", "num_workers", "strip_accents")
     flags = {name: value for name, value in dataclasses.asdict(options).items() if name not in ignored}
-    return {**flags, "output_file": [os.path.basename(path) for path in options.output_file]}
+    return {**flags, **options.casing.settings, "output_file": [os.path.basename(path) for path in options.output_file]}
 
 
 def _warn_of_too_few_predictions(options: RecordOptions) -> None:

@@ -118,7 +118,7 @@ class Worker:
 
     @functools.cached_property
     def _tokenizer(self) -> CachingTokenizer:
-        return CachingTokenizer(FullTokenizer(os.path.join(self._folder, VOCAB), self._options.do_lower_case))
+        return CachingTokenizer(FullTokenizer(os.path.join(self._folder, VOCAB), *self._options.casing))
 
     @functools.cached_property
     def _plan(self) -> RunPlan:

@@ -62,7 +62,7 @@ def _count(options: VocabularyOptions) -> tuple[WordCounts, WordCounts]:
     compared = [options.compare_with] if options.compare_with else []
     files.refuse_overwriting(options.vocab_file, "vocab_file", [*paths, *heldout_paths, *compared])
     reading = options.input_format, options.language, options.json_field, options.drop_invalid_utf8
-    text, heldout = (WordCounts(options.do_lower_case, options.max_words) for _ in range(2))
+    text, heldout = (WordCounts(options.casing, options.max_words) for _ in range(2))
     for number, document in enumerate(formats.read_files("counting words", paths, *reading), start=1):
         held = not heldout_paths and number % _HELDOUT_EVERY == 0
         (heldout if held else text).add(document)
@@ -89,7 +89,8 @@ def _report(learned: Learned, options: VocabularyOptions, other: dict[str, int] 
         )
         return "\n".join(lines)
     source = ",".join(options.heldout_file) or f"every {_HELDOUT_EVERY}th document, not learned from"
-    case = "lower case" if options.do_lower_case else "as written"
+    accents = "" if options.casing.strip_accents else " with accents"
+    case = f"lower case{accents}" if options.do_lower_case else "as written"
     lines.append(f"held-out text ({source}; {case}): {_describe_counts(learned.heldout)}")
     vocabularies = {options.vocab_file: {piece: index for index, piece in enumerate(learned.pieces)}}
     if options.compare_with and other:

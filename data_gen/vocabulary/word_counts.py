@@ -4,6 +4,7 @@ import collections
 import random
 from collections.abc import Iterable
 
+from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import MAX_CHARACTERS_PER_WORD
 from official_bert.tokenization.fast import FastBasicTokenizer
 
@@ -24,7 +25,7 @@ class WordCounts:
     generator, so that the same sentences in the same order always give the same counts.
 
     Args:
-        do_lower_case: whether words are lower-cased and without accents.
+        casing: what words are brought to.
         max_words: how many different words are held at the most.
 
     Attributes:
@@ -32,13 +33,13 @@ class WordCounts:
         halvings: one sentence in 2 ** halvings is counted.
     """
 
-    def __init__(self, do_lower_case: bool, max_words: int) -> None:
+    def __init__(self, casing: Casing, max_words: int) -> None:
         self.documents = 0
         self.halvings = 0
         self._counts: collections.Counter[str] = collections.Counter()
         self._occurrences = 0
         self._max_words = max_words
-        self._tokenizer = FastBasicTokenizer(do_lower_case)
+        self._tokenizer = FastBasicTokenizer(*casing)
         self._random = random.Random(0)
         self._waiting: list[str] = []
         self._waiting_characters = 0

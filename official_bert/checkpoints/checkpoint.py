@@ -10,6 +10,8 @@ from typing import Any
 import numpy.typing as npt
 
 from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.casing import UNCASED, Casing
+from official_bert.tokenization.exact import FullTokenizer
 
 Array = npt.NDArray[Any]
 
@@ -92,7 +94,7 @@ class Checkpoint:
         config: sizes, rates, activation, epsilon.
         weights: float32 arrays by our names, as in `PARTS`.
         vocab: the text of a vocab.txt, or None.
-        do_lower_case: whether the vocabulary is uncased.
+        casing: whether the vocabulary is uncased, and without accents.
         slots: the optimizer's moments, by our names with /adam_m or /adam_v; empty without them.
         step: the number of steps trained, where it is known.
         labels: the classes' names, where they are known.
@@ -105,7 +107,7 @@ class Checkpoint:
     config: BertConfig
     weights: dict[str, Array]
     vocab: str | None = None
-    do_lower_case: bool = True
+    casing: Casing = UNCASED
     slots: dict[str, Array] = dataclasses.field(default_factory=dict)
     step: int | None = None
     labels: tuple[str, ...] | None = None
@@ -113,6 +115,11 @@ class Checkpoint:
     task_spec: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     inventory: Inventory | None = None
+
+    def tokenizer(self, source: str) -> FullTokenizer:
+        """Returns the tokenizer of its vocabulary, which it must have; `source` is what errors call it."""
+        assert self.vocab is not None
+        return FullTokenizer.from_vocab(self.vocab, source=source, **self.casing._asdict())
 
     @property
     def parts(self) -> list[str]:
@@ -128,6 +135,7 @@ class LoadOverrides:
         bert_config_file: for a folder without a configuration.
         vocab_file: for a folder without a vocabulary.
         do_lower_case: whether the vocabulary is uncased; None where the folder says it, or to find out.
+        strip_accents: whether texts lose their accents; None where the folder says it, or to go by do_lower_case.
         optimizer: whether to read the optimizer's moments and the step.
         replace: whether vocabulary and casing are taken where the folder says otherwise; else that is an error.
     """
@@ -135,6 +143,7 @@ class LoadOverrides:
     bert_config_file: str | None = None
     vocab_file: str | None = None
     do_lower_case: bool | None = None
+    strip_accents: bool | None = None
     optimizer: bool = False
     replace: bool = False
 

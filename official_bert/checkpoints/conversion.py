@@ -25,7 +25,12 @@ def convert(options: ConversionOptions) -> list[str]:
         UserError: the checkpoint cannot be read, or the other format cannot hold it, or the result differs.
     """
     overrides = LoadOverrides(
-        options.bert_config_file, options.vocab_file, options.do_lower_case, options.optimizer, replace=True
+        bert_config_file=options.bert_config_file,
+        vocab_file=options.vocab_file,
+        do_lower_case=options.do_lower_case,
+        strip_accents=options.strip_accents,
+        optimizer=options.optimizer,
+        replace=True,
     )
     source_folder = named_models.local_folder(options.from_)
     source_format, source = reading.read(source_folder, overrides)
@@ -95,11 +100,10 @@ def _changed(checkpoint: Checkpoint, options: ConversionOptions) -> tuple[Checkp
 def _summary(checkpoint: Checkpoint) -> str:
     parameters = sum(value.size for value in checkpoint.weights.values())
     config = checkpoint.config
-    casing = "uncased" if checkpoint.do_lower_case else "cased"
     texts = [
         ", ".join(checkpoint.parts),
         f"{len(checkpoint.weights)} tensors, {parameters:,} parameters",
-        f"vocabulary of {config.vocab_size:,}{'' if checkpoint.vocab is None else ', ' + casing}",
+        f"vocabulary of {config.vocab_size:,}{'' if checkpoint.vocab is None else ', ' + checkpoint.casing.kind}",
         f"up to {config.max_position_embeddings} positions",
         f"{config.hidden_act}, epsilon {config.layer_norm_eps:g}",
     ]
@@ -130,7 +134,7 @@ def _round_trip(written: Checkpoint, again: Checkpoint, target_format: Format) -
     """Compares what was written with what is read back, to the bit."""
     fields = ["config", "vocab", "labels"]
     if written.vocab is not None:  # without it, its casing has no place either
-        fields.append("do_lower_case")
+        fields.append("casing")
     if written.slots:
         fields.append("step")
     for field in fields:

@@ -18,6 +18,7 @@ from official_bert.modeling import task_models
 from official_bert.modeling.choices import HEADS
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
+from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
 
@@ -70,7 +71,7 @@ class FineTuned(NamedTuple):
 
 
 def save(
-    folder: str, model: keras.Model, task_spec: Mapping[str, Any], config: BertConfig, vocab: str, do_lower_case: bool
+    folder: str, model: keras.Model, task_spec: Mapping[str, Any], config: BertConfig, vocab: str, casing: Casing
 ) -> None:
     """Writes a model's folder, with checksums; each file appears whole, over that of an earlier save.
 
@@ -83,7 +84,7 @@ def save(
             null_score_diff_threshold.
         config: the encoder's.
         vocab: the text of the vocab.txt.
-        do_lower_case: whether the vocabulary is uncased.
+        casing: of the vocabulary.
 
     Raises:
         UserError: a weight is not a finite number.
@@ -97,7 +98,7 @@ def save(
         whole = keras.Model(model.input, model.output)  # without the optimizer's moments
         with hdf5.written_whole(os.path.join(local, WEIGHTS_FILE), whole.variables) as path:
             whole.save_weights(path)
-        names = write_model_files(Checkpoint(config, {}, vocab, do_lower_case), local)
+        names = write_model_files(Checkpoint(config, {}, vocab, casing), local)
         content = json.dumps(task_spec, indent=1, ensure_ascii=False) + "\n"
         files.write_text(os.path.join(local, TASK_FILE), content)
         checksums.replace_files(local, folder, [WEIGHTS_FILE, *names, TASK_FILE])
@@ -157,7 +158,7 @@ def load(folder: str, dtype: Any = "float32") -> FineTuned:
     head = {name: task_spec[name] for name in ("head", "lstm_units") if name in task_spec}
     model = task_models.build(task_spec["kind"], encoder, len(labels), num_choices, **head)
     _load_weights(model, os.path.join(folder, WEIGHTS_FILE))
-    tokenizer = FullTokenizer.from_vocab(described.vocab, described.do_lower_case, os.path.join(folder, VOCAB_FILE))
+    tokenizer = described.tokenizer(os.path.join(folder, VOCAB_FILE))
     return FineTuned(model, described.config, tokenizer, task_spec)
 
 

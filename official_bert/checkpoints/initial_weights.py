@@ -86,7 +86,7 @@ def find_files(path: str) -> InitialFiles:
     if opened is None:
         checkpoint = reading.read(folder)[1]
         vocabularies = {} if checkpoint.vocab is None else {f"that of {path}": checkpoint.vocab}
-        return InitialFiles(FoundTokenizer(path, vocabularies, checkpoint.do_lower_case, path), checkpoint.config)
+        return InitialFiles(FoundTokenizer(path, vocabularies, checkpoint.casing, path), checkpoint.config)
     beside = os.path.dirname(opened.path)
     config_file = os.path.join(beside, CONFIG_FILE)
     config = BertConfig.from_json_file(config_file) if files.exists(config_file) else None

@@ -21,7 +21,13 @@ class Loaded(NamedTuple):
     tokenizer: FullTokenizer
 
 
-def load(path: str, vocab_file: str | None = None, do_lower_case: bool | None = None, dtype: Any = "float32") -> Loaded:
+def load(
+    path: str,
+    vocab_file: str | None = None,
+    do_lower_case: bool | None = None,
+    dtype: Any = "float32",
+    strip_accents: bool | None = None,
+) -> Loaded:
     """Returns a trained encoder, its configuration and its tokenizer.
 
     Within a distribution strategy's scope the encoder is built for that strategy.
@@ -32,6 +38,8 @@ def load(path: str, vocab_file: str | None = None, do_lower_case: bool | None = 
         vocab_file: a vocab.txt, where the folder has none.
         do_lower_case: whether the vocabulary is uncased, where the folder does not say it.
         dtype: a Keras dtype policy for the encoder's layers.
+        strip_accents: whether lower-cased texts lose their accents, where the folder does not say it; by default they
+            do.
 
     Returns:
         A tuple with the names encoder (as build_encoder returns it; without pooled_output where the checkpoint has no
@@ -40,7 +48,8 @@ def load(path: str, vocab_file: str | None = None, do_lower_case: bool | None = 
     Raises:
         UserError: something is missing, left over, damaged, or does not fit together.
     """
-    _, checkpoint = reading.read(path, LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case))
+    overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
+    _, checkpoint = reading.read(path, overrides)
     if checkpoint.vocab is None:
         raise UserError(f"{path} has no vocabulary for a tokenizer; give one as vocab_file")
     encoder = build_encoder(checkpoint.config, dtype=dtype)
@@ -48,8 +57,7 @@ def load(path: str, vocab_file: str | None = None, do_lower_case: bool | None = 
         encoder = keras.Model(encoder.input, {"sequence_output": encoder.output["sequence_output"]}, name="encoder")
     for variable in encoder.variables:
         variable.assign(checkpoint.weights[variable.path])
-    tokenizer = FullTokenizer.from_vocab(checkpoint.vocab, checkpoint.do_lower_case, f"the vocabulary of {path}")
-    return Loaded(encoder, checkpoint.config, tokenizer)
+    return Loaded(encoder, checkpoint.config, checkpoint.tokenizer(f"the vocabulary of {path}"))
 
 
 def load_pretraining_model(folder: str) -> tuple[keras.Model, BertConfig, FullTokenizer]:
@@ -76,5 +84,4 @@ def load_pretraining_model(folder: str) -> tuple[keras.Model, BertConfig, FullTo
     model = build_pretraining_model(checkpoint.config)
     for variable in model.variables:
         variable.assign(checkpoint.weights[variable.path])
-    tokenizer = FullTokenizer.from_vocab(checkpoint.vocab, checkpoint.do_lower_case, f"the vocabulary of {folder}")
-    return model, checkpoint.config, tokenizer
+    return model, checkpoint.config, checkpoint.tokenizer(f"the vocabulary of {folder}")

@@ -1,7 +1,8 @@
 """The model files of Google's releases and of our own folders: bert_config.json, vocab.txt and two more.
 
-tokenizer_config.json says whether the vocabulary is uncased, labels.json names a classifier's classes. Google's
-releases have neither; whether the vocabulary is uncased is then an argument, or detected from its tokens.
+tokenizer_config.json says whether the vocabulary is uncased, and whether it keeps accents then; labels.json names a
+classifier's classes. Google's releases have neither; whether the vocabulary is uncased is then an argument, or detected
+from its tokens.
 """
 
 import dataclasses
@@ -23,6 +24,7 @@ from official_bert.checkpoints.checkpoint import (
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.casing import UNCASED, Casing, casing_of
 from official_bert.utils import files
 
 
@@ -56,8 +58,8 @@ def read_model_files(folder: str, overrides: LoadOverrides) -> Checkpoint:
         raise UserError(f"there is no {config_file}; give the model's configuration as --bert_config_file")
     config = BertConfig.from_json_file(config_file)
     labels = _labels_in(os.path.join(folder, LABELS_FILE))
-    vocab, do_lower_case, notes = resolve_tokenizer(find_tokenizer(folder), overrides, config)
-    return Checkpoint(config, {}, vocab, do_lower_case, labels=labels, notes=notes)
+    vocab, casing, notes = resolve_tokenizer(find_tokenizer(folder), overrides, config)
+    return Checkpoint(config, {}, vocab, casing, labels=labels, notes=notes)
 
 
 def find_tokenizer(folder: str) -> FoundTokenizer:
@@ -66,22 +68,25 @@ def find_tokenizer(folder: str) -> FoundTokenizer:
     return FoundTokenizer(
         folder=folder,
         vocabularies={vocab_file: files.read_text(vocab_file)} if files.exists(vocab_file) else {},
-        do_lower_case=casing_in(settings_file) if files.exists(settings_file) else None,
+        casing=casing_in(settings_file) if files.exists(settings_file) else None,
         settings_file=settings_file,
     )
 
 
-def casing_in(settings_file: str) -> bool:
-    """Returns do_lower_case from a tokenizer_config.json."""
+def casing_in(settings_file: str) -> Casing:
+    """Returns what a tokenizer_config.json says of do_lower_case and strip_accents, which may lack or be null."""
     try:
-        value = files.read_json_object(settings_file)["do_lower_case"]
-        if not isinstance(value, bool):
-            raise TypeError(f"do_lower_case is {value!r}")
+        settings = files.read_json_object(settings_file)
+        lower, accents = settings["do_lower_case"], settings.get("strip_accents")
+        if not isinstance(lower, bool):
+            raise TypeError(f"do_lower_case is {lower!r}")
+        if not isinstance(accents, bool | None):
+            raise TypeError(f"strip_accents is {accents!r}")
     except (UserError, KeyError, TypeError) as error:
         raise UserError(
             f'{settings_file} is damaged ({error!r}); it should read {{"do_lower_case": true}} or false'
         ) from error
-    return value
+    return casing_of(lower, accents)
 
 
 def _labels_in(path: str) -> tuple[str, ...] | None:
@@ -103,22 +108,22 @@ def write_model_files(checkpoint: Checkpoint, folder: str) -> list[str]:
 
 def contents_of_checkpoint(checkpoint: Checkpoint) -> dict[str, str]:
     """Returns what stands beside the weights of a checkpoint, by file name."""
-    contents = _contents(checkpoint.config, checkpoint.vocab, checkpoint.do_lower_case)
+    contents = _contents(checkpoint.config, checkpoint.vocab, checkpoint.casing)
     if checkpoint.labels is not None:
         contents[LABELS_FILE] = json.dumps(checkpoint.labels, ensure_ascii=False) + "\n"
     return contents
 
 
-def contents_of(config: BertConfig, vocab_file: str | None, do_lower_case: bool) -> dict[str, str]:
+def contents_of(config: BertConfig, vocab_file: str | None, casing: Casing = UNCASED) -> dict[str, str]:
     """Returns what stands beside a model's checkpoints: configuration, vocabulary, tokenizer settings, by file name."""
-    return _contents(config, files.read_text(vocab_file) if vocab_file else None, do_lower_case)
+    return _contents(config, files.read_text(vocab_file) if vocab_file else None, casing)
 
 
-def _contents(config: BertConfig, vocab: str | None, do_lower_case: bool) -> dict[str, str]:
+def _contents(config: BertConfig, vocab: str | None, casing: Casing) -> dict[str, str]:
     contents = {CONFIG_FILE: config.to_json()}
     if vocab is not None:
         contents[VOCAB_FILE] = vocab
-        contents[TOKENIZER_FILE] = json.dumps({"do_lower_case": do_lower_case}, indent=2) + "\n"
+        contents[TOKENIZER_FILE] = json.dumps(casing.settings, indent=2) + "\n"
     return contents
 
 
@@ -127,7 +132,7 @@ def check_contents(folder: str, contents: dict[str, str]) -> None:
     for name, content in contents.items():
         path = os.path.join(folder, name)
         if files.exists(path) and files.read_text(path) != content:
-            flags = "--vocab_file and --do_lower_case"
+            flags = "--vocab_file, --do_lower_case and --strip_accents"
             if name == CONFIG_FILE:
                 flags = "--bert_config_file and --vocab_size_from_vocab"
             raise UserError(

@@ -3,6 +3,7 @@
 import dataclasses
 
 from official_bert.modeling.config import ACTIVATIONS
+from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils.flags import option
 
 # Headings of --help.
@@ -37,6 +38,7 @@ class ConversionOptions:
     do_lower_case: bool | None = option(
         None, "Whether the vocabulary is uncased, where the folder does not say it.", group=FILES
     )
+    strip_accents: bool | None = option(None, STRIP_ACCENTS, group=FILES)
     hidden_act: str | None = option(
         None,
         "The activation to take in place of the configuration's; gelu is the tanh approximation.",

@@ -35,7 +35,7 @@ def add_tokens(checkpoint: Checkpoint, tokens: Sequence[str], rows: str = "appen
         raise UserError("the checkpoint has no vocabulary to add tokens to; give it as --vocab_file")
     vocab = lines_of(checkpoint.vocab)
     numbers = {token: number for number, token in enumerate(vocab)}
-    basic = BasicTokenizer(checkpoint.do_lower_case)
+    basic = BasicTokenizer(*checkpoint.casing)
     for index, token in enumerate(tokens):
         if token in numbers or token in tokens[:index]:
             raise UserError(f"the new token {token!r} is in the vocabulary already, or given twice; leave it out")
@@ -43,7 +43,7 @@ def add_tokens(checkpoint: Checkpoint, tokens: Sequence[str], rows: str = "appen
         if not _BRACKETED.fullmatch(token) and basic.tokenize(word) != [word]:
             raise UserError(
                 f"the new token {token!r} could never be found in a text, which is cut into {basic.tokenize(word)}; "
-                f"give it as {'the uncased' if checkpoint.do_lower_case else 'the'} tokenizer makes it"
+                f"give it as {'the uncased' if checkpoint.casing.do_lower_case else 'the'} tokenizer makes it"
             )
     unused = [] if rows == "append" else [number for number, token in enumerate(vocab) if UNUSED.fullmatch(token)]
     if rows == "unused" and len(unused) < len(tokens):
@@ -68,7 +68,7 @@ def add_tokens(checkpoint: Checkpoint, tokens: Sequence[str], rows: str = "appen
 def without_pieces(checkpoint: Checkpoint, tokens: Sequence[str]) -> list[str]:
     """Returns those of new tokens that the vocabulary so far cuts into [UNK] alone."""
     numbers = {token: number for number, token in enumerate(lines_of(checkpoint.vocab or ""))}
-    basic = BasicTokenizer(checkpoint.do_lower_case)
+    basic = BasicTokenizer(*checkpoint.casing)
     return [token for token in tokens if not _numbers_of_pieces(token, numbers, basic)]
 
 

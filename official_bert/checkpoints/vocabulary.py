@@ -1,13 +1,16 @@
 """A checkpoint's vocabulary and casing: checked, and compared with what a user says of them."""
 
 import dataclasses
+import json
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.casing import Casing, casing_of
 from official_bert.tokenization.exact import check_special_tokens
 from official_bert.utils import files
 
@@ -21,13 +24,13 @@ class FoundTokenizer:
     Attributes:
         folder: of the checkpoint.
         vocabularies: the text of each vocabulary there, by the path of its file.
-        do_lower_case: whether it says that the vocabulary is uncased; None where it does not say it.
+        casing: whether it says that the vocabulary is uncased, and keeps accents; None where it does not say it.
         settings_file: where it says so, or would.
     """
 
     folder: str
     vocabularies: Mapping[str, str]
-    do_lower_case: bool | None
+    casing: Casing | None
     settings_file: str
 
 
@@ -35,7 +38,7 @@ class Tokenizer(NamedTuple):
     """What the texts of a checkpoint are cut by."""
 
     vocab: str | None  # the text of a vocab.txt; None where there is none
-    do_lower_case: bool  # whether it is uncased
+    casing: Casing
     notes: tuple[str, ...]  # what the user should know
 
 
@@ -54,7 +57,7 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
         given = files.read_text(path)
     elif not found.vocabularies:
         note = f"{found.folder} has no vocabulary; give it as --vocab_file to have it written with the model"
-        return Tokenizer(None, overrides.do_lower_case is not False, (note,))
+        return Tokenizer(None, casing_of(overrides.do_lower_case is not False, overrides.strip_accents), (note,))
     if given is not None and found.vocabularies:
         problems = [vocabulary_difference(own, given) for own in found.vocabularies.values()]
         if all(problems):
@@ -68,35 +71,41 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
         if other:
             raise UserError(f"{path} and {other} hold different vocabularies; give one as --vocab_file")
     notes += check_vocabulary(given, config, str(path))
-    do_lower_case, casing_notes = _resolve_casing(found, overrides, given)
-    return Tokenizer(given, do_lower_case, notes + casing_notes)
+    casing, casing_notes = _resolve_casing(found, overrides, given)
+    return Tokenizer(given, casing, notes + casing_notes)
 
 
-def _resolve_casing(found: FoundTokenizer, overrides: LoadOverrides, vocab: str) -> tuple[bool, tuple[str, ...]]:
+def _resolve_casing(found: FoundTokenizer, overrides: LoadOverrides, vocab: str) -> tuple[Casing, tuple[str, ...]]:
     wanted = overrides.do_lower_case
     flag = "--do_lower_case" if wanted else "--nodo_lower_case"
-    if found.do_lower_case is not None:
-        if wanted in (None, found.do_lower_case):
-            return found.do_lower_case, ()
-        assert wanted is not None
+    accents = overrides.strip_accents
+    if found.casing is not None:
+        if wanted in (None, found.casing.do_lower_case):
+            if accents in (None, found.casing.strip_accents):
+                return found.casing, ()
+            wanted, flag = found.casing.do_lower_case, "--strip_accents" if accents else "--nostrip_accents"
         problem = f"{flag} contradicts {found.settings_file}"
         if not overrides.replace:
             raise UserError(f"{problem}, by which the model was trained; leave the flag out")
-        return wanted, (f"{problem}: the flag is taken",)
+        return casing_of(bool(wanted), accents), (f"{problem}: the flag is taken",)
     uncased = is_uncased(vocab)
     looks = "uncased" if uncased else "cased"
     if wanted is None:
-        return uncased, (f"the vocabulary looks {looks}; --do_lower_case or --nodo_lower_case say it, where it is not",)
+        note = f"the vocabulary looks {looks}; --do_lower_case or --nodo_lower_case say it, where it is not"
+        if uncased and accents is None and has_accents(vocab):
+            note += "; it has pieces with accents, which --nostrip_accents keeps in texts"
+        return casing_of(uncased, accents), (note,)
+    casing = casing_of(wanted, accents)
     if wanted == uncased:
-        return wanted, ()
+        return casing, ()
     effect = "words with capital letters become [UNK]" if uncased else "its pieces with capital letters are never used"
     problem = f"the vocabulary looks {looks}: with {flag}, {effect}"
     if found.vocabularies and not overrides.replace:
         raise UserError(
             f"{problem}; leave the flag out, or, if the model was trained so, write "
-            f'{{"do_lower_case": {str(wanted).lower()}}} to {found.settings_file}'
+            f"{json.dumps(casing.settings)} to {found.settings_file}"
         )
-    return wanted, (problem,)
+    return casing, (problem,)
 
 
 def vocabulary_difference(own: str, other: str) -> str | None:
@@ -142,6 +151,11 @@ def check_vocabulary(vocab: str, config: BertConfig, path: str) -> tuple[str, ..
     unused = config.vocab_size - len(tokens)
     note = f"the vocabulary has {len(tokens):,} tokens, the word table {config.vocab_size:,} rows (vocab_size)"
     return (f"{note}: the other {unused:,} are never used",)
+
+
+def has_accents(vocab: str) -> bool:
+    """Whether a piece of a vocabulary has an accent: none of a model has that saw its texts without."""
+    return any(unicodedata.category(each) == "Mn" for each in unicodedata.normalize("NFD", vocab))
 
 
 def is_uncased(vocab: str) -> bool:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import BasicTokenizer
 
 CAPITAL_SIGMA, FINAL_SIGMA = "Σς"
@@ -47,19 +48,19 @@ class CharacterTables(NamedTuple):
 
 
 @functools.cache
-def character_tables(do_lower_case: bool) -> CharacterTables:
+def character_tables(casing: Casing) -> CharacterTables:
     """Returns the tables of a tokenizer; they take seconds to compute, and so are kept."""
-    tokenizer, cased = BasicTokenizer(do_lower_case), BasicTokenizer(do_lower_case=False)
+    tokenizer, cased = BasicTokenizer(*casing), BasicTokenizer(do_lower_case=False)
     forms: dict[tuple[tuple[int, int], ...], int] = {((ITSELF, 0),): 0}
     properties = np.full(sys.maxunicode + 1, STARTER, np.int32)
     codes = [code for code in range(sys.maxunicode + 1) if _may_change(code)]  # the others are their own form
     for code, words in zip(codes, _words_between_letters(codes, tokenizer), strict=True):
         character = chr(code)
-        form = _form(character, words, do_lower_case)
+        form = _form(character, words, casing.strip_accents)
         value = forms.setdefault(form, len(forms)) * FORM
         if unicodedata.category(character) == "Mn":
             value |= NON_SPACING
-        if do_lower_case:
+        if casing.do_lower_case:
             if not form and cased.tokenize(f"a{character}a") == ["aa"]:  # rule 1 deletes it before rule 4
                 value |= IGNORED
             else:
@@ -92,14 +93,17 @@ def _words_between_letters(codes: list[int], tokenizer: BasicTokenizer) -> Itera
         yield between
 
 
-def _form(character: str, words: list[str], do_lower_case: bool) -> tuple[tuple[int, int], ...]:
-    """What a character c with the words of "aca" becomes wherever it stands: code points with their flags."""
+def _form(character: str, words: list[str], orders_marks: bool) -> tuple[tuple[int, int], ...]:
+    """What a character c with the words of "aca" becomes wherever it stands: code points with their flags.
+
+    `orders_marks`: whether rule 4 decomposes text, which puts marks into their canonical order.
+    """
     if words == ["a", "a"]:
         return ((ord(" "), SPACE),)
     alone = ALONE if len(words) > 1 else 0
     form = []
     for letter in "".join(words)[1:-1]:
-        mark = unicodedata.combining(letter) if do_lower_case else 0  # rule 4 orders marks
+        mark = unicodedata.combining(letter) if orders_marks else 0
         form.append((ITSELF if letter == character else ord(letter), alone | MARK * mark))
     return tuple(form)
 

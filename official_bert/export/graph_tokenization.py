@@ -49,10 +49,10 @@ class GraphTokenizer(tf.Module):
 
     def __init__(self, tokenizer: exact.FullTokenizer) -> None:
         super().__init__()
-        self.do_lower_case = tokenizer.basic_tokenizer.do_lower_case
         self._unknown_id = tokenizer.vocab[exact.UNK]  # not the vocabulary: a module would track each of its entries
         # Tensors, so that a SavedModel holds each once for all its functions.
-        self._tables = tables.CharacterTables(*map(tf.constant, tables.character_tables(self.do_lower_case)))
+        of_characters = tables.character_tables(tokenizer.basic_tokenizer.casing)
+        self._tables = tables.CharacterTables(*map(tf.constant, of_characters))
         pieces = _pieces_for_the_kernel(tokenizer.vocab)
         self._piece_lengths = tf.constant([len(piece.removeprefix(exact.CONTINUATION)) for piece in pieces])
         self._special_ids = tf.constant([0, *(tokenizer.vocab[token] for token in _SPECIAL_CODES)])

@@ -118,7 +118,7 @@ def metadata_of(source: Source, inputs: Iterable[str]) -> dict[str, Any]:
         "inputs": list(inputs),
         "labels": None if labels is None else list(labels),
         "max_seq_length": source.task_spec["max_seq_length"],
-        "do_lower_case": source.tokenizer.basic_tokenizer.do_lower_case,
+        **source.tokenizer.basic_tokenizer.casing.settings,
         "version_of_official_bert": __version__,
     }
 

@@ -91,7 +91,7 @@ def _with_head(folder: str, checkpoint: Checkpoint) -> Source:
     for note in kept.notes:
         print(f"note: {note}")
     vocab, spec = kept.vocab or "", dict(kept.task_spec or {})
-    tokenizer = FullTokenizer.from_vocab(vocab, kept.do_lower_case, f"the vocabulary of {folder}")
+    tokenizer = kept.tokenizer(f"the vocabulary of {folder}")
     return Source(model, kept.config, tokenizer, vocab, spec["kind"], spec)
 
 

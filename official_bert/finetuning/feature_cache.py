@@ -29,7 +29,7 @@ def digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_se
     made_from = [
         __version__,
         {key: value for key, value in task.task_spec(max_seq_length).items() if key not in _LEFT_OUT},
-        exact.basic_tokenizer.do_lower_case,
+        *exact.basic_tokenizer.casing.settings.values(),
         list(exact.vocab.items()),
     ]
     summed = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode())

@@ -16,6 +16,7 @@ from official_bert.optimization.choices import (
     worker_index_option,
 )
 from official_bert.tasks.options import Defaults, TaskOptions, options_class
+from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils import files
 from official_bert.utils.bad_rows import POLICIES, STOP
 from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
@@ -57,6 +58,7 @@ class Options:
     do_lower_case: bool | None = option(
         None, "Whether the vocabulary is uncased, where --init does not say it.", group=MODEL
     )
+    strip_accents: bool | None = option(None, STRIP_ACCENTS, group=MODEL)
     max_seq_length: int | None = option(None, "The longest sequence, in tokens.", group=MODEL)
 
     do_train: bool = option(False, "Whether to train.", group=TRAINING, free=True)

@@ -62,7 +62,7 @@ def _run(options: Options, strategy: tf.distribute.Strategy) -> Scores:
     options = options.resolved()
     task = task_of(options)
     _check_parts(options, task)
-    initial_model = read_initial_model(init, options.vocab_file, options.do_lower_case)
+    initial_model = read_initial_model(init, options.vocab_file, options.do_lower_case, options.strip_accents)
     weights = head_weights(initial_model, task.head)
     print(initial_model.describe(init, has_head=weights is not None))
     for note in (*initial_model.notes, *task.notes()):

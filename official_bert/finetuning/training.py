@@ -268,7 +268,7 @@ class _Monitor:
                     task.task_spec(config.max_seq_length),
                     self._initial_model.config,
                     self._initial_model.vocab,
-                    self._initial_model.do_lower_case,
+                    self._initial_model.casing,
                 )
             self.best_predictions = predictions
             line += "; saved"

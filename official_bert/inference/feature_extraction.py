@@ -33,7 +33,7 @@ def write_features(options: FeatureOptions) -> str:
 
 
 def _write_features(options: FeatureOptions, format: str) -> str:
-    extractor = make_extractor(options, loading.load(options.init, options.vocab_file, options.do_lower_case))
+    extractor = make_extractor(options, load(options))
     progress = Progress("extracting", files.size(options.input_file) / 1e3, "kB")
     count = truncated = done = 0
     with feature_files.writer(options.output_file, format, extractor, options.pooling) as add:
@@ -44,6 +44,15 @@ def _write_features(options: FeatureOptions, format: str) -> str:
             done += len(features.text.encode()) + 1
             progress.update(done / 1e3)
     return f"{counted(count, 'text')} in {options.output_file}; cut to {options.max_seq_length} tokens: {truncated:,}"
+
+
+def load(options: FeatureOptions) -> Loaded:
+    """Returns the encoder that the options name.
+
+    Raises:
+        UserError: as of `loading.load`.
+    """
+    return loading.load(options.init, options.vocab_file, options.do_lower_case, strip_accents=options.strip_accents)
 
 
 def make_extractor(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.checkpoints import loading
 from official_bert.checkpoints.loading import Loaded
 from official_bert.inference import batch_prediction, beam_shards, exports, feature_extraction, feature_files
 from official_bert.inference.features import FeatureExtractor
@@ -86,7 +85,7 @@ def write_features(options: FeatureOptions, num_shards: int, beam_arguments: lis
     vocab_file = files.absolute(options.vocab_file) if options.vocab_file else None
     options = dataclasses.replace(options, init=files.absolute(options.init), vocab_file=vocab_file)
     files.refuse_overwriting(options.output_file, "output_file", [options.init, *([vocab_file] if vocab_file else [])])
-    loaded = loading.load(options.init, options.vocab_file, options.do_lower_case)
+    loaded = feature_extraction.load(options)
     extractor = feature_extraction.make_extractor(options, loaded)  # so that wrong options are refused here
     trained = feature_extraction.trained_with(options.init)
     computation = _Extraction(options, trained, _digest(loaded), extractor.texts_at_a_time)
@@ -95,7 +94,9 @@ def write_features(options: FeatureOptions, num_shards: int, beam_arguments: lis
 
 def _digest(loaded: Loaded) -> str:
     """A SHA-256 of all that vectors depend on."""
-    digest = hashlib.sha256(json.dumps([dataclasses.asdict(loaded.config), loaded.tokenizer.vocab]).encode())
+    settings = loaded.tokenizer.basic_tokenizer.casing.settings
+    described = [dataclasses.asdict(loaded.config), loaded.tokenizer.vocab, settings]
+    digest = hashlib.sha256(json.dumps(described).encode())
     for variable in loaded.encoder.weights:
         digest.update(np.ascontiguousarray(variable.numpy()).data)
     return digest.hexdigest()
@@ -120,7 +121,7 @@ class _Extraction:
 
     def load(self) -> FeatureExtractor:
         options = self.options
-        loaded = loading.load(options.init, options.vocab_file, options.do_lower_case)
+        loaded = feature_extraction.load(options)
         return feature_extraction.make_extractor(options, loaded)
 
     def files_of(self, path: str) -> list[str]:

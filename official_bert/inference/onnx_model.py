@@ -20,6 +20,7 @@ from official_bert.tasks.heads import rows
 from official_bert.tasks.heads.all_heads import head_of
 from official_bert.tasks.heads.features import Array, Features, Outputs
 from official_bert.tokenization.caching import CachingTokenizer
+from official_bert.tokenization.casing import casing_of
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import extras, files
 
@@ -63,13 +64,13 @@ class OnnxModel:
         try:
             self.head = head_of(self.metadata["task_spec"])
             self.max_seq_length = int(self.metadata["max_seq_length"])
-            do_lower_case = bool(self.metadata["do_lower_case"])
+            casing = casing_of(self.metadata["do_lower_case"], self.metadata.get("strip_accents"))
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"{os.path.join(folder, exports.METADATA_FILE)} does not describe a model for ONNX Runtime "
                 f"({error!r}); make the export anew"
             ) from error
-        self._tokenizer = CachingTokenizer(FullTokenizer(os.path.join(folder, exports.VOCAB_FILE), do_lower_case))
+        self._tokenizer = CachingTokenizer(FullTokenizer(os.path.join(folder, exports.VOCAB_FILE), *casing))
         self._session = _session(os.path.join(folder, exports.ONNX_FILE), threads)
         self._inputs = [each.name for each in self._session.get_inputs()]
         self._outputs = [each.name for each in self._session.get_outputs()]

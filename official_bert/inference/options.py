@@ -4,6 +4,7 @@ import dataclasses
 
 from official_bert.errors import UserError
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
+from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils.flags import option
 
 AUTO, NPY, PARQUET, JSONL, ORIGINAL = FEATURE_FORMATS = ("auto", "npy", "parquet", "jsonl", "original")
@@ -45,6 +46,7 @@ class FeatureOptions:
     batch_size: int = option(32, "How many texts are computed at a time.")
     vocab_file: str | None = option(None, "A vocab.txt, where the checkpoint has none.")
     do_lower_case: bool | None = option(None, "Whether the vocabulary is uncased, where the checkpoint does not say.")
+    strip_accents: bool | None = option(None, STRIP_ACCENTS)
 
 
 @dataclasses.dataclass(frozen=True)

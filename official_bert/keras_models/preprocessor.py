@@ -24,6 +24,7 @@ class Preprocessor(keras.layers.Layer):
         do_lower_case: whether the vocabulary is uncased.
         max_seq_length: the longest sequence in tokens; longer texts are cut as in fine-tuning.
         pad_to_max: whether every batch has max_seq_length tokens, as TPUs want it, rather than those of its longest.
+        strip_accents: whether texts lose their accents; None for lower-cased ones.
 
     Call arguments:
         inputs: strings [B], or a tuple of two of those, or a dict with `text` and `text_pair`.
@@ -38,6 +39,7 @@ class Preprocessor(keras.layers.Layer):
         do_lower_case: bool = True,
         max_seq_length: int = 128,
         pad_to_max: bool = False,
+        strip_accents: bool | None = None,
         **layer_settings: Any,
     ) -> None:
         super().__init__(trainable=False, **layer_settings)
@@ -50,7 +52,8 @@ class Preprocessor(keras.layers.Layer):
         }
         self._convert_input_args = False  # Keras would take strings for numbers
         self._allow_non_tensor_positional_args = True
-        tokenizer = FullTokenizer.from_vocab(vocab, do_lower_case)
+        tokenizer = FullTokenizer.from_vocab(vocab, do_lower_case, strip_accents=strip_accents)
+        self._settings |= tokenizer.basic_tokenizer.casing.settings
         task_spec = {"max_seq_length": max_seq_length, "labels": ()}
         with tf.init_scope():  # made within `dataset.map`, the tables would belong to the graph of that map alone
             self._single = ClassificationModel(keras.Model(), tokenizer, {**task_spec, "pair": False})

@@ -49,6 +49,7 @@ from official_bert.tasks.heads import python_data, scores
 from official_bert.tasks.heads.features import check_length
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.losses import TaggingLoss
+from official_bert.tokenization.casing import casing_of
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 from official_bert.utils.counting import counted
@@ -85,6 +86,7 @@ class TextModel(Clonable, SteppedModel):
         config: the encoder's sizes, a BertConfig or a dict of its fields.
         vocab: the text of its vocab.txt.
         do_lower_case: whether the vocabulary is uncased.
+        strip_accents: whether texts lose their accents; None for lower-cased ones.
         max_seq_length: the longest sequence in tokens; longer texts are cut, or read in windows.
         seed: of the new weights, of dropout and of the order of the examples.
         dtype: a Keras dtype policy for the layers; None for Keras' global one.
@@ -115,6 +117,7 @@ class TextModel(Clonable, SteppedModel):
         vocab: str,
         *,
         do_lower_case: bool = True,
+        strip_accents: bool | None = None,
         max_seq_length: int | None = None,
         seed: int = 0,
         dtype: Any = None,
@@ -145,11 +148,11 @@ class TextModel(Clonable, SteppedModel):
         self.trainable = trainable
         for layer in frozen:
             self.get_layer(layer).trainable = False
-        self.vocab, self.do_lower_case = vocab, do_lower_case
+        self.vocab, self.casing = vocab, casing_of(do_lower_case, strip_accents)
         self.max_seq_length, self.seed = max_seq_length, seed
         self._policy_name = policy.name
         self.micro_batches, self.rematerialize = gradient_accumulation_steps, rematerialize
-        self._tokenizer = FastTokenizer.from_vocab(vocab, do_lower_case)
+        self._tokenizer = FastTokenizer.from_vocab(vocab, **self.casing._asdict())
         self._preprocessor: Preprocessor | None = None
         if quantization and not self._cloned:  # whose layers are quantized
             self.quantize(quantization)
@@ -177,6 +180,7 @@ class TextModel(Clonable, SteppedModel):
         *,
         vocab_file: str | None = None,
         do_lower_case: bool | None = None,
+        strip_accents: bool | None = None,
         **settings: Any,
     ) -> Self:
         """Returns a model with trained weights and, unless the checkpoint is a fine-tuned one of this kind, a new head.
@@ -187,6 +191,7 @@ class TextModel(Clonable, SteppedModel):
                 BertConfig or the path of a bert_config.json, for random weights.
             vocab_file: a vocab.txt, where the source has none.
             do_lower_case: whether the vocabulary is uncased, where the source does not say it.
+            strip_accents: whether lower-cased texts lose their accents, likewise; by default they do.
             settings: further arguments of the class, by name. Those of every class:
                 max_seq_length: the longest sequence in tokens, by default 128 (QuestionAnswerer: 384) or that of
                     fine-tuning; longer texts are cut, or read in windows.
@@ -213,9 +218,10 @@ class TextModel(Clonable, SteppedModel):
         """
         source = source if isinstance(source, BertConfig) else os.fspath(source)
         if isinstance(source, str) and source.endswith(".keras"):
-            initial = _saved_model(source)._as_initial_model(source, vocab_file, do_lower_case)
+            overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
+            initial = _saved_model(source)._as_initial_model(source, overrides)
         else:
-            initial = read_initial_model(source, vocab_file, do_lower_case)
+            initial = read_initial_model(source, vocab_file, do_lower_case, strip_accents)
         spec = initial.task_spec if initial.task_spec and initial.task_spec["kind"] in cls.kinds else None
         if spec is not None:
             settings = {"max_seq_length": spec["max_seq_length"], **cls._settings_of(spec), **settings}
@@ -224,7 +230,7 @@ class TextModel(Clonable, SteppedModel):
         if "labels" in inspect.signature(cls.__init__).parameters:
             settings.setdefault("labels", None)  # the class refuses it, and says what it expects
         make: Any = cls  # whose own __init__ makes the head
-        model: Self = make(initial.config, initial.vocab, do_lower_case=initial.do_lower_case, **settings)
+        model: Self = make(initial.config, initial.vocab, **initial.casing._asdict(), **settings)
         weights, notes = head_weights(initial, model.head), initial.notes
         if weights is not None:
             model.set_weights(weights)
@@ -290,18 +296,17 @@ class TextModel(Clonable, SteppedModel):
                 f"{self.name} has weights of 8 bits, which .keras files alone hold; save it before quantize"
             )
 
-    def _as_initial_model(self, path: str, vocab_file: str | None, do_lower_case: bool | None) -> InitialModel:
+    def _as_initial_model(self, path: str, overrides: LoadOverrides) -> InitialModel:
         """What `from_checkpoint` takes of this model, which was loaded from `path`."""
         weights, config = self._weights(), self.bert_config
-        tokenizer = FoundTokenizer(path, {path: self.vocab}, self.do_lower_case, path)
-        overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case)
-        vocab, uncased, notes = resolve_tokenizer(tokenizer, overrides, config)
+        tokenizer = FoundTokenizer(path, {path: self.vocab}, self.casing, path)
+        vocab, casing, notes = resolve_tokenizer(tokenizer, overrides, config)
         notes += (f"the encoder is that of a {type(self).__name__}",)
         if not self.kinds:
-            return InitialModel(config, str(vocab), uncased, weights, notes=notes)
+            return InitialModel(config, str(vocab), casing, weights, notes=notes)
         encoder = {name for part in (ENCODER, POOLER) for name in shapes_of(part, config)}
         return InitialModel(
-            config, str(vocab), uncased, {name: value for name, value in weights.items() if name in encoder},
+            config, str(vocab), casing, {name: value for name, value in weights.items() if name in encoder},
             task_spec=self._task_spec(), model_weights={each.path: weights[each.path] for each in self.weights},
             notes=notes,
         )  # fmt: skip
@@ -341,9 +346,9 @@ class TextModel(Clonable, SteppedModel):
         folder = os.fspath(folder)
         self._check_not_quantized()
         if self.kinds:
-            finetuned.save(folder, self, self._task_spec(), self.bert_config, self.vocab, self.do_lower_case)
+            finetuned.save(folder, self, self._task_spec(), self.bert_config, self.vocab, self.casing)
         else:
-            own.save(Checkpoint(self.bert_config, self._weights(), self.vocab, self.do_lower_case), folder)
+            own.save(Checkpoint(self.bert_config, self._weights(), self.vocab, self.casing), folder)
 
     def export(self, filepath: str, format: str = "tf_saved_model", **settings: Any) -> None:
         """Writes a SavedModel that takes text, as a new version within the folder; other formats as Keras does.
@@ -368,7 +373,7 @@ class TextModel(Clonable, SteppedModel):
         return {
             "config": self.bert_config.to_dict(),
             "vocab": self.vocab,
-            "do_lower_case": self.do_lower_case,
+            **self.casing.settings,
             "max_seq_length": self.max_seq_length,
             "seed": self.seed,
             "dtype": self._policy_name,
@@ -389,7 +394,8 @@ class TextModel(Clonable, SteppedModel):
     def preprocessor(self) -> Preprocessor:
         """The layer from strings to the network's inputs, for `dataset.map` and models of one's own."""
         if self._preprocessor is None:
-            self._preprocessor = Preprocessor(self.vocab, self.do_lower_case, self.max_seq_length)
+            casing = self.casing._asdict()
+            self._preprocessor = Preprocessor(self.vocab, max_seq_length=self.max_seq_length, **casing)
         return self._preprocessor
 
     def freeze(self, *patterns: str) -> list[str]:

@@ -14,6 +14,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.tasks.heads.head import Head
+from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.counting import counted
 
@@ -26,7 +27,7 @@ class InitialModel:
 
     config: BertConfig  # of the encoder
     vocab: str  # the text of its vocab.txt
-    do_lower_case: bool  # whether the vocabulary is uncased
+    casing: Casing  # of that vocabulary
     # float32 arrays by the paths of the variables of the encoder and, of some checkpoints, a classifier; an encoder's
     # that are missing are random
     weights: dict[str, Array]
@@ -45,10 +46,10 @@ class InitialModel:
             has_head: whether the task's head is the model's own.
         """
         config = self.config
-        casing = "uncased" if self.do_lower_case else "cased"
         return (
-            f"loaded {path}: {counted(config.num_hidden_layers, 'layer')} of {config.hidden_size}, {casing} vocabulary "
-            f"of {len(self.vocab.splitlines()):,} pieces; {'its head is used too' if has_head else 'the head is new'}"
+            f"loaded {path}: {counted(config.num_hidden_layers, 'layer')} of {config.hidden_size}, "
+            f"{self.casing.kind} vocabulary of {len(self.vocab.splitlines()):,} pieces; "
+            f"{'its head is used too' if has_head else 'the head is new'}"
         )
 
     def build_encoder(self, seed: int, dtype: Any) -> keras.Model:
@@ -61,11 +62,14 @@ class InitialModel:
 
     def tokenizer(self) -> FastTokenizer:
         """Returns the tokenizer of its vocabulary."""
-        return FastTokenizer.from_vocab(self.vocab, self.do_lower_case)
+        return FastTokenizer.from_vocab(self.vocab, **self.casing._asdict())
 
 
 def read_initial_model(
-    source: str | BertConfig, vocab_file: str | None = None, do_lower_case: bool | None = None
+    source: str | BertConfig,
+    vocab_file: str | None = None,
+    do_lower_case: bool | None = None,
+    strip_accents: bool | None = None,
 ) -> InitialModel:
     """Reads what fine-tuning begins with.
 
@@ -74,18 +78,19 @@ def read_initial_model(
             weights, a BertConfig or the path of a bert_config.json.
         vocab_file: the vocabulary, where the path has none.
         do_lower_case: whether it is uncased, where the path does not say it.
+        strip_accents: whether lower-cased texts lose their accents, likewise; by default they do.
 
     Raises:
         UserError: something is missing, damaged, or does not fit together.
     """
-    overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case)
+    overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
     if isinstance(source, BertConfig) or source.endswith(".json"):
         config = source if isinstance(source, BertConfig) else BertConfig.from_json_file(source)
         where = "a BertConfig" if isinstance(source, BertConfig) else source
         if vocab_file is None:
             raise UserError(f"{where} gives random weights; give the vocabulary as --vocab_file")
-        vocab, uncased, notes = resolve_tokenizer(FoundTokenizer(where, {}, None, ""), overrides, config)
-        return InitialModel(config, str(vocab), uncased, {}, notes=(*notes, "the weights are random"))
+        vocab, casing, notes = resolve_tokenizer(FoundTokenizer(where, {}, None, ""), overrides, config)
+        return InitialModel(config, str(vocab), casing, {}, notes=(*notes, "the weights are random"))
     path = named_models.local_folder(source)
     if finetuned.is_finetuned(path):
         return _from_finetuned(path, overrides)
@@ -96,7 +101,7 @@ def read_initial_model(
     if POOLER not in checkpoint.parts:
         notes += (NO_POOLER,)
     return InitialModel(
-        checkpoint.config, checkpoint.vocab, checkpoint.do_lower_case, checkpoint.weights, checkpoint.labels,
+        checkpoint.config, checkpoint.vocab, checkpoint.casing, checkpoint.weights, checkpoint.labels,
         checkpoint.kind, notes=notes,
     )  # fmt: skip
 
@@ -110,7 +115,7 @@ def _from_finetuned(folder: str, overrides: LoadOverrides) -> InitialModel:
     weights = {path: value for path, value in values.items() if path in names}
     note = f"the encoder is that of a model of {loaded.task_spec['task']}"
     return InitialModel(
-        small.config, small.vocab or "", small.do_lower_case, weights, task_spec=loaded.task_spec, folder=folder,
+        small.config, small.vocab or "", small.casing, weights, task_spec=loaded.task_spec, folder=folder,
         model_weights=values, notes=(note,),
     )  # fmt: skip
 

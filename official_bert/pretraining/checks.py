@@ -12,6 +12,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.options import Options
 from official_bert.pretraining.record_files import RecordFiles
+from official_bert.tokenization.casing import Casing
 from official_bert.utils import files
 
 
@@ -34,9 +35,9 @@ def check_vocabulary_size(options: Options, config: BertConfig) -> None:
 
 
 def check_initial_checkpoint(
-    options: Options, config: BertConfig, manifests: Iterable[manifest.Manifest]
-) -> bool | None:
-    """Returns whether the run's vocabulary is uncased, which --init_checkpoint may say where nothing else does.
+    options: Options, config: BertConfig, manifests: Iterable[manifest.Manifest], casing: Casing | None
+) -> Casing | None:
+    """Returns the casing of the run's vocabulary, which --init_checkpoint may say where nothing else does.
 
     What --init_checkpoint computes otherwise than the run will is a warning.
 
@@ -60,13 +61,12 @@ def check_initial_checkpoint(
                 f"the records were made with another vocabulary than that of --init_checkpoint, {path} (their manifest "
                 f"has another hash of it), {remedy}, or, to have their lines compared, theirs as --vocab_file"
             )
-    if options.do_lower_case is not None and tokenizer.do_lower_case not in (None, options.do_lower_case):
-        cased, uncased = "keep capital letters", "are lower-cased"
+    if casing and tokenizer.casing and casing != tokenizer.casing:
         raise UserError(
-            f"the run's texts {uncased if options.do_lower_case else cased}, those of --init_checkpoint "
-            f"{cased if options.do_lower_case else uncased} ({tokenizer.settings_file}); give records of its kind"
+            f"the run's texts are {casing.texts}, those of --init_checkpoint {tokenizer.casing.texts} "
+            f"({tokenizer.settings_file}); give records of its kind"
         )
-    return tokenizer.do_lower_case if options.do_lower_case is None else options.do_lower_case
+    return casing or tokenizer.casing
 
 
 def _compare_configs(options: Options, config: BertConfig, initial: BertConfig) -> None:

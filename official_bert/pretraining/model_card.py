@@ -79,7 +79,8 @@ def _introduction(metadata: Mapping[str, Any]) -> str:
 def _tokenization(flags: Mapping[str, Any]) -> str:
     if flags.get("do_lower_case") is None or not flags.get("vocab_file"):
         return ""
-    case = "lower-cased, without accents" if flags["do_lower_case"] else "with its case"
+    accents = "with" if flags.get("strip_accents") is False else "without"
+    case = f"lower-cased, {accents} accents" if flags["do_lower_case"] else "with its case"
     return f"Text is read {case} and cut into the word pieces of `vocab.txt`, which stands beside the checkpoints."
 
 

@@ -70,6 +70,9 @@ class DataOptions:
     do_lower_case: bool | None = _data(
         None, "Whether that vocabulary is uncased; by default what the records' manifest says.", free=True
     )
+    strip_accents: bool | None = _data(
+        None, "Whether lower-cased texts lost their accents; by default what the records' manifest says.", free=True
+    )
     on_corrupt_record: str = _data(
         "stop",
         "What to do with damaged records; to skip them all files are read through first.",

@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +21,7 @@ from official_bert.data.record_damage import RecordRanges
 from official_bert.data.sentence_objectives import objective_of
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.casing import Casing, casing_of
 from official_bert.tokenization.exact import load_vocab
 from official_bert.utils import files
 
@@ -55,6 +56,7 @@ class RecordFiles:
         config: BertConfig,
         vocab_file: str | None,
         do_lower_case: bool | None = None,
+        strip_accents: bool | None = None,
         skip_damaged: bool = False,
     ) -> "RecordFiles":
         """Returns the files that match, after all checks that can be made before the first step.
@@ -67,6 +69,7 @@ class RecordFiles:
             config: the model.
             vocab_file: the vocabulary, if known; needed where tokens are to be hidden while training.
             do_lower_case: whether the vocabulary is uncased; None to believe the manifests.
+            strip_accents: whether texts lost their accents, likewise.
             skip_damaged: whether damaged records are left out; all files are read through to find them.
 
         Raises:
@@ -87,7 +90,7 @@ class RecordFiles:
                 manifests.append(each)
         for each in manifests:
             _check_manifest(each, flag, max_seq_length, max_predictions_per_seq, vocab_file)
-        _check_casing(manifests, flag, do_lower_case)
+        _check_casing(manifests, flag, {"do_lower_case": do_lower_case, "strip_accents": strip_accents})
         _check_one_kind(manifests, flag)
         dynamic = {each.source["flags"].get("masking") == "dynamic" for each in manifests}
         if len(dynamic) > 1 or (dynamic == {True} and len(described) < len(paths)):
@@ -218,16 +221,24 @@ def _check_manifest(
         )
 
 
-def _check_casing(manifests: list[manifest.Manifest], flag: str, do_lower_case: bool | None) -> None:
-    recorded = {each.source["flags"].get("do_lower_case") for each in manifests} - {None}
+def recorded_casing(described: manifest.Manifest) -> Casing | None:
+    """Returns how the records' text was lower-cased; None where the manifest does not say it."""
+    flags = described.source["flags"]
+    lower = flags.get("do_lower_case")
+    return None if lower is None else casing_of(bool(lower), flags.get("strip_accents"))
+
+
+def _check_casing(manifests: list[manifest.Manifest], flag: str, given: Mapping[str, bool | None]) -> None:
+    recorded = sorted({casing for each in manifests if (casing := recorded_casing(each))})
     if len(recorded) > 1:
-        raise UserError(f"--{flag}: some of the records are lower-cased and others are not; give files of one kind")
-    if do_lower_case is not None and recorded and recorded != {do_lower_case}:
-        contradicting = "--do_lower_case" if do_lower_case else "--nodo_lower_case"
-        raise UserError(
-            f"{contradicting} contradicts the manifest of the records of --{flag}: their text was "
-            f"{'not ' if do_lower_case else ''}lower-cased; leave the flag out"
-        )
+        kinds = " and others are ".join(casing.texts for casing in recorded)
+        raise UserError(f"--{flag}: some of the records are {kinds}; give files of one kind")
+    for name, value in given.items():
+        if recorded and value not in (None, getattr(recorded[0], name)):
+            raise UserError(
+                f"--{'' if value else 'no'}{name} contradicts the manifest of the records of --{flag}: their text was "
+                f"{recorded[0].texts}; leave the flag out"
+            )
 
 
 def _check_one_kind(manifests: list[manifest.Manifest], flag: str) -> None:

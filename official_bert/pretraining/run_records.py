@@ -62,5 +62,6 @@ class RunRecords:
             config=self._config,
             vocab_file=self._options.vocab_file,
             do_lower_case=self._options.do_lower_case,
+            strip_accents=self._options.strip_accents,
             skip_damaged=self._options.on_corrupt_record == "skip",
         )

@@ -21,9 +21,10 @@ from official_bert.optimization.schedules import PhasedSchedule, WarmupPolynomia
 from official_bert.pretraining import checks, cost, run_metadata
 from official_bert.pretraining.curves import read_curves
 from official_bert.pretraining.options import Options, Phase
-from official_bert.pretraining.record_files import RecordFiles
+from official_bert.pretraining.record_files import RecordFiles, recorded_casing
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import Pretrainer
+from official_bert.tokenization.casing import UNCASED, Casing, casing_of
 from official_bert.utils import files
 from official_bert.utils.training_log import TRAIN, read_log
 
@@ -146,13 +147,13 @@ def _check(
         if options.save_curves and strategy.extended.should_checkpoint:
             files.check_writable(options.save_curves)
     manifests = [each for some in (*training_records.values(), *evaluated) for each in some.manifests]
-    options = dataclasses.replace(options, do_lower_case=_resolve_casing(options, manifests))
+    casing = _resolve_casing(options, manifests)
     if options.do_train and options.init_checkpoint and not resumed_from:
         with errors.collecting():
-            initial_casing = checks.check_initial_checkpoint(options, config, manifests)
-            options = dataclasses.replace(options, do_lower_case=initial_casing)
-    options = dataclasses.replace(options, do_lower_case=options.do_lower_case is not False)
-    model_files = contents_of(config, options.vocab_file, bool(options.do_lower_case))
+            casing = checks.check_initial_checkpoint(options, config, manifests, casing)
+    casing = casing or UNCASED
+    options = dataclasses.replace(options, **{"strip_accents": None, **casing.settings})
+    model_files = contents_of(config, options.vocab_file, casing)
     changes: dict[str, tuple[Any, Any]] = {}
     with errors.collecting():
         if options.do_train and not (options.begin_anew and not resumed_from):
@@ -216,14 +217,13 @@ def _has_lost_checkpoints(folder: str) -> bool:
     return any(line["step"] > interval for line in read_log(folder, TRAIN))
 
 
-def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) -> bool | None:
-    """Whether the vocabulary is uncased: as the manifests say, else the flag, else the run's folder; else None."""
+def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) -> Casing | None:
+    """The vocabulary's casing: as the manifests say, else the flags, else the run's folder; else None."""
     for each in manifests:
-        recorded = each.source["flags"].get("do_lower_case")
-        if recorded is not None:
-            return bool(recorded)
-    if options.do_lower_case is not None:
-        return options.do_lower_case
+        if recorded := recorded_casing(each):
+            return recorded
+    if options.do_lower_case is not None or options.strip_accents is not None:
+        return casing_of(options.do_lower_case is not False, options.strip_accents)
     path = os.path.join(options.output_dir, TOKENIZER_FILE)
     return casing_in(path) if files.exists(path) else None
 

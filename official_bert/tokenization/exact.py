@@ -5,7 +5,8 @@ The rules are the original's, to the character (Unicode data are Python's):
 1. U+0000, U+FFFD and every control or format character (Cc, Cf) other than tab and line ends are deleted, not spaced.
 2. Tab, line ends and space separators (Zs) become a space.
 3. Each character of eight blocks of Chinese ideographs gets a space on either side. Hangul and Kana do not.
-4. Uncased models only: lower case, canonical decomposition (NFD), and non-spacing marks (Mn) deleted.
+4. Uncased models only: lower case; and, unless accents are to stay, canonical decomposition (NFD), and non-spacing
+   marks (Mn) deleted.
 5. Each punctuation character (ASCII that is neither letter, digit nor space; any P* category) is a word of its own.
 6. A word is cut into the longest pieces of the vocabulary from left to right; pieces within a word begin with "##".
    A word of over 200 characters, or with an end that no piece matches, is "[UNK]" as a whole.
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from official_bert.errors import UserError
+from official_bert.tokenization.casing import casing_of
 from official_bert.utils import files
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -91,12 +93,17 @@ class BasicTokenizer:
 
     Args:
         do_lower_case: True for uncased models: lower case and no accents.
+        strip_accents: False for those uncased models that keep accents.
+
+    Raises:
+        UserError: strip_accents is true for a cased model.
     """
 
-    def __init__(self, do_lower_case: bool = True) -> None:
-        self.do_lower_case = do_lower_case
+    def __init__(self, do_lower_case: bool = True, strip_accents: bool | None = None) -> None:
+        self.casing = casing_of(do_lower_case, strip_accents)
+        self.do_lower_case, self.strip_accents = self.casing
         self._clean = _Table(_cleaned)
-        self._split = _Table(_split_without_mark if do_lower_case else _split)
+        self._split = _Table(_split_without_mark if self.strip_accents else _split)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Returns the words; bytes are read as UTF-8, and those that are not are dropped, as in the original."""
@@ -104,14 +111,18 @@ class BasicTokenizer:
         # whose contexts end at white space; so the whole text can be treated at once, whatever the order of splitting.
         text = convert_to_unicode(text).translate(self._clean)
         if self.do_lower_case:
-            text = unicodedata.normalize("NFD", text.lower())
+            text = text.lower()
+        if self.strip_accents:
+            text = unicodedata.normalize("NFD", text)
         return text.translate(self._split).split()
 
     def tokenize_with_origins(self, text: str) -> list[tuple[str, list[int]]]:
         """Returns each word with, for each of its characters, the index of the source character it came from."""
         traced = [(new, index) for index, character in enumerate(text) for new in character.translate(self._clean)]
         if self.do_lower_case:
-            traced = _decomposed(_lowered(traced))
+            traced = _lowered(traced)
+        if self.strip_accents:
+            traced = _decomposed(traced)
         words: list[tuple[str, list[int]]] = []
         open_word = False
         for character, index in traced:
@@ -205,17 +216,24 @@ class FullTokenizer:
     Args:
         vocab_file: a vocab.txt, one piece a line; the line number, from 0, is the id.
         do_lower_case: True for uncased models, False for cased ones.
+        strip_accents: whether accents are deleted; None for the original's rule, in uncased models. False is for
+            uncased models that keep them.
 
     Raises:
-        UserError: the vocabulary is missing, unreadable or without the special tokens.
+        UserError: the vocabulary is missing, unreadable or without the special tokens; or strip_accents is true for a
+            cased model.
     """
 
-    def __init__(self, vocab_file: str, do_lower_case: bool = True) -> None:
-        self._set_up(load_vocab(vocab_file), do_lower_case, vocab_file)
+    def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None) -> None:
+        self._set_up(load_vocab(vocab_file), BasicTokenizer(do_lower_case, strip_accents), vocab_file)
 
     @classmethod
     def from_vocab(
-        cls, vocab: str | Mapping[str, int], do_lower_case: bool = True, source: str = "the vocabulary"
+        cls,
+        vocab: str | Mapping[str, int],
+        do_lower_case: bool = True,
+        source: str = "the vocabulary",
+        strip_accents: bool | None = None,
     ) -> Self:
         """Returns the tokenizer of a vocabulary that is at hand.
 
@@ -223,19 +241,21 @@ class FullTokenizer:
             vocab: the text of a vocab.txt, or token -> id.
             do_lower_case: as of the class.
             source: where the vocabulary is from, for errors.
+            strip_accents: as of the class.
 
         Raises:
-            UserError: a special token is missing.
+            UserError: a special token is missing, or strip_accents is true for a cased model.
         """
         tokenizer = cls.__new__(cls)
-        tokenizer._set_up(parse_vocab(vocab) if isinstance(vocab, str) else dict(vocab), do_lower_case, source)
+        tokens = parse_vocab(vocab) if isinstance(vocab, str) else dict(vocab)
+        tokenizer._set_up(tokens, BasicTokenizer(do_lower_case, strip_accents), source)
         return tokenizer
 
-    def _set_up(self, vocab: dict[str, int], do_lower_case: bool, source: str) -> None:
+    def _set_up(self, vocab: dict[str, int], basic_tokenizer: BasicTokenizer, source: str) -> None:
         check_special_tokens(vocab, source)
         self.vocab = vocab
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
-        self.basic_tokenizer = BasicTokenizer(do_lower_case=do_lower_case)
+        self.basic_tokenizer = basic_tokenizer
         self.wordpiece_tokenizer = WordpieceTokenizer(vocab=self.vocab)
         self._special = re.compile("(" + "|".join(map(re.escape, SPECIAL_TOKENS)) + ")")
 

@@ -7,7 +7,8 @@ this is not sure, the text goes through the exact tokenizer:
 
 - those with a character that is not assigned in Python's Unicode data: the kernel's data are newer, and know other
   punctuation;
-- uncased models: those with one of some forty marks that rule 4 moves about but does not delete (class Mc, not Mn);
+- uncased models without accents: those with one of some forty marks that rule 4 moves about but does not delete
+  (class Mc, not Mn);
 - those with a word of over 200 characters, which the kernel would cut, since it counts bytes.
 
 Where words are wanted instead of pieces, the same table sets spaces about punctuation too, and Python splits.
@@ -105,7 +106,9 @@ def normal_form(character: str, tokenizer: BasicTokenizer, spaced: bool = False)
     if unicodedata.category(character) in ("Cn", "Cs"):
         return None
     form = " ".join(tokenizer.tokenize(f"a{character}a"))[1:-1]
-    if tokenizer.do_lower_case and (character == _CAPITAL_SIGMA or any(map(unicodedata.combining, form))):
+    if tokenizer.do_lower_case and character == _CAPITAL_SIGMA:
+        return None
+    if tokenizer.strip_accents and any(map(unicodedata.combining, form)):
         return None
     return form if spaced else form.strip() or form
 
@@ -168,8 +171,8 @@ class CharacterTable:
 class FastBasicTokenizer:
     """Many texts to words at once, exactly as BasicTokenizer, about twice as fast."""
 
-    def __init__(self, do_lower_case: bool = True) -> None:
-        self._exact = BasicTokenizer(do_lower_case)
+    def __init__(self, do_lower_case: bool = True, strip_accents: bool | None = None) -> None:
+        self._exact = BasicTokenizer(do_lower_case, strip_accents)
         self._table = CharacterTable(self._exact, spaced=True)
 
     def words(self, texts: list[str]) -> list[str]:
@@ -205,15 +208,19 @@ class FastTokenizer:
         exact: the FullTokenizer that this one equals.
     """
 
-    def __init__(self, vocab_file: str, do_lower_case: bool = True) -> None:
-        self._follow(FullTokenizer(vocab_file, do_lower_case))
+    def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None) -> None:
+        self._follow(FullTokenizer(vocab_file, do_lower_case, strip_accents))
 
     @classmethod
     def from_vocab(
-        cls, vocab: str | Mapping[str, int], do_lower_case: bool = True, source: str = "the vocabulary"
+        cls,
+        vocab: str | Mapping[str, int],
+        do_lower_case: bool = True,
+        source: str = "the vocabulary",
+        strip_accents: bool | None = None,
     ) -> "FastTokenizer":
         """Returns the tokenizer of a vocabulary that is at hand; arguments as of FullTokenizer.from_vocab."""
-        return cls.of(FullTokenizer.from_vocab(vocab, do_lower_case, source))
+        return cls.of(FullTokenizer.from_vocab(vocab, do_lower_case, source, strip_accents))
 
     @classmethod
     def of(cls, exact: FullTokenizer) -> "FastTokenizer":

@@ -61,8 +61,10 @@ def _vocabulary(case: "Case", rng: random.Random) -> None:
 
 
 def _casing(case: "Case", rng: random.Random) -> None:
+    from official_bert.tokenization.casing import Casing
+
     own, given = rng.random() < 0.5, rng.random() < 0.5
-    folder, _ = _checkpoint(case, rng, do_lower_case=own)
+    folder, _ = _checkpoint(case, rng, casing=Casing(own, own))
     case.done += f", {own}, given {given}"
     _expect(_reads(folder, do_lower_case=given), own == given)
 

@@ -126,7 +126,7 @@ def _checkpoint(folder: pathlib.Path) -> Digest:
     from official_bert.checkpoints.checkpoint import LoadOverrides
 
     checkpoint = reading.read(str(folder), LoadOverrides())[1]
-    about = (checkpoint.config, checkpoint.vocab, checkpoint.do_lower_case, checkpoint.labels)
+    about = (checkpoint.config, checkpoint.vocab, checkpoint.casing, checkpoint.labels)
     return _arrays(checkpoint.weights | checkpoint.slots) | {"about": str(about)}
 
 

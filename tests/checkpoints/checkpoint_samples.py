@@ -16,7 +16,6 @@ from official_bert.checkpoints.checkpoint import ENCODER, PARTS, PRETRAINING, SL
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.exact import FullTokenizer
 from tests.conftest import ROOT, WORDS
 
 # What its library, of the version told there, saved of its models, and what they computed.
@@ -77,7 +76,7 @@ def unpacked(library: str, folder: pathlib.Path) -> pathlib.Path:
 
 def assert_equal(a: Checkpoint, b: Checkpoint) -> None:
     """Equal to the bit, but for the notes of how they were read."""
-    for field in ("config", "vocab", "do_lower_case", "labels"):
+    for field in ("config", "vocab", "casing", "labels"):
         assert getattr(a, field) == getattr(b, field), field
     for mine, other in ((a.weights, b.weights), (a.slots, b.slots)):
         assert mine.keys() == other.keys()
@@ -102,7 +101,7 @@ def assert_fits(checkpoint: Checkpoint) -> None:
     if checkpoint.vocab is None:
         assert any("vocab" in note for note in checkpoint.notes)
     else:
-        tokenizer = FullTokenizer.from_vocab(checkpoint.vocab, checkpoint.do_lower_case)
+        tokenizer = checkpoint.tokenizer("the vocabulary")
         assert max(tokenizer.vocab.values()) < checkpoint.config.vocab_size
     assert checkpoint.labels is None or len(checkpoint.labels) == classes
 

@@ -21,6 +21,7 @@ from official_bert.checkpoints.options import WRITABLE
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.tokenization.casing import UNCASED
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import WORDS
 
@@ -36,7 +37,7 @@ def test_weights_of_every_format_are_taken(format_name: str, tiny_config: BertCo
     assert loaded.unused == []
     found = initial_weights.find_files(str(tmp_path))
     assert found.config == tiny_config
-    assert found.tokenizer.do_lower_case in (True, None)
+    assert found.tokenizer.casing in (UNCASED, None)
     assert [vocab.split() for vocab in found.tokenizer.vocabularies.values()] == [WORDS]
 
 

@@ -81,6 +81,6 @@ def save_run(folder: pathlib.Path) -> str:
     """A pre-training run's folder."""
     vocab_file = folder.parent / "run_vocab.txt"
     vocab_file.write_text(VOCAB)
-    model_files.write_contents(str(folder), model_files.contents_of(CONFIG, str(vocab_file), do_lower_case=True))
+    model_files.write_contents(str(folder), model_files.contents_of(CONFIG, str(vocab_file)))
     run_checkpoints.RunCheckpoints(str(folder), {"model": pretraining_model().variables}, keep=1).save(0)
     return str(folder)

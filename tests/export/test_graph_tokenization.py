@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from official_bert.errors import UserError
 from official_bert.export.graph_tokenization import GraphTokenizer
+from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
-from tests.tokenization.test_exact import ASSIGNED, VOCABULARIES
+from tests.tokenization.test_exact import ACCENTED, ASSIGNED, CASED, CASINGS, REAL_VOCABULARIES
 from tests.tokenization.test_fast import (
     ANY_TEXTS,
     CONTEXTS,
@@ -26,8 +27,8 @@ from tests.tokenization.test_fast import (
 class Pair:
     """The exact tokenizer and the one of the graph, as a function that is traced once."""
 
-    def __init__(self, vocab_file: str, do_lower_case: bool) -> None:
-        self.exact = FullTokenizer(vocab_file, do_lower_case)
+    def __init__(self, vocab_file: str, casing: Casing) -> None:
+        self.exact = FullTokenizer(vocab_file, *casing)
         tokenizer = GraphTokenizer(self.exact)
         strings = [tf.TensorSpec([None], tf.string)]
         self.tokenize = tf.function(tokenizer.tokenize, input_signature=strings)
@@ -62,50 +63,53 @@ def assert_ids(pair: Pair, texts: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def alphabet(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Pair]:
+def alphabet(tmp_path_factory: pytest.TempPathFactory) -> dict[Casing, Pair]:
     """A vocabulary of all letters, so that no two characters have the same id and few words are unknown."""
     letters = [chr(code) for code in ASSIGNED if chr(code).strip()]
     lines = [*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters)]
     path = write_vocabulary(tmp_path_factory.mktemp("alphabet"), lines)
-    return {do_lower_case: Pair(path, do_lower_case) for do_lower_case in (False, True)}
+    return {casing: Pair(path, casing) for casing in CASINGS}
 
 
 @pytest.mark.parametrize("step", [10, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_every_assigned_code_point_is_cut_exactly(do_lower_case: bool, step: int, alphabet: dict[bool, Pair]):
+@pytest.mark.parametrize("casing", CASINGS)
+def test_every_assigned_code_point_is_cut_exactly(casing: Casing, step: int, alphabet: dict[Casing, Pair]):
     texts = [(CONTEXTS + " 中{0}{0}").format(chr(code)) for code in ASSIGNED[::step]]
-    assert_ids(alphabet[do_lower_case], [" ".join(texts[start : start + 32]) for start in range(0, len(texts), 32)])
+    assert_ids(alphabet[casing], [" ".join(texts[start : start + 32]) for start in range(0, len(texts), 32)])
 
 
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_every_assigned_code_point_keeps_its_place(do_lower_case: bool, alphabet: dict[bool, Pair]):
+@pytest.mark.parametrize("casing", CASINGS)
+def test_every_assigned_code_point_keeps_its_place(casing: Casing, alphabet: dict[Casing, Pair]):
     texts = [f"a{chr(code)}b{chr(code)} " for code in (*ASSIGNED[::29], *sorted(STAYING_MARKS))]
-    assert_exact(alphabet[do_lower_case], ["".join(texts[start : start + 32]) for start in range(0, len(texts), 32)])
+    assert_exact(alphabet[casing], ["".join(texts[start : start + 32]) for start in range(0, len(texts), 32)])
 
 
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_characters_that_are_not_assigned_are_letters(do_lower_case: bool, alphabet: dict[bool, Pair]):
+@pytest.mark.parametrize("casing", CASINGS)
+def test_characters_that_are_not_assigned_are_letters(casing: Casing, alphabet: dict[Casing, Pair]):
     some = [*range(0x378, sys.maxunicode, 4099), 0x2FA1F, 0x30000, 0xE000, 0xF8FF, 0xFFFE, 0x10FFFF]
     codes = [code for code in some if unicodedata.category(chr(code)) in ("Cn", "Co")]
     assert len(codes) > 200
-    assert_exact(alphabet[do_lower_case], [f"a{chr(code)} {chr(code)}Σ {chr(code)}," for code in codes])
+    assert_exact(alphabet[casing], [f"a{chr(code)} {chr(code)}Σ {chr(code)}," for code in codes])
 
 
-def test_capital_sigma_is_lowered_by_its_neighbours_beside_every_code_point(alphabet: dict[bool, Pair]):
+@pytest.mark.parametrize("casing", [UNCASED, ACCENTED])
+def test_capital_sigma_is_lowered_by_its_neighbours_beside_every_code_point(
+    casing: Casing, alphabet: dict[Casing, Pair]
+):
     texts = [f"αΣ{chr(code)} αΣ{chr(code)}α {chr(code)}Σ" for code in ASSIGNED[::11]]
-    assert_ids(alphabet[True], [" ".join(texts[start : start + 16]) for start in range(0, len(texts), 16)])
+    assert_ids(alphabet[casing], [" ".join(texts[start : start + 16]) for start in range(0, len(texts), 16)])
 
 
-def test_marks_that_stay_come_in_canonical_order(alphabet: dict[bool, Pair]):
+def test_marks_that_stay_come_in_canonical_order(alphabet: dict[Casing, Pair]):
     marks = [chr(code) for code in sorted(STAYING_MARKS)][::3]
     marks += ["\u0301", "\u0323", "\u1dfa", "\u0b3f", "é", "각"]
-    assert_exact(alphabet[True], [f"a{a}{b}{c}b" for a in marks for b in marks for c in marks[::4]])
+    assert_exact(alphabet[UNCASED], [f"a{a}{b}{c}b" for a in marks for b in marks for c in marks[::4]])
 
 
-@pytest.mark.parametrize(("name", "do_lower_case"), VOCABULARIES.items())
+@pytest.mark.parametrize(("name", "casing"), REAL_VOCABULARIES)
 @pytest.mark.parametrize("lines_each", [60, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_text_of_all_languages_is_cut_exactly(name: str, do_lower_case: bool, lines_each: int, test_data: pathlib.Path):
-    pair = Pair(str(test_data / "vocab" / name), do_lower_case)
+def test_text_of_all_languages_is_cut_exactly(name: str, casing: Casing, lines_each: int, test_data: pathlib.Path):
+    pair = Pair(str(test_data / "vocab" / name), casing)
     paths = sorted((test_data / "text").glob("*.txt"))
     assert len(paths) >= 7
     for path in paths:
@@ -114,10 +118,10 @@ def test_text_of_all_languages_is_cut_exactly(name: str, do_lower_case: bool, li
         assert_exact(pair, lines[:4])
 
 
-@given(st.lists(st.one_of(TRICKY_TEXTS, ANY_TEXTS, LONG_WORDS), max_size=8), st.booleans())
+@given(st.lists(st.one_of(TRICKY_TEXTS, ANY_TEXTS, LONG_WORDS), max_size=8), st.sampled_from(CASINGS))
 @settings(max_examples=150, deadline=None)
-def test_any_texts_are_cut_exactly(alphabet: dict[bool, Pair], texts: list[str], do_lower_case: bool):
-    assert_exact(alphabet[do_lower_case], texts)
+def test_any_texts_are_cut_exactly(alphabet: dict[Casing, Pair], texts: list[str], casing: Casing):
+    assert_exact(alphabet[casing], texts)
 
 
 @given(
@@ -147,13 +151,13 @@ def test_any_texts_are_cut_exactly(alphabet: dict[bool, Pair], texts: list[str],
         ).map("".join),
         max_size=4,
     ),
-    st.booleans(),
+    st.sampled_from(CASINGS),
 )
 @settings(max_examples=100, deadline=None)
 def test_special_tokens_are_found_as_the_exact_tokenizer_finds_them(
-    alphabet: dict[bool, Pair], texts: list[str], do_lower_case: bool
+    alphabet: dict[Casing, Pair], texts: list[str], casing: Casing
 ):
-    pair = alphabet[do_lower_case]
+    pair = alphabet[casing]
     found = pair.tokenize_special(tf.constant(texts, tf.string, [len(texts)])).to_list()
     for ids, text in zip(found, texts, strict=True):
         expected = pair.exact.convert_tokens_to_ids(pair.exact.tokenize(text, special_tokens=True))
@@ -187,8 +191,10 @@ def test_special_tokens_are_found_as_the_exact_tokenizer_finds_them(
     )
 )
 @settings(max_examples=100, deadline=None)
-def test_bytes_that_are_not_utf8_are_dropped_as_by_the_exact_tokenizer(alphabet: dict[bool, Pair], texts: list[bytes]):
-    pair = alphabet[True]
+def test_bytes_that_are_not_utf8_are_dropped_as_by_the_exact_tokenizer(
+    alphabet: dict[Casing, Pair], texts: list[bytes]
+):
+    pair = alphabet[UNCASED]
     strings: Any = tf.constant(texts, tf.string, [len(texts)])
     tokens, special = pair.tokenize(strings), pair.tokenize_special(strings).to_list()
     for row, text in enumerate(texts):
@@ -207,18 +213,18 @@ def test_odd_lines_of_a_vocabulary_change_nothing(odd: Pair, text: str):
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     path = write_vocabulary(tmp_path_factory.mktemp("odd"), [*SPECIAL_TOKENS, *ODD_LINES, "\U0010ffff"])
-    return Pair(path, do_lower_case=False)
+    return Pair(path, CASED)
 
 
 @pytest.mark.parametrize("length", [200, 201, 267, 801])
 @pytest.mark.parametrize("letter", ["a", "é", "ก", "𐐀"])
-def test_words_of_over_200_characters_are_unknown(letter: str, length: int, alphabet: dict[bool, Pair]):
-    assert_exact(alphabet[False], [f"the {letter * length} cat"])
+def test_words_of_over_200_characters_are_unknown(letter: str, length: int, alphabet: dict[Casing, Pair]):
+    assert_exact(alphabet[CASED], [f"the {letter * length} cat"])
 
 
-def test_no_texts_and_empty_texts_have_no_pieces(alphabet: dict[bool, Pair]):
+def test_no_texts_and_empty_texts_have_no_pieces(alphabet: dict[Casing, Pair]):
     for texts in ([], [""], ["", ""], ["", "\n", " \u200b"], ["", "a", ""]):
-        assert_exact(alphabet[True], texts)
+        assert_exact(alphabet[UNCASED], texts)
 
 
 def test_vocabulary_beyond_the_limits_of_the_kernel_is_refused(tmp_path: pathlib.Path):

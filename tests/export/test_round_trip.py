@@ -93,7 +93,7 @@ def setting(test_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -
         },
     }
     run = folder / "run"
-    description = model_files.contents_of(config, str(vocab_file), do_lower_case=True)
+    description = model_files.contents_of(config, str(vocab_file))
     model_files.write_contents(str(run), description)
     run_checkpoints.RunCheckpoints(str(run), {"model": pretraining_model(config).variables}, keep=1).save(0)
     asked = {}

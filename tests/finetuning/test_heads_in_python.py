@@ -20,7 +20,7 @@ CONFIG = BertConfig(
 def folder(vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """The working directory of a reader: a pre-trained model in `model`, and the checkout's configs."""
     model = build_pretraining_model(CONFIG, seed=0)
-    model_files.write_contents(str(tmp_path / "model"), model_files.contents_of(CONFIG, vocab_file, do_lower_case=True))
+    model_files.write_contents(str(tmp_path / "model"), model_files.contents_of(CONFIG, vocab_file))
     run_checkpoints.RunCheckpoints(str(tmp_path / "model"), {"model": model.variables}, keep=1).save(0)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)

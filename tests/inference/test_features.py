@@ -176,7 +176,7 @@ def test_formats_go_by_the_ending():
 def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path):
     model = build_pretraining_model(tiny_config, seed=0)
     folder = str(tmp_path / "run")
-    model_files.write_contents(folder, model_files.contents_of(tiny_config, vocab_file, do_lower_case=True))
+    model_files.write_contents(folder, model_files.contents_of(tiny_config, vocab_file))
     run_checkpoints.RunCheckpoints(folder, {"model": model.variables}, keep=1).save(0)
     text = tmp_path / "a.txt"
     text.write_text("\r\n".join(TEXTS) + "\n")

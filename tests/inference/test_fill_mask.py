@@ -24,7 +24,7 @@ def model_dir(tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path) 
     bias = np.zeros(len(WORDS), "float32")
     bias[WORDS.index("cat")], bias[WORDS.index("dog")] = 5.0, 4.0
     next(variable for variable in model.variables if variable.path == "masked_lm_output/bias").assign(bias)
-    model_files.write_contents(folder, model_files.contents_of(tiny_config, vocab_file, do_lower_case=True))
+    model_files.write_contents(folder, model_files.contents_of(tiny_config, vocab_file))
     run_checkpoints.RunCheckpoints(folder, {"model": model.variables}, keep=1).save(0)
     return folder
 

@@ -20,7 +20,7 @@ def test_the_comparison_runs_and_all_libraries_give_the_same_vectors(vocab_file,
         max_position_embeddings=512,
     )  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    model_files.write_contents("model", model_files.contents_of(config, vocab_file, do_lower_case=True))
+    model_files.write_contents("model", model_files.contents_of(config, vocab_file))
     variables = build_pretraining_model(config, seed=0).variables
     run_checkpoints.RunCheckpoints("model", {"model": variables}, keep=1).save(0)
     for folder, format in (("preset", "keras_hub"), ("hf_model", "hugging_face")):

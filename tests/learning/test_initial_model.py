@@ -64,12 +64,12 @@ def test_unused_tokens_may_be_others(tiny_config: BertConfig, tmp_path: pathlib.
 
 
 def test_another_casing_than_the_checkpoint_s_is_refused(pretrained: str):
-    assert read_initial_model(pretrained).do_lower_case
+    assert read_initial_model(pretrained).casing.do_lower_case
     with pytest.raises(UserError, match="looks uncased: with --nodo_lower_case, words with capital letters become"):
         read_initial_model(pretrained, do_lower_case=False)
     settings = pathlib.Path(pretrained, "tokenizer_config.json")
     settings.write_text('{"do_lower_case": false}')
-    assert not read_initial_model(pretrained, do_lower_case=False).do_lower_case
+    assert not read_initial_model(pretrained, do_lower_case=False).casing.do_lower_case
     with pytest.raises(UserError, match=r"--do_lower_case contradicts .*tokenizer_config.json.*leave the flag out"):
         read_initial_model(pretrained, do_lower_case=True)
 
@@ -90,7 +90,7 @@ def test_random_weights_take_the_casing_that_the_vocabulary_has(tiny_config: Ber
     (tmp_path / "cased.txt").write_text("\n".join([*WORDS[:-3], "Angela", "Merkel", "X"]))
     for source in (tiny_config, str(tmp_path / "config.json")):
         (tmp_path / "config.json").write_text(tiny_config.to_json())
-        assert not read_initial_model(source, str(tmp_path / "cased.txt")).do_lower_case
+        assert not read_initial_model(source, str(tmp_path / "cased.txt")).casing.do_lower_case
 
 
 @pytest.mark.parametrize("part", [SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER])

@@ -191,7 +191,7 @@ def test_the_records_manifest_decides_whether_the_model_is_cased(
         training.run(options_for(record_files, config_file, folder, vocab_file=vocab_file, do_lower_case=True))
     training.run(options_for(record_files, config_file, folder, vocab_file=vocab_file, num_train_steps=1))
     assert load_pretraining_model(str(folder))[2].basic_tokenizer.do_lower_case is False
-    assert read_initial_model(str(folder)).do_lower_case is False
+    assert read_initial_model(str(folder)).casing.do_lower_case is False
     assert json.loads((folder / "run.json").read_text())["flags"]["do_lower_case"] is False
     # A folder of the code before, which believed the flag's default.
     (folder / "tokenizer_config.json").write_text('{\n  "do_lower_case": true\n}\n')

@@ -10,7 +10,9 @@ import pytest
 
 from official_bert.tokenization import caching
 from official_bert.tokenization.caching import CachingTokenizer
+from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import FullTokenizer
+from tests.tokenization.test_exact import ACCENTED, CASED, CASINGS
 
 ODD = [
     "",
@@ -37,9 +39,9 @@ def assert_equal(tokenizer: CachingTokenizer, texts: list[str]) -> None:
         assert ids[splits[number] : splits[number + 1]].tolist() == expected, ascii(text)
 
 
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_every_character_and_odd_texts(do_lower_case: bool, vocab_file: str):
-    tokenizer = CachingTokenizer(FullTokenizer(vocab_file, do_lower_case))
+@pytest.mark.parametrize("casing", CASINGS)
+def test_every_character_and_odd_texts(casing: Casing, vocab_file: str):
+    tokenizer = CachingTokenizer(FullTokenizer(vocab_file, *casing))
     codes = [code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in ("Cs", "Co")][::37]
     assert_equal(tokenizer, [f"the{chr(code)}cat {chr(code)} {chr(code)}Sat" for code in codes])
     assert_equal(tokenizer, ODD)
@@ -62,11 +64,12 @@ def test_long_texts_many_texts_and_a_full_cache(vocab_file: str, monkeypatch: py
 
 
 def test_real_text(test_data: pathlib.Path):
-    for vocab, lower in (
-        ("bert-base-multilingual-cased-vocab.txt", False),
-        ("bert-base-multilingual-uncased-vocab.txt", True),
+    for vocab, casing in (
+        ("bert-base-multilingual-cased-vocab.txt", CASED),
+        ("bert-base-multilingual-cased-vocab.txt", ACCENTED),
+        ("bert-base-multilingual-uncased-vocab.txt", UNCASED),
     ):
-        tokenizer = CachingTokenizer(FullTokenizer(str(test_data / "vocab" / vocab), lower))
+        tokenizer = CachingTokenizer(FullTokenizer(str(test_data / "vocab" / vocab), *casing))
         for path in sorted((test_data / "text").iterdir()):
             assert_equal(tokenizer, path.read_text(encoding="utf-8").splitlines()[::20])
 

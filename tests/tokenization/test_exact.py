@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_bert.errors import UserError
+from official_bert.tokenization.casing import UNCASED, Casing, casing_of
 from official_bert.tokenization.exact import (
     BasicTokenizer,
     FullTokenizer,
@@ -16,13 +17,17 @@ from official_bert.tokenization.exact import (
     parse_vocab,
 )
 
+CASED, ACCENTED = casing_of(do_lower_case=False), casing_of(strip_accents=False)
+CASINGS = [CASED, UNCASED, ACCENTED]
 VOCABULARIES = {
-    "bert-base-uncased-vocab.txt": True,
-    "bert-base-cased-vocab.txt": False,
-    "bert-base-chinese-vocab.txt": True,
-    "bert-base-multilingual-cased-vocab.txt": False,
-    "bert-base-multilingual-uncased-vocab.txt": True,
+    "bert-base-uncased-vocab.txt": UNCASED,
+    "bert-base-cased-vocab.txt": CASED,
+    "bert-base-chinese-vocab.txt": UNCASED,
+    "bert-base-multilingual-cased-vocab.txt": CASED,
+    "bert-base-multilingual-uncased-vocab.txt": UNCASED,
 }
+# No released vocabulary is for lower-cased text with accents; this one has pieces with accents.
+REAL_VOCABULARIES = [*VOCABULARIES.items(), ("bert-base-multilingual-cased-vocab.txt", ACCENTED)]
 
 # Every code point that is assigned, in categories that text can hold (surrogates cannot be encoded).
 ASSIGNED = [code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in ("Cn", "Cs", "Co")]
@@ -34,7 +39,7 @@ with_code_points = pytest.mark.parametrize(
 )
 
 
-def step_by_step(text: str, do_lower_case: bool) -> list[str]:
+def step_by_step(text: str, casing: Casing) -> list[str]:
     """The documented rules one after the other, a character at a time, by their definition alone."""
     blocks = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF 2F800-2FA1F"
     ranges = [tuple(int(end, 16) for end in block.split("-")) for block in blocks.split()]
@@ -48,8 +53,10 @@ def step_by_step(text: str, do_lower_case: bool) -> list[str]:
             spaced += f" {character} " if ideograph else character
     words = []
     for word in spaced.split():
-        if do_lower_case:
-            decomposed = unicodedata.normalize("NFD", word.lower())
+        if casing.do_lower_case:
+            word = word.lower()
+        if casing.strip_accents:
+            decomposed = unicodedata.normalize("NFD", word)
             word = "".join(character for character in decomposed if unicodedata.category(character) != "Mn")
         current = ""
         for character in word:
@@ -63,20 +70,20 @@ def step_by_step(text: str, do_lower_case: bool) -> list[str]:
 
 
 @with_code_points
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_every_assigned_code_point_follows_the_documented_rules(do_lower_case: bool, codes: list[int]):
+@pytest.mark.parametrize("casing", CASINGS)
+def test_every_assigned_code_point_follows_the_documented_rules(casing: Casing, codes: list[int]):
     assert len(ASSIGNED) > 140_000
-    tokenizer = BasicTokenizer(do_lower_case)
+    tokenizer = BasicTokenizer(*casing)
     # At a word's beginning, middle and end, alone, and after a letter that it might combine with.
     for code in codes:
         text = f"a{chr(code)}b {chr(code)} {chr(code)}the e{chr(code)}"
-        assert tokenizer.tokenize(text) == step_by_step(text, do_lower_case), f"U+{code:04X}"
+        assert tokenizer.tokenize(text) == step_by_step(text, casing), f"U+{code:04X}"
 
 
 @with_code_points
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_offsets_agree_with_tokens_on_every_assigned_code_point(do_lower_case: bool, codes: list[int]):
-    tokenizer = BasicTokenizer(do_lower_case)
+@pytest.mark.parametrize("casing", CASINGS)
+def test_offsets_agree_with_tokens_on_every_assigned_code_point(casing: Casing, codes: list[int]):
+    tokenizer = BasicTokenizer(*casing)
     for code in codes:
         text = f"a{chr(code)}b \u0391{chr(code)}"
         assert [word for word, _ in tokenizer.tokenize_with_origins(text)] == tokenizer.tokenize(text), f"U+{code:04X}"
@@ -95,12 +102,12 @@ TRICKY_CHARACTERS = "aA\u0130ıΣσςß\u0301\u0323\u0345\u302e\U0001d165\u00ad�
 TRICKY = st.text(alphabet=TRICKY_CHARACTERS, max_size=20)
 
 
-@given(st.one_of(TEXTS, TRICKY), st.booleans())
+@given(st.one_of(TEXTS, TRICKY), st.sampled_from(CASINGS))
 @settings(max_examples=1000, deadline=None)
-def test_any_text_follows_the_documented_rules(text: str, do_lower_case: bool):
-    tokenizer = BasicTokenizer(do_lower_case)
+def test_any_text_follows_the_documented_rules(text: str, casing: Casing):
+    tokenizer = BasicTokenizer(*casing)
     words = tokenizer.tokenize(text)
-    assert words == step_by_step(text, do_lower_case)
+    assert words == step_by_step(text, casing)
     traced = tokenizer.tokenize_with_origins(text)
     assert [word for word, _ in traced] == words
     for word, origins in traced:
@@ -134,6 +141,16 @@ def test_byte_order_marks_change_nothing_and_normal_forms_only_what_is_cased(voc
     assert FullTokenizer(vocab_file).tokenize("\ufeffthe c\u00e1t ca\u0301t") == ["the", "cat", "cat"]
     cased = FullTokenizer.from_vocab("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n\u00e9\n", do_lower_case=False)
     assert cased.tokenize("\ufeff\u00e9 e\u0301") == ["\u00e9", "[UNK]"]
+
+
+def test_lower_case_keeps_accents_on_request():
+    words = ["\u00e1\u0323", "a\u0323\u0301", "i\u0307", "\u03c3\u03b1\u03c2", "\uac01", "\u4e2d", "\u0915\u093f\u0902"]
+    text = "\u00c1\u0323 A\u0323\u0301 \u0130 \u03a3\u0391\u03a3 \uac01\u4e2d\u0915\u093f\u0902"
+    assert BasicTokenizer(strip_accents=False).tokenize(text) == words
+    assert BasicTokenizer(True, True).tokenize(text) == BasicTokenizer().tokenize(text) != words
+    assert BasicTokenizer(False, False).tokenize(text) == BasicTokenizer(False).tokenize(text) != words
+    with pytest.raises(UserError, match="strip_accents is true, but do_lower_case is false: BERT's rules delete"):
+        BasicTokenizer(False, True)
 
 
 def test_words_of_over_200_characters_are_unknown():
@@ -190,17 +207,17 @@ def test_accent_at_the_end_of_a_word_belongs_to_its_piece(vocab_file: str):
     assert (piece.token, piece.start, piece.end) == ("e", 0, 2)
 
 
-@pytest.mark.parametrize(("name", "do_lower_case"), VOCABULARIES.items())
-def test_real_text_is_cut_alike_with_and_without_offsets(name: str, do_lower_case: bool, test_data: pathlib.Path):
-    tokenizer = FullTokenizer(str(test_data / "vocab" / name), do_lower_case)
+@pytest.mark.parametrize(("name", "casing"), REAL_VOCABULARIES)
+def test_real_text_is_cut_alike_with_and_without_offsets(name: str, casing: Casing, test_data: pathlib.Path):
+    tokenizer = FullTokenizer(str(test_data / "vocab" / name), *casing)
     for path in sorted((test_data / "text").glob("*.txt")):
         for line in path.read_text(encoding="utf-8").splitlines()[:100]:
             pieces = tokenizer.tokenize(line)
-            words = step_by_step(line, do_lower_case)
+            words = step_by_step(line, casing)
             assert pieces == [piece for word in words for piece in tokenizer.wordpiece_tokenizer.tokenize(word)]
             traced = tokenizer.tokenize_with_offsets(line)
             assert [piece.token for piece in traced] == pieces
-            if not do_lower_case:
+            if not casing.do_lower_case:
                 for piece in traced:
                     if piece.token != "[UNK]":
                         # What the source has between a piece's letters is deleted: joiners and soft hyphens.

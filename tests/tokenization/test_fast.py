@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_bert.errors import UserError
+from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, BasicTokenizer, FullTokenizer, parse_vocab
 from official_bert.tokenization.fast import FastBasicTokenizer, FastTokenizer, normal_form
 from tests.conftest import ROOT
-from tests.tokenization.test_exact import ASSIGNED, VOCABULARIES, with_code_points
+from tests.tokenization.test_exact import ACCENTED, ASSIGNED, CASED, CASINGS, REAL_VOCABULARIES, with_code_points
 
 # The characters whose place among accents counts although they stay: none but these and unassigned ones are slow.
 STAYING_MARKS = {
@@ -77,25 +78,25 @@ def alphabet(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def tokenizers(alphabet: str) -> dict[bool, FastTokenizer]:
-    return {do_lower_case: FastTokenizer(alphabet, do_lower_case) for do_lower_case in (False, True)}
+def tokenizers(alphabet: str) -> dict[Casing, FastTokenizer]:
+    return {casing: FastTokenizer(alphabet, *casing) for casing in CASINGS}
 
 
 @with_code_points
-@pytest.mark.parametrize("do_lower_case", [True, False])
+@pytest.mark.parametrize("casing", CASINGS)
 def test_every_assigned_code_point_is_cut_exactly(
-    do_lower_case: bool, codes: list[int], tokenizers: dict[bool, FastTokenizer]
+    casing: Casing, codes: list[int], tokenizers: dict[Casing, FastTokenizer]
 ):
-    assert_exact(tokenizers[do_lower_case], in_contexts(codes, CONTEXTS + " 中{0}{0}"))
+    assert_exact(tokenizers[casing], in_contexts(codes, CONTEXTS + " 中{0}{0}"))
 
 
-@pytest.mark.parametrize("do_lower_case", [True, False])
+@pytest.mark.parametrize("casing", CASINGS)
 def test_marks_that_stay_alone_need_the_exact_tokenizer(
-    do_lower_case: bool, tokenizers: dict[bool, FastTokenizer], monkeypatch: pytest.MonkeyPatch
+    casing: Casing, tokenizers: dict[Casing, FastTokenizer], monkeypatch: pytest.MonkeyPatch
 ):
-    slow = slow_texts(tokenizers[do_lower_case], [chr(code) for code in ASSIGNED], monkeypatch)
+    slow = slow_texts(tokenizers[casing], [chr(code) for code in ASSIGNED], monkeypatch)
     assert 38 <= len(STAYING_MARKS) < 60  # more with the Unicode data of later versions of Python
-    assert set(map(ord, slow)) == (STAYING_MARKS if do_lower_case else set())
+    assert set(map(ord, slow)) == (STAYING_MARKS if casing.strip_accents else set())
 
 
 def test_normal_form_is_what_a_character_becomes_wherever_it_stands():
@@ -104,46 +105,49 @@ def test_normal_form_is_what_a_character_becomes_wherever_it_stands():
     assert [normal_form(character, cased) for character in "aÉ,中\u3000\u200b"] == ["a", "É", ",", "中", " ", ""]
     assert normal_form("각", uncased) == "\u1100\u1161\u11a8"
     assert [normal_form(character, uncased) for character in "Σ\u302e\u0378\ud800"] == [None] * 4
+    accented = BasicTokenizer(strip_accents=False)
+    assert [normal_form(each, accented) for each in "É각Σ\u302e\u0378"] == ["é", "각", None, "\u302e", None]
     assert [normal_form(character, cased) for character in "Σ\u302e\u0378\ud800"] == ["Σ", "\u302e", None, None]
 
 
 @with_code_points
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_fast_words_are_the_exact_ones_for_every_code_point(do_lower_case: bool, codes: list[int]):
-    exact, fast = BasicTokenizer(do_lower_case), FastBasicTokenizer(do_lower_case)
+@pytest.mark.parametrize("casing", CASINGS)
+def test_fast_words_are_the_exact_ones_for_every_code_point(casing: Casing, codes: list[int]):
+    exact, fast = BasicTokenizer(*casing), FastBasicTokenizer(*casing)
     texts = [CONTEXTS.format(chr(code)) for code in [*codes, 0x378, 0xD800]]
     for start in range(0, len(texts), 200):
         some = texts[start : start + 200]
         assert sorted(fast.words(some)) == sorted(word for text in some for word in exact.tokenize(text)), start
 
 
-@given(st.lists(st.text()), st.booleans())
-def test_fast_words_are_the_exact_ones_of_any_text(texts: list[str], do_lower_case: bool):
-    expected = sorted(word for text in texts for word in BasicTokenizer(do_lower_case).tokenize(text))
-    assert sorted(FastBasicTokenizer(do_lower_case).words(texts)) == expected
+@given(st.lists(st.text()), st.sampled_from(CASINGS))
+def test_fast_words_are_the_exact_ones_of_any_text(texts: list[str], casing: Casing):
+    expected = sorted(word for text in texts for word in BasicTokenizer(*casing).tokenize(text))
+    assert sorted(FastBasicTokenizer(*casing).words(texts)) == expected
 
 
 @with_code_points
+@pytest.mark.parametrize("casing", [UNCASED, ACCENTED])
 def test_capital_sigma_is_lowered_by_its_neighbours_beside_every_code_point(
-    codes: list[int], tokenizers: dict[bool, FastTokenizer]
+    casing: Casing, codes: list[int], tokenizers: dict[Casing, FastTokenizer]
 ):
-    assert_exact(tokenizers[True], [f"αΣ{chr(code)} αΣ{chr(code)}α {chr(code)}Σ" for code in codes])
+    assert_exact(tokenizers[casing], [f"αΣ{chr(code)} αΣ{chr(code)}α {chr(code)}Σ" for code in codes])
 
 
 @with_code_points
-@pytest.mark.parametrize(("name", "do_lower_case"), VOCABULARIES.items())
+@pytest.mark.parametrize(("name", "casing"), REAL_VOCABULARIES)
 def test_released_vocabularies_cut_every_assigned_code_point_exactly(
-    name: str, do_lower_case: bool, codes: list[int], test_data: pathlib.Path
+    name: str, casing: Casing, codes: list[int], test_data: pathlib.Path
 ):
-    tokenizer = FastTokenizer(str(test_data / "vocab" / name), do_lower_case)
+    tokenizer = FastTokenizer(str(test_data / "vocab" / name), *casing)
     assert_exact(tokenizer, in_contexts(codes, CONTEXTS))
 
 
-@pytest.mark.parametrize(("name", "do_lower_case"), VOCABULARIES.items())
+@pytest.mark.parametrize(("name", "casing"), REAL_VOCABULARIES)
 def test_real_text_is_cut_exactly_and_the_fast_way(
-    name: str, do_lower_case: bool, test_data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    name: str, casing: Casing, test_data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    tokenizer = FastTokenizer(str(test_data / "vocab" / name), do_lower_case)
+    tokenizer = FastTokenizer(str(test_data / "vocab" / name), *casing)
     paths = [*sorted((test_data / "text").glob("*.txt")), test_data / "corpus" / "enwiki" / "wiki_00"]
     lines = [line for path in paths for line in path.read_text(encoding="utf-8").split("\n")]
     assert_exact(tokenizer, lines)
@@ -169,18 +173,18 @@ LONG_WORDS = st.builds(
 )
 
 
-@given(st.lists(st.one_of(TRICKY_TEXTS, ANY_TEXTS, LONG_WORDS), max_size=8), st.booleans())
+@given(st.lists(st.one_of(TRICKY_TEXTS, ANY_TEXTS, LONG_WORDS), max_size=8), st.sampled_from(CASINGS))
 @settings(max_examples=600, deadline=None)
-def test_any_texts_are_cut_exactly(tokenizers: dict[bool, FastTokenizer], texts: list[str], do_lower_case: bool):
-    assert_exact(tokenizers[do_lower_case], texts)
+def test_any_texts_are_cut_exactly(tokenizers: dict[Casing, FastTokenizer], texts: list[str], casing: Casing):
+    assert_exact(tokenizers[casing], texts)
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "ก", "𐐀"])
 @pytest.mark.parametrize("length", [99, 100, 101, 200])
 def test_words_of_up_to_200_characters_take_the_fast_way(
-    letter: str, length: int, tokenizers: dict[bool, FastTokenizer], monkeypatch: pytest.MonkeyPatch
+    letter: str, length: int, tokenizers: dict[Casing, FastTokenizer], monkeypatch: pytest.MonkeyPatch
 ):
-    tokenizer = tokenizers[False]
+    tokenizer = tokenizers[CASED]
     assert_exact(tokenizer, [letter * length])
     assert len(tokenizer.encode([letter * length])[0]) == length
     assert slow_texts(tokenizer, [letter * length], monkeypatch) == []
@@ -188,8 +192,8 @@ def test_words_of_up_to_200_characters_take_the_fast_way(
 
 @pytest.mark.parametrize("letter", ["a", "é", "ก", "𐐀"])
 @pytest.mark.parametrize("length", [201, 800, 801])
-def test_words_of_over_200_characters_are_unknown(letter: str, length: int, tokenizers: dict[bool, FastTokenizer]):
-    tokenizer = tokenizers[False]
+def test_words_of_over_200_characters_are_unknown(letter: str, length: int, tokenizers: dict[Casing, FastTokenizer]):
+    tokenizer = tokenizers[CASED]
     ids, row_splits = tokenizer.encode(["the", letter * length, "cat"])
     assert tokenizer.exact.convert_ids_to_tokens(ids.tolist()) == ["t", "##h", "##e", "[UNK]", "c", "##a", "##t"]
     assert row_splits.tolist() == [0, 3, 4, 7]
@@ -227,25 +231,26 @@ ODD_LINES = [
 
 
 @given(
-    st.lists(st.sampled_from([*ODD_LINES, *TRICKY, "-", "##ab", " ", "abc"]), max_size=8).map("".join), st.booleans()
+    st.lists(st.sampled_from([*ODD_LINES, *TRICKY, "-", "##ab", " ", "abc"]), max_size=8).map("".join),
+    st.sampled_from(CASINGS),
 )
 @settings(max_examples=200, deadline=None)
 def test_odd_lines_of_a_vocabulary_change_nothing(
-    odd_tokenizers: dict[bool, FastTokenizer], text: str, do_lower_case: bool
+    odd_tokenizers: dict[Casing, FastTokenizer], text: str, casing: Casing
 ):
-    assert_exact(odd_tokenizers[do_lower_case], [text])
+    assert_exact(odd_tokenizers[casing], [text])
 
 
 @pytest.fixture(scope="module")
-def odd_tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, FastTokenizer]:
+def odd_tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[Casing, FastTokenizer]:
     path = write_vocabulary(tmp_path_factory.mktemp("odd"), [*SPECIAL_TOKENS, *ODD_LINES])
-    return {do_lower_case: FastTokenizer(path, do_lower_case) for do_lower_case in (False, True)}
+    return {casing: FastTokenizer(path, *casing) for casing in CASINGS}
 
 
 def test_odd_lines_of_a_vocabulary_leave_the_fast_way_open(
-    odd_tokenizers: dict[bool, FastTokenizer], monkeypatch: pytest.MonkeyPatch
+    odd_tokenizers: dict[Casing, FastTokenizer], monkeypatch: pytest.MonkeyPatch
 ):
-    assert slow_texts(odd_tokenizers[True], ["a b", "a-b", "中文", "[UNK]", "", "a\x0bb"], monkeypatch) == []
+    assert slow_texts(odd_tokenizers[UNCASED], ["a b", "a-b", "中文", "[UNK]", "", "a\x0bb"], monkeypatch) == []
 
 
 def test_vocabulary_beyond_the_limits_of_the_kernel_is_served_by_the_exact_tokenizer(

@@ -101,7 +101,7 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     model, kept = build(checkpoint)
     assert kept.vocab is not None
     assert kept.task_spec is not None
-    finetuned.save(folder, model, kept.task_spec, kept.config, kept.vocab, kept.do_lower_case)
+    finetuned.save(folder, model, kept.task_spec, kept.config, kept.vocab, kept.casing)
     return kept
 
 

@@ -70,7 +70,7 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     values = files.read_json_object(os.path.join(folder, CONFIG_FILE))
     source, naming = open_weights(weights_file)
     config = read_config(values, os.path.join(folder, CONFIG_FILE))
-    vocab, do_lower_case, notes = read_tokenizer(folder, config, overrides)
+    vocab, casing, notes = read_tokenizer(folder, config, overrides)
     _check_tied(source, naming.tied)
     classes = values.get("architectures") or []
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
@@ -93,7 +93,7 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     rate = values.get("classifier_dropout")
     if kernel is not None and rate not in (None, config.hidden_dropout_prob):
         notes += (f"the classifier's own dropout rate, {rate}, has no place in our configuration and was not kept",)
-    return Checkpoint(config, weights, vocab, do_lower_case, labels=labels, kind=kind, notes=notes, inventory=inventory)
+    return Checkpoint(config, weights, vocab, casing, labels=labels, kind=kind, notes=notes, inventory=inventory)
 
 
 def _check_tied(source: Source, tied: Mapping[str, str]) -> None:

@@ -1,6 +1,7 @@
 """The tokenizer of a Hugging Face folder: vocab.txt or tokenizer.json, and tokenizer_config.json."""
 
 import contextlib
+import dataclasses
 import json
 import os
 from typing import Any
@@ -10,21 +11,22 @@ from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, line
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
+from official_bert.tokenization.casing import Casing, casing_of
 from official_bert.utils import files
 
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 
-# Settings under which their tokenizer follows BERT's rules; strip_accents may also say what do_lower_case says.
+# Settings under which their tokenizer follows BERT's rules.
 _REQUIRED = {
-    "tokenize_chinese_chars": True, "do_basic_tokenize": True, "never_split": None, "strip_accents": None,
+    "tokenize_chinese_chars": True, "do_basic_tokenize": True, "never_split": None,
     "continuing_subword_prefix": exact.CONTINUATION, "max_input_chars_per_word": exact.MAX_CHARACTERS_PER_WORD,
 }  # fmt: skip
 _THEIR_MOST_CHARACTERS = 100  # in a word; theirs say so of all BERT models
 
 
 def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) -> Tokenizer:
-    """Returns the vocabulary, whether it is uncased, and notes.
+    """Returns the vocabulary, its casing, and notes.
 
     Raises:
         UserError: the files are damaged, contradict each other, the configuration or the user, or have rules that BERT
@@ -39,20 +41,42 @@ def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) ->
             settings, tokens = _read_tokenizer_json(tokenizer_file)
             vocabularies[tokenizer_file] = "".join(f"{token}\n" for token in tokens)
     if files.exists(settings_file):
-        settings |= files.read_json_object(settings_file)
-    do_lower_case = settings.get("do_lower_case")
-    if do_lower_case not in (None, True, False):
-        raise UserError(f"the tokenizer in {folder} has do_lower_case {do_lower_case!r}; expected true or false")
-    tokenizer = resolve_tokenizer(FoundTokenizer(folder, vocabularies, do_lower_case, settings_file), overrides, config)
-    for key, expected in () if overrides.vocab_file else _REQUIRED.items():
+        more = files.read_json_object(settings_file)
+        _check_accents(settings, more, tokenizer_file, settings_file)
+        settings |= more
+    accents = settings.get("strip_accents")
+    for key, value in (("do_lower_case", settings.get("do_lower_case")), ("strip_accents", accents)):
+        if not isinstance(value, bool | None):
+            raise UserError(f"the tokenizer in {folder} has {key} {value!r}; expected true or false")
+    lower = settings.get("do_lower_case")
+    if lower is None and overrides.strip_accents is None:
+        overrides = dataclasses.replace(overrides, strip_accents=accents)
+    # Accents that go where capital letters stay are refused below, unless the user asks for BERT's own rules.
+    casing = None if lower is None else casing_of(lower, accents if lower else None)
+    tokenizer = resolve_tokenizer(FoundTokenizer(folder, vocabularies, casing, settings_file), overrides, config)
+    required = _REQUIRED if tokenizer.casing.do_lower_case else _REQUIRED | {"strip_accents": None}
+    also = {"strip_accents": False, "max_input_chars_per_word": _THEIR_MOST_CHARACTERS}
+    for key, expected in () if overrides.vocab_file else required.items():
         value = settings.get(key, expected)
-        also = {"strip_accents": tokenizer.do_lower_case, "max_input_chars_per_word": _THEIR_MOST_CHARACTERS}
         if value not in (expected, also.get(key, expected)):
             raise UserError(
                 f"the tokenizer in {folder} has {key} {value!r}, which BERT's own rules have not; give --vocab_file to "
                 "take the vocabulary with BERT's rules"
             )
     return tokenizer
+
+
+def _check_accents(first: dict[str, Any], second: dict[str, Any], first_file: str, second_file: str) -> None:
+    """Raises a UserError if two files say different things of accents; null says to go by lower case."""
+    if "strip_accents" not in first or "strip_accents" not in second:
+        return
+    lower = second.get("do_lower_case", first.get("do_lower_case"))
+    values = [lower if each["strip_accents"] is None else each["strip_accents"] for each in (first, second)]
+    if values[0] != values[1]:
+        raise UserError(
+            f"{first_file} has strip_accents {json.dumps(first['strip_accents'])}, {second_file} "
+            f"{json.dumps(second['strip_accents'])}; give both files the value that the model was trained with"
+        )
 
 
 def _read_tokenizer_json(path: str) -> tuple[dict[str, Any], list[str]]:
@@ -86,7 +110,7 @@ def tokenizer_files(checkpoint: Checkpoint) -> dict[str, str]:
         return {}
     return {
         VOCAB_FILE: checkpoint.vocab,
-        TOKENIZER_FILE: _tokenizer_json(lines_of(checkpoint.vocab), checkpoint.do_lower_case),
+        TOKENIZER_FILE: _tokenizer_json(lines_of(checkpoint.vocab), checkpoint.casing),
         SETTINGS_FILE: _settings_json(checkpoint),
     }
 
@@ -94,8 +118,8 @@ def tokenizer_files(checkpoint: Checkpoint) -> dict[str, str]:
 def _settings_json(checkpoint: Checkpoint) -> str:
     values = {
         "tokenizer_class": "BertTokenizer",
-        "do_lower_case": checkpoint.do_lower_case,
-        "strip_accents": None,
+        "do_lower_case": checkpoint.casing.do_lower_case,
+        "strip_accents": checkpoint.casing.settings.get("strip_accents"),
         "tokenize_chinese_chars": True,
         "model_max_length": checkpoint.config.max_position_embeddings,
         "pad_token": exact.PAD,
@@ -107,7 +131,7 @@ def _settings_json(checkpoint: Checkpoint) -> str:
     return json.dumps(values, indent=2) + "\n"
 
 
-def _tokenizer_json(tokens: list[str], do_lower_case: bool) -> str:
+def _tokenizer_json(tokens: list[str], casing: Casing) -> str:
     numbers = {token: number for number, token in enumerate(tokens)}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     first = [
@@ -128,8 +152,8 @@ def _tokenizer_json(tokens: list[str], do_lower_case: bool) -> str:
             "type": "BertNormalizer",
             "clean_text": True,
             "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": do_lower_case,
+            "strip_accents": casing.settings.get("strip_accents"),
+            "lowercase": casing.do_lower_case,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": {

@@ -90,14 +90,14 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
         raise UserError(f"the {NAME} format is read without the optimizer's state; convert without --optimizer")
     checksums.check_files(folder)
     config = keras_hub_files.read_config(os.path.join(folder, keras_hub_files.CONFIG_FILE))
-    vocab, do_lower_case, notes = keras_hub_files.read_tokenizer(folder, config, overrides)
+    vocab, casing, notes = keras_hub_files.read_tokenizer(folder, config, overrides)
     source = checksums.with_checks(_open_weights(folder), folder)
     weights, loaded = collect(source, config, NAMES, with_head_axis(config), _IGNORED)
     keras_hub_files.check_head(folder, weights)
     if "masked_lm_output/bias" in weights:
         notes += (_MASKED_LM_NOTE,)
     inventory = take_inventory(source, loaded, _IGNORED)
-    return Checkpoint(config, weights, vocab, do_lower_case, notes=notes, inventory=inventory)
+    return Checkpoint(config, weights, vocab, casing, notes=notes, inventory=inventory)
 
 
 def _open_weights(folder: str) -> Source:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.checkpoints.checkpoint import MASKED_LM, Array, Checkpoint, LoadOverrides
-from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, resolve_tokenizer
+from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, has_accents, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.casing import NO_RULE, Casing
 from official_bert.utils import files
 
 VERSION = "0.32.0"  # whose files these are
@@ -33,6 +34,10 @@ _KEYS = {
     "type_vocab_size": "num_segments",
 }
 _MODULES = {"BertMaskedLM": "bert_masked_lm", "BertTextClassifier": "bert_text_classifier"}
+_ACCENTS_NOTE = (
+    "the preset's tokenizer keeps accents, as keras-hub's does by default, but no piece of its vocabulary has one: "
+    "they are deleted here, as in BERT's uncased models"
+)
 # A weight of each task's head.
 _HEADS = {
     "BertMaskedLM": "masked_lm_output/bias",
@@ -59,20 +64,33 @@ def read_config(path: str) -> BertConfig:
 
 
 def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) -> Tokenizer:
-    """Returns the vocabulary, whether it is uncased, and notes."""
+    """Returns the vocabulary, its casing, and notes.
+
+    Keras-hub's tokenizer keeps accents unless it is told otherwise, which presets of models that never saw any do not
+    tell it: where no piece of an uncased vocabulary has an accent, they are deleted, as in training.
+
+    Raises:
+        UserError: a file is damaged or contradicts the user, or accents are to go where capital letters stay.
+    """
     vocab_file, settings_file = os.path.join(folder, VOCAB_FILE), os.path.join(folder, TOKENIZER_FILE)
-    settings: Any = {"lowercase": None}
+    vocabularies = {vocab_file: files.read_text(vocab_file)} if files.exists(vocab_file) else {}
+    casing: Casing | None = None
+    notes: tuple[str, ...] = ()
     if files.exists(settings_file):
         settings = files.read_json_object(settings_file).get("config")
         if not isinstance(settings, dict) or not isinstance(settings.get("lowercase"), bool):
             raise UserError(f"{settings_file} is damaged: it does not say whether to lower-case")
-    vocabularies = {vocab_file: files.read_text(vocab_file)} if files.exists(vocab_file) else {}
-    found = FoundTokenizer(folder, vocabularies, settings["lowercase"], settings_file)
-    tokenizer = resolve_tokenizer(found, overrides, config)
-    if settings["lowercase"] and tokenizer.do_lower_case and not settings.get("strip_accents"):
-        note = "the preset's tokenizer keeps accents; BERT's, which is taken here, removes them in uncased models"
-        return tokenizer._replace(notes=(*tokenizer.notes, note))
-    return tokenizer
+        lowercase, strip_accents = settings["lowercase"], settings.get("strip_accents")
+        if strip_accents not in (None, True, False):
+            raise UserError(f"{settings_file} is damaged: strip_accents is {strip_accents!r}")
+        if strip_accents and not lowercase:
+            raise UserError(f"the tokenizer in {folder} deletes accents in texts that are not lower-cased: {NO_RULE}")
+        strip_accents = bool(strip_accents)
+        if lowercase and not strip_accents and not any(map(has_accents, vocabularies.values())):
+            strip_accents, notes = True, (_ACCENTS_NOTE,)
+        casing = Casing(lowercase, strip_accents)
+    tokenizer = resolve_tokenizer(FoundTokenizer(folder, vocabularies, casing, settings_file), overrides, config)
+    return tokenizer._replace(notes=(*tokenizer.notes, *notes)) if tokenizer.casing == casing else tokenizer
 
 
 def check_head(folder: str, weights: Mapping[str, Array]) -> None:
@@ -99,8 +117,17 @@ def preset_files(checkpoint: Checkpoint) -> dict[str, str]:
     head = "BertMaskedLM" if MASKED_LM in checkpoint.parts else "BertTextClassifier"
     has_head = len(checkpoint.parts) > 2
     if checkpoint.vocab is not None:
+        if (
+            not checkpoint.casing.strip_accents
+            and checkpoint.casing.do_lower_case
+            and not has_accents(checkpoint.vocab)
+        ):
+            raise UserError(
+                "a keras-hub preset cannot say that lower-cased texts keep their accents where no piece of the "
+                "vocabulary has one; --strip_accents writes it with BERT's own rule"
+            )
         settings: dict[str, Any] = {"config_file": TOKENIZER_FILE, "vocabulary": None}
-        settings |= dict.fromkeys(("lowercase", "strip_accents"), checkpoint.do_lower_case)
+        settings |= {"lowercase": checkpoint.casing.do_lower_case, "strip_accents": checkpoint.casing.strip_accents}
         values[TOKENIZER_FILE] = tokenizer = _serialized("bert_tokenizer", "BertTokenizer", "int32", settings)
         contents[VOCAB_FILE] = checkpoint.vocab
         if has_head:

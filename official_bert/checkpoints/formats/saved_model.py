@@ -16,6 +16,7 @@ from official_bert.checkpoints.tensors import Source, collect, take_inventory, w
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.casing import casing_of
 from official_bert.utils import files
 
 NAME = "SavedModel"
@@ -57,11 +58,11 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     has_config = bool(overrides.bert_config_file) or files.exists(config_file)
     if has_config:
         config = BertConfig.from_json_file(config_file)
-    vocab, do_lower_case, notes = resolve_tokenizer(_find_tokenizer(folder, raw), overrides, config)
+    vocab, casing, notes = resolve_tokenizer(_find_tokenizer(folder, raw), overrides, config)
     weights, loaded = collect(source, config, model_garden.NAMES, with_head_axis(config), model_garden.IGNORED)
     inventory = take_inventory(source, loaded, model_garden.IGNORED)
     notes = notes if has_config else (_RATES_NOTE, *notes)
-    return Checkpoint(config, weights, vocab, do_lower_case, notes=notes, inventory=inventory)
+    return Checkpoint(config, weights, vocab, casing, notes=notes, inventory=inventory)
 
 
 def _config_from_shapes(source: Source, folder: str) -> BertConfig:
@@ -95,8 +96,9 @@ def _find_tokenizer(folder: str, source: Source) -> FoundTokenizer:
         vocabularies[os.path.join(assets, name)] = files.read_text(os.path.join(assets, name))
     key = next((name for name in source.shapes if re.fullmatch(model_garden.CASING, name)), None)
     if key is None:
-        return FoundTokenizer(folder, vocabularies, found.do_lower_case, found.settings_file)
-    return FoundTokenizer(folder, vocabularies, bool(source.read(key)), f"{source.path} ({key.split('/')[0]})")
+        return FoundTokenizer(folder, vocabularies, found.casing, found.settings_file)
+    casing = casing_of(bool(source.read(key)))
+    return FoundTokenizer(folder, vocabularies, casing, f"{source.path} ({key.split('/')[0]})")
 
 
 FORMAT = Format(name="saved_model", title=NAME, detect=detect, read=read)

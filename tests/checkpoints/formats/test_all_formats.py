@@ -22,6 +22,7 @@ from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.casing import Casing
 from tests.checkpoints.checkpoint_samples import (
     HEADS,
     assert_equal,
@@ -29,6 +30,7 @@ from tests.checkpoints.checkpoint_samples import (
     sample,
     with_optimizer,
 )
+from tests.tokenization.test_exact import CASINGS
 
 
 @pytest.mark.parametrize(("format_name", "parts"), [
@@ -51,11 +53,12 @@ from tests.checkpoints.checkpoint_samples import (
     ("keras_hub", {ENCODER, POOLER, MASKED_LM}),
     ("keras_hub", {ENCODER, POOLER, HEADS["sequence"]}),
 ])  # fmt: skip
-@pytest.mark.parametrize("do_lower_case", [True, False])
+@pytest.mark.parametrize("casing", CASINGS)
 def test_what_is_written_reads_back_to_the_bit(
-    format_name: str, parts: set[str], do_lower_case: bool, tiny_config: BertConfig, tmp_path: pathlib.Path
+    format_name: str, parts: set[str], casing: Casing, tiny_config: BertConfig, tmp_path: pathlib.Path
 ):
-    checkpoint = dataclasses.replace(sample(tiny_config, frozenset(parts)), do_lower_case=do_lower_case)
+    checkpoint = dataclasses.replace(sample(tiny_config, frozenset(parts)), casing=casing)
+    checkpoint = dataclasses.replace(checkpoint, vocab=checkpoint.vocab.replace("\nsun\n", "\nsün\n"))
     assert set(checkpoint.parts) == set(parts)
     FORMATS[format_name].write(checkpoint, str(tmp_path))
     found, again = reading.read(str(tmp_path))

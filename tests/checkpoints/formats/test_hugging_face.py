@@ -5,6 +5,7 @@ import dataclasses
 import json
 import pathlib
 import unicodedata
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,9 +26,11 @@ from official_bert.checkpoints.formats import hugging_face, hugging_face_config,
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tokenization.casing import UNCASED, Casing, casing_of
+from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
 from tests.checkpoints.checkpoint_samples import HEADS, assert_equal, sample
 from tests.conftest import WORDS
+from tests.tokenization.test_exact import ACCENTED, CASINGS, REAL_VOCABULARIES
 
 
 def rename_tensors(folder: pathlib.Path, rename) -> None:
@@ -110,7 +113,7 @@ def test_models_that_compute_something_else_are_refused(change: dict, message: s
 
 
 def test_vocabulary_comes_from_tokenizer_json_where_it_stands_alone(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    checkpoint = dataclasses.replace(sample(tiny_config), do_lower_case=False)
+    checkpoint = dataclasses.replace(sample(tiny_config), casing=casing_of(False))
     hugging_face.write(checkpoint, str(tmp_path))
     for name in ("checksums.json", "vocab.txt", "tokenizer_config.json"):
         (tmp_path / name).unlink()
@@ -222,7 +225,7 @@ def test_transformers_loads_ours_wholly_and_computes_the_same(
     assert difference <= 1e-4
 
 
-def all_tokenizers(vocab_file: pathlib.Path, do_lower_case: bool, folder: pathlib.Path):
+def all_tokenizers(vocab_file: pathlib.Path, casing: Casing, folder: pathlib.Path):
     """Ours, and their fast and slow one from a folder that we wrote: each a function from text to ids."""
     transformers = transformers_models()
     from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
@@ -230,8 +233,8 @@ def all_tokenizers(vocab_file: pathlib.Path, do_lower_case: bool, folder: pathli
     vocab = vocab_file.read_text(encoding="utf-8")
     config = BertConfig(len(lines_of(vocab)), 4, 1, 2, 8, max_position_embeddings=10**6)
     checkpoint = sample(config, frozenset({ENCODER}))
-    hugging_face.write(dataclasses.replace(checkpoint, vocab=vocab, do_lower_case=do_lower_case), str(folder))
-    ours = FullTokenizer(str(vocab_file), do_lower_case)
+    hugging_face.write(dataclasses.replace(checkpoint, vocab=vocab, casing=casing), str(folder))
+    ours = FullTokenizer(str(vocab_file), *casing)
     fast, slow = transformers.AutoTokenizer.from_pretrained(folder), BertTokenizerLegacy.from_pretrained(folder)
     return (
         lambda text: ours.convert_tokens_to_ids(ours.tokenize(text)),
@@ -241,30 +244,78 @@ def all_tokenizers(vocab_file: pathlib.Path, do_lower_case: bool, folder: pathli
 
 
 @pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("vocab_name", "do_lower_case"), [
-    ("bert-base-uncased", True),
-    ("bert-base-cased", False),
-    ("bert-base-chinese", True),
-    ("bert-base-multilingual-uncased", True),
-    ("bert-base-multilingual-cased", False),
-])  # fmt: skip
+@pytest.mark.parametrize(("name", "casing"), REAL_VOCABULARIES)
 def test_their_tokenizers_give_our_ids_on_real_text(
-    vocab_name: str, do_lower_case: bool, every: int, test_data: pathlib.Path, tmp_path: pathlib.Path
+    name: str, casing: Casing, every: int, test_data: pathlib.Path, tmp_path: pathlib.Path
 ):
-    vocab_file = test_data / "vocab" / f"{vocab_name}-vocab.txt"
-    ours, fast, slow = all_tokenizers(vocab_file, do_lower_case, tmp_path)
+    ours, fast, slow = all_tokenizers(test_data / "vocab" / name, casing, tmp_path)
     texts = [path.read_text(encoding="utf-8") for path in sorted((test_data / "text").glob("*.txt"))]
     lines = "\n".join(texts).split("\n")[::every]
     assert len(lines) > 300
     for line in lines:
         ids = ours(line)
         assert fast(line) == ids
-        # Their slow tokenizer brings text into Unicode's form NFC first, which changes cased text; BERT's rules do not.
-        assert slow(line) == (ids if do_lower_case else ours(unicodedata.normalize("NFC", line)))
+        # Their slow tokenizer brings text into Unicode's form NFC first, which BERT's rules do not; where accents go it
+        # makes no difference.
+        assert slow(line) == (ids if casing.strip_accents else ours(unicodedata.normalize("NFC", line)))
+
+
+HARD = """
+Über ÅNGSTRÖM ångström A\u030a a\u030a é e\u0301 E\u0323\u0301 E\u0301\u0323 İSTANBUL ıI ẞ ß ﬁ Ǆ ǅ
+Ελλάς ΆΝΕΜΟΣα Ё Й й И\u0306 हिन्दी การ שָׁלוֹם سَلَام 각 \u1100\u1161 Ｆｕｌｌ ℃ 中文Über漢字é,É.é!—É
+a\u200dé\ufeff é\u00ad\u0301
+\u0301 \u0301a x\ufffd\u0301 \t\u3000Ö\u00a0ö \u1e9e\u0307 \ud55c\uae00
+"""
+
+
+@pytest.mark.parametrize("casing", CASINGS)
+def test_their_tokenizers_give_our_ids_on_hard_text(casing: Casing, tmp_path: pathlib.Path):
+    letters = sorted({letter for form in ("NFC", "NFD") for letter in unicodedata.normalize(form, HARD + HARD.lower())})
+    pieces = [start + letter for letter in letters if letter.strip() for start in ("", "##")]
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL_TOKENS, *pieces]) + "\n", encoding="utf-8")
+    ours, fast, slow = all_tokenizers(path, casing, tmp_path / "hf")
+    for text in [*HARD.split("\n"), *HARD.split(" ")]:
+        assert fast(text) == ours(text), ascii(text)
+        assert slow(text) == (ours(text) if casing.strip_accents else ours(unicodedata.normalize("NFC", text)))
+
+
+def change(path: pathlib.Path, before: str, after: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert before in text
+    path.write_text(text.replace(before, after), encoding="utf-8")
+
+
+def test_what_files_say_of_accents_is_read_and_compared(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    hugging_face.write(dataclasses.replace(sample(tiny_config), casing=ACCENTED), str(tmp_path))
+    (tmp_path / "checksums.json").unlink()
+    settings, tokenizer = tmp_path / "tokenizer_config.json", tmp_path / "tokenizer.json"
+
+    def read(**given: Any) -> Casing:
+        return hugging_face.read(str(tmp_path), LoadOverrides(**given)).casing
+
+    assert read() == read(do_lower_case=True) == read(strip_accents=False) == ACCENTED
+    with pytest.raises(UserError, match=r"--strip_accents contradicts .*tokenizer_config.json, by which the model was"):
+        read(strip_accents=True)
+    assert read(strip_accents=True, replace=True) == UNCASED
+    with pytest.raises(UserError, match="--nodo_lower_case contradicts"):
+        read(do_lower_case=False)
+    change(settings, '"strip_accents": false', '"strip_accents": null')
+    with pytest.raises(UserError, match=r"tokenizer.json has strip_accents false, .*tokenizer_config.json null; give"):
+        read()
+    change(settings, '  "strip_accents": null,\n', "")
+    assert read() == ACCENTED
+    tokenizer.unlink()
+    assert read() == UNCASED
+    change(settings, '"do_lower_case": true', '"strip_accents": false')
+    assert read() == ACCENTED
+    change(settings, '"strip_accents": false', '"strip_accents": "no"')
+    with pytest.raises(UserError, match="has strip_accents 'no'; expected true or false"):
+        read()
 
 
 def test_their_tokenizers_differ_from_ours_where_the_docs_say(vocab_file: str, tmp_path: pathlib.Path):
-    ours, fast, slow = all_tokenizers(pathlib.Path(vocab_file), True, tmp_path / "hf")
+    ours, fast, slow = all_tokenizers(pathlib.Path(vocab_file), UNCASED, tmp_path / "hf")
     unknown, mask, a, b = (WORDS.index(word) for word in ("[UNK]", "[MASK]", "a", "b"))
     assert fast("a [MASK] b") == slow("a [MASK] b") == [a, mask, b]
     assert ours("a [MASK] b") == [a, unknown, WORDS.index("m"), *(WORDS.index(f"##{c}") for c in "ask"), unknown, b]

@@ -71,7 +71,7 @@ def test_saved_models_compute_the_same_here(library: str, model: str, parts: set
     assert set(checkpoint.parts) == set(parts)
     assert checkpoint.notes[0].startswith("the SavedModel does not say its activation")
     if library == "tensorflow_hub":
-        assert checkpoint.do_lower_case == (model != "hub_mlm")
+        assert checkpoint.casing.do_lower_case == (model != "hub_mlm")
         assert official_bert.load(str(folder)).tokenizer.tokenize("the CAT") == [
             "the",
             "cat" if model != "hub_mlm" else "[UNK]",
@@ -90,7 +90,7 @@ def test_presets_of_keras_nlp_compute_the_same_here(library: str, parts: set[str
     found, checkpoint = reading.read(str(folder))
     assert found.name == "keras_hub"
     assert set(checkpoint.parts) == set(parts)
-    assert checkpoint.do_lower_case
+    assert checkpoint.casing.do_lower_case
     assert checkpoint.vocab is not None
     assert_computes_the_same(checkpoint, folder)
 

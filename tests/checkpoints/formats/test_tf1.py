@@ -22,6 +22,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining.train_step import Pretrainer
+from official_bert.tokenization.casing import casing_of
 from tests.checkpoints.checkpoint_samples import (
     assert_equal,
     conversion_options,
@@ -96,7 +97,7 @@ def test_pretraining_goes_on_from_an_old_run(tiny_config: BertConfig, tmp_path: 
     for path, value in old.slots.items():
         name, slot = path.rsplit("/", 1)
         np.testing.assert_array_equal(held[f"bert_adam_w/{name.replace('/', '_')}_{slot}"], value)
-    description = model_files.contents_of(tiny_config, str(tmp_path / "run" / "vocab.txt"), do_lower_case=True)
+    description = model_files.contents_of(tiny_config, str(tmp_path / "run" / "vocab.txt"))
     model_files.check_contents(str(tmp_path / "run"), description)
 
 
@@ -116,4 +117,6 @@ def test_a_folder_of_google_scripts_takes_what_it_lacks_from_flags(tiny_config: 
     with pytest.raises(UserError, match="there is no .*bert_config.json; give the model's configuration as"):
         reading.read(str(tmp_path / "run"))
     given = LoadOverrides(str(tmp_path / "bert_config.json"), str(tmp_path / "vocab.txt"), do_lower_case=False)
-    assert_equal(reading.read(str(tmp_path / "run"), given)[1], dataclasses.replace(checkpoint, do_lower_case=False))
+    assert_equal(
+        reading.read(str(tmp_path / "run"), given)[1], dataclasses.replace(checkpoint, casing=casing_of(False))
+    )

@@ -4,10 +4,11 @@ import pytest
 
 from data_gen.vocabulary import word_counts
 from data_gen.vocabulary.word_counts import WordCounts
+from official_bert.tokenization.casing import UNCASED
 
 
 def test_words_are_counted_exactly_while_there_is_room():
-    counts = WordCounts(do_lower_case=True, max_words=100)
+    counts = WordCounts(UNCASED, max_words=100)
     for document in (["Été, été!", "ΟΔΟΣ"], ["a\u302e"], ["x" * 200, "y" * 300]):
         counts.add(document)
     assert counts.counts == {
@@ -24,7 +25,7 @@ def test_words_are_counted_exactly_while_there_is_room():
 
 def test_words_beyond_the_bound_leave_an_even_sample():
     def sample() -> WordCounts:
-        counts = WordCounts(do_lower_case=True, max_words=3000)
+        counts = WordCounts(UNCASED, max_words=3000)
         for number in range(40_000):
             counts.add([f"often w{number % 20} once{number}", f"early{number < 20_000}"])
         return counts
@@ -47,7 +48,7 @@ def test_words_beyond_the_bound_leave_an_even_sample():
 
 def test_much_text_of_few_words_is_sampled_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(word_counts, "_MOST_OCCURRENCES", 100_000)
-    counts = WordCounts(do_lower_case=True, max_words=10)
+    counts = WordCounts(UNCASED, max_words=10)
     for _ in range(1000):
         counts.add(["a b c"] * 1000)
     assert 50_000 <= sum(counts.counts.values()) <= 100_000
