@@ -37,7 +37,6 @@ from official_bert.export.source import read_source
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
-from official_bert.tokenization.casing import UNCASED
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
 from official_bert.utils.progress import Progress
@@ -69,11 +68,11 @@ def make_models(size: str, vocab: str, folder: str) -> tuple[str, str, str]:
     description = {"task": "bench", "kind": task_models.CLASSIFICATION, "pair": False, "labels": labels,
                    "num_choices": None, "max_seq_length": 128}  # fmt: skip
     trained, exported, theirs = (f"{folder}/{size}-{name}" for name in ("trained", "exported", "theirs"))
-    finetuned.save(trained, model, description, config, vocab, UNCASED)
+    finetuned.save(trained, model, description, config, vocab)
     saved_model.export(SavedModelOptions(model_dir=trained, export_dir=exported))
     weights = {variable.path: variable.numpy() for variable in model.variables if "seed" not in variable.path}
     pathlib.Path(theirs).mkdir()
-    hugging_face.write(Checkpoint(config, weights, vocab, UNCASED, labels=tuple(labels)), theirs)
+    hugging_face.write(Checkpoint(config, weights, vocab, labels=tuple(labels)), theirs)
     return trained, exported, theirs
 
 

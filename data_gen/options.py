@@ -39,6 +39,12 @@ class RecordOptions:
     )
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=TEXT)
     do_whole_word_mask: bool = option(False, "Whether all pieces of a word are masked together.", group=MASKING)
+    word_boundaries: str | None = option(
+        None,
+        "What is a word for --do_whole_word_mask where BERT's rules cut words apart, as in Chinese: jieba (segmenter), "
+        "or a file of words, one a line, the longest of which is taken from the left.",
+        group=MASKING,
+    )
     max_seq_length: int = option(128, "Length of every record, in tokens.", group=RECORDS)
     max_predictions_per_seq: int = option(20, "The most tokens to predict in a record.", group=RECORDS)
     random_seed: int = option(12345, "The seed of everything random.", group=RECORDS)
@@ -126,6 +132,13 @@ class RecordOptions:
         if not 0 <= self.short_seq_prob <= 1:
             raise UserError(f"--short_seq_prob is {self.short_seq_prob}; expected a probability from 0 to 1")
         MaskingRates.parse(self.masking_rates)
+        if self.word_boundaries is not None and not self.do_whole_word_mask:
+            raise UserError("--word_boundaries says what is masked together; it goes with --do_whole_word_mask")
+        if self.word_boundaries is not None and self.masking == "dynamic":
+            raise UserError(
+                "--word_boundaries goes with --masking=static: records that are masked while training do not say where "
+                "words begin"
+            )
         if not any(self.output_file):
             raise UserError("--output_file is empty; give one or more files, separated by commas")
         if len(self.output_file) > 1 and (self.num_shards > 1 or self.shard_size_mb):

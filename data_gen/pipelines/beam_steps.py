@@ -16,12 +16,11 @@ from data_gen.pipelines.beam_job import Job, copy_corpus, open_corpus, written_f
 from data_gen.pipelines.run_plan import RunPlan, plan_run
 from data_gen.pipelines.shuffle import Layout
 from data_gen.pipelines.worker import ShardMaker
-from data_gen.text import formats, token_store
+from data_gen.text import formats, token_store, word_boundaries
 from data_gen.text.token_store import TokenStore
 from official_bert.data import manifest
 from official_bert.errors import UserError
-from official_bert.tokenization.caching import CachingTokenizer
-from official_bert.tokenization.exact import UNK, FullTokenizer, load_vocab
+from official_bert.tokenization.exact import FullTokenizer, load_vocab
 from official_bert.utils import files
 
 # A bucket's rows of a block: number of the bucket, number of the block among those of all passes, the rows' bytes.
@@ -55,7 +54,8 @@ class Tokenize(beam.DoFn):
 
     def setup(self) -> None:
         options = self._job.options
-        self._tokenizer = CachingTokenizer(FullTokenizer(options.vocab_file, *options.casing))
+        exact = FullTokenizer(options.vocab_file, *options.casing)
+        self._tokenizer = preparation.encoder(exact, word_boundaries.of_options(options))
 
     def process(self, element: tuple[int, str]) -> Iterator[Part]:
         number, path = element
@@ -65,12 +65,11 @@ class Tokenize(beam.DoFn):
             if format == "auto":
                 format = formats.detect_format(path, options.language)
             folder = self._job.new(f"part-{number:05}")
-            ids, unk_id = token_store.id_dtype(self._tokenizer.exact.vocab), self._tokenizer.exact.vocab[UNK]
             with written_folder(folder) as local:
                 documents = formats.read_documents(
                     path, format, options.language, options.json_field, options.drop_invalid_utf8
                 )
-                token_store.write_part(local, documents, self._tokenizer.encode, ids, unk_id)
+                preparation.write_part(local, documents, self._tokenizer)
             yield Part(number, folder, format, manifest.sha256(path))
 
 
@@ -88,13 +87,14 @@ def join_parts(_: None, job: Job, parts: Iterable[Part]) -> CorpusPlan:
             for part, folder in zip(parts, folders, strict=True):
                 copy_corpus(part.folder, folder)
         corpus = job.new("corpus")
+        flags = preparation.recorded_flags(options, word_boundaries.of_options(options))
         vocab_hash, hashes = files.sha256(options.vocab_file), [part.sha256 for part in parts]
-        source = manifest.source_of(preparation.recorded_flags(options), vocab_hash, job.inputs, hashes)
+        source = manifest.source_of(flags, vocab_hash, job.inputs, hashes)
         with written_folder(corpus) as local:
             text = token_store.join_parts(local, folders)
             if not text["tokens"]:
                 raise UserError("the input holds no text")
-            store = TokenStore(local, token_store.id_dtype(vocab))
+            store = TokenStore(local, token_store.id_dtype(vocab, options.word_boundaries is not None))
             run = plan_run(options, preparation.instance_config(options, vocab), store)
         return CorpusPlan(run, corpus, source, text)
 

@@ -30,6 +30,7 @@ from data_gen.pipelines.worker_pool import WorkerPool
 from data_gen.text import formats, token_store
 from data_gen.text.lines import FileState, check_unchanged
 from data_gen.text.token_store import TokenStore
+from data_gen.text.word_boundaries import WordBoundaries
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import parse_vocab
@@ -37,7 +38,11 @@ from official_bert.utils import files
 
 
 def create(
-    options: RecordOptions, source: dict[str, Any], states: dict[str, FileState], vocab_text: str
+    options: RecordOptions,
+    source: dict[str, Any],
+    states: dict[str, FileState],
+    vocab_text: str,
+    boundaries: WordBoundaries | None,
 ) -> manifest.Manifest:
     """Makes the records and their manifest.
 
@@ -46,6 +51,7 @@ def create(
         source: everything that decides the records' bytes, for the manifest.
         states: the text files, and the states of theirs that the source describes.
         vocab_text: the text of the vocabulary; its file may change meanwhile.
+        boundaries: of words to be masked together; likewise.
 
     Raises:
         UserError: the text is empty, cannot be read or changes meanwhile; the disk is full; or the working folder is
@@ -57,6 +63,10 @@ def create(
         folder = _claim(options.work_folder, source)
         files.write_text(os.path.join(folder, worker.VOCAB), vocab_text)
         worker_options = dataclasses.replace(options, input_file=list(map(files.absolute, states)))
+        if boundaries and boundaries.words:
+            words_file = os.path.join(folder, worker.WORDS)
+            files.write_text(words_file, boundaries.words)
+            worker_options = dataclasses.replace(worker_options, word_boundaries=files.absolute(words_file))
         files.write_text(os.path.join(folder, worker.OPTIONS), json.dumps(dataclasses.asdict(worker_options)))
         with WorkerPool(folder) as workers:
             try:
@@ -68,7 +78,9 @@ def create(
                 shutil.rmtree(options.work_folder)
                 raise
             vocab = parse_vocab(vocab_text)
-            store = TokenStore(os.path.join(folder, worker.CORPUS), token_store.id_dtype(vocab))
+            store = TokenStore(
+                os.path.join(folder, worker.CORPUS), token_store.id_dtype(vocab, options.word_boundaries is not None)
+            )
             plan = run_plan.plan_run(options, preparation.instance_config(options, vocab), store)
             files.write_text(os.path.join(folder, worker.PLAN), json.dumps(dataclasses.asdict(plan)))
             blocks = itertools.product(range(options.dupe_factor), range(len(plan.blocks)))

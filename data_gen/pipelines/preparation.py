@@ -3,30 +3,58 @@
 import dataclasses
 import os
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import outputs
 from data_gen.rules import masking
 from data_gen.rules.instances import InstanceConfig
+from data_gen.text import token_store, word_boundaries
+from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries
 from official_bert.tokenization import exact
+from official_bert.tokenization.caching import CachingTokenizer
 from official_bert.utils import files
 
 
-def check_options(options: RecordOptions) -> tuple[list[str], str, exact.FullTokenizer]:
-    """Returns the text files, the vocabulary's text and the tokenizer, after all checks that need no work.
+class Prepared(NamedTuple):
+    """What a run reads, after all checks that need no work."""
+
+    paths: list[str]  # text files
+    vocab: str  # the vocabulary's text
+    tokenizer: exact.FullTokenizer
+    boundaries: WordBoundaries | None  # of words to be masked together
+
+
+def check_options(options: RecordOptions) -> Prepared:
+    """Returns what a run reads.
 
     Raises:
-        UserError: something about the input, the vocabulary or the output is wrong.
+        UserError: something about the input, the vocabulary, the list of words or the output is wrong.
     """
     paths = files.expand(options.input_file, "input_file")
-    outputs.check_outputs(options, [*paths, options.vocab_file])
+    boundaries = word_boundaries.of_options(options)
+    lists = [str(options.word_boundaries)] if boundaries and boundaries.words else []
+    outputs.check_outputs(options, [*paths, options.vocab_file, *lists])
     vocab = files.read_text(options.vocab_file)
     tokenizer = exact.FullTokenizer.from_vocab(vocab, source=options.vocab_file, **options.casing._asdict())
     _warn_of_too_few_predictions(options)
     for path in options.output_file:
         files.check_writable(path)
-    return paths, vocab, tokenizer
+    return Prepared(paths, vocab, tokenizer, boundaries)
+
+
+def encoder(tokenizer: exact.FullTokenizer, boundaries: WordBoundaries | None) -> CachingTokenizer | MarkingTokenizer:
+    """Returns what cuts the text."""
+    caching = CachingTokenizer(tokenizer)
+    return MarkingTokenizer(caching, boundaries) if boundaries else caching
+
+
+def write_part(folder: str, documents: Iterable[list[str]], tokenizer: CachingTokenizer | MarkingTokenizer) -> None:
+    """Tokenizes documents into a part of the corpus: see token_store.write_part."""
+    vocab, marked = tokenizer.exact.vocab, isinstance(tokenizer, MarkingTokenizer)
+    unknown = [vocab[exact.UNK] + mark for mark in (0, word_boundaries.mark_of(vocab))]
+    token_store.write_part(folder, documents, tokenizer.encode, token_store.id_dtype(vocab, marked), unknown)
 
 
 def instance_config(options: RecordOptions, vocab: dict[str, int]) -> InstanceConfig:
@@ -45,11 +73,12 @@ def instance_config(options: RecordOptions, vocab: dict[str, int]) -> InstanceCo
     )
 
 
-def recorded_flags(options: RecordOptions) -> dict[str, Any]:
+def recorded_flags(options: RecordOptions, boundaries: WordBoundaries | None) -> dict[str, Any]:
     """Returns the flags that the manifest records: those that decide the records' bytes, and the names of the files."""
-    ignored = ("input_file", "vocab_file", "num_workers", "strip_accents")
+    ignored = ("input_file", "vocab_file", "num_workers", "strip_accents", "word_boundaries")
     flags = {name: value for name, value in dataclasses.asdict(options).items() if name not in ignored}
-    return {**flags, **options.casing.settings, "output_file": [os.path.basename(path) for path in options.output_file]}
+    flags |= options.casing.settings | ({"word_boundaries": boundaries.identity} if boundaries else {})
+    return {**flags, "output_file": [os.path.basename(path) for path in options.output_file]}
 
 
 def _warn_of_too_few_predictions(options: RecordOptions) -> None:

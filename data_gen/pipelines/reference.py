@@ -18,16 +18,21 @@ from data_gen.rules.instances import Instance, InstanceConfig, make_instances
 from data_gen.text import documents
 from data_gen.text.documents import Document
 from data_gen.text.lines import FileState, check_unchanged
+from data_gen.text.word_boundaries import MarkingTokenizer, mark_of
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
+from official_bert.tokenization.caching import CachingTokenizer
 from official_bert.utils import files
 from official_bert.utils.counting import counted
 from official_bert.utils.progress import Progress
 
 
 def create(
-    options: RecordOptions, source: dict[str, Any], states: dict[str, FileState], tokenizer: exact.FullTokenizer
+    options: RecordOptions,
+    source: dict[str, Any],
+    states: dict[str, FileState],
+    tokenizer: CachingTokenizer | MarkingTokenizer,
 ) -> RecordSummary:
     """Makes the records and their manifest; options, source and states are as for fast.create.
 
@@ -35,11 +40,13 @@ def create(
         UserError: the text is empty or cannot be read, or a file cannot be written.
     """
     lines = documents.read_lines(list(states), options.drop_invalid_utf8)
-    corpus = documents.read_corpus(lines, tokenizer)
+    corpus = documents.read_corpus(lines, tokenizer.encode)
     check_unchanged(states)
     ids = collections.Counter(itertools.chain.from_iterable(itertools.chain.from_iterable(corpus)))
-    summary = RecordSummary(len(corpus), ids.total(), ids[tokenizer.vocab[exact.UNK]])
-    config = preparation.instance_config(options, tokenizer.vocab)
+    vocab = tokenizer.exact.vocab
+    unknown = ids[vocab[exact.UNK]] + ids[vocab[exact.UNK] + mark_of(vocab)]
+    summary = RecordSummary(len(corpus), ids.total(), unknown)
+    config = preparation.instance_config(options, vocab)
     instances = _make_instances(corpus, config, options.dupe_factor, random.Random(options.random_seed), summary)
     if not instances:
         raise UserError(NO_INSTANCE)

@@ -25,13 +25,14 @@ from data_gen.pipelines import preparation, shuffle, writer
 from data_gen.pipelines.run_plan import RunPlan
 from data_gen.rules import vectorized_instances
 from data_gen.rules.random_numbers import Random
-from data_gen.text import formats, token_store
+from data_gen.text import formats, token_store, word_boundaries
 from data_gen.text.token_store import TokenStore
+from data_gen.text.word_boundaries import MarkingTokenizer
 from official_bert.data import record_codec
 from official_bert.data.manifest import sha256
 from official_bert.errors import UserError
 from official_bert.tokenization.caching import CachingTokenizer
-from official_bert.tokenization.exact import UNK, FullTokenizer, load_vocab
+from official_bert.tokenization.exact import FullTokenizer, load_vocab
 from official_bert.utils import files
 from official_bert.utils.signals import end_with_parent
 
@@ -42,7 +43,7 @@ _PART_BYTES = 2 << 20
 
 _MOST_PLAN_BYTES = 4 << 30  # a plan names each text file, block and shard
 
-CORPUS, VOCAB, OPTIONS, PLAN = "corpus", "vocab.txt", "options.json", "run.json"
+CORPUS, VOCAB, WORDS, OPTIONS, PLAN = "corpus", "vocab.txt", "words.txt", "options.json", "run.json"
 
 _Steps = dict[str, Callable[..., dict[str, Any]]]
 
@@ -53,7 +54,8 @@ class ShardMaker:
     def __init__(self, options: RecordOptions, plan: RunPlan, vocab: dict[str, int]) -> None:
         self._options, self._plan = options, plan
         self._config = config = preparation.instance_config(options, vocab)
-        buckets, ids = plan.buckets_per_shard * len(plan.outputs), token_store.id_dtype(vocab)
+        buckets = plan.buckets_per_shard * len(plan.outputs)
+        ids = token_store.id_dtype(vocab, options.word_boundaries is not None)
         self.layout = shuffle.Layout(config.max_seq_length, config.max_predictions_per_seq, ids, buckets)
 
     def block(self, store: TokenStore, number_of_pass: int, block: int) -> tuple[np.ndarray, dict[str, int]]:
@@ -117,8 +119,9 @@ class Worker:
         return RecordOptions(**files.read_json_object(os.path.join(self._folder, OPTIONS), _MOST_PLAN_BYTES))
 
     @functools.cached_property
-    def _tokenizer(self) -> CachingTokenizer:
-        return CachingTokenizer(FullTokenizer(os.path.join(self._folder, VOCAB), *self._options.casing))
+    def _tokenizer(self) -> CachingTokenizer | MarkingTokenizer:
+        exact = FullTokenizer(os.path.join(self._folder, VOCAB), *self._options.casing)
+        return preparation.encoder(exact, word_boundaries.of_options(self._options))
 
     @functools.cached_property
     def _plan(self) -> RunPlan:
@@ -155,8 +158,7 @@ class Worker:
         folder = part_folder(self._folder, number, part)
         with _text_errors():
             try:
-                vocab, encode = self._tokenizer.exact.vocab, self._tokenizer.encode
-                token_store.write_part(folder, read(start), encode, token_store.id_dtype(vocab), vocab[UNK])
+                preparation.write_part(folder, read(start), self._tokenizer)
             except UserError:
                 # Read from the file's start, the same error has the number of the line in the file.
                 if start:

@@ -28,6 +28,11 @@ class MaskingVocabulary:
         """The same ids as `words`."""
         return np.array(self.words)
 
+    @functools.cached_property
+    def mark(self) -> int:
+        """What is added to an id whose token goes on with the word before: as `text.word_boundaries.mark_of`."""
+        return max(self.words) + 1
+
     @classmethod
     def of(cls, vocab: dict[str, int]) -> "MaskingVocabulary":
         """Builds it from token -> id."""
@@ -61,11 +66,11 @@ def mask(
     is decided for each token, also within a whole word. With `whole_words` the pieces of a word are chosen together or
     not at all, and a word that would exceed the budget is skipped.
 
-    A quirk of the original is kept. A piece that begins with "##" joins the word before it, even across [SEP]. That
-    happens where truncation has cut the second segment within a word.
+    A quirk of the original is kept. A piece that begins with "##", or is marked as going on with the word before, joins
+    that word, even across [SEP]. That happens where truncation has cut the second segment within a word.
 
-    The instance has [CLS] and [SEP], no padding; the budget is the most tokens to choose; the order of the random draws
-    is the original's.
+    The instance has [CLS] and [SEP], no padding; marks of ids are taken off; the budget is the most tokens to choose;
+    the order of the random draws is the original's.
 
     Returns:
         The ids after masking, the chosen positions in ascending order, and their original ids.
@@ -74,12 +79,13 @@ def mask(
     for position, token in enumerate(ids):
         if token in vocabulary.unmaskable:
             continue
-        if whole_words and candidates and token in vocabulary.continuations:
+        if whole_words and candidates and (token >= vocabulary.mark or token in vocabulary.continuations):
             candidates[-1].append(position)
         else:
             candidates.append([position])
     rng.shuffle(candidates)
 
+    ids = [token % vocabulary.mark for token in ids]
     masked = list(ids)
     chosen: list[int] = []
     for word in candidates:

@@ -24,6 +24,10 @@ def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Ra
     keys = random.keys(count, width)
     if config.do_whole_word_mask:
         row, column = np.nonzero(_whole_words(ids, candidate, budget, keys, config))
+        marked = ids >= config.vocabulary.mark
+        if marked.any():
+            ids = ids.copy()
+            ids[marked] -= config.vocabulary.mark
     else:
         keys[~candidate] = np.iinfo(np.int64).max
         # A row's chosen positions have its `budget` smallest keys. A partition finds the `limit` smallest keys; only
@@ -58,7 +62,7 @@ def _whole_words(
     ids: np.ndarray, candidate: np.ndarray, budget: np.ndarray, keys: np.ndarray, config: InstanceConfig
 ) -> np.ndarray:
     """Returns the chosen positions, [N, L] bool: whole words in random order, without those that exceed the budget."""
-    continues = np.zeros(int(max(config.vocabulary.words)) + 1, bool)
+    continues = np.arange(2 * config.vocabulary.mark) >= config.vocabulary.mark
     continues[list(config.vocabulary.continuations)] = True
     begins = candidate & ~continues[ids]
     # The first candidate begins a word whatever it is.

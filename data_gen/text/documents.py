@@ -1,11 +1,12 @@
 """Reading text: files of sentences, a line each, with empty lines between documents."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import numpy as np
 
 from data_gen.text.lines import decode_lines, is_compressed
 from official_bert.data.record_reader import reading_progress
 from official_bert.errors import UserError
-from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
 
 Sentence = list[int]
@@ -41,8 +42,10 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
         yield from decode_lines(path, undecoded(path), drop_invalid_utf8, at_start=False)
 
 
-def read_corpus(lines: Iterator[str], tokenizer: FullTokenizer) -> list[Document]:
+def read_corpus(lines: Iterator[str], encode: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]) -> list[Document]:
     """Tokenizes lines, as `read_lines` yields them, into documents, none of them empty; an empty line ends a document.
+
+    `encode` cuts lines as a tokenizer's method of that name.
 
     Raises:
         UserError: there is no text.
@@ -51,7 +54,7 @@ def read_corpus(lines: Iterator[str], tokenizer: FullTokenizer) -> list[Document
     for line in lines:
         if not line:
             documents.append([])
-        elif ids := tokenizer.convert_tokens_to_ids(tokenizer.tokenize(line)):
+        elif ids := encode([line])[0].tolist():
             documents[-1].append(ids)
     documents = list(filter(None, documents))
     if not documents:

@@ -10,7 +10,7 @@ import io
 import json
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -24,12 +24,14 @@ _NAMES = (IDS, SENTENCES, DOCUMENTS)
 Encode = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 
 
-def id_dtype(vocab: dict[str, int]) -> np.dtype:
-    """The smallest type of number that holds all ids."""
-    return np.dtype("<u2" if max(vocab.values()) < 2**16 else "<u4")
+def id_dtype(vocab: dict[str, int], marked: bool = False) -> np.dtype:
+    """The smallest type of number that holds all ids, with the marks of word_boundaries.py or without."""
+    return np.dtype("<u2" if (1 + marked) * (max(vocab.values()) + 1) <= 2**16 else "<u4")
 
 
-def write_part(folder: str, documents: Iterable[list[str]], encode: Encode, dtype: np.dtype, unk_id: int) -> None:
+def write_part(
+    folder: str, documents: Iterable[list[str]], encode: Encode, dtype: np.dtype, unk_ids: Sequence[int]
+) -> None:
     """Tokenizes the documents of one input into a folder of its own, which appears whole.
 
     Sentences without a token are left out, and documents without a sentence.
@@ -39,22 +41,24 @@ def write_part(folder: str, documents: Iterable[list[str]], encode: Encode, dtyp
         documents: lists of sentences.
         encode: takes sentences; returns all their ids, and where each sentence begins among the ids, and the end.
         dtype: of the ids in the file.
-        unk_id: the id to count as unknown.
+        unk_ids: the ids to count as unknown.
     """
     if os.path.exists(folder):
         return
     with files.folder_beside(folder) as beside:
-        _write_documents(beside, documents, encode, dtype, unk_id)
+        _write_documents(beside, documents, encode, dtype, unk_ids)
         os.rename(beside, folder)
 
 
-def _write_documents(folder: str, documents: Iterable[list[str]], encode: Encode, dtype: np.dtype, unk_id: int) -> None:
+def _write_documents(
+    folder: str, documents: Iterable[list[str]], encode: Encode, dtype: np.dtype, unk_ids: Sequence[int]
+) -> None:
     tokens = sentences = unknown = count = 0
     with contextlib.ExitStack() as stack:
         ids_file, sentences_file, documents_file = _created(folder, stack)
         for batch, number_of in _batches(documents):
             ids, splits = encode(batch)
-            unknown += int(np.count_nonzero(ids == unk_id))
+            unknown += sum(int(np.count_nonzero(ids == unk_id)) for unk_id in unk_ids)
             ids_file.write(ids.astype(dtype).data)
             lengths = np.diff(splits)
             kept = lengths > 0

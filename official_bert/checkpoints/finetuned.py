@@ -18,7 +18,7 @@ from official_bert.modeling import task_models
 from official_bert.modeling.choices import HEADS
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
-from official_bert.tokenization.casing import Casing
+from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
 
@@ -71,7 +71,12 @@ class FineTuned(NamedTuple):
 
 
 def save(
-    folder: str, model: keras.Model, task_spec: Mapping[str, Any], config: BertConfig, vocab: str, casing: Casing
+    folder: str,
+    model: keras.Model,
+    task_spec: Mapping[str, Any],
+    config: BertConfig,
+    vocab: str,
+    casing: Casing = UNCASED,
 ) -> None:
     """Writes a model's folder, with checksums; each file appears whole, over that of an earlier save.
 

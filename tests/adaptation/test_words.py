@@ -3,6 +3,7 @@
 import pathlib
 
 from adaptation import words
+from official_bert.tokenization.casing import UNCASED
 from tests.conftest import WORDS
 
 VOCAB = "".join(f"{word}\n" for word in WORDS)
@@ -36,5 +37,5 @@ def test_pieces_shattered_words_and_unknown_characters_are_told():
 
 def test_words_are_counted_as_the_tokenizer_separates_them(tmp_path: pathlib.Path):
     (tmp_path / "text.txt").write_text("The cat-dog sat.\nthe cat\n\nThe sun\n")
-    counts = words.count(str(tmp_path / "text.txt"), True).counts
+    counts = words.count(str(tmp_path / "text.txt"), UNCASED).counts
     assert counts == {"the": 3, "cat": 2, "-": 1, "dog": 1, "sat": 1, ".": 1, "sun": 1}

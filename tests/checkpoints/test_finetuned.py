@@ -37,7 +37,7 @@ def model_of(config: BertConfig, seed: int) -> keras.Model:
 
 def save(folder: pathlib.Path, config: BertConfig, seed: int) -> keras.Model:
     model = model_of(config, seed)
-    finetuned.save(str(folder), model, SPEC, config, "\n".join(WORDS) + "\n", True)
+    finetuned.save(str(folder), model, SPEC, config, "\n".join(WORDS) + "\n")
     return model
 
 
@@ -107,7 +107,7 @@ def test_weights_that_are_no_numbers_are_neither_written_nor_read(tiny_config: B
     bias.assign(np.array([np.nan, 0.0], np.float32))
     before = (tmp_path / "model.weights.h5").read_bytes()
     with pytest.raises(UserError, match="sequence_classifier/bias of the model has numbers that are not finite"):
-        finetuned.save(str(tmp_path), model, SPEC, tiny_config, "\n".join(WORDS) + "\n", True)
+        finetuned.save(str(tmp_path), model, SPEC, tiny_config, "\n".join(WORDS) + "\n")
     assert (tmp_path / "model.weights.h5").read_bytes() == before
     model.save_weights(str(tmp_path / "model.weights.h5"))
     (tmp_path / checksums.CHECKSUM_FILE).unlink()

@@ -73,7 +73,7 @@ def task_spec_of(kind: str, **changes: Any) -> dict[str, Any]:
 
 def save_finetuned(folder: pathlib.Path, kind: str, config: BertConfig = CONFIG, **changes: Any) -> str:
     head = {name: changes[name] for name in BILSTM if name in changes}
-    finetuned.save(str(folder), model_of(kind, config, **head), task_spec_of(kind, **changes), config, VOCAB, True)
+    finetuned.save(str(folder), model_of(kind, config, **head), task_spec_of(kind, **changes), config, VOCAB)
     return str(folder)
 
 

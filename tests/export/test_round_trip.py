@@ -104,7 +104,7 @@ def setting(test_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -
             kind = CLASSIFICATION if name == PAIR else name
             of_kind = QUESTIONS if kind == QUESTION_ANSWERING else {"max_seq_length": LENGTH}
             model, told = model_of(kind, config), task_spec_of(kind, pair=name == PAIR, **of_kind)
-            finetuned.save(str(source), model, told, config, vocab_file.read_text(encoding="utf-8"), True)
+            finetuned.save(str(source), model, told, config, vocab_file.read_text(encoding="utf-8"))
         options = SavedModelOptions(str(source), str(folder / "exports" / name), encoder=name == ENCODER)
         asked[name] = (saved_model.export(options), given)
     (folder / "asked.json").write_text(json.dumps(asked))

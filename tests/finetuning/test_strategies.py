@@ -23,6 +23,7 @@ from official_bert.modeling.dropout import Dropout
 from official_bert.optimization import distribution
 from official_bert.tasks.heads.all_heads import HEADS
 from official_bert.tasks.heads.features import NO_LABEL, Features, from_rows
+from official_bert.tokenization.casing import UNCASED
 from official_bert.utils.training_log import read_log
 from tests.conftest import ROOT, WORDS
 from tests.finetuning.test_finetuning import write_table
@@ -60,7 +61,7 @@ def trainer_for(kind: str, strategy: tf.distribute.Strategy, **sizes: int) -> Tr
         train_batch_size=BATCH, learning_rate=RATE, num_steps=STEPS, steps_per_epoch=-(-ROWS // BATCH),
         warmup_proportion=0.1, eval_steps=STEPS, max_seq_length=24, random_seed=7,
     )  # fmt: skip
-    initial_model = InitialModel(config, "\n".join(WORDS), True, {})
+    initial_model = InitialModel(config, "\n".join(WORDS), UNCASED, {})
     head = HEADS[kind](labels=tuple(map(str, range(CLASSES))))
     trainer = Trainer(head, initial_model, training, strategy=strategy)
     for layer in trainer.model._flatten_layers():

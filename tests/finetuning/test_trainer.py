@@ -19,6 +19,7 @@ from official_bert.modeling.task_models import build_classifier
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.heads.features import Features, from_rows
 from official_bert.tasks.options import GlueOptions
+from official_bert.tokenization.casing import UNCASED
 from tests.conftest import ROOT, WORDS
 
 SST_2 = GlueTask("sst-2", GlueOptions())
@@ -40,7 +41,7 @@ def rows(count: int) -> Features:
 @pytest.fixture
 def make(tiny_config: BertConfig) -> Callable[..., Trainer]:
     def make_trainer(**changes) -> Trainer:
-        initial_model = InitialModel(tiny_config, "\n".join(WORDS), True, {})
+        initial_model = InitialModel(tiny_config, "\n".join(WORDS), UNCASED, {})
         return Trainer(SST_2.head, initial_model, dataclasses.replace(CONFIG, **changes))
 
     return make_trainer

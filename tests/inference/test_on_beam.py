@@ -171,7 +171,7 @@ def test_paths_may_be_remote(export_dir: str, tmp_path: pathlib.Path):
 def init(tiny_config: Any, vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a checkpoint, which is loaded as a small encoder."""
     loaded = Loaded(build_encoder(tiny_config, seed=0), tiny_config, FullTokenizer(vocab_file))
-    monkeypatch.setattr(loading, "load", lambda *_: loaded)
+    monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)
     return str(tmp_path / "model")
 
 
@@ -228,7 +228,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An export of a small classifier, whose answers differ from text to text."""
     folder = tmp_path_factory.mktemp("classifier")
     model, task_spec = model_of(CLASSIFICATION), task_spec_of(CLASSIFICATION)
-    finetuned.save(f"{folder}/model", model, task_spec, CONFIG, "\n".join(WORDS) + "\n", True)
+    finetuned.save(f"{folder}/model", model, task_spec, CONFIG, "\n".join(WORDS) + "\n")
     return saved_model.export(SavedModelOptions(f"{folder}/model", f"{folder}/export"))
 
 

@@ -102,7 +102,7 @@ def test_a_head_learns_eight_examples_by_heart_and_answers_the_same_when_loaded(
         if all_equal(decoded(output), targets):
             break
     assert all_equal(decoded(output), targets)
-    finetuned.save(str(tmp_path / "model"), model, description(kind), quick_config, "\n".join(WORDS) + "\n", True)
+    finetuned.save(str(tmp_path / "model"), model, description(kind), quick_config, "\n".join(WORDS) + "\n")
     with h5py.File(tmp_path / "model" / "model.weights.h5") as weights:
         assert "optimizer" not in weights
     again = finetuned.load(str(tmp_path / "model"))
@@ -152,7 +152,7 @@ def test_a_damaged_folder_is_named(tiny_config, tmp_path):
     with pytest.raises(UserError, match="no task.json"):
         finetuned.load(str(folder))
     model = model_of("classification", tiny_config)
-    finetuned.save(str(folder), model, description("classification"), tiny_config, "\n".join(WORDS) + "\n", True)
+    finetuned.save(str(folder), model, description("classification"), tiny_config, "\n".join(WORDS) + "\n")
     weights = (folder / "model.weights.h5").read_bytes()
     (folder / "model.weights.h5").write_bytes(weights[:1000])
     with pytest.raises(UserError, match="model.weights.h5 is not as it was written"):

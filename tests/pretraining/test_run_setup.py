@@ -78,7 +78,7 @@ def test_init_checkpoint_has_the_vocabulary_and_the_casing_of_the_records(
     set_up()
     (initial / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     assert set_up().options.do_lower_case is False
-    with pytest.raises(UserError, match="the run's texts are lower-cased, those of --init_checkpoint keep capital"):
+    with pytest.raises(UserError, match="the run's texts are lower-cased, those of --init_checkpoint not lower-cased"):
         set_up(do_lower_case=True)
 
 

@@ -51,7 +51,7 @@ def test_a_large_file_is_shared_and_a_line_in_it_is_named(
     documents = list(formats.read_documents(str(text), "sentences"))
     tokenizer = CachingTokenizer(FullTokenizer(corpus[1]))
     ids = token_store.id_dtype(tokenizer.exact.vocab)
-    token_store.write_part(str(folder / "whole"), documents, tokenizer.encode, ids, 1)
+    token_store.write_part(str(folder / "whole"), documents, tokenizer.encode, ids, [1])
     for name in (token_store.IDS, token_store.SENTENCES, token_store.DOCUMENTS):
         assert (folder / "joined" / name).read_bytes() == (folder / "whole" / name).read_bytes()
     content = text.read_bytes()

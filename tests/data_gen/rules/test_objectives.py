@@ -57,7 +57,7 @@ def store_of(documents: Documents, folder: pathlib.Path) -> token_store.TokenSto
 
     words = [[" ".join(map(str, sentence)) for sentence in document] for document in documents]
     dtype = np.dtype("<u4")
-    token_store.write_part(str(folder / "part"), words, encode, dtype, 1)
+    token_store.write_part(str(folder / "part"), words, encode, dtype, [1])
     token_store.join_parts(str(folder / "corpus"), [str(folder / "part")])
     return token_store.TokenStore(str(folder / "corpus"), dtype)
 

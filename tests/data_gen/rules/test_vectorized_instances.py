@@ -47,7 +47,7 @@ def test_actual_next_segments_follow_and_random_ones_come_from_other_documents(t
         return np.array(sum(ids, []), np.int32), np.cumsum([0, *map(len, ids)])  # noqa: RUF017
 
     dtype = np.dtype("<u2")
-    token_store.write_part(str(tmp_path / "part"), documents, encode, dtype, 1)
+    token_store.write_part(str(tmp_path / "part"), documents, encode, dtype, [1])
     token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "part")])
     store = token_store.TokenStore(str(tmp_path / "corpus"), dtype)
     vocabulary = MaskingVocabulary(list(range(5000)), frozenset(), frozenset((2, 3)), 4)
@@ -82,7 +82,7 @@ def test_chunks_are_cut_paired_and_put_back_as_in_the_reference_algorithm(tmp_pa
         return np.array(list(map(int, sentences)), np.int32), np.arange(len(sentences) + 1)
 
     dtype = np.dtype("<u4")
-    token_store.write_part(str(tmp_path / "part"), words, encode, dtype, 1)
+    token_store.write_part(str(tmp_path / "part"), words, encode, dtype, [1])
     token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "part")])
     config = InstanceConfig(
         max_seq_length=7, max_predictions_per_seq=0, masked_lm_prob=0.15, short_seq_prob=0.0, do_whole_word_mask=False,

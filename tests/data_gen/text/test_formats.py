@@ -31,7 +31,7 @@ def test_a_very_long_line_takes_little_memory(corpus: tuple[list[str], str], tmp
         "from official_bert.tokenization import caching, exact;"
         f"tokenizer = caching.CachingTokenizer(exact.FullTokenizer({corpus[1]!r}));"
         f"documents = formats.read_documents({str(text)!r}, formats.detect_format({str(text)!r}));"
-        f"token_store.write_part({str(tmp_path / 'part')!r}, documents, tokenizer.encode, np.dtype('<u2'), 1);"
+        f"token_store.write_part({str(tmp_path / 'part')!r}, documents, tokenizer.encode, np.dtype('<u2'), [1]);"
         "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -18,7 +18,7 @@ def test_blocks_cover_every_document_once(tmp_path: pathlib.Path):
 
     for number in range(2):
         documents = [[str(size), "0", "1"] for size in sizes[100 * number : 100 * number + 100]] + [["0"]]
-        token_store.write_part(str(tmp_path / str(number)), documents, encode, np.dtype("<u2"), 1)
+        token_store.write_part(str(tmp_path / str(number)), documents, encode, np.dtype("<u2"), [1])
     totals = token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "0"), str(tmp_path / "1")])
     tokens = sum(sizes) + 200
     assert totals == {"tokens": tokens, "sentences": 400, "documents": 200, "unknown": tokens}

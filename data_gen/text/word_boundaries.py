@@ -1,0 +1,181 @@
+"""What whole-word masking takes for a word where BERT's own words are less: Chinese, of which each character is one.
+
+A segmenter or a list of words cuts text into words. Those of BERT's words that lie in the same one belong together. An
+id tells that its token goes on with the word before: the number of the vocabulary's ids is added to it (`mark_of`).
+Corpus and instances carry such ids like any others; the rules of masking, which read them, take the marks off.
+"""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from data_gen.options import RecordOptions
+from official_bert.errors import UserError
+from official_bert.tokenization.caching import CachingTokenizer
+from official_bert.tokenization.exact import CONTINUATION
+from official_bert.tokenization.fast import Ids, Numbers
+from official_bert.utils import extras, files
+
+JIEBA = "jieba"
+SEGMENTERS = (JIEBA,)
+
+_SURROGATE = re.compile("[\ud800-\udfff]")  # which the segmenter refuses
+
+
+@dataclasses.dataclass(frozen=True)
+class WordBoundaries:
+    """What cuts text into words.
+
+    Attributes:
+        segmenter: its name; None for a list of words.
+        words: the text of that list, one a line.
+    """
+
+    segmenter: str | None
+    words: str = ""
+
+    @property
+    def identity(self) -> str:
+        """All that decides where words begin, in a line for the manifest."""
+        if self.segmenter:
+            return f"{self.segmenter}: rjieba {importlib.metadata.version('rjieba')}"
+        return f"sha256: {hashlib.sha256(self.words.encode()).hexdigest()}"
+
+    def spans(self, text: str) -> Iterator[tuple[int, int, bool]]:
+        """Yields where each part of a text begins and ends, and whether it is a word; the others are not joined."""
+        if self.segmenter:
+            import rjieba
+
+            ends = itertools.accumulate(map(len, rjieba.cut(_SURROGATE.sub("\ufffd", text))))
+            for start, end in itertools.pairwise(itertools.chain([0], ends)):
+                yield start, end, True
+            return
+        free = position = 0
+        while position < len(text):
+            for length in self._lengths.get(text[position], ()):
+                if text[position : position + length] in self._words:
+                    break
+            else:
+                position += 1
+                continue
+            if free < position:
+                yield free, position, False
+            yield position, position + length, True
+            free = position = position + length
+        if free < len(text):
+            yield free, len(text), False
+
+    @functools.cached_property
+    def _words(self) -> frozenset[str]:
+        return frozenset(_words_of(self.words))
+
+    @functools.cached_property
+    def _lengths(self) -> Mapping[str, list[int]]:
+        """The lengths of words by their first character, the longest first."""
+        lengths = collections.defaultdict(set)
+        for word in self._words:
+            lengths[word[0]].add(len(word))
+        return {first: sorted(some, reverse=True) for first, some in lengths.items()}
+
+
+def load(name: str) -> WordBoundaries:
+    """Returns what --word_boundaries names: a segmenter, or a file of words.
+
+    Raises:
+        UserError: there is neither; the segmenter's package is not installed; or the file has no words, or one with
+            white space.
+    """
+    if name in SEGMENTERS:
+        try:
+            import rjieba  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise extras.missing(error, JIEBA) or error from error
+        return WordBoundaries(name)
+    if not files.exists(name):
+        raise UserError(
+            f"--word_boundaries is {name!r}: there is no such file, and no segmenter of that name; give a file of "
+            f"words, one on each line, or {', '.join(SEGMENTERS)}"
+        )
+    text = files.read_text(name)
+    for number, line in enumerate(text.splitlines(), start=1):
+        if len(line.split()) > 1:
+            raise UserError(
+                f"line {number:,} of --word_boundaries={name} is {line.strip()!r}, which holds white space; give one "
+                "word on each line"
+            )
+    if not _words_of(text):
+        raise UserError(f"--word_boundaries={name} holds no word; give one on each line")
+    return WordBoundaries(None, text)
+
+
+def of_options(options: RecordOptions) -> WordBoundaries | None:
+    """Returns what the options name, or None."""
+    return None if options.word_boundaries is None else load(options.word_boundaries)
+
+
+def _words_of(text: str) -> list[str]:
+    return [word for line in text.removeprefix("\ufeff").splitlines() if (word := line.strip())]
+
+
+def mark_of(vocab: Mapping[str, int]) -> int:
+    """Returns what is added to an id to say that its token goes on with the word before; ids below it say nothing."""
+    return max(vocab.values()) + 1
+
+
+class MarkingTokenizer:
+    """Texts to the ids of a tokenizer, with the marks of tokens that go on with the word before.
+
+    Pieces that begin with "##" have no marks: they go on with the word before anyway.
+
+    Attributes:
+        exact: the FullTokenizer whose ids these are.
+    """
+
+    def __init__(self, tokenizer: CachingTokenizer, boundaries: WordBoundaries) -> None:
+        self.exact, self._tokenizer, self._boundaries = tokenizer.exact, tokenizer, boundaries
+        self._mark = mark_of(self.exact.vocab)
+        self._continues = np.zeros(self._mark, bool)
+        self._continues[[i for token, i in self.exact.vocab.items() if token.startswith(CONTINUATION)]] = True
+
+    def encode(self, texts: list[str]) -> tuple[Ids, Numbers]:
+        """Returns ids and where each text's begin, as CachingTokenizer.encode."""
+        ids, splits = self._tokenizer.encode(texts)
+        ids = ids.copy()
+        spans = [list(self._boundaries.spans(text)) for text in texts]
+        parts = [text[start:end] for text, some in zip(texts, spans, strict=True) for start, end, _ in some]
+        part_ids, part_splits = self._tokenizer.encode(parts)
+        # Usually no word of BERT's lies in several parts: then the parts, tokenized one by one, have the text's ids.
+        joined = ~self._continues[part_ids]
+        joined[part_splits[:-1][np.diff(part_splits) > 0]] = False
+        is_word = np.array([word for some in spans for *_, word in some], bool)
+        joined &= np.repeat(is_word, np.diff(part_splits))
+        text_splits = part_splits[np.cumsum([0, *map(len, spans)])]
+        for number, text in enumerate(texts):
+            of_text = ids[splits[number] : splits[number + 1]]
+            of_parts = slice(text_splits[number], text_splits[number + 1])
+            if np.array_equal(of_text, part_ids[of_parts]):
+                of_text[joined[of_parts]] += self._mark
+            else:
+                of_text[self._joined(text, spans[number])] += self._mark
+        return ids, splits
+
+    def _joined(self, text: str, spans: list[tuple[int, int, bool]]) -> list[int]:
+        """The numbers of the tokens that go on with the word before, by the place of each in the text."""
+        owner = np.full(len(text), -1)
+        for number, (start, end, is_word) in enumerate(spans):
+            owner[start:end] = number if is_word else -1
+        numbers = []
+        tokens, before = 0, -1  # so far, and the part in which the word before ends
+        for word, origins in self.exact.basic_tokenizer.tokenize_with_origins(text):
+            if before >= 0 and owner[min(origins)] == before:
+                numbers.append(tokens)
+            before = owner[max(origins)]
+            tokens += len(self.exact.wordpiece_tokenizer.pieces(word))
+        return numbers

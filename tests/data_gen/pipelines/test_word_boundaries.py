@@ -1,0 +1,117 @@
+"""Records whose masks hide words that a list names, by every pipeline."""
+
+import dataclasses
+import json
+import pathlib
+import random
+
+import numpy as np
+import pytest
+
+from data_gen.options import RecordOptions
+from data_gen.pipelines import beam, one_machine
+from official_bert.errors import UserError
+from official_bert.tokenization.exact import SPECIAL_TOKENS
+from tests.data_gen.samples import LENGTH, contents, options_for, parsed, unmasked
+
+CHARACTERS = [chr(code) for code in range(0x4E00, 0x4E40)]
+WORDS = ["".join(CHARACTERS[start : start + 4]) for start in range(0, 48, 4)]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
+    """Text of words of four characters, and of single ones, and a vocabulary with a list of the words beside it."""
+    folder = tmp_path_factory.mktemp("chinese")
+    rng = random.Random(0)
+    units = [*WORDS, *CHARACTERS[48:]]
+    documents = ["\n".join("".join(rng.choices(units, k=9)) + "。" for _ in range(12)) for _ in range(60)]
+    (folder / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *CHARACTERS]) + "\n", encoding="utf-8")
+    (folder / "words.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    return [str(folder / "text.txt")], str(folder / "vocab.txt")
+
+
+def marked(corpus: tuple[list[str], str], folder: pathlib.Path, **changes: object) -> RecordOptions:
+    words = str(pathlib.Path(corpus[1]).with_name("words.txt"))
+    return options_for(corpus, folder, **{"do_whole_word_mask": True, "word_boundaries": words, **changes})
+
+
+def masked_words(batch: dict[str, np.ndarray]) -> tuple[int, int]:
+    """How many words of the list are hidden wholly, and how many in part; those that a record's end cuts do not count.
+
+    The text was cut at random ends, so that a word is found by its first and last characters.
+    """
+    whole = part = 0
+    for ids, positions, weights in zip(
+        unmasked(batch), batch["masked_lm_positions"], batch["masked_lm_weights"], strict=True
+    ):
+        hidden = np.zeros(LENGTH, bool)
+        hidden[positions[weights > 0]] = True
+        for start in range(LENGTH - 3):
+            first = ids[start] - len(SPECIAL_TOKENS)
+            if first in range(0, 48, 4) and np.array_equal(ids[start : start + 4], ids[start] + np.arange(4)):
+                whole += hidden[start : start + 4].all()
+                part += hidden[start : start + 4].any() and not hidden[start : start + 4].all()
+    return int(whole), int(part)
+
+
+def test_words_of_the_list_are_hidden_wholly_and_nothing_else_changes(
+    corpus: tuple[list[str], str], tmp_path: pathlib.Path
+):
+    one_machine.create_pretraining_data(marked(corpus, tmp_path / "marked"))
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "plain", do_whole_word_mask=True))
+    with_words, without = (parsed(sorted((tmp_path / name).glob("*.tfrecord"))) for name in ("marked", "plain"))
+    whole, part = masked_words(with_words)
+    assert whole > 100
+    assert part == 0
+    assert masked_words(without)[1] > 100
+    assert with_words["input_ids"].max() < len(SPECIAL_TOKENS) + len(CHARACTERS)
+    order = [np.lexsort(unmasked(each).T) for each in (with_words, without)]  # the masks draw before the shuffle
+    assert np.array_equal(unmasked(with_words)[order[0]], unmasked(without)[order[1]])
+    flags = [json.loads((tmp_path / name / "out.manifest.json").read_text())["source"]["flags"] for name in
+             ("marked", "plain")]  # fmt: skip
+    assert flags[0]["word_boundaries"].startswith("sha256: ")
+    assert "word_boundaries" not in flags[1]
+
+
+def test_every_pipeline_makes_the_same_records(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    for number, name in ((1, "one"), (2, "two")):
+        one_machine.create_pretraining_data(marked(corpus, tmp_path / name, num_workers=number))
+    default = next(each.default for each in dataclasses.fields(RecordOptions) if each.name == "num_workers")
+    beam.create_pretraining_data(marked(corpus, tmp_path / "beam", num_workers=default), [])
+    assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "beam")
+
+
+def test_the_originals_algorithm_hides_the_words_too(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    summary = one_machine.create_pretraining_data(
+        marked(corpus, tmp_path, algorithm="reference", num_shards=1, dupe_factor=1)
+    )
+    assert summary.text_unknown == 720  # the full stops
+    whole, part = masked_words(parsed([tmp_path / "out.tfrecord"]))
+    assert whole > 50
+    assert part == 0
+
+
+def test_records_of_other_words_are_not_mixed_with_these(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    one_machine.create_pretraining_data(marked(corpus, tmp_path / "out"))
+    words = tmp_path / "words.txt"
+    words.write_text("\n".join(WORDS[1:]), encoding="utf-8")
+    with pytest.raises(UserError, match="describes records made from other flags"):
+        one_machine.create_pretraining_data(marked(corpus, tmp_path / "out", word_boundaries=str(words)))
+    (tmp_path / "out" / "out.manifest.json").unlink()
+    (tmp_path / "out" / "out.work" / "another").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds the unfinished work of another run"):
+        one_machine.create_pretraining_data(marked(corpus, tmp_path / "out", word_boundaries=str(words)))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"do_whole_word_mask": False}, "--word_boundaries says what is masked together; it goes with --do_whole"),
+    ({"masking": "dynamic"}, "--word_boundaries goes with --masking=static: records that are masked while training"),
+    ({"word_boundaries": "jeiba"}, "--word_boundaries is 'jeiba': there is no such file, and no segmenter of that"),
+])  # fmt: skip
+def test_what_does_not_go_together_is_refused(
+    changes: dict[str, object], message: str, corpus: tuple[list[str], str], tmp_path: pathlib.Path
+):
+    with pytest.raises(UserError, match=message):
+        one_machine.create_pretraining_data(marked(corpus, tmp_path, **changes))
+    assert not list(tmp_path.iterdir())

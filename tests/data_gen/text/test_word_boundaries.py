@@ -1,0 +1,108 @@
+"""What whole-word masking takes for a word where BERT's own words are less."""
+
+import pathlib
+import random
+import sys
+
+import numpy as np
+import pytest
+
+from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries, load, mark_of
+from official_bert.errors import UserError
+from official_bert.tokenization.caching import CachingTokenizer
+from official_bert.tokenization.casing import Casing
+from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
+from tests.tokenization.test_exact import CASINGS
+
+WORDS = "机器\n机器学习\n学习者\n模型\nDNA测序\nin\nÜ\nかな\nC++\n"
+LETTERS = "我们用机器学习者模型 abdinst测序かなは文,+。étü\u0301\u0323"
+
+
+def tokenizer(words: str, casing: Casing = CASINGS[1]) -> MarkingTokenizer:
+    letters = [letter for letter in dict.fromkeys(LETTERS + LETTERS.upper()) if letter.strip()]
+    vocab = "\n".join([*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters)]) + "\n"
+    exact = FullTokenizer.from_vocab(vocab, **casing._asdict())
+    return MarkingTokenizer(CachingTokenizer(exact), WordBoundaries(None, words))
+
+
+def words_of(cutter: MarkingTokenizer, text: str) -> list[list[str]]:
+    """The tokens of a text, those together that are masked together."""
+    mark, words = mark_of(cutter.exact.vocab), []
+    for index in cutter.encode(["学", text])[0][1:].tolist():
+        (token,) = cutter.exact.convert_ids_to_tokens([index % mark])
+        if index >= mark or token.startswith("##"):
+            words[-1].append(token)
+        else:
+            words.append([token])
+    return words
+
+
+def test_pieces_of_a_listed_word_go_together_and_the_longest_word_is_taken():
+    cutter = tokenizer(WORDS)
+    assert words_of(cutter, "我们用机器学习者模型。") == [
+        ["我"], ["们"], ["用"], list("机器学习"), ["者"], list("模型"), ["。"]
+    ]  # fmt: skip
+    assert [len(word) for word in words_of(cutter, "机 器模 型 学习 学习者")] == [1, 1, 1, 1, 1, 1, 3]
+    assert words_of(cutter, "DNA测序 dna测序") == [
+        ["d", "##n", "##a", "测", "序"], ["d", "##n", "##a"], ["测"], ["序"]
+    ]  # fmt: skip
+
+
+def test_what_berts_rules_keep_together_stays_together():
+    cutter = tokenizer(WORDS)
+    assert [len(word) for word in words_of(cutter, "instab inst")] == [6, 4]  # of which "in" is a word
+    assert [len(word) for word in words_of(cutter, "かなは文")] == [3, 1]
+    assert [len(word) for word in words_of(cutter, "文かな机器")] == [1, 2, 2]
+
+
+def test_ids_are_those_of_the_tokenizer_and_both_ways_to_find_words_agree(monkeypatch: pytest.MonkeyPatch):
+    rng = random.Random(0)
+    pieces = [*LETTERS, *WORDS.split(), "\u200b", "\ud800", "\t", "Σ", "\u0378"]
+    texts = ["".join(rng.choices(pieces, k=rng.randrange(12))) for _ in range(2000)]
+    for casing in CASINGS:
+        cutter = tokenizer(WORDS, casing)
+        plain, splits = CachingTokenizer(cutter.exact).encode(texts)
+        ids, marked_splits = cutter.encode(texts)
+        mark = mark_of(cutter.exact.vocab)
+        assert np.array_equal(splits, marked_splits)
+        assert np.array_equal(ids % mark, plain)
+        assert 1000 < np.count_nonzero(ids >= mark) < len(ids) / 2
+        with monkeypatch.context() as patch:
+            patch.setattr(np, "array_equal", lambda *_: False)
+            slow, _ = cutter.encode(texts)
+        assert np.array_equal(slow, ids)
+    assert [len(part) for part in tokenizer(WORDS).encode([])] == [0, 1]
+    assert tokenizer(WORDS).encode(["", " "])[1].tolist() == [0, 0, 0]
+
+
+def test_the_segmenter_finds_words(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("rjieba")
+    cutter = MarkingTokenizer(CachingTokenizer(tokenizer(WORDS).exact), load("jieba"))
+    assert [len(word) for word in words_of(cutter, "我们用机器学习模型。")] == [2, 1, 2, 2, 2, 1]
+    assert len(words_of(cutter, "\ud800我们")) == 2
+    assert load("jieba").identity.startswith("jieba: rjieba ")
+    monkeypatch.setitem(sys.modules, "rjieba", None)
+    with pytest.raises(UserError, match=r"rjieba is not installed; run: pip install 'official-bert\[jieba\]'"):
+        load("jieba")
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (None, r"--word_boundaries is '.*words.txt': there is no such file, and no segmenter of that name; give a file"),
+    ("", "holds no word; give one on each line"),
+    ("\ufeff\n \n", "holds no word; give one on each line"),
+    ("机器\n机器 学习\n", "line 2 of --word_boundaries=.*words.txt is '机器 学习', which holds white space"),
+])  # fmt: skip
+def test_what_names_no_words_is_refused(content: str | None, message: str, tmp_path: pathlib.Path):
+    path = tmp_path / "words.txt"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        load(str(path))
+
+
+def test_another_list_is_another_identity(tmp_path: pathlib.Path):
+    first, second = WordBoundaries(None, "机器\n"), WordBoundaries(None, "机器学习\n")
+    assert first.identity != second.identity
+    path = tmp_path / "words.txt"
+    path.write_text("\ufeff机器\n\n", encoding="utf-8")
+    assert list(load(str(path)).spans("用机器")) == [(0, 1, False), (1, 3, True)]
