@@ -82,11 +82,11 @@ def casing_in(settings_file: str) -> Casing:
             raise TypeError(f"do_lower_case is {lower!r}")
         if not isinstance(accents, bool | None):
             raise TypeError(f"strip_accents is {accents!r}")
+        return casing_of(lower, accents)
     except (UserError, KeyError, TypeError) as error:
         raise UserError(
             f'{settings_file} is damaged ({error!r}); it should read {{"do_lower_case": true}} or false'
         ) from error
-    return casing_of(lower, accents)
 
 
 def _labels_in(path: str) -> tuple[str, ...] | None:

@@ -7,14 +7,28 @@ import shutil
 
 import pytest
 
+from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.export import lost_score, saved_model
-from official_bert.export.options import DYNAMIC_INT8, ONNX_RUNTIME, SavedModelOptions
+from official_bert.export.options import DYNAMIC_INT8, ONNX_RUNTIME, TENSORFLOW, SavedModelOptions
 from official_bert.inference import exports, replays
 from official_bert.inference.onnx_model import OnnxModel
+from official_bert.inference.saved_model import SavedModel
 from official_bert.modeling.task_models import CLASSIFICATION, KINDS
-from tests.export.exported_models import BILSTM, LABELS, TEXTS, save_finetuned, save_run
+from official_bert.tokenization.casing import UNCASED
+from tests.export.exported_models import (
+    BILSTM,
+    CONFIG,
+    LABELS,
+    TEXTS,
+    VOCAB,
+    model_of,
+    save_finetuned,
+    save_run,
+    task_spec_of,
+)
 from tests.export.test_portable import write_examples
+from tests.tokenization.test_exact import ACCENTED
 
 
 def options_of(folder: pathlib.Path, kind: str, **changes: object) -> SavedModelOptions:
@@ -92,3 +106,23 @@ def test_damage_is_one_line(classifier: str, tmp_path: pathlib.Path):
     metadata.write_text(json.dumps({"kind": "classification"}))
     with pytest.raises(UserError, match=r"official_bert.json does not describe a model for ONNX Runtime"):
         OnnxModel(str(path))
+
+
+@pytest.mark.parametrize("engine", [ONNX_RUNTIME, TENSORFLOW])
+def test_accents_that_a_model_keeps_are_kept_in_its_exports(engine: str, tmp_path: pathlib.Path):
+    vocab = VOCAB.replace("\nsun\n", "\nsün\n")
+    accented = {"casing": ACCENTED, "folder": str(tmp_path / "accented")}
+    for given in (accented, {"casing": UNCASED, "folder": str(tmp_path / "plain")}):
+        model = model_of(CLASSIFICATION)
+        finetuned.save(model=model, task_spec=task_spec_of(CLASSIFICATION), config=CONFIG, vocab=vocab, **given)
+    assert finetuned.load(accented["folder"]).tokenizer.tokenize("SÜN") == ["sün"]
+    answers = {}
+    for name in ("accented", "plain"):
+        path = saved_model.export(SavedModelOptions(str(tmp_path / name), str(tmp_path / "to" / name), engine=engine))
+        assert exports.read_metadata(path).get("strip_accents") == (False if name == "accented" else None)
+        loaded = OnnxModel(path) if engine == ONNX_RUNTIME else SavedModel(path)
+        answers[name] = loaded.answers({"text": ["SÜN", "SUN", "sün"]})["probabilities"].tolist()
+    first, second, third = answers["accented"]
+    assert first == pytest.approx(third)
+    assert first != pytest.approx(second, abs=1e-4)
+    assert answers["plain"][0] == pytest.approx(answers["plain"][1])

@@ -33,11 +33,12 @@ def test_features_are_kept_and_made_anew_when_anything_changes(vocab_file, tmp_p
     get(examples[:1])
     get(examples, length=11)
     get(examples, tokenizer=FastTokenizer(vocab_file, do_lower_case=False))
-    assert len(made) == 4
+    get(examples, tokenizer=FastTokenizer(vocab_file, strip_accents=False))
+    assert len(made) == 5
     for path in (tmp_path / "cache").iterdir():
         path.write_bytes(path.read_bytes()[:100])
     get(examples)
-    assert len(made) == 5
+    assert len(made) == 6
 
 
 def test_damaged_features_are_made_anew(vocab_file, tmp_path):

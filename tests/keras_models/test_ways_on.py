@@ -172,3 +172,32 @@ def test_files_that_cannot_be_taken_are_named_with_what_can(tmp_path):
         UserError, match=r"from_checkpoint of TextClassifier .* takes it; their save_checkpoint\(FOLDER\)"
     ):
         official_bert.load(str(tmp_path / "model.keras"))
+
+
+def test_accents_that_a_model_keeps_are_kept_on_every_way(tmp_path):
+    vocab = VOCAB.replace("\nsun\n", "\nsün\n")
+
+    def pieces(model) -> list[str]:
+        ids = model.preprocessor(np.array(["SÜN SUN"]))["input_ids"].numpy()[0, 1:-1].tolist()
+        return [vocab.splitlines()[index] for index in ids]
+
+    kept = ["sün", "s", "##u", "##n"]
+    model = official_bert.TextClassifier(CONFIG, vocab, labels=["a", "b"], strip_accents=False)
+    plain = official_bert.TextClassifier(CONFIG, vocab, labels=["a", "b"])
+    assert pieces(model) == kept
+    assert pieces(plain) == kept[1:] * 2
+    assert model.get_config() | {"name": plain.name} == plain.get_config() | {"strip_accents": False}
+    model.save(tmp_path / "model.keras")
+    model.save_checkpoint(str(tmp_path / "folder"))
+    official_bert.MaskedLM(CONFIG, vocab, strip_accents=False).save_checkpoint(str(tmp_path / "pretrained"))
+    take = official_bert.TextClassifier.from_checkpoint
+    for source in ("model.keras", "folder"):
+        taken = take(tmp_path / source)
+        assert pieces(taken) == kept
+        texts = ["SÜN", "SUN"]
+        np.testing.assert_allclose(taken.predict(texts, verbose=0), model.predict(texts, verbose=0), atol=1e-8)
+        with pytest.raises(UserError, match="--strip_accents contradicts"):
+            take(tmp_path / source, strip_accents=True)
+    assert pieces(official_bert.TextClassifier.load(str(tmp_path / "model.keras"))) == kept
+    assert official_bert.load(str(tmp_path / "pretrained"), strip_accents=False).tokenizer.tokenize("SÜN") == ["sün"]
+    assert "uncased, accented vocabulary" in read_initial_model(str(tmp_path / "folder")).describe("x", has_head=False)

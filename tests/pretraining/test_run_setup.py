@@ -334,3 +334,32 @@ def test_empty_files_are_left_out(
 def test_evaluation_without_a_checkpoint_is_refused(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="has no checkpoint to evaluate"):
         training.run(options_for(record_files, config_file, tmp_path / "run", do_train=False, do_eval=True))
+
+
+def test_accents_are_kept_as_the_records_manifest_says(
+    record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path
+):
+    folder = tmp_path / "run"
+    options = options_for(record_files, config_file, folder, vocab_file=vocab_file)
+    one_device = distribution.get_strategy("one_device")
+
+    def set_up(**changes: object) -> run_setup.RunSetup:
+        return run_setup.set_up(dataclasses.replace(options, **changes), one_device)
+
+    assert json.loads(set_up().model_files["tokenizer_config.json"]) == {"do_lower_case": True}
+    assert json.loads(set_up(strip_accents=False).model_files["tokenizer_config.json"])["strip_accents"] is False
+    write_manifest(record_files, vocab_file, do_lower_case=True, strip_accents=False)
+    made = set_up()
+    assert made.metadata["flags"]["strip_accents"] is False
+    assert json.loads(made.model_files["tokenizer_config.json"]) == {"do_lower_case": True, "strip_accents": False}
+    with pytest.raises(UserError, match="--strip_accents contradicts the manifest .*: their text was lower-cased with"):
+        set_up(strip_accents=True)
+    initial = tmp_path / "initial"
+    hugging_face.write(sample(BertConfig.from_json_file(config_file)), str(initial))
+    with pytest.raises(
+        UserError, match="texts are lower-cased with their accents kept, those of --init_checkpoint low"
+    ):
+        set_up(init_checkpoint=str(initial))
+    write_manifest(record_files, vocab_file, do_lower_case=True)
+    with pytest.raises(UserError, match="--nostrip_accents contradicts the manifest of the records of --input_file"):
+        set_up(strip_accents=False)

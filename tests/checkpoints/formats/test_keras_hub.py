@@ -19,6 +19,7 @@ from official_bert.checkpoints.formats import hugging_face, keras_hub
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.casing import UNCASED
 from official_bert.tokenization.exact import FullTokenizer
 from tests.checkpoints.checkpoint_samples import (
     HEADS,
@@ -26,6 +27,7 @@ from tests.checkpoints.checkpoint_samples import (
     sample,
 )
 from tests.conftest import WORDS
+from tests.tokenization.test_exact import ACCENTED
 
 CONFIG = BertConfig(len(WORDS), 4, 1, 2, 8, max_position_embeddings=16)
 
@@ -116,3 +118,35 @@ def test_a_preset_of_keras_hub_is_no_fine_tuned_folder_of_ours(tmp_path: pathlib
     keras_hub.write(sample(CONFIG), str(tmp_path))
     assert (tmp_path / "task.json").exists()
     assert not finetuned.is_finetuned(str(tmp_path))
+
+
+def test_presets_keep_accents_where_the_vocabulary_has_some(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    import keras_hub as hub
+
+    plain = dataclasses.replace(sample(tiny_config, frozenset({ENCODER, POOLER})), casing=ACCENTED)
+    with pytest.raises(UserError, match="cannot say that lower-cased texts keep their accents where no piece of the"):
+        keras_hub.write(plain, str(tmp_path / "plain"))
+    vocab = str(plain.vocab).replace("\nsun\n", "\nsün\n")
+    keras_hub.write(dataclasses.replace(plain, vocab=vocab), str(tmp_path / "preset"))
+    checkpoint = keras_hub.read(str(tmp_path / "preset"), LoadOverrides())
+    assert checkpoint.casing == ACCENTED
+    theirs = hub.models.BertTokenizer.from_preset(str(tmp_path / "preset"))
+    ours = checkpoint.tokenizer("the vocabulary")
+    for text in ("the SÜN sun, süns!", "The dög, sat"):
+        assert list(np.asarray(theirs(text))) == ours.convert_tokens_to_ids(ours.tokenize(text))
+    with pytest.raises(
+        UserError, match=r"--strip_accents contradicts .*tokenizer.json, by which the model was trained"
+    ):
+        keras_hub.read(str(tmp_path / "preset"), LoadOverrides(strip_accents=True))
+    path = tmp_path / "preset" / "tokenizer.json"
+    (tmp_path / "preset" / "checksums.json").unlink()
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"config": content["config"] | {"lowercase": False, "strip_accents": True}}))
+    with pytest.raises(UserError, match="deletes accents in texts that are not lower-cased: BERT's rules delete"):
+        keras_hub.read(str(tmp_path / "preset"), LoadOverrides())
+    # As keras-hub writes it by default, of a model that never saw an accent.
+    path.write_text(json.dumps(content))
+    (tmp_path / "preset" / "assets" / "tokenizer" / "vocabulary.txt").write_text(str(plain.vocab))
+    checkpoint = keras_hub.read(str(tmp_path / "preset"), LoadOverrides())
+    assert checkpoint.casing == UNCASED
+    assert any("no piece of its vocabulary has one" in note for note in checkpoint.notes)

@@ -8,7 +8,8 @@ import pytest
 from data_gen.pipelines import one_machine, outputs
 from official_bert.data import record_reader
 from official_bert.errors import UserError
-from tests.data_gen.samples import contents, options_for, parsed, short_options
+from official_bert.tokenization.exact import SPECIAL_TOKENS
+from tests.data_gen.samples import contents, options_for, parsed, short_options, unmasked
 
 
 def test_shards_of_another_run_are_not_mixed_with_these(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
@@ -74,3 +75,21 @@ def test_a_text_file_that_cannot_be_read_is_named(algorithm: str, vocab_file: st
     options = short_options(["/proc/self/mem"], vocab_file, tmp_path, algorithm=algorithm)
     with pytest.raises(UserError, match="cannot read /proc/self/mem: Input/output error"):
         one_machine.create_pretraining_data(options)
+
+
+@pytest.mark.parametrize("algorithm", ["fast", "reference"])
+def test_records_keep_accents_on_request_and_their_manifest_says_so(algorithm: str, tmp_path: pathlib.Path):
+    text, vocab = tmp_path / "text.txt", tmp_path / "vocab.txt"
+    text.write_text("Über uns\nund über euch\n\nuber alles\n", encoding="utf-8")
+    vocab.write_text("\n".join([*SPECIAL_TOKENS, "uber", "über"]) + "\n", encoding="utf-8")
+    recorded, ids = {}, {}
+    for name, changes in {"default": {}, "true": {"strip_accents": True}, "false": {"strip_accents": False}}.items():
+        flags = {"algorithm": algorithm, "num_shards": 1, "dupe_factor": 1, **changes}
+        one_machine.create_pretraining_data(options_for(([str(text)], str(vocab)), tmp_path / name, **flags))
+        recorded[name] = json.loads((tmp_path / name / "out.manifest.json").read_text())["source"]["flags"]
+        ids[name] = set(unmasked(parsed([tmp_path / name / "out.tfrecord"])).ravel().tolist())
+    assert "strip_accents" not in recorded["default"]
+    assert recorded["true"] == recorded["default"]
+    assert recorded["false"] == recorded["default"] | {"strip_accents": False}
+    assert 6 not in ids["default"]
+    assert {5, 6} <= ids["false"]

@@ -31,7 +31,7 @@ def config(**changes: object) -> InstanceConfig:
     values = {
         "max_seq_length": LENGTH, "max_predictions_per_seq": 0, "masked_lm_prob": 0.15, "short_seq_prob": 0.0,
         "do_whole_word_mask": False, "cls": CLS, "sep": SEP, **changes,
-        "vocabulary": MaskingVocabulary(list(range(4000)), frozenset(), frozenset((CLS, SEP)), 4),
+        "vocabulary": MaskingVocabulary(list(range(1 << 18)), frozenset(), frozenset((CLS, SEP)), 4),
     }  # fmt: skip
     return InstanceConfig(**values)  # type: ignore[arg-type]
 

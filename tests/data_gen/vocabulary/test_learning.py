@@ -229,3 +229,11 @@ def test_a_heldout_file_leaves_all_text_to_learn_from(tmp_path: pathlib.Path):
     heldout.write_text("\n")
     with pytest.raises(UserError, match="heldout.txt holds no text"):
         learning.learn(options(text, heldout_file=[str(heldout)]))
+
+
+def test_letters_keep_their_accents_on_request(tmp_path: pathlib.Path):
+    assert not set("éÉ") & set(learn(tmp_path))
+    assert "é" in learn(tmp_path, strip_accents=False)
+    assert "É" not in learn(tmp_path, strip_accents=False)
+    with pytest.raises(UserError, match="strip_accents is true, but do_lower_case is false"):
+        learn(tmp_path, do_lower_case=False, strip_accents=True)
