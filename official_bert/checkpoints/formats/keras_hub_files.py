@@ -86,7 +86,8 @@ def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) ->
         if strip_accents and not lowercase:
             raise UserError(f"the tokenizer in {folder} deletes accents in texts that are not lower-cased: {NO_RULE}")
         strip_accents = bool(strip_accents)
-        if lowercase and not strip_accents and not any(map(has_accents, vocabularies.values())):
+        never_saw_any = overrides.strip_accents is not False and not any(map(has_accents, vocabularies.values()))
+        if lowercase and not strip_accents and never_saw_any:
             strip_accents, notes = True, (_ACCENTS_NOTE,)
         casing = Casing(lowercase, strip_accents)
     tokenizer = resolve_tokenizer(FoundTokenizer(folder, vocabularies, casing, settings_file), overrides, config)

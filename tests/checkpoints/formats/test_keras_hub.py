@@ -150,3 +150,4 @@ def test_presets_keep_accents_where_the_vocabulary_has_some(tiny_config: BertCon
     checkpoint = keras_hub.read(str(tmp_path / "preset"), LoadOverrides())
     assert checkpoint.casing == UNCASED
     assert any("no piece of its vocabulary has one" in note for note in checkpoint.notes)
+    assert keras_hub.read(str(tmp_path / "preset"), LoadOverrides(strip_accents=False)).casing == ACCENTED
