@@ -15,9 +15,7 @@ from official_bert.inference import exports
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.inference.replays import Replay
 from official_bert.learning.predictor import Predictor
-from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
-from official_bert.modeling.pooling import build_vector_model
 from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tasks.heads import texts as text_heads
 from official_bert.tasks.heads.all_heads import head_of
@@ -59,7 +57,7 @@ def make(
     """
     texts = made_up_texts(tokenizer, kind, task_spec)
     if eval_file:
-        if kind in (ENCODER, FILL_MASK, task_models.VECTORS):
+        if kind in (ENCODER, FILL_MASK):
             raise UserError(f"--eval_file={eval_file}: the model has no task to evaluate; leave it out")
         task, examples = read_evaluation_file(task_spec, eval_file)
         chosen = [examples[number * len(examples) // _EVALUATION_TEXTS] for number in range(_EVALUATION_TEXTS)]
@@ -80,8 +78,7 @@ def _head_answers(
     config: BertConfig,
     task_spec: Mapping[str, Any],
 ) -> Answers:
-    if task_spec["kind"] == task_models.VECTORS:
-        model = build_vector_model(model, task_spec["pooling"], task_spec["layers"])
+    model = head_of(task_spec).answering_model(model)
     predictor = Predictor(model, None, int(task_spec["max_seq_length"]))
     return answers_of_head(texts, tokenizer, task_spec, lambda features: predictor.predict(features, _BATCH_SIZE))
 
