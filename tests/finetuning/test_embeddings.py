@@ -1,15 +1,21 @@
 """Vectors of texts: the command from pairs to vectors, the same steps by fit, exports."""
 
+import dataclasses
 import json
 import pathlib
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 import official_bert
 from official_bert.errors import UserError
+from official_bert.export import saved_model
+from official_bert.export.options import SavedModelOptions
 from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options
+from official_bert.inference import batch_prediction, feature_extraction
+from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
 from tests.conftest import WORDS
 
@@ -127,3 +133,36 @@ def test_what_cannot_be_learned_is_said_in_one_line(settings, x, y, message, tin
     with pytest.raises(UserError, match=message) as caught:
         official_bert.TextEncoder(tiny_config, "\n".join(WORDS), **settings).fit(x, y)
     assert "\n" not in str(caught.value)
+
+
+def test_features_writes_the_vectors_as_the_model_was_trained(folder, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"{text}\n" for text, _ in PAIRS))
+    options = FeatureOptions(str(folder / "run"), str(texts), str(tmp_path / "vectors.npy"), pooling="trained")
+    feature_extraction.write_features(options)
+    expected = np.load(folder / "run" / "vectors_test.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy")[:, 0], expected, atol=1e-6)
+    feature_extraction.write_features(dataclasses.replace(options, output_file=str(tmp_path / "vectors.parquet")))
+    table = parquet.read_table(tmp_path / "vectors.parquet")
+    assert table["text"].to_pylist() == [text for text, _ in PAIRS]
+    np.testing.assert_allclose(table["layer_-1"].to_pylist(), expected, atol=1e-6)
+    encoder = official_bert.TextEncoder.from_checkpoint(str(folder / "run"), pooling="pooled")
+    encoder.save_checkpoint(str(tmp_path / "pooled"))
+    with pytest.raises(UserError, match="has vectors behind the pooler; export it"):
+        feature_extraction.write_features(dataclasses.replace(options, init=str(tmp_path / "pooled")))
+
+
+@pytest.mark.parametrize("engine", ["tensorflow", "onnxruntime"])
+def test_exports_answer_with_normalized_vectors(folder, tmp_path, engine):
+    """Each export proves itself by a replay when it is written; here the command asks it once more."""
+    options = SavedModelOptions(
+        model_dir=str(folder / "run"), export_dir=str(tmp_path / "export"), engine=engine,
+        eval_file=str(folder / "pairs.jsonl"),
+    )  # fmt: skip
+    saved_model.export(options)
+    batch_prediction.predict(
+        BatchPredictionOptions(str(tmp_path / "export"), str(folder / "pairs.jsonl"), str(tmp_path / "answers.jsonl"))
+    )
+    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    vectors = [answer["vector"] for answer in answers]
+    np.testing.assert_allclose(vectors, np.load(folder / "run" / "vectors_test.npy"), atol=1e-5)
