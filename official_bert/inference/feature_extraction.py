@@ -78,7 +78,10 @@ def as_trained(options: FeatureOptions) -> FeatureOptions:
     if spec["pooling"] == POOLED:
         raise UserError(f"{options.init} has vectors behind the pooler; export it, and take official-bert predict")
     layers = [str(layer) for layer in spec["layers"]]
-    return dataclasses.replace(options, pooling=spec["pooling"], layers=layers, normalize=spec["normalize"])
+    return dataclasses.replace(
+        options, pooling=spec["pooling"], layers=layers, normalize=spec["normalize"],
+        max_seq_length=spec["max_seq_length"],
+    )  # fmt: skip
 
 
 def _numbers(layers: list[str]) -> list[int]:

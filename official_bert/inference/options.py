@@ -43,7 +43,7 @@ class FeatureOptions:
     pooling: str = option(
         NONE,
         "One vector for a text, of [CLS], or the mean or maximum over all tokens; trained: as a model of "
-        "--task=embeddings was trained, with its layers and --normalize.",
+        "--task=embeddings was trained, with its layers, --max_seq_length and --normalize.",
         POOLINGS,
     )
     normalize: bool = option(False, "With pooling: whether vectors are divided by their lengths.")
