@@ -35,6 +35,7 @@ _NAMES = {
     "official_bert.optimization.schedules": "PhasedSchedule WarmupPolynomialDecay",
     "official_bert.tasks.heads.losses": "SquaredError TaggingLoss WeightedBinaryCrossentropy",
     "official_bert.tasks.heads.metrics": "AbsoluteError MetricOfClasses TagAccuracy",
+    "official_bert.tasks.heads.vector_losses": "CosineLoss RankingLoss TripletLoss",
 }
 MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 

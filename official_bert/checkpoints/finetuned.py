@@ -23,6 +23,7 @@ from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
 
 WEIGHTS_FILE, TASK_FILE = "model.weights.h5", "task.json"
+_KINDS = (*task_models.KINDS, task_models.VECTORS)
 _KEYS = ("task", "kind", "pair", "labels", "num_choices", "max_seq_length")
 LABELLED = (task_models.CLASSIFICATION, task_models.MULTI_LABEL, task_models.TAGGING)
 _MOST_CHOICES, _MOST_UNITS = 1000, 100_000
@@ -43,7 +44,7 @@ def _are_labels(value: Any) -> bool:
 # What each value must be, and that in words.
 _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "task": (lambda value: isinstance(value, str), "the task's name"),
-    "kind": (lambda value: value in task_models.KINDS, f"one of {', '.join(task_models.KINDS)}"),
+    "kind": (lambda value: value in _KINDS, f"one of {', '.join(_KINDS)}"),
     "pair": (lambda value: isinstance(value, bool), "true or false"),
     "labels": (lambda value: value is None or _are_labels(value), "a list of the classes' names, or null"),
     "num_choices": (lambda value: value is None or _is_count(value, _MOST_CHOICES), "a number of choices, or null"),
@@ -83,8 +84,8 @@ def save(
     Args:
         folder: where to.
         model: as a function of task_models returns it.
-        task_spec: for task.json: task (its name), kind (one of task_models.KINDS), pair (whether inputs are pairs),
-            labels (the classes' names in order, or None), num_choices (or None) and max_seq_length; for
+        task_spec: for task.json: task (its name), kind (one of task_models.KINDS, or VECTORS), pair (whether inputs are
+            pairs), labels (the classes' names in order, or None), num_choices (or None) and max_seq_length; for
             question_answering also doc_stride, max_query_length, max_answer_length, n_best_size, version_2 and
             null_score_diff_threshold.
         config: the encoder's.

@@ -38,7 +38,8 @@ def write(source: Source, folder: str, options: SavedModelOptions) -> None:
         from official_bert.export import onnx_graph
     except ModuleNotFoundError as error:
         raise extras.missing(error, "portable") or error from error
-    pooling = {name: source.task_spec[name] for name in ("pooling", "layers") if source.kind == VECTORS}
+    names = ("pooling", "layers", "normalize") if source.kind == VECTORS else ()
+    pooling = {name: source.task_spec[name] for name in names if name in source.task_spec}
     quantized = options.quantization == DYNAMIC_INT8
     onnx_graph.write(onnx_graph.onnx_model(source.model, **pooling), os.path.join(folder, exports.ONNX_FILE), quantized)
     files.write_text(os.path.join(folder, exports.VOCAB_FILE), source.vocab)

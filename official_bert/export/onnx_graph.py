@@ -39,7 +39,9 @@ _FLOAT = TensorProto.FLOAT
 _NO_SPAN = -1e9  # the logit of a position without a token, as SpanLogits gives it
 
 
-def onnx_model(model: keras.Model, pooling: str | None = None, layers: Sequence[int] = (-1,)) -> onnx.ModelProto:
+def onnx_model(
+    model: keras.Model, pooling: str | None = None, layers: Sequence[int] = (-1,), normalize: bool = False
+) -> onnx.ModelProto:
     """Returns a model as ONNX: int32 inputs by name, of any batch and length, to float32 outputs.
 
     A single output is named logits, several have their own names.
@@ -48,6 +50,7 @@ def onnx_model(model: keras.Model, pooling: str | None = None, layers: Sequence[
         model: of task_models, or an encoder.
         pooling: makes vectors of an encoder's outputs, named vector, as `build_vector_model` does.
         layers: the blocks that these are made of.
+        normalize: whether these are divided by their lengths.
 
     Raises:
         UserError: the model has a layer that cannot be written.
@@ -61,7 +64,7 @@ def onnx_model(model: keras.Model, pooling: str | None = None, layers: Sequence[
         inputs.append(helper.make_tensor_value_info(name, TensorProto.INT32, sizes))
     writer = _ModelWriter(graph, model, values)
     if pooling is not None:
-        outputs = {"vector": writer.vectors(pooling, layers)}
+        outputs = {"vector": writer.vectors(pooling, layers, normalize)}
     else:
         by_name = model.output if isinstance(model.output, dict) else {"logits": model.output}
         # Those of all positions first: the last block is written for [CLS] alone where nothing else reads it.
@@ -181,8 +184,12 @@ class _ModelWriter:
                 self._write_layer(self._layers[key])
         return self._values[key]
 
-    def vectors(self, pooling: str, chosen: Sequence[int]) -> str:
+    def vectors(self, pooling: str, chosen: Sequence[int], normalize: bool = False) -> str:
         """Writes a text's vector, as modeling/pooling.py makes it: [B, L * H]."""
+        vector = self._pooled(pooling, chosen)
+        return self._graph.node("LpNormalization", [vector], "normalized", axis=-1, p=2) if normalize else vector
+
+    def _pooled(self, pooling: str, chosen: Sequence[int]) -> str:
         graph = self._graph
         if pooling == POOLED:
             return self.value(self._model.output["pooled_output"])

@@ -15,8 +15,6 @@ from official_bert.inference import exports
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.inference.replays import Replay
 from official_bert.learning.predictor import Predictor
-from official_bert.modeling import task_models
-from official_bert.modeling.pooling import build_vector_model
 from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tasks.heads import texts as text_heads
 from official_bert.tasks.heads.all_heads import head_of
@@ -47,7 +45,7 @@ def make(source: Source, eval_file: str | None = None) -> Replay:
     """
     texts = made_up_texts(source.tokenizer, source.kind, source.task_spec)
     if eval_file:
-        if source.kind in (ENCODER, FILL_MASK, task_models.VECTORS):
+        if source.kind in (ENCODER, FILL_MASK):
             raise UserError(f"--eval_file={eval_file}: the model has no task to evaluate; leave it out")
         task, examples = read_evaluation_file(source.task_spec, eval_file)
         step = max(1, len(examples) // _EVALUATION_TEXTS)
@@ -62,9 +60,8 @@ def make(source: Source, eval_file: str | None = None) -> Replay:
 
 
 def _head_answers(texts: dict[str, list[Any]], source: Source) -> Answers:
-    model, task_spec = source.model, {**source.task_spec, "kind": source.kind}
-    if source.kind == task_models.VECTORS:
-        model = build_vector_model(model, task_spec["pooling"], task_spec["layers"])
+    task_spec = {**source.task_spec, "kind": source.kind}
+    model = head_of(task_spec).answering_model(source.model)
     predictor = Predictor(model, None, int(task_spec["max_seq_length"]))
     return answers_of_head(
         texts, source.tokenizer, task_spec, lambda features: predictor.predict(features, _BATCH_SIZE)

@@ -240,7 +240,8 @@ class VectorModel(ShortTextModel):
     """A vector for each text, or for each pair with " ||| " between, as TextEncoder gives it."""
 
     def __init__(self, model: keras.Model, tokenizer: FullTokenizer, task_spec: Mapping[str, Any]) -> None:
-        pooled = build_vector_model(model, task_spec["pooling"], task_spec["layers"])
+        normalize = bool(task_spec.get("normalize"))
+        pooled = build_vector_model(model, task_spec["pooling"], task_spec["layers"], normalize)
         super().__init__(pooled, tokenizer, task_spec)
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:

@@ -60,8 +60,8 @@ def evaluate_and_predict(
     @functools.cache
     def predictor() -> Predictor:
         with strategy.scope():
-            model = finetuned.load(folder, DTYPES[options.dtype]).model
-        return Predictor(model, strategy, data.max_seq_length)
+            learner = head.answering_model(finetuned.load(folder, DTYPES[options.dtype]).model)
+        return Predictor(learner, strategy, data.max_seq_length)
 
     @functools.cache
     def predictions_of(split: str) -> tuple[list[Any], Any]:

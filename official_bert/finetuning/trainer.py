@@ -14,14 +14,14 @@ import tensorflow as tf
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.learning import batches
 from official_bert.learning.initial_model import InitialModel
-from official_bert.learning.loss_share import LossShare
+from official_bert.learning.loss_share import share_of
 from official_bert.learning.predictor import Predictor
 from official_bert.learning.replicas import say_compiling, shared_out
 from official_bert.learning.training_step import TrainingStep
 from official_bert.optimization import distribution
 from official_bert.optimization.finetuning_optimizer import bert_optimizer
 from official_bert.optimization.freezing import freeze
-from official_bert.tasks.heads.features import LABELS, Array, Features, Outputs
+from official_bert.tasks.heads.features import LABELS, TEXTS, Array, Features, Outputs
 from official_bert.tasks.heads.head import Head
 
 
@@ -63,18 +63,19 @@ class Trainer:
             self.model = head.build_model(encoder, config.random_seed)
             if weights is not None:
                 self.model.set_weights(weights)
+            learner = head.answering_model(self.model)
             self.optimizer, self.schedule = bert_optimizer(
-                self.model, initial_model.config.num_hidden_layers, num_steps=config.num_steps,
+                learner, initial_model.config.num_hidden_layers, num_steps=config.num_steps,
                 learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
                 layer_decay=config.layer_decay, scales_loss=config.dtype == "mixed_float16",
             )  # fmt: skip
             self.replica_step = TrainingStep(
-                self.model, self.optimizer, LossShare(loss or head.loss(), loss_weights=head.loss_weights()),
+                learner, self.optimizer, share_of(loss or head.loss(), loss_weights=head.loss_weights()),
                 seed=config.random_seed, micro_batches=config.micro_batches, rematerialize=config.rematerialize,
                 is_compiled=is_compiled,
             )  # fmt: skip
         self.buckets = batches.length_buckets(config.max_seq_length) if is_compiled else ()
-        self._predictor = Predictor(self.model, self._strategy, config.max_seq_length)
+        self._predictor = Predictor(learner, self._strategy, config.max_seq_length)
         self._step: Any = None
 
     def train(
@@ -103,7 +104,9 @@ class Trainer:
         lengths = batches.row_lengths(features)
         classes = features.targets[LABELS] if config.balanced_sampling else None
         epochs = [
-            batches.training_batch_indices(lengths, config.train_batch_size, config.random_seed, epoch, classes)
+            batches.training_batch_indices(
+                lengths, config.train_batch_size, config.random_seed, epoch, classes, features.details.get(TEXTS)
+            )
             for epoch in range(first // per_epoch, (last - 1) // per_epoch + 1)
         ]
         begin = first % per_epoch

@@ -1,5 +1,6 @@
 """The vectors of a file of texts, written to a file: the whole of features, without its flags."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,7 +9,8 @@ from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
 from official_bert.inference import batch_prediction, feature_files
 from official_bert.inference.features import FeatureExtractor
-from official_bert.inference.options import FeatureOptions
+from official_bert.inference.options import TRAINED, FeatureOptions
+from official_bert.modeling.choices import POOLED, VECTORS
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import SKIP, BadRows
 from official_bert.utils.counting import counted
@@ -22,6 +24,7 @@ def write_features(options: FeatureOptions) -> str:
     Raises:
         UserError: there is no such file or checkpoint, or a line is not UTF-8 or too long, or a row has no text.
     """
+    options = as_trained(options)
     format = feature_files.format_of(options.output_file, options.output_format)
     if not files.exists(options.input_file):
         raise UserError(f"there is no file {options.input_file}")
@@ -62,9 +65,32 @@ def make_extractor(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:
         _numbers(options.layers),
         options.pooling,
         align=options.align,
+        normalize=options.normalize,
         max_seq_length=options.max_seq_length,
         batch_size=options.batch_size,
     )
+
+
+def as_trained(options: FeatureOptions) -> FeatureOptions:
+    """Returns the options with what a fine-tuned model's task.json says of its vectors, if the options ask for that.
+
+    Raises:
+        UserError: the checkpoint is no such model, or its vectors are those behind the pooler.
+    """
+    if options.pooling != TRAINED:
+        return options
+    spec = trained_with(options.init)
+    if spec.get("kind") != VECTORS:
+        raise UserError(
+            f"--pooling={TRAINED} is for models of --task=embeddings; {options.init} is none: give mean, max or cls"
+        )
+    if spec["pooling"] == POOLED:
+        raise UserError(f"{options.init} has vectors behind the pooler; export it, and take official-bert predict")
+    layers = [str(layer) for layer in spec["layers"]]
+    return dataclasses.replace(
+        options, pooling=spec["pooling"], layers=layers, normalize=spec["normalize"],
+        max_seq_length=spec["max_seq_length"],
+    )  # fmt: skip
 
 
 def _numbers(layers: list[str]) -> list[int]:

@@ -27,6 +27,7 @@ _NOWHERE = -1
 # need little padding.
 _BYTES_AT_A_TIME = 1 << 28
 _BATCHES_AT_A_TIME = 64
+_LEAST_LENGTH = 1e-12  # what a vector is divided by at least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,7 @@ class FeatureExtractor:
         pooling: "none" for a vector for each token, "cls" for the one of [CLS], "mean" or "max" over all tokens, [CLS]
             and [SEP] included.
         align: of what there are vectors without pooling: "pieces", or "words", for each the mean of its pieces.
+        normalize: whether pooled vectors, of all layers together, are divided by their lengths.
         max_seq_length: tokens of a text that are kept, with [CLS] and [SEP].
         batch_size: texts at a time.
 
@@ -82,6 +84,7 @@ class FeatureExtractor:
         pooling: str = NONE,
         *,
         align: str = PIECES,
+        normalize: bool = False,
         max_seq_length: int = 128,
         batch_size: int = 32,
     ) -> None:
@@ -94,6 +97,8 @@ class FeatureExtractor:
             raise UserError(f"max_seq_length is {max_seq_length}; expected 4 to {config.max_position_embeddings}")
         if pooling != NONE and align == WORDS:
             raise UserError(f"pooling {pooling!r} leaves no words to align; take pooling 'none' or align 'pieces'")
+        if normalize and pooling == NONE:
+            raise UserError("vectors of tokens are not normalized; choose a pooling, or leave out normalize")
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; expected 1 or more")
         self.layers, self.hidden_size = tuple(layers), config.hidden_size
@@ -101,6 +106,7 @@ class FeatureExtractor:
         self._pooling, self._align, self._max_seq_length, self._batch_size = pooling, align, max_seq_length, batch_size
         per_text = 4 * max_seq_length * len(layers) * config.hidden_size
         self.texts_at_a_time = min(max(_BYTES_AT_A_TIME // per_text, batch_size), _BATCHES_AT_A_TIME * batch_size)
+        self._normalize = normalize
         self._encode = _encoder_of_layers(loaded, layers)
 
     def extract(self, texts: Iterable[str | Sequence[str]]) -> Iterator[TextFeatures]:
@@ -157,6 +163,8 @@ class FeatureExtractor:
         pieces = text.pieces
         if self._pooling != NONE:
             pooled = {CLS_POOLING: values[0], MEAN: values.mean(axis=0), MAX: values.max(axis=0)}[self._pooling]
+            if self._normalize:
+                pooled = pooled / max(float(np.linalg.norm(pooled)), _LEAST_LENGTH)
             return TextFeatures(text.text, pooled, [], [], [], text.is_truncated)
         tokens = [piece.token for piece in pieces]
         starts, ends = [piece.start for piece in pieces], [piece.end for piece in pieces]

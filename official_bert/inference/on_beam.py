@@ -81,6 +81,7 @@ def write_features(options: FeatureOptions, num_shards: int, beam_arguments: lis
 
     Arguments and errors are as for `predict`.
     """
+    options = feature_extraction.as_trained(options)
     feature_files.format_of(options.output_file, options.output_format)
     vocab_file = files.absolute(options.vocab_file) if options.vocab_file else None
     options = dataclasses.replace(options, init=files.absolute(options.init), vocab_file=vocab_file)
@@ -113,7 +114,7 @@ class _Extraction:
 
     @property
     def identity(self) -> dict[str, Any]:
-        names = ("init", "layers", "pooling", "align", "max_seq_length", "batch_size")
+        names = ("init", "layers", "pooling", "align", "normalize", "max_seq_length", "batch_size")
         return {"model_sha256": self.sha256, **{name: getattr(self.options, name) for name in names}}
 
     def read(self, path: str) -> Iterator[str | list[str]]:

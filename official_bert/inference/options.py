@@ -9,7 +9,8 @@ from official_bert.utils.flags import option
 
 AUTO, NPY, PARQUET, JSONL, ORIGINAL = FEATURE_FORMATS = ("auto", "npy", "parquet", "jsonl", "original")
 NONE = "none"
-POOLINGS = (NONE, CLS_POOLING, MEAN, MAX)
+TRAINED = "trained"
+POOLINGS = (NONE, CLS_POOLING, MEAN, MAX, TRAINED)
 PIECES, WORDS = ALIGNMENTS = ("pieces", "words")
 
 
@@ -40,7 +41,13 @@ class FeatureOptions:
         AUTO, 'The file\'s format; "original" is the JSON lines of the original.', FEATURE_FORMATS
     )
     layers: list[str] = option(["-1", "-2", "-3", "-4"], "The layers: 1 is the first, -1 the last.")
-    pooling: str = option(NONE, "One vector for a text, of [CLS], or the mean or maximum over all tokens.", POOLINGS)
+    pooling: str = option(
+        NONE,
+        "One vector for a text, of [CLS], or the mean or maximum over all tokens; trained: as a model of "
+        "--task=embeddings was trained, with its layers, --max_seq_length and --normalize.",
+        POOLINGS,
+    )
+    normalize: bool = option(False, "With pooling: whether vectors are divided by their lengths.")
     align: str = option(PIECES, "Without pooling: a vector for each piece, or the mean for each word.", ALIGNMENTS)
     max_seq_length: int = option(128, "How many tokens of a text are kept, with [CLS] and [SEP].")
     batch_size: int = option(32, "How many texts are computed at a time.")

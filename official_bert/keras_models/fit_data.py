@@ -17,7 +17,7 @@ from official_bert.keras_models.steps import takes_own_steps
 from official_bert.learning import batches
 from official_bert.learning.replicas import static_lengths
 from official_bert.tasks.heads import python_data
-from official_bert.tasks.heads.features import EXAMPLE, LABELS, Array, Features
+from official_bert.tasks.heads.features import EXAMPLE, LABELS, TEXTS, Array, Features
 from official_bert.tasks.heads.head import Head
 from official_bert.tokenization.fast import FastTokenizer
 
@@ -75,7 +75,7 @@ class FitData:
             raise UserError("there are no labels; give them as y")
         if not self.head.weighs_examples and (sample_weight is not None or class_weight is not None):
             raise UserError(f"{self.head.kind} has no classes, and weighs all texts alike; leave out the weights")
-        examples = self.head.examples(x, y)
+        examples = self.head.training_examples(x, y)
         weights = None
         if sample_weight is not None:
             weights = python_data.weights_of(sample_weight, "sample_weight")
@@ -115,7 +115,10 @@ class FitData:
         def plan() -> list[Array]:
             if not shuffle:
                 return self._rows_of(batches.cut(np.arange(len(features)), batch_size))
-            return self._rows_of(batches.training_batch_indices(lengths, batch_size, self.seed, counter.epoch))
+            texts = features.details.get(TEXTS)
+            return self._rows_of(
+                batches.training_batch_indices(lengths, batch_size, self.seed, counter.epoch, texts=texts)
+            )
 
         return batches.as_dataset(lambda rows: self._batch(features, rows, weights, counter.epoch), plan)
 

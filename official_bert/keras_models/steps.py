@@ -13,7 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_bert.learning.loss_share import LossShare, are_rows, check_losses_of_rows, times_weights
+from official_bert.learning.forward_pass import forward_pass
+from official_bert.learning.loss_share import LossShare, are_rows, check_losses_of_rows, share_of, times_weights
 from official_bert.learning.replica_step import all_reduce_sum
 from official_bert.learning.training_step import TrainingStep
 from official_bert.optimization import distribution
@@ -33,6 +34,10 @@ class SteppedModel(keras.Model):
     micro_batches, rematerialize, weighs_metrics = 1, False, False
     train_function: Any
     test_function: Any
+
+    def _learner(self) -> keras.Model:
+        """What learns: this model, or one on it that shares its weights."""
+        return self
 
     @property
     def _pads_rows(self) -> bool:
@@ -55,14 +60,14 @@ class SteppedModel(keras.Model):
                 check_losses_of_rows(self.loss, targets, outputs)
             return self.compute_loss(inputs, targets, outputs, weights)
 
-        return LossShare(self.loss, mean_loss, is_whole=not self._pads_rows, micro_batches=micro_batches)
+        return share_of(self.loss, mean_loss, is_whole=not self._pads_rows, micro_batches=micro_batches)
 
     def make_train_function(self, force: bool = False) -> None:
         if self.train_function is not None and not force:
             return
         with self._scope():
             self._step = TrainingStep(
-                self, self.optimizer, self._loss_share(self.micro_batches), seed=self.seed,
+                self._learner(), self.optimizer, self._loss_share(self.micro_batches), seed=self.seed,
                 micro_batches=self.micro_batches, rematerialize=self.rematerialize, is_compiled=self._is_compiled,
             )  # fmt: skip
         if takes_own_steps(self.distribute_strategy):
@@ -87,7 +92,7 @@ class SteppedModel(keras.Model):
 
     def test_step(self, data: Any) -> dict[str, Any]:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        outputs, loss = self(x, training=False), self._loss_share()
+        outputs, loss = forward_pass(self._learner())(x, training=False), self._loss_share()
         count = all_reduce_sum(loss.count(x, y))
         share = loss.share(x, y, outputs, weights, count)
         logs = self._update_metrics(x, y, outputs, weights)

@@ -210,7 +210,8 @@ class TextModel(Clonable, SteppedModel):
                 QuestionAnswerer: no_answer=False, null_score_diff_threshold=0.0, doc_stride=128, max_query_length=64,
                     max_answer_length=30, n_best_size=20.
                 MaskedLM: masked_lm_prob=0.15, max_predictions_per_seq=20, do_whole_word_mask=False.
-                TextEncoder: pooling="mean", layers=(-1,).
+                TextEncoder: pooling="mean", layers=(-1,), normalize=False, objective="ranking", dimensions=(),
+                    score_range=(0.0, 1.0), scale=20.0, margin=5.0.
                 `labels` and others come from the checkpoint where it is a fine-tuned model of this kind.
 
         Raises:
@@ -337,7 +338,7 @@ class TextModel(Clonable, SteppedModel):
     def save_checkpoint(self, folder: str) -> None:
         """Writes a folder that the commands, `official_bert.load` and `from_checkpoint` read.
 
-        It is that of a fine-tuned model, or, of MaskedLM and TextEncoder, a checkpoint as of pre-training. It may be
+        It is that of a fine-tuned model, or, of MaskedLM, a checkpoint as of pre-training. It may be
         the folder that this wrote before.
 
         Raises:
@@ -533,7 +534,7 @@ class TextModel(Clonable, SteppedModel):
         except UserError as error:
             print(f"note: the model is loaded as if it were not compiled: {error}")
             return
-        self.optimizer.build(self.trainable_variables)
+        self.optimizer.build(self._learner().trainable_variables)
 
     def _compile_if_needed(self) -> None:
         if not self.compiled or self.loss is None:  # Keras calls all models compiled whose file has a configuration
@@ -547,9 +548,9 @@ class TextModel(Clonable, SteppedModel):
             return
         with self._scope():
             optimizer, _ = bert_optimizer(
-                self, self.bert_config.num_hidden_layers, num_steps=num_steps, learning_rate=request.learning_rate,
-                warmup_proportion=request.warmup_proportion, layer_decay=request.layer_decay,
-                scales_loss=self._policy_name == "mixed_float16",
+                self._learner(), self.bert_config.num_hidden_layers, num_steps=num_steps,
+                learning_rate=request.learning_rate, warmup_proportion=request.warmup_proportion,
+                layer_decay=request.layer_decay, scales_loss=self._policy_name == "mixed_float16",
             )  # fmt: skip
             super().compile(optimizer, **request.arguments)
 
@@ -763,7 +764,7 @@ class TextModel(Clonable, SteppedModel):
 
     def _answering_model(self) -> keras.Model:
         """What gives the outputs that `head.decode` reads."""
-        return self
+        return self.head.answering_model(self)
 
     def _answer(self, x: Any, batch_size: int) -> Any:
         """What predict answers for texts."""

@@ -28,6 +28,7 @@ COMPILED_MULTIPLE = 8  # of which lengths are where XLA compiles each, on a CPU 
 _SHORTEST_BUCKET = 32
 _POOL = 64  # batches
 _FILLER = -1  # in batch indices: no row
+_TRIES = 32  # batches in which room is sought for a row that shares a text with one of its own batch
 
 
 def length_buckets(max_seq_length: int) -> tuple[int, ...]:
@@ -42,7 +43,12 @@ def filled_up(batch_indices: Array, multiple: int) -> Array:
 
 
 def training_batch_indices(
-    lengths: Array, batch_size: int, seed: int, epoch: int, classes: Array | None = None
+    lengths: Array,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    classes: Array | None = None,
+    texts: Array | None = None,
 ) -> Array:
     """Returns which rows make each batch of an epoch: int64 [batches, B], -1 where a batch is filled up.
 
@@ -53,6 +59,8 @@ def training_batch_indices(
         epoch: its number.
         classes: of the rows, [R]: as many rows of each class are taken, those of rare ones several times and those of
             frequent ones not all; None takes every row once.
+        texts: of the rows, [R, N], equal for equal texts: rows that have one in common do not share a batch, and those
+            for which there is no such batch are left out; None takes any rows together.
     """
     rng = np.random.default_rng([seed, epoch])
     rows = rng.permutation(len(lengths) if classes is None else _balanced(classes, rng))
@@ -60,7 +68,59 @@ def training_batch_indices(
     for start in range(0, len(rows), pool):
         part = rows[start : start + pool]
         rows[start : start + pool] = part[np.argsort(lengths[part], kind="stable")]
-    return np.asarray(rng.permutation(cut(rows, batch_size)))
+    batches = cut(rows, batch_size)
+    return np.asarray(rng.permutation(batches if texts is None else _apart(batches, texts)))
+
+
+def _apart(batches: Array, texts: Array) -> Array:
+    """The batches, [batches, B], in none of which two rows have a text, [R, N], in common; -1 fills what is left."""
+    size = batches.shape[1]
+    kept = [_Apart(texts) for _ in batches]
+    waiting = [
+        row
+        for batch, rows in zip(kept, batches.tolist(), strict=True)
+        for row in rows
+        if row >= 0 and not batch.add(row)
+    ]
+    for row in waiting:
+        with_room = list(itertools.islice((batch for batch in kept if len(batch.rows) < size), _TRIES))
+        if not any(batch.add(row) for batch in with_room):
+            # A batch takes it in place of a row for which there is room elsewhere.
+            any(batch.exchange(row, with_room[0]) for batch in itertools.islice(kept, _TRIES))
+    return np.stack([np.pad(batch.rows, (0, size - len(batch.rows)), constant_values=_FILLER) for batch in kept])
+
+
+class _Apart:
+    """A batch of rows without a text in common."""
+
+    def __init__(self, texts: Array) -> None:
+        self.rows: list[int] = []
+        self._texts = texts
+        self._places: dict[int, int] = {}  # among the rows, of the one that has a text
+
+    def add(self, row: int) -> bool:
+        """Takes a row if it shares no text with those that are here; returns whether it does."""
+        own = self._texts[row].tolist()
+        if any(text in self._places for text in own):
+            return False
+        self._places |= dict.fromkeys(own, len(self.rows))
+        self.rows.append(row)
+        return True
+
+    def exchange(self, row: int, room: "_Apart") -> bool:
+        """Takes a row in place of one that `room` takes; returns whether that was possible."""
+        own = self._texts[row].tolist()
+        in_common = {self._places[text] for text in own if text in self._places}
+        places = range(len(self.rows)) if not in_common else in_common if len(in_common) == 1 else ()
+        for place in places:
+            other = self.rows[place]
+            if room is not self and room.add(other):
+                for text in self._texts[other].tolist():
+                    self._places.pop(text, None)
+                self.rows[place] = row
+                self._places |= dict.fromkeys(own, place)
+                return True
+        return False
 
 
 def _balanced(classes: Array, rng: np.random.Generator) -> Array:

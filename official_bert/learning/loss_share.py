@@ -13,8 +13,10 @@ import keras
 import tensorflow as tf
 
 from official_bert.errors import UserError
+from official_bert.learning.replica_step import all_gather
 from official_bert.tasks.heads.features import NO_LABEL
 from official_bert.tasks.heads.losses import TaggingLoss, by_token
+from official_bert.tasks.heads.vector_losses import VectorLoss
 
 # From inputs, targets, outputs and weights, the last three a tensor or a dict by output, to Keras' mean over B.
 MeanLoss = Callable[[Any, Any, Any, Any], Any]
@@ -82,6 +84,57 @@ class LossShare:
         share_of_row = is_row * tf.cast(tf.size(is_row) * parts, tf.float32) / count
         weights = times_weights(share_of_row, weights, targets, outputs)
         return self._mean_loss(inputs, targets, outputs, weights) / self._micro_batches
+
+
+class BatchLossShare(LossShare):
+    """The share of a loss by which rows depend on each other: on those of all replicas and micro-batches.
+
+    Each replica gathers the outputs of all. Nothing is differentiated through that: the loss of the whole batch has a
+    gradient with respect to the outputs of this replica, and from there it goes on within the replica.
+
+    Args:
+        loss: of vectors.
+    """
+
+    def __init__(self, loss: VectorLoss) -> None:
+        super().__init__(loss)
+
+    def share(self, inputs: Mapping[str, Any], targets: Any, outputs: Any, weights: Any, count: tf.Tensor) -> tf.Tensor:
+        @tf.custom_gradient
+        def share_of(values: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            share, gradient = self.share_and_gradient(inputs, targets, values, count)
+            return share, lambda upstream: upstream * gradient
+
+        return share_of(outputs)
+
+    def share_and_gradient(
+        self, inputs: Mapping[str, Any], targets: Any, outputs: tf.Tensor, count: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns this replica's share of the loss, and the gradient of all shares with respect to its outputs.
+
+        Args:
+            inputs: as for `share`, of all of this replica's rows.
+            targets: likewise.
+            outputs: likewise, [B, N, D].
+            count: likewise.
+        """
+        context = tf.distribute.get_replica_context()
+        replicas = context.num_replicas_in_sync
+        parts = (outputs, tf.cast(targets, tf.float32), are_rows(inputs))
+        vectors, targets_of_all, is_row = map(all_gather, parts) if replicas > 1 else parts
+        vectors = tf.ensure_shape(vectors, (None, *outputs.shape[1:]))
+        with tf.GradientTape() as tape:
+            tape.watch(vectors)
+            losses = self._loss.losses_of_rows(targets_of_all, vectors, is_row)  # [rows of all replicas]
+            loss = tf.reduce_sum(losses * is_row) / tf.maximum(count, 1.0)
+        rows = tf.shape(outputs)[0]
+        first = context.replica_id_in_sync_group * rows
+        return loss / replicas, tape.gradient(loss, vectors)[first : first + rows]
+
+
+def share_of(loss: Any, mean_loss: MeanLoss | None = None, **settings: Any) -> LossShare:
+    """Returns the share of a loss of any kind; arguments as of LossShare."""
+    return BatchLossShare(loss) if isinstance(loss, VectorLoss) else LossShare(loss, mean_loss, **settings)
 
 
 def are_rows(inputs: Mapping[str, Any]) -> tf.Tensor:

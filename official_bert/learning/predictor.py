@@ -10,8 +10,9 @@ import keras
 import tensorflow as tf
 
 from official_bert.learning import batches
+from official_bert.learning.forward_pass import forward_pass
+from official_bert.learning.replica_step import all_gather
 from official_bert.learning.replicas import number_of_rows, say_compiling, shared_out, static_lengths
-from official_bert.modeling.last_block import without_unread_positions
 from official_bert.optimization import distribution
 from official_bert.tasks.heads import rows
 from official_bert.tasks.heads.features import Array, Features, Outputs
@@ -33,9 +34,9 @@ class Predictor:
         self._max_seq_length = max_seq_length
         self._strategy = strategy or tf.distribute.get_strategy()
         with self._strategy.scope():
-            self._call = without_unread_positions(model)
+            self._call = forward_pass(model)
         self.buckets = static_lengths(self._strategy, max_seq_length)
-        self._forward: Any = None
+        self._forwards: dict[int, Any] = {}  # by the inputs' number of axes
 
     def predict(self, features: Features, batch_size: int) -> Outputs:
         """Returns the outputs for all rows, in order and without padding (see task.Outputs).
@@ -49,14 +50,17 @@ class Predictor:
         return predict(self._traced_forward, features, rounded, self._max_seq_length, self.buckets)
 
     def _traced_forward(self, inputs: dict[str, tf.Tensor]) -> Any:
-        """The forward pass as a graph: one for any shape, or, where there are buckets, one for each."""
-        if self._forward is None:
+        """The forward pass as a graph: one for each number of axes, or, where there are buckets, for each length."""
+        axes = len(inputs["input_mask"].shape)
+        if axes not in self._forwards:
             signature = None
             if not self.buckets:
                 of_any_size = {name: [None, *each.shape[1:-1], None] for name, each in inputs.items()}
                 signature = [{name: tf.TensorSpec(shape, tf.int32) for name, shape in of_any_size.items()}]
-            self._forward = tf.function(self._forward_on_all_replicas, input_signature=signature, autograph=False)
-        return self._forward(inputs)
+            self._forwards[axes] = tf.function(
+                self._forward_on_all_replicas, input_signature=signature, autograph=False
+            )
+        return self._forwards[axes](inputs)
 
     def _forward_on_all_replicas(self, inputs: dict[str, tf.Tensor]) -> Any:
         strategy = self._strategy
@@ -71,9 +75,7 @@ class Predictor:
             answers = position, self._call(part, training=False)
             if not of_workers:
                 return answers
-            context = tf.distribute.get_replica_context()
-            # Copies, since these are on the replica's device, which the exchange must know.
-            return tf.nest.map_structure(lambda each: context.all_gather(tf.identity(each), axis=0), answers)
+            return tf.nest.map_structure(all_gather, answers)
 
         answers = strategy.run(of_replica, args=(shared_out(strategy, batch),))
 

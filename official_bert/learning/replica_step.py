@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_bert.learning.replicas import sizes_of
 from official_bert.optimization.loss_scale import DynamicLossScale
 
 Sums = dict[str, tf.Tensor]  # scalars by name
@@ -18,6 +19,12 @@ def all_reduce_sum(value: Any) -> Any:
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
+def all_gather(value: Any) -> Any:
+    """Returns the rows of all replicas, [B * replicas, ...], in order; to be called by each of them with [B, ...]."""
+    # A copy, since this is on the replica's device, which the exchange must know.
+    return tf.distribute.get_replica_context().all_gather(tf.identity(value), axis=0)
+
+
 def cut(batch: Any, count: int) -> Any:
     """Returns a batch as `count` micro-batches: each of its tensors, [M * B, ...], as [M, B, ...].
 
@@ -25,8 +32,7 @@ def cut(batch: Any, count: int) -> Any:
     """
 
     def cut_tensor(value: Any) -> Any:
-        # Numbers where the graph knows them, as a TPU wants it.
-        rows, *rest = (tf.shape(value)[axis] if size is None else size for axis, size in enumerate(value.shape))
+        rows, *rest = sizes_of(value)
         return tf.reshape(value, (count, rows // count, *rest))
 
     return tf.nest.map_structure(cut_tensor, batch)

@@ -48,4 +48,9 @@ def say_compiling(what: str, inputs: Mapping[str, Any], lengths: tuple[int, ...]
 
 def number_of_rows(values: tf.Tensor) -> Any:
     """Returns B: a number where the graph knows it."""
-    return tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
+    return sizes_of(values)[0]
+
+
+def sizes_of(values: tf.Tensor) -> list[Any]:
+    """Returns the sizes of all axes: numbers where the graph knows them, as a TPU wants it."""
+    return [tf.shape(values)[axis] if size is None else size for axis, size in enumerate(values.shape)]

@@ -9,11 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_bert.learning.loss_share import LossShare
+from official_bert.learning.forward_pass import forward_pass
+from official_bert.learning.loss_share import BatchLossShare, LossShare
 from official_bert.learning.replica_step import accumulated_gradients, all_reduce_sum, cut, replica_update
 from official_bert.learning.replicas import number_of_rows
 from official_bert.modeling.dropout import dropout_seed, step_seed
-from official_bert.modeling.last_block import without_unread_positions
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
 
 
@@ -46,7 +46,7 @@ class TrainingStep:
     ) -> None:
         self.model, self.optimizer, self._loss, self._seed = model, optimizer, loss, seed
         self._micro_batches = micro_batches
-        self._call = without_unread_positions(model, rematerialize)
+        self._call = forward_pass(model, rematerialize)
         self._is_ours = isinstance(optimizer, AllReduceClipMixin)
         if self._is_ours:
             optimizer.build(model.trainable_variables)  # if it is not yet
@@ -75,13 +75,17 @@ class TrainingStep:
         count = all_reduce_sum(self._loss.count(inputs, targets))
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         variables = self.model.trainable_variables
+        share_of: Callable[..., tf.Tensor] = self._loss.share
+
+        def outputs_of(number: Any, inputs: Any) -> Any:
+            with dropout_seed(step_seed(self._seed, self.optimizer.iterations, replica, number)):
+                return self._call(inputs, training=True)
 
         def share_and_gradients(number: Any, part: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
             inputs, targets, weights = (*part, None)[:3]
-            seed = step_seed(self._seed, self.optimizer.iterations, replica, number)
-            with tf.GradientTape() as tape, dropout_seed(seed):
-                outputs = self._call(inputs, training=True)
-                share = self._loss.share(inputs, targets, outputs, weights, count)
+            with tf.GradientTape() as tape:
+                outputs = outputs_of(number, inputs)
+                share = share_of(inputs, targets, outputs, weights, count)
                 scaled = self.optimizer.scale_loss(share)
             if on_outputs:
                 on_outputs(inputs, targets, outputs, weights)
@@ -93,13 +97,38 @@ class TrainingStep:
         if self._micro_batches == 1:
             sums, gradients = share_and_gradients(0, batch)
         else:
-            parts = cut(_filled_up(batch, self._micro_batches), self._micro_batches)
+            batch = _filled_up(batch, self._micro_batches)
+            share = None
+            if isinstance(self._loss, BatchLossShare):
+                # All outputs first, without what their gradients take; then, micro-batch by micro-batch once more, the
+                # outputs by what the loss of all has as their gradients.
+                share, batch = self._with_gradients_of_outputs(outputs_of, batch[0], batch[1], count)
+                share_of = _sum_of_products
+            parts = cut(batch, self._micro_batches)
             sums, gradients = accumulated_gradients(
                 share_and_gradients, parts, self._micro_batches, variables, ["loss"]
             )
+            sums = sums if share is None else {"loss": share}
         loss = all_reduce_sum(sums["loss"])
         self._update(gradients, loss)
         return loss, count
+
+    def _with_gradients_of_outputs(
+        self, outputs_of: Callable[[Any, Any], Any], inputs: Any, targets: Any, count: tf.Tensor
+    ) -> tuple[tf.Tensor, tuple[Any, tf.Tensor]]:
+        """The share of the loss, and the batch with the gradients of the outputs as its targets."""
+        assert isinstance(self._loss, BatchLossShare)
+        parts = cut(inputs, self._micro_batches)
+
+        def outputs_of_part(number: tf.Tensor) -> tf.Tensor:
+            return outputs_of(number, tf.nest.map_structure(lambda value: value[number], parts))
+
+        outputs = tf.map_fn(
+            outputs_of_part, tf.range(self._micro_batches), fn_output_signature=tf.float32, parallel_iterations=1
+        )  # [M, B, N, D]
+        of_all = tf.reshape(outputs, (-1, *outputs.shape[2:]))
+        share, gradient = self._loss.share_and_gradient(inputs, targets, of_all, count)
+        return share, (inputs, gradient)
 
     def _update(self, gradients: list[Any], loss: tf.Tensor) -> None:
         variables = self.model.trainable_variables
@@ -110,6 +139,11 @@ class TrainingStep:
             # Dense, since Keras' optimizers take sparse gradients with repeated ids wrongly.
             dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
             self.optimizer.apply(dense, variables)
+
+
+def _sum_of_products(inputs: Any, gradients: Any, outputs: Any, weights: Any, count: Any) -> tf.Tensor:
+    """What has these gradients with respect to the outputs."""
+    return tf.reduce_sum(gradients * outputs)
 
 
 def _filled_up(batch: Any, multiple: int) -> Any:

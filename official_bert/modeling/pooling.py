@@ -4,6 +4,7 @@ B batch, S sequence, H hidden size, L chosen blocks
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -12,8 +13,19 @@ from official_bert.errors import UserError
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN, POOLED
 from official_bert.modeling.model_parts import blocks_of
 
+# In place of nothing, where a row has no token: such padding gets finite vectors and no gradient.
+_NO_TOKEN, _LEAST_SQUARE = -1e9, 1e-24
 
-def build_vector_model(encoder: keras.Model, pooling: str, layers: Sequence[int] = (-1,)) -> keras.Model:
+
+def normalized(vectors: Any) -> Any:
+    """Returns vectors, [..., H], divided by their lengths; those of length 0 stay as they are."""
+    squares = ops.sum(ops.square(vectors), -1, keepdims=True)
+    return vectors / ops.sqrt(ops.maximum(squares, _LEAST_SQUARE))
+
+
+def build_vector_model(
+    encoder: keras.Model, pooling: str, layers: Sequence[int] = (-1,), normalize: bool = False
+) -> keras.Model:
     """Returns a model from the encoder's inputs to vectors, float32 [B, L * H]; [B, H] for "pooled".
 
     Args:
@@ -21,12 +33,18 @@ def build_vector_model(encoder: keras.Model, pooling: str, layers: Sequence[int]
         pooling: "mean" or "max" over all tokens, [CLS] and [SEP] included, "cls" for the vector of [CLS], or "pooled"
             for that behind the pooler.
         layers: the blocks whose vectors stand side by side: 1 is the first, -1 the last; not read for "pooled".
+        normalize: whether vectors are divided by their length, so that dot products are cosines.
 
     Raises:
         UserError: there is no such pooling, or no such block.
     """
+    vectors = _pooled(encoder, pooling, layers)
+    return keras.Model(encoder.input, normalized(vectors) if normalize else vectors)
+
+
+def _pooled(encoder: keras.Model, pooling: str, layers: Sequence[int]) -> Any:
     if pooling == POOLED:
-        return keras.Model(encoder.input, ops.cast(encoder.output["pooled_output"], "float32"))
+        return ops.cast(encoder.output["pooled_output"], "float32")
     if pooling not in (MEAN, MAX, CLS_POOLING):
         raise UserError(f"pooling is {pooling!r}; expected mean, max, cls or pooled")
     blocks = blocks_of(encoder)
@@ -36,9 +54,9 @@ def build_vector_model(encoder: keras.Model, pooling: str, layers: Sequence[int]
     chosen = [blocks[layer - 1 if layer > 0 else layer].encoded for layer in layers]
     values = ops.cast(ops.concatenate(chosen, -1) if len(chosen) > 1 else chosen[0], "float32")  # [B, S, L * H]
     if pooling == CLS_POOLING:
-        return keras.Model(encoder.input, values[:, 0])
+        return values[:, 0]
     mask = ops.expand_dims(encoder.input["input_mask"], -1)  # [B, S, 1]
     if pooling == MAX:
-        return keras.Model(encoder.input, ops.max(ops.where(mask > 0, values, float("-inf")), 1))
+        return ops.max(ops.where(mask > 0, values, _NO_TOKEN), 1)
     mask = ops.cast(mask, "float32")
-    return keras.Model(encoder.input, ops.sum(values * mask, 1) / ops.sum(mask, 1))
+    return ops.sum(values * mask, 1) / ops.maximum(ops.sum(mask, 1), 1.0)

@@ -153,7 +153,7 @@ def build(
     """Returns the model for a kind of task.
 
     Args:
-        kind: one of KINDS.
+        kind: one of KINDS, or VECTORS.
         encoder: the encoder, with pooled_output where the kind needs it.
         num_labels: of classification, multi_label and tagging.
         num_choices: of multiple_choice.
@@ -175,6 +175,8 @@ def build(
         return build_span_predictor(encoder, seed=seed)
     if kind == MULTIPLE_CHOICE:
         return build_multiple_choice_model(encoder, num_choices, seed=seed)
+    if kind == VECTORS:  # which have no weights of their own: see pooling.build_vector_model
+        return encoder
     raise UserError(f"unknown kind of task {kind!r}; expected one of {', '.join(KINDS)}")
 
 

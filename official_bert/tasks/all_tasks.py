@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+from official_bert.tasks.embeddings import EmbeddingsTask
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.multiple_choice import MultipleChoiceTask
 from official_bert.tasks.options import (
+    EmbeddingsOptions,
     GlueOptions,
     MultipleChoiceOptions,
     SquadOptions,
@@ -53,4 +55,6 @@ def make_task(name: str, options: TaskOptions, labels: Sequence[str] | None = No
             return TableTaggingTask(options, labels)
         case TableOptions():
             return TableTask(options, labels, needs_labels)
+        case EmbeddingsOptions():
+            return EmbeddingsTask(options)
     raise AssertionError(f"no task is made from {type(options).__name__}")

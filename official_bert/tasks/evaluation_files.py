@@ -8,10 +8,13 @@ from official_bert.tasks.all_tasks import make_task
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.heads.choices import MultipleChoiceHead
 from official_bert.tasks.heads.question_answering import QuestionAnsweringHead
+from official_bert.tasks.heads.vectors import VectorHead
 from official_bert.tasks.options import (
     CODAH,
+    EMBEDDINGS,
     GLUE,
     TABLE,
+    EmbeddingsOptions,
     GlueOptions,
     MultipleChoiceOptions,
     SquadOptions,
@@ -32,7 +35,7 @@ def read_evaluation_file(task_spec: Mapping[str, Any], path: str) -> tuple[Task,
     Raises:
         UserError: the file has another layout.
     """
-    readers = {QuestionAnsweringHead.kind: _questions, MultipleChoiceHead.kind: _choices}
+    readers = {QuestionAnsweringHead.kind: _questions, MultipleChoiceHead.kind: _choices, VectorHead.kind: _vectors}
     return readers.get(task_spec["kind"], _table)(task_spec, path)
 
 
@@ -45,6 +48,11 @@ def _questions(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
 def _choices(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
     task = multiple_choice.MultipleChoiceTask(CODAH, MultipleChoiceOptions())
     return task, multiple_choice.read(path, BadRows())
+
+
+def _vectors(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
+    task = make_task(EMBEDDINGS, EmbeddingsOptions(eval_file=path).with_trained(spec))
+    return task, task.read(DEV, BadRows())
 
 
 def _table(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:

@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from official_bert.errors import UserError
-from official_bert.modeling.choices import HEADS, LINEAR, LSTM_UNITS
-from official_bert.utils.flags import DATA, MODEL, option
+from official_bert.modeling.choices import HEADS, LINEAR, LSTM_UNITS, MEAN, OBJECTIVES, VECTOR_POOLINGS
+from official_bert.utils.flags import DATA, MODEL, TRAINING, option
 
 SOURCES = FILES, TFDS = ("files", "tfds")
 LABEL_KINDS = ("classification", "multi_label", "regression", "tagging")
 
 GLUE = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 XNLI, SQUAD, SQUAD_V2, SWAG, CODAH, TAGGING, TABLE = "xnli", "squad", "squad_v2", "swag", "codah", "tagging", "table"
+EMBEDDINGS = "embeddings"
 
 _SOURCE_HELP = "Where examples come from: files, or TensorFlow Datasets, which keeps its own in --data_dir."
 _WINDOWS_HELP = "Tokens from one window of a long text to the next; the windows' answers are averaged."
@@ -130,8 +131,8 @@ class TaggingOptions(TaskOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TableOptions(TaskOptions):
-    """Of a table: your own data."""
+class RowsOptions(TaskOptions):
+    """Of tasks whose examples are the rows of your own data."""
 
     source: str = option(FILES, _SOURCE_HELP, SOURCES, group=DATA)
     tfds_name: str | None = option(None, "Of --source=tfds: the data set there, such as imdb_reviews or conll2003.")
@@ -144,6 +145,16 @@ class TableOptions(TaskOptions):
     text_column: str = option(
         "text", "The column of the text, or of a pair's first one; several, with commas between, are joined."
     )
+
+    def with_trained(self, task_spec: Mapping[str, Any]) -> Self:
+        """As for other tasks; the columns, too, are those that the model was trained with."""
+        return super().with_trained({**task_spec, **task_spec.get("table", {})})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableOptions(RowsOptions):
+    """Of a table: your own data."""
+
     text_pair_column: str | None = option(None, "The column of a pair's second text.")
     label_column: str = option("label", "The column of the label.")
     label_names: list[str] = option(
@@ -156,9 +167,44 @@ class TableOptions(TaskOptions):
     label_values: Sequence[str] = dataclasses.field(default=(), metadata={"free": True})
 
     def with_trained(self, task_spec: Mapping[str, Any]) -> Self:
-        """As for other tasks; the columns, too, are those that the model was trained with."""
         kind = {"label_kind": task_spec["kind"]} if task_spec["kind"] in LABEL_KINDS else {}
-        return super().with_trained({**task_spec, **kind, **task_spec.get("table", {})})
+        return super().with_trained({**task_spec, **kind})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingsOptions(RowsOptions):
+    """Of vectors of texts, from pairs and triplets."""
+
+    defaults: ClassVar[Defaults] = Defaults(train_batch_size=64)
+
+    text_pair_column: str = option("text_pair", "The column of the text that belongs to the first one.")
+    negative_column: str = option(
+        "negative", "The column, where there is one, of a text that does not belong to the first one."
+    )
+    score_column: str = option("score", "The column, where there is one, of how near a pair's texts are.")
+    score_range: list[str] = option(
+        ["0", "1"], "The least and the greatest score, which stand for cosines of 0 and 1; of STS-B 0,5."
+    )
+    objective: str | None = option(
+        None,
+        "What is learned: ranking, to find a text's own second one among those of the batch, by a softmax of cosines; "
+        "cosine, the scores of pairs; triplet, that the negative is farther away by a margin.",
+        OBJECTIVES,
+        group=TRAINING,
+        shown_default="cosine where there are scores to train on, else ranking",
+    )
+    scale: float = option(20.0, "Of ranking: what cosines are multiplied by.", group=TRAINING)
+    margin: float = option(5.0, "Of triplet: the margin, in Euclidean distance.", group=TRAINING)
+    dimensions: list[str] = option(
+        [], "How many of the first dimensions are to be vectors too, each: such as 256,128,64.", group=TRAINING
+    )
+    pooling: str = option(
+        MEAN,
+        "What the vector is: the mean or maximum of the tokens' vectors, that of [CLS], or that behind the pooler.",
+        VECTOR_POOLINGS,
+        group=MODEL,
+    )
+    normalize: bool = option(True, "Whether vectors are divided by their lengths.", group=MODEL)
 
 
 # The options of each task, by the name that --task gives it.
@@ -171,6 +217,7 @@ TASK_OPTIONS: dict[str, type[TaskOptions]] = {
     CODAH: MultipleChoiceOptions,
     TAGGING: TaggingOptions,
     TABLE: TableOptions,
+    EMBEDDINGS: EmbeddingsOptions,
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.tasks.heads.python_data import numbers_by_name
 from official_bert.tasks.heads.texts import TextExample
-from official_bert.tasks.options import TABLE, TFDS, TableOptions
+from official_bert.tasks.options import TABLE, TFDS, RowsOptions, TableOptions
 from official_bert.tasks.table_labels import COLUMNS, LabelColumn, is_number
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
@@ -17,7 +17,7 @@ from official_bert.utils.bad_rows import SKIP, BadRows
 _MOST_LABELS_SHOWN = 10
 
 
-def part_of(options: TableOptions, split: str) -> str:
+def part_of(options: RowsOptions, split: str) -> str:
     """Returns the file (of TensorFlow Datasets, the part) that the options name for train, dev or test.
 
     Raises:
@@ -29,16 +29,16 @@ def part_of(options: TableOptions, split: str) -> str:
     return path
 
 
-def source_name(options: TableOptions, part: str) -> str:
+def source_name(options: RowsOptions, part: str) -> str:
     """Returns what errors call a file, or a part of a data set of TensorFlow Datasets."""
     return f"{options.tfds_name}, part {part}" if options.source == TFDS else part
 
 
-def rows_in(options: TableOptions, source: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
+def rows_in(options: RowsOptions, source: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
     """As `tables.read_rows`, for a file or a part of the data set of TensorFlow Datasets, as the options say."""
     if options.source == TFDS:
         if not options.tfds_name:
-            raise UserError("--task=table --source=tfds needs --tfds_name, such as imdb_reviews")
+            raise UserError("--source=tfds needs --tfds_name, such as imdb_reviews")
         for number, values in enumerate(DataSet(options.tfds_name, options.data_dir).rows(source), start=1):
             yield f"row {number}", values
         return
@@ -46,7 +46,9 @@ def rows_in(options: TableOptions, source: str, bad_rows: BadRows) -> Iterator[t
         yield line, {options.text_column: values[tables.TEXT]} if source.lower().endswith(".txt") else values
 
 
-def check_columns(options: TableOptions, part: str, wanted: Sequence[str], columns: Sequence[str]) -> None:
+def check_columns(
+    options: RowsOptions, part: str, wanted: Sequence[str], columns: Sequence[str], label_flags: str = "--label_column"
+) -> None:
     """Raises a UserError if a part of the data, in whose rows all columns are, lacks some that are wanted."""
     absent = [name for name in wanted if name not in columns]
     if not absent or (options.source != TFDS and part.lower().endswith((".jsonl", ".json"))):
@@ -60,8 +62,25 @@ def check_columns(options: TableOptions, part: str, wanted: Sequence[str], colum
         )
     raise UserError(
         f"{where}: no column {', '.join(absent)} among {tables.names_shown(columns)}; name yours with --text_column, "
-        "--text_pair_column and --label_column, and those of a file without a header with --columns"
+        f"--text_pair_column and {label_flags}, and those of a file without a header with --columns"
     )
+
+
+def text_columns(names: Sequence[str | None], values: Mapping[str, Any]) -> list[list[str]]:
+    """Returns the columns of each text of a row, which may be several that are joined; None stands for no text."""
+    return [[name] if name in values else name.split(",") for name in names if name is not None]
+
+
+def text_problem(values: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """Returns what is wrong with the texts in some columns of a row; "" for nothing."""
+    for name in columns:
+        if name not in values:
+            return f"no key {name}"
+        if not isinstance(values[name], str):
+            return f"{name} is {type(values[name]).__name__}; expected a text"
+        if not values[name].strip():
+            return f"an empty text in {name}"
+    return ""
 
 
 def _labels_of_training(options: TableOptions, column: LabelColumn) -> tuple[str, ...]:
@@ -149,11 +168,11 @@ class TableTask(TextTask):
         source = source_name(options, part)
         for line, values in rows_in(options, part, bad_rows):
             rows += 1
-            texts = self._text_columns(values)
+            texts = text_columns((options.text_column, options.text_pair_column), values)
             wanted = [name for names in texts for name in names] + ([options.label_column] if labelled else [])
             check_columns(options, part, wanted, list(values))
             label = None
-            problem = self._text_problem(values, wanted[: len(wanted) - labelled])
+            problem = text_problem(values, wanted[: len(wanted) - labelled])
             if not problem and labelled and options.label_column not in values:
                 problem = f"no key {options.label_column}"
             if not problem and (labelled or values.get(options.label_column) not in (None, "")):
@@ -170,19 +189,3 @@ class TableTask(TextTask):
         if not labelled and any(example.label is None for example in examples):
             examples = [TextExample(each.id, each.text_a, each.text_b) for each in examples]
         return examples
-
-    def _text_columns(self, values: Mapping[str, Any]) -> list[list[str]]:
-        """The columns of the text, or of both texts, each of which may be several that are joined."""
-        options = self._options
-        names = [name for name in (options.text_column, options.text_pair_column) if name is not None]
-        return [[name] if name in values else name.split(",") for name in names]
-
-    def _text_problem(self, values: Mapping[str, Any], columns: Sequence[str]) -> str:
-        for name in columns:
-            if name not in values:
-                return f"no key {name}"
-            if not isinstance(values[name], str):
-                return f"{name} is {type(values[name]).__name__}; expected a text"
-            if not values[name].strip():
-                return f"an empty text in {name}"
-        return ""

@@ -36,7 +36,7 @@ def blocks_of(page: str) -> list[str]:
 def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[str]):
     names: dict = {}
     blocks = blocks_of("docs/python.md")
-    assert len(blocks) == 11
+    assert len(blocks) == 12
     for block in blocks:
         exec(block, names)
     assert names["outputs"]["sequence_output"].shape == (1, 5, 8)
@@ -49,6 +49,8 @@ def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[
     assert names["choices"][0] in range(4)
     assert len(names["fillings"][0][0]) == 3
     assert names["vectors"].shape == (2, 8)
+    assert 0 < names["found"]["mrr"] <= 1
+    assert names["nearest"] in range(3)
     assert capsys.readouterr().out.count("(2, 8)") == 2  # the vectors of two texts
 
 

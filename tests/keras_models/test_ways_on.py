@@ -66,33 +66,33 @@ def test_a_masked_lm_that_has_learned_is_a_folder_for_every_next_step(pretrained
 def test_a_folder_is_written_again_and_others_are_left_alone(tmp_path):
     folder = str(tmp_path / "model")
     for seed in (1, 2):
-        encoder = official_bert.TextEncoder(CONFIG, VOCAB, seed=seed)
-        encoder.save_checkpoint(folder)
-        assert_has(official_bert.TextEncoder.from_checkpoint(folder), weights_of(encoder))
+        model = official_bert.MaskedLM(CONFIG, VOCAB, seed=seed)
+        model.save_checkpoint(folder)
+        assert_has(official_bert.MaskedLM.from_checkpoint(folder), weights_of(model))
     assert len([name for name in os.listdir(folder) if name.endswith(".index")]) == 1
     other = BertConfig(**{**CONFIG.to_dict(), "num_hidden_layers": 2})
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "task.json").write_text("{}")
-    for model, path, name in (
-        (official_bert.TextEncoder(other, VOCAB), folder, "bert_config.json"),
-        (encoder, str(tmp_path / "mine"), "task.json"),
+    for each, path, name in (
+        (official_bert.MaskedLM(other, VOCAB), folder, "bert_config.json"),
+        (model, str(tmp_path / "mine"), "task.json"),
     ):
         with pytest.raises(UserError, match=f"holds {name}, which is not this model's; give a new folder"):
-            model.save_checkpoint(path)
-    encoder.get_layer("word_embeddings").embeddings.assign(np.full((len(WORDS), 8), np.nan))
+            each.save_checkpoint(path)
+    model.get_layer("word_embeddings").embeddings.assign(np.full((len(WORDS), 8), np.nan))
     with pytest.raises(UserError, match="word_embeddings/embeddings of the model has numbers that are not finite"):
-        encoder.save_checkpoint(folder)
+        model.save_checkpoint(folder)
 
 
 def test_a_save_that_is_stopped_leaves_the_earlier_weights(tmp_path, monkeypatch):
-    folder, first = str(tmp_path / "model"), official_bert.TextEncoder(CONFIG, VOCAB, seed=1)
+    folder, first = str(tmp_path / "model"), official_bert.MaskedLM(CONFIG, VOCAB, seed=1)
     first.save_checkpoint(folder)
 
     def stopped(self, path):
         (tmp_path / "model" / f"{os.path.basename(path)}.data-00000-of-00001").write_bytes(b"half")
         raise KeyboardInterrupt
 
-    second = official_bert.TextEncoder(CONFIG, VOCAB, seed=2)
+    second = official_bert.MaskedLM(CONFIG, VOCAB, seed=2)
     with monkeypatch.context() as patched:
         patched.setattr(tf.train.Checkpoint, "write", stopped)
         with pytest.raises(KeyboardInterrupt):

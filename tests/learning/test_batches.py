@@ -61,3 +61,37 @@ def test_tags_are_padded_with_no_label_and_fillers_have_none():
     made = features([2, 3], tags=True)
     _, tags = batches.padded_batch(made, np.array([1, -1]), 128, multiple=8)
     assert tags.tolist() == [[2, 3, 4, -1, -1, -1, -1, -1], [-1] * 8]
+
+
+def assert_apart(plan: np.ndarray, texts: np.ndarray) -> None:
+    for rows in plan:
+        own = texts[rows[rows >= 0]]
+        of_rows = [set(row) for row in own.tolist()]
+        assert sum(map(len, of_rows)) == len(set().union(*of_rows))
+
+
+def test_rows_with_a_text_in_common_do_not_share_a_batch():
+    rng = np.random.default_rng(0)
+    texts = np.stack([rng.integers(0, 60, 200), 100 + np.arange(200)], 1)  # some three rows for each first text
+    lengths = rng.integers(2, 30, 200)
+    plan = batches.training_batch_indices(lengths, 16, seed=1, epoch=0, texts=texts)
+    assert plan.shape == (13, 16)
+    assert sorted(plan[plan >= 0].tolist()) == list(range(200))
+    assert_apart(plan, texts)
+    np.testing.assert_array_equal(plan, batches.training_batch_indices(lengths, 16, seed=1, epoch=0, texts=texts))
+
+
+def test_full_batches_exchange_rows_for_one_that_shares_a_text():
+    """Where two pairs with one text fall into one of two full batches, one of them changes places."""
+    texts = np.array([[0, 1], [0, 2], [3, 4], [5, 6]])
+    for seed in range(8):
+        plan = batches.training_batch_indices(np.full(4, 5), 2, seed, epoch=0, texts=texts)
+        assert sorted(plan.ravel().tolist()) == [0, 1, 2, 3]
+        assert_apart(plan, texts)
+
+
+def test_rows_for_which_there_is_no_batch_are_left_out():
+    texts = np.stack([np.zeros(10, int), 1 + np.arange(10)], 1)
+    plan = batches.training_batch_indices(np.full(10, 5), 5, seed=0, epoch=0, texts=texts)
+    assert plan.shape == (2, 5)
+    assert (plan >= 0).sum() == 2

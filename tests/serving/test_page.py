@@ -155,7 +155,7 @@ def test_hostile_names_are_names(browser, tmp_path: pathlib.Path):
         page.get_by_text("The same request with curl").click()
         body = json.loads(page.locator("#curl").inner_text().split("-d '")[1].removesuffix("'").replace("'\\''", "'"))
         assert list(body["instances"][0]) == [EVIL, "__proto__", "constructor"]
-        for field in page.locator("textarea").all():
+        for field in page.locator("#inputs textarea").all():
             field.fill("ab")
         page.get_by_role("button", name="Answer").click()
         page.get_by_role("alert").wait_for()
@@ -164,6 +164,39 @@ def test_hostile_names_are_names(browser, tmp_path: pathlib.Path):
         assert page.title() == "official-bert"
         assert complaints == []
         page.close()
+
+
+def test_the_nearest_of_some_texts_are_shown(browser, tmp_path: pathlib.Path):
+    import tensorflow as tf
+    from playwright.sync_api import expect
+
+    @served_models.taking(served_models.TEXT)
+    def serving_default(text):
+        """How many times a and b stand in the text."""
+        counts = [tf.strings.length(tf.strings.regex_replace(text, f"[^{letter}]", "")) for letter in "ab"]
+        return {"vector": tf.cast(tf.stack(counts, -1), tf.float32), "is_truncated": tf.fill(tf.shape(text), False)}
+
+    functions = {"serving_default": serving_default}
+    served_models.write(tmp_path / "counts", 1, "vectors", ["text"], functions=functions)
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"b{number}\n" for number in range(40)) + "aab <b>\na\nab\n")
+    with running({"counts": tmp_path / "counts"}) as (_, client):
+        opened = browser.new_page()
+        opened.goto(client.url)
+        opened.wait_for_selector("#search:not([hidden])")
+        assert answered(opened, "counts", text="aab").startswith("2 dimensions (")
+        opened.get_by_label("Or a file of such lines").set_input_files(lines)
+        expect(opened.locator("#candidates")).to_have_value(lines.read_text())
+        opened.get_by_role("button", name="Answer").click()
+        opened.locator("#status", has_text="2 dimensions, 43 texts searched (").wait_for()
+        rows = [row.split("\t") for row in opened.locator("#result tbody tr").all_inner_texts()]
+        assert len(rows) == 10
+        assert rows[:4] == [["aab <b>", "0.949"], ["ab", "0.949"], ["a", "0.894"], ["b0", "0.447"]]
+        opened.locator("#candidates").fill("a\n" * 1001)
+        opened.get_by_role("button", name="Answer").click()
+        opened.wait_for_selector("#error:not([hidden])")
+        assert "There are 1001 texts to search; this page takes 1000." in opened.locator("#error").inner_text()
+        opened.close()
 
 
 def test_the_command_shown_asks_the_same(page):

@@ -6,6 +6,7 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+const MOST_NEIGHBOURS = 10;
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
 // rows: [name, probability], shown in the order given.
@@ -137,6 +138,20 @@ function regression(answer) {
   return [text, [table("The answer", ["value"], [[text]])]];
 }
 
+const cosine = (a, b) => {
+  const dot = (c, d) => c.reduce((sum, value, i) => sum + value * d[i], 0);
+  return dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b) || 1);
+};
+
+function vectors(answer, asked, model, candidates) {
+  const size = `${answer.vector.length} dimensions`;
+  if (!candidates.length) return [size, [table("The vector", ["number", "value"], answer.vector.map((value, i) => [i + 1, value]))]];
+  const near = candidates.map(({ text, vector }) => [text, cosine(answer.vector, vector)]);
+  near.sort((one, next) => next[1] - one[1]);
+  const rows = near.slice(0, MOST_NEIGHBOURS).map(([text, value]) => [text, value.toFixed(3)]);
+  return [`${size}, ${near.length} texts searched`, [table("Nearest texts", ["text", "cosine"], rows)]];
+}
+
 function other(answer) {
   const rows = Object.entries(answer).map(([name, value]) => [name, JSON.stringify(value)]);
   return ["answered", [table("Outputs", ["output", "value"], rows)]];
@@ -151,10 +166,11 @@ const KINDS = {
   tagging,
   multiple_choice: multipleChoice,
   regression,
+  vectors,
 };
 
-// Returns a line that sums the answer up, and the nodes that show it.
-export function show(model, asked, prediction) {
+// Returns a line that sums the answer up, and the nodes that show it; candidates are of models that give vectors.
+export function show(model, asked, prediction, candidates) {
   const several = prediction !== null && typeof prediction === "object" && !Array.isArray(prediction);
-  return (KINDS[model.kind] || other)(several ? prediction : { value: prediction }, asked, model);
+  return (KINDS[model.kind] || other)(several ? prediction : { value: prediction }, asked, model, candidates);
 }

@@ -21,6 +21,7 @@ const ABOUT = {
   tagging: "Gives each word of the text a tag.",
   question_answering: "Finds the answer to a question in a text.",
   multiple_choice: "Chooses the ending that fits best.",
+  vectors: "Gives the text a vector, and finds the nearest of other texts.",
 };
 // What the curl command asks while nothing is written; the first one also stands in the field.
 const MASK_EXAMPLE = "The capital of France is [MASK].";
@@ -34,6 +35,8 @@ const EXAMPLES = {
   endings: "went in.",
 };
 const ASK_AGAIN_MS = 1000; // while a model is being loaded
+const MOST_CANDIDATES = 1000; // texts that are searched
+const AT_ONCE = 32; // of them in a request
 
 const $ = (id) => document.getElementById(id);
 let models = [];
@@ -101,6 +104,7 @@ function choose() {
     const field = element("textarea", { id: `input-${name}`, name, rows: lines, value, required: true, spellcheck: false });
     $("inputs").append(element("label", { htmlFor: field.id, textContent: label }), field);
   }
+  $("search").hidden = kind !== "vectors";
   clear();
   showCommand();
 }
@@ -155,22 +159,37 @@ function curl(address, body) {
   return `curl ${quoted(address)}${token} \\\n  -H 'Content-Type: application/json' \\\n  -d ${quoted(body)}`;
 }
 
+// What the texts to search are answered, of models that give vectors.
+async function candidates(answered) {
+  const texts = model().kind === "vectors" ? linesOf($("candidates").value) : [];
+  if (texts.length > MOST_CANDIDATES) {
+    throw new Error(`There are ${texts.length} texts to search; this page takes ${MOST_CANDIDATES}.`);
+  }
+  const found = [];
+  for (let first = 0; first < texts.length; first += AT_ONCE) {
+    const some = texts.slice(first, first + AT_ONCE);
+    const [{ predictions }] = await answered(some.map((text) => ({ text })));
+    found.push(...some.map((text, i) => ({ text, vector: predictions[i].vector })));
+  }
+  return found;
+}
+
 async function ask() {
   const chosen = model();
   const asked = instance();
-  const body = JSON.stringify({ instances: [asked] });
   clear();
   const request = (last = new AbortController());
-  $("status").textContent = "Asking…";
-  const start = performance.now();
-  const [content, response] = await fetchedInTime(addressOf(chosen.name), {
+  const answered = (instances) => fetchedInTime(addressOf(chosen.name), {
     method: "POST",
-    body,
+    body: JSON.stringify({ instances }),
     headers: { "Content-Type": "application/json" },
     signal: request.signal,
   });
+  $("status").textContent = "Asking…";
+  const start = performance.now();
+  const [content, response] = await answered([asked]);
   const milliseconds = performance.now() - start;
-  const [summary, nodes] = show(chosen, asked, content.predictions[0]);
+  const [summary, nodes] = show(chosen, asked, content.predictions[0], await candidates(answered));
   $("result").replaceChildren(...nodes);
   // A list of numbers or words on one line: between the brackets nothing but the layout breaks lines.
   const onOneLine = (list) => list.replace(/\s*\n\s*/g, " ");
@@ -194,6 +213,10 @@ $("request").addEventListener("submit", (event) => {
 $("request").addEventListener("input", () => model() && showCommand());
 $("request").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("request").requestSubmit();
+});
+$("file").addEventListener("change", async () => {
+  const [file] = $("file").files;
+  if (file) $("candidates").value = await file.text();
 });
 $("copy").addEventListener("click", async () => {
   try {

@@ -18,6 +18,7 @@ Array = npt.NDArray[Any]
 
 LABELS = "labels"  # the name of the targets of models with one output
 EXAMPLE = "example"  # in Features.details: the number of the example that a row was made of
+TEXTS = "texts"  # likewise: int64 [R, N], equal for equal texts; rows that have one in common are not to share a batch
 NO_LABEL = -1  # the tag of a token that is neither learned nor scored
 
 

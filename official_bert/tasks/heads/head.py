@@ -47,21 +47,17 @@ class Head(abc.ABC):
         num_choices: of multiple choice.
         decisions: the named answers that are chosen by a number, so that rounding may change them.
         pair: whether an example has two texts.
-        needs_labels: whether training needs labels beside the texts.
         weighs_examples: whether examples may weigh differently in training.
         has_tokens: whether every token has outputs and targets of its own.
         perfect: the best score: 1, or 100 where scores are in percent.
         has_one_class: whether an example is of one of the classes.
-        is_value: whether a prediction is a number, which is near the right one or not.
     """
 
     kind: ClassVar[str]
-    needs_labels: ClassVar[bool] = True
     weighs_examples: ClassVar[bool] = True
     has_tokens: ClassVar[bool] = False
     perfect: ClassVar[float] = 1.0
     has_one_class: ClassVar[bool] = False
-    is_value: ClassVar[bool] = False
     num_choices: ClassVar[int | None] = None
     decisions: ClassVar[tuple[str, ...]] = ()
 
@@ -74,6 +70,16 @@ class Head(abc.ABC):
     def best_metric(self) -> str:
         """Which of `scores` says which model is best; the greater the better."""
         raise NotImplementedError
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether training needs labels beside the texts."""
+        return True
+
+    @property
+    def is_value(self) -> bool:
+        """Whether a prediction is a number, which is near the right one or not."""
+        return False
 
     @property
     def has_own_scores(self) -> bool:
@@ -113,6 +119,10 @@ class Head(abc.ABC):
             self.kind, encoder, number, self.num_choices or 0, seed, self.head, self.lstm_units
         )  # fmt: skip
 
+    def answering_model(self, model: "keras.Model") -> "keras.Model":
+        """Returns what learns and gives the outputs that `decode` reads, given what `build_model` returns."""
+        return model
+
     # Texts by the names that exports know them by.
 
     @property
@@ -146,6 +156,10 @@ class Head(abc.ABC):
         Raises:
             UserError: a text or a label has another form.
         """
+
+    def training_examples(self, x: Any, y: Any) -> list[Any]:
+        """Returns what is learned from or scored, where that has another form than what is answered."""
+        return self.examples(x, y)
 
     @abc.abstractmethod
     def featurize(self, examples: Sequence[Any], tokenizer: Tokenizer, max_seq_length: int) -> Features:

@@ -85,7 +85,7 @@ def predict(
         for name, values in (outputs if structured else {"": outputs}).items():
             rows_of_output = by_output.setdefault(name, [None] * len(features))
             # Only the outputs of tokens have as many columns as the inputs, and at least as many dimensions.
-            of_tokens = structured or len(values.shape) == 3
+            of_tokens = structured or (len(values.shape) == 3 and features.choices == 1)
             _put(rows_of_output, rows, np.asarray(values, np.float32), lengths if of_tokens and length else None)
     return by_output if structured else by_output.get("", [])
 

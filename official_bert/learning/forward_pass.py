@@ -1,0 +1,33 @@
+"""The forward pass of a model that learns or answers, for rows of one sequence and for rows of several.
+
+B rows, N sequences of a row, S sequence
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_bert.learning.replicas import sizes_of
+from official_bert.modeling.last_block import without_unread_positions
+
+
+def forward_pass(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
+    """Returns a function that is called as the model is, see `without_unread_positions`.
+
+    A model of one sequence, [B, S], also takes rows of several, [B, N, S], and gives one output for each, [B, N, ...].
+    """
+    forward = without_unread_positions(model, rematerialize)
+    axes = len(next(iter(model.input.values())).shape)
+
+    def call(inputs: dict[str, Any], training: bool = False) -> Any:
+        rows, *inner = sizes_of(inputs["input_mask"])
+        if len(inner) + 1 == axes:
+            return forward(inputs, training=training)
+        texts, length = inner
+        folded = {name: tf.reshape(each, (rows * texts, length)) for name, each in inputs.items()}
+        outputs = forward(folded, training=training)
+        return tf.reshape(outputs, (rows, texts, *outputs.shape[1:]))
+
+    return call

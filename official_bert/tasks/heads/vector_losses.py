@@ -1,0 +1,117 @@
+"""The losses of vectors, of which a row's may depend on the other rows of its batch.
+
+B rows, N texts of a row (a text, the one that it belongs to, and maybe one that it does not), D dimensions
+"""
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from official_bert.errors import UserError
+from official_bert.modeling.pooling import normalized
+
+_NO_ROW = -1e9  # the score of a candidate that is padding
+_DISTANCE_OFFSET = 1e-6  # added to differences, so that equal vectors have a distance with a gradient
+
+
+class VectorLoss(keras.losses.Loss):
+    """What the losses of vectors share.
+
+    y_true is [B] float32, which graded pairs alone read: what their cosine should be; y_pred is vectors, [B, N, D];
+    `call` returns [B].
+
+    Args:
+        dimensions: the loss is that of the whole vectors and of their first dimensions, so many each, added up; all are
+            normalized first (Matryoshka, arXiv:2205.13147). None for the loss of the vectors as they are.
+        settings: of keras.losses.Loss.
+    """
+
+    def __init__(self, dimensions: Sequence[int] = (), **settings: Any) -> None:
+        super().__init__(**settings)
+        self.dimensions = tuple(dimensions)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return self.losses_of_rows(y_true, y_pred, ops.ones(ops.shape(y_pred)[:1]))
+
+    def losses_of_rows(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
+        """Returns the loss of each row, float32 [B].
+
+        Args:
+            y_true: as for `call`.
+            vectors: those of the whole batch.
+            is_row: 1 for each row, 0 for padding, which is nobody's negative; float32 [B].
+
+        Raises:
+            UserError: the rows are single texts.
+        """
+        if len(vectors.shape) != 3:
+            raise UserError("vectors are learned from pairs of texts or triplets; ids of single texts were given")
+        if not self.dimensions:
+            return self._losses(y_true, vectors, is_row)
+        sizes = {vectors.shape[-1], *self.dimensions}
+        return sum(self._losses(y_true, normalized(vectors[..., :size]), is_row) for size in sorted(sizes))
+
+    @abc.abstractmethod
+    def _losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any: ...
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "dimensions": list(self.dimensions)}
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class RankingLoss(VectorLoss):
+    """The cross-entropy of finding a text's own second text among those, and the negatives, of the whole batch.
+
+    Args:
+        scale: what cosines are multiplied by.
+        settings: of VectorLoss.
+    """
+
+    def __init__(self, scale: float = 20.0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.scale = scale
+
+    def _losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
+        vectors = normalized(vectors)
+        numbers = range(1, vectors.shape[1])
+        by_column = [ops.matmul(vectors[:, 0], ops.transpose(vectors[:, number])) for number in numbers]  # [B, B]
+        scores = ops.concatenate([self.scale * each + (1.0 - is_row) * _NO_ROW for each in by_column], -1)
+        own = self.scale * ops.sum(vectors[:, 0] * vectors[:, 1], -1)
+        return ops.logsumexp(scores, -1) - own
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "scale": self.scale}
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class CosineLoss(VectorLoss):
+    """The squared error of a pair's cosine."""
+
+    def _losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
+        vectors = normalized(vectors)
+        return ops.square(ops.sum(vectors[:, 0] * vectors[:, 1], -1) - ops.cast(y_true, vectors.dtype))
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class TripletLoss(VectorLoss):
+    """How much less than a margin the negative is farther away than the second text, in Euclidean distance.
+
+    Args:
+        margin: of distances.
+        settings: of VectorLoss.
+    """
+
+    def __init__(self, margin: float = 5.0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.margin = margin
+
+    def _losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
+        differences = vectors[:, :1] - vectors[:, 1:] + _DISTANCE_OFFSET  # [B, 2, D]
+        distances = ops.sqrt(ops.sum(ops.square(differences), -1))
+        return ops.relu(distances[:, 0] - distances[:, 1] + self.margin)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "margin": self.margin}

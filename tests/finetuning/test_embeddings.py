@@ -1,0 +1,168 @@
+"""Vectors of texts: the command from pairs to vectors, the same steps by fit, exports."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+import official_bert
+from official_bert.errors import UserError
+from official_bert.export import saved_model
+from official_bert.export.options import SavedModelOptions
+from official_bert.finetuning import runner
+from official_bert.finetuning.options import Options
+from official_bert.inference import batch_prediction, feature_extraction
+from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
+from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
+from tests.conftest import WORDS
+
+NAMES = ("cat", "dog", "sun", "mat", "play", "walk", "able", "on")
+PAIRS = [(f"the {name}", f"a {name} ran .") for name in NAMES]
+SETTINGS = {"num_train_epochs": 2.0, "train_batch_size": 4, "learning_rate": 1e-2, "max_seq_length": 16}
+
+
+def write(folder: pathlib.Path, name: str, rows: list[dict]) -> str:
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(folder / name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, tiny_config) -> pathlib.Path:
+    """A run that learned from eight pairs."""
+    folder = tmp_path_factory.mktemp("embeddings")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(tiny_config.to_dict()), encoding="utf-8")
+    pairs = write(folder, "pairs.jsonl", [{"text": text, "text_pair": other} for text, other in PAIRS])
+    task_options = EmbeddingsOptions(train_file=pairs, eval_file=pairs, predict_file=pairs, dimensions=["4"])
+    options = Options(
+        task=EMBEDDINGS, task_options=task_options, output_dir=str(folder / "run"), init=str(folder / "config.json"),
+        vocab_file=str(folder / "vocab.txt"), do_lower_case=True, do_train=True, do_eval=True, do_predict=True,
+        random_seed=7, **SETTINGS,
+    )  # fmt: skip
+    scores = runner.run(options)
+    assert set(scores["dev"]) >= {"accuracy_at_1", "recall_at_10", "mrr", "mrr_of_4"}
+    return folder
+
+
+def test_a_run_leaves_normalized_vectors_and_a_report(folder):
+    vectors = np.load(folder / "run" / "vectors_test.npy")
+    assert vectors.shape == (len(PAIRS), 8)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1.0, rtol=1e-5)
+    lines = (folder / "run" / "predictions_dev.tsv").read_text().splitlines()
+    assert len(lines) == 1 + len(PAIRS)
+    assert lines[1].startswith("the cat\ta cat ran .\t")
+    spec = json.loads((folder / "run" / "task.json").read_text())
+    assert (spec["kind"], spec["pooling"], spec["normalize"], spec["dimensions"]) == ("vectors", "mean", True, [4])
+    assert "Errors, dev" in (folder / "run" / "report.html").read_text()
+
+
+def test_the_same_texts_have_the_same_vectors_in_python(folder):
+    encoder = official_bert.TextEncoder.from_checkpoint(str(folder / "run"))
+    assert encoder.head.normalize
+    vectors = encoder.predict([text for text, _ in PAIRS])
+    np.testing.assert_allclose(vectors, np.load(folder / "run" / "vectors_test.npy"), atol=1e-6)
+
+
+def test_a_model_is_scored_with_what_it_was_trained_with(folder, tmp_path):
+    graded = [{"text": a, "text_pair": b, "score": number / 2} for number, (a, b) in enumerate(PAIRS)]
+    task_options = EmbeddingsOptions(eval_file=write(tmp_path, "graded.jsonl", graded), score_range=["0", "5"])
+    options = Options(
+        task=EMBEDDINGS, task_options=task_options, output_dir=str(tmp_path / "scores"), init=str(folder / "run"),
+        do_eval=True,
+    )  # fmt: skip
+    assert set(runner.run(options)["dev"]) == {"spearman", "pearson", "spearman_of_4"}
+
+
+@pytest.mark.slow
+@pytest.mark.core
+def test_fit_takes_the_steps_of_the_command(folder):
+    encoder = official_bert.TextEncoder.from_checkpoint(
+        str(folder / "config.json"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True, seed=7, normalize=True,
+        dimensions=(4,), max_seq_length=16,
+    )  # fmt: skip
+    encoder.compile(learning_rate=SETTINGS["learning_rate"])
+    losses = encoder.fit(PAIRS, batch_size=4, epochs=2, verbose=0).history["loss"]
+    logged = [json.loads(line) for line in (folder / "run" / "train.jsonl").read_text().splitlines()]
+    by_epoch = [np.mean([line["loss"] for line in logged if line["step"] in steps]) for steps in ((1, 2), (3, 4))]
+    np.testing.assert_allclose(losses, by_epoch, rtol=1e-5)
+    # The best epoch's model is kept by the command; both scores are the best of the last one where it is that.
+    vectors = np.load(folder / "run" / "vectors_test.npy")
+    np.testing.assert_allclose(encoder.predict([text for text, _ in PAIRS]), vectors, atol=1e-5)
+
+
+def test_a_text_encoder_learns_saves_and_goes_on(folder, tmp_path):
+    def encoder_for(**settings):
+        return official_bert.TextEncoder.from_checkpoint(
+            str(folder / "config.json"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True, **settings
+        )
+
+    encoder = encoder_for(objective="cosine", score_range=(0, 5))
+    scores = [number % 6 for number in range(len(PAIRS))]
+    encoder.compile(learning_rate=1e-2)
+    history = encoder.fit(PAIRS, scores, epochs=4, verbose=0, validation_data=(PAIRS, scores)).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert encoder.evaluate(PAIRS, scores, verbose=0, return_dict=True).keys() == {"loss", "spearman", "pearson"}
+    encoder.save(tmp_path / "model.keras")
+    loaded = official_bert.TextEncoder.load(str(tmp_path / "model.keras"))
+    assert loaded.head == encoder.head
+    np.testing.assert_array_equal(loaded.predict(["the cat"]), encoder.predict(["the cat"]))
+    loaded.fit(PAIRS, scores, verbose=0)
+    encoder.save_checkpoint(str(tmp_path / "model"))
+    assert official_bert.TextEncoder.from_checkpoint(str(tmp_path / "model")).head == encoder.head
+
+
+@pytest.mark.parametrize(
+    ("settings", "x", "y", "message"),
+    [
+        ({"objective": "cosine"}, PAIRS, None, "there are no labels"),
+        ({"objective": "cosine"}, PAIRS, [2.0] * 8, r"y\[0\] is the score 2.0; expected 0 to 1"),
+        ({}, ["the cat"], None, "x has rows of 1 texts; expected pairs or triplets"),
+        ({}, (["a"], ["b", "c"]), None, "x has 2 columns of 1, 2 texts"),
+        ({}, (["a", "b"], ["c", " "]), None, "text 1 of column 1 of x is empty"),
+        ({"objective": "triplet"}, PAIRS, None, "the objective triplet expects triplets"),
+        ({"objective": "other"}, PAIRS, None, "objective is 'other'; expected one of ranking, cosine, triplet"),
+        ({"dimensions": (9,)}, PAIRS, None, "dimensions has 9; the model's vectors have 8 dimensions"),
+        ({"score_range": (1, 0)}, PAIRS, None, "score_range is 1, 0; expected the least and the greatest"),
+        ({"scale": 0.0}, PAIRS, None, "scale is 0.0; expected a positive number"),
+    ],
+)
+def test_what_cannot_be_learned_is_said_in_one_line(settings, x, y, message, tiny_config):
+    with pytest.raises(UserError, match=message) as caught:
+        official_bert.TextEncoder(tiny_config, "\n".join(WORDS), **settings).fit(x, y)
+    assert "\n" not in str(caught.value)
+
+
+def test_features_writes_the_vectors_as_the_model_was_trained(folder, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"{text}\n" for text, _ in PAIRS))
+    options = FeatureOptions(str(folder / "run"), str(texts), str(tmp_path / "vectors.npy"), pooling="trained")
+    feature_extraction.write_features(options)
+    expected = np.load(folder / "run" / "vectors_test.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy")[:, 0], expected, atol=1e-6)
+    feature_extraction.write_features(dataclasses.replace(options, output_file=str(tmp_path / "vectors.parquet")))
+    table = parquet.read_table(tmp_path / "vectors.parquet")
+    assert table["text"].to_pylist() == [text for text, _ in PAIRS]
+    np.testing.assert_allclose(table["layer_-1"].to_pylist(), expected, atol=1e-6)
+    encoder = official_bert.TextEncoder.from_checkpoint(str(folder / "run"), pooling="pooled")
+    encoder.save_checkpoint(str(tmp_path / "pooled"))
+    with pytest.raises(UserError, match="has vectors behind the pooler; export it"):
+        feature_extraction.write_features(dataclasses.replace(options, init=str(tmp_path / "pooled")))
+
+
+@pytest.mark.parametrize("engine", ["tensorflow", "onnxruntime"])
+def test_exports_answer_with_normalized_vectors(folder, tmp_path, engine):
+    """Each export proves itself by a replay when it is written; here the command asks it once more."""
+    options = SavedModelOptions(
+        model_dir=str(folder / "run"), export_dir=str(tmp_path / "export"), engine=engine,
+        eval_file=str(folder / "pairs.jsonl"),
+    )  # fmt: skip
+    saved_model.export(options)
+    batch_prediction.predict(
+        BatchPredictionOptions(str(tmp_path / "export"), str(folder / "pairs.jsonl"), str(tmp_path / "answers.jsonl"))
+    )
+    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    vectors = [answer["vector"] for answer in answers]
+    np.testing.assert_allclose(vectors, np.load(folder / "run" / "vectors_test.npy"), atol=1e-5)
