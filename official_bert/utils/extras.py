@@ -19,6 +19,7 @@ EXTRAS = {
     "hub": (*_TENSORFLOW, "huggingface_hub"),
     "serve-onnx": ("onnxruntime", "aiohttp", "prometheus_client", "orjson"),
     "portable": (*_TENSORFLOW, "ai_edge_litert", "onnx", "onnxruntime"),
+    "mlflow": (*_TENSORFLOW, "mlflow", "sqlalchemy", "alembic"),
     "beam": (*_TENSORFLOW, "apache_beam"),
 }
 
