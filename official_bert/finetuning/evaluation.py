@@ -103,7 +103,12 @@ def evaluate_and_predict(
                     calibrations[split] = task.head.calibration_figures(predictions, examples)
                 task.write_predictions(options.output_dir, split, predictions, examples)
         if is_chief:
-            files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(results, indent=1) + "\n")
+            # Of several labels the figures of each as well.
+            kept = {
+                split: {**each, **({"labels": classes[split]} if split in classes else {})}
+                for split, each in results.items()
+            }
+            files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(kept, indent=1) + "\n")
             cut = {split: data.features(split).cut for split in outcomes}
             written = write_report(
                 options.output_dir, task, options.as_dict(), results, outcomes, cut, classes, calibrations

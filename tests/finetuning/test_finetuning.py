@@ -354,6 +354,17 @@ runner.run(Options(**given | {"task_options": TableOptions(**given["task_options
         np.testing.assert_allclose(one, two, atol=1e-4)
 
 
+def test_of_several_labels_the_results_have_the_figures_of_each(options, tmp_path):
+    several = with_task_options(options, label_kind="multi_label")
+    scores = runner.run(dataclasses.replace(several, do_predict=False, num_train_epochs=1.0))
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert results["dev"] == {**scores["dev"], "labels": report["classes"]["dev"]}
+    assert set(results["dev"]["labels"]) == {"bad", "good"}
+    assert {"f1_micro", "f1_macro"} <= set(results["dev"])
+    assert set(results["dev"]["labels"]["good"]) >= {"precision", "recall", "f1"}
+
+
 def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(options, tmp_path, capsys):
     options = dataclasses.replace(options, do_predict=False, num_train_epochs=1.0)
     before = runner.run(options)
