@@ -21,6 +21,7 @@ from official_bert.tasks.heads.texts import DECISIONS, ClassificationHead, Label
 from official_bert.tasks.task import Task
 from official_bert.utils import files
 from official_bert.utils.counting import counted
+from official_bert.utils.tracking import Tracker
 
 RESULTS_FILE = "results.json"
 
@@ -33,6 +34,7 @@ def evaluate_and_predict(
     folder: str,
     strategy: tf.distribute.Strategy,
     known_predictions: Mapping[str, Any] | None = None,
+    tracker: Tracker | None = None,
 ) -> Scores:
     """Scores and predicts, as the options say; returns the scores of each part.
 
@@ -42,6 +44,7 @@ def evaluate_and_predict(
         folder: of the fine-tuned model.
         strategy: where; of several workers the chief writes.
         known_predictions: those of the model for parts that need not be predicted again, by split.
+        tracker: gets scores and report.
 
     Raises:
         UserError: the model is of another task.
@@ -100,11 +103,19 @@ def evaluate_and_predict(
                     calibrations[split] = task.head.calibration_figures(predictions, examples)
                 task.write_predictions(options.output_dir, split, predictions, examples)
         if is_chief:
-            files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(results, indent=1) + "\n")
+            # Of several labels the figures of each as well.
+            kept = {
+                split: {**each, **({"labels": classes[split]} if split in classes else {})}
+                for split, each in results.items()
+            }
+            files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(kept, indent=1) + "\n")
             cut = {split: data.features(split).cut for split in outcomes}
-            *_, page = write_report(
+            written = write_report(
                 options.output_dir, task, options.as_dict(), results, outcomes, cut, classes, calibrations
             )
+            *_, page = written
+            if tracker:
+                tracker.files([os.path.join(options.output_dir, RESULTS_FILE), *written], "report")
             print(f"scores, curves and errors: {page}")
     if options.do_predict:
         for split in task.test_splits:

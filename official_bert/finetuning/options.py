@@ -12,6 +12,7 @@ from official_bert.optimization.choices import (
     ONE_DEVICE,
     STRATEGIES,
     TPU,
+    deterministic_option,
     worker_hosts_option,
     worker_index_option,
 )
@@ -20,6 +21,7 @@ from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils import files
 from official_bert.utils.bad_rows import POLICIES, STOP
 from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
+from official_bert.utils.tracking import tracker_option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,8 @@ class Options:
     )
     grid_epochs: list[str] = option([], "Several numbers of epochs, likewise; the paper's are 2,3,4.", group=TRAINING)
 
+    tracker: str | None = tracker_option(TRAINING)
+
     do_eval: bool = option(
         False, "Whether to score the best model on the task's evaluation data.", group=EVALUATION, free=True
     )
@@ -155,6 +159,7 @@ class Options:
     rematerialize: bool = option(
         False, "Whether encoder blocks are computed again in the backward pass, for less memory.", group=HARDWARE
     )
+    deterministic: bool = deterministic_option()
     distribution_strategy: str = option(
         STRATEGIES[0],
         "Which devices train, evaluate and predict: the first GPU or else the CPU; all of this machine; all of several "

@@ -24,3 +24,12 @@ def worker_hosts_option() -> Any:
 def worker_index_option() -> Any:
     """Returns the flag --worker_index, which goes with it."""
     return option(None, "Which of --worker_hosts this process is, from 0.", group=HARDWARE, free=True)
+
+
+def deterministic_option() -> Any:
+    """Returns the flag --deterministic of the commands that train."""
+    text = (
+        "Whether TensorFlow takes its deterministic operations alone, by which two runs on devices of one kind give "
+        "the same bytes; on GPUs they are slower."
+    )
+    return option(False, text, group=HARDWARE)

@@ -16,6 +16,7 @@ from official_bert.optimization import choices
 from official_bert.utils import resuming
 from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
 from official_bert.utils.progress import log_interval
+from official_bert.utils.tracking import tracker_option
 
 RECORDS = "data"  # what --allow_changes calls the records themselves
 
@@ -187,6 +188,7 @@ class RunOptions:
     log_steps: int | None = _run(None, "Steps between lines of the log; 100, of a short run a twentieth of its steps.")
     compare_with: str | None = _run(None, "A run's folder or a file of configs/curves, to draw behind this run.")
     save_curves: str | None = _run(None, "A file to keep this run's curves in, for other runs to compare with.")
+    tracker: str | None = tracker_option("the run")
     profile_steps: list[str] = _run([], "First and last step of a profile for TensorBoard, as in 100,110.")
 
 
@@ -206,6 +208,7 @@ class HardwareOptions:
     compile_parts: bool = _hardware(
         True, "Whether XLA compiles all but the products of matrices on one CPU; --jit_compile compiles those too."
     )
+    deterministic: bool = choices.deterministic_option()
     rematerialize: bool = _hardware(False, "Whether encoder blocks are computed twice: less memory, more time.")
     iterations_per_loop: int = _hardware(1000, "The most steps in one call to the devices.")
     use_tpu: bool = _hardware(False, "Short for --distribution_strategy=tpu.")

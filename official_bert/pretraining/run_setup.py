@@ -180,6 +180,7 @@ def _build_pretrainer(options: Options, config: BertConfig, strategy: tf.distrib
         rematerialize=options.rematerialize,
         skip_nonfinite=options.on_nonfinite == "skip",
         packed=options.pack_sequences,
+        times_input=not options.deterministic,
     )
 
 

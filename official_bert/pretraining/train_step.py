@@ -54,6 +54,7 @@ class Pretrainer:
         skip_nonfinite: whether a step whose loss or gradient is not finite leaves the weights as they are.
         packed: whether several records share a row. A replica's batch then comes in parts, as data.packing.pack cuts
             it, and `micro_batches` is not looked at.
+        times_input: whether steps measure how long they wait for batches; deterministic operations have no clock.
     """
 
     def __init__(
@@ -73,8 +74,11 @@ class Pretrainer:
         rematerialize: bool = False,
         skip_nonfinite: bool = False,
         packed: bool = False,
+        times_input: bool = True,
     ) -> None:
         self.strategy = strategy
+        # A TPU would stop to be asked for the time.
+        self._times_input = times_input and not isinstance(strategy, tf.distribute.TPUStrategy)
         self.schedule = schedule
         self._micro_batches = micro_batches
         self._next_sentence = next_sentence
@@ -128,7 +132,7 @@ class Pretrainer:
             - nonfinite_at_end: how many of them came last, in a row.
             - nonfinite_step, nonfinite_loss, nonfinite_norm: number from 1, loss and gradient norm of the first whose
               loss was not finite, or else of the first; 0 where there is none.
-            And input_wait: the seconds in which the devices waited for a batch (0 on a TPU, which asking would stop).
+            And input_wait: the seconds in which the devices waited for a batch (0 on a TPU, or without times_input).
         """
         return {name: float(value) for name, value in self._train(batches, tf.constant(steps)).items()}
 
@@ -226,7 +230,7 @@ class Pretrainer:
 
     def _next(self, batches: Any, after: tf.Tensor) -> tuple[Any, tf.Tensor]:
         """A batch, and the seconds for which it had to be waited for once the step before was done."""
-        if isinstance(self.strategy, tf.distribute.TPUStrategy):
+        if not self._times_input:
             return next(batches), tf.constant(0.0, tf.float64)
         with tf.control_dependencies([after]):
             since = tf.timestamp()

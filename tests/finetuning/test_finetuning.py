@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import os
 import pathlib
 import signal
 import subprocess
@@ -75,6 +76,47 @@ def with_task_options(options: Options, **changes) -> Options:
 
 class KilledError(Exception):
     pass
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's use of SQLAlchemy
+def test_a_tracked_run_has_parameters_scores_report_and_model(options, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/tracked.db")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    monkeypatch.chdir(tmp_path)  # MLflow's artifacts
+    runner.run(dataclasses.replace(options, tracker="mlflow", num_train_epochs=2.0))
+    client = mlflow.MlflowClient()
+    (run,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["learning_rate"] == "0.005"
+    logged = [json.loads(line) for line in (tmp_path / "run" / "eval.jsonl").read_text().splitlines()]
+    history = client.get_metric_history(run.info.run_id, "eval/dev/accuracy")
+    assert [(each.step, each.value) for each in history] == [(line["step"], line["dev/accuracy"]) for line in logged]
+    for name in ("report/results.json", "report/report.html", "model/model.weights.h5", "model/task.json"):
+        kept = pathlib.Path(client.download_artifacts(run.info.run_id, name, str(tmp_path)))
+        assert kept.read_bytes() == (tmp_path / "run" / kept.name).read_bytes()
+
+
+@pytest.mark.slow
+def test_deterministic_runs_write_the_same_bytes(options, tmp_path):
+    environment = {**os.environ, "TF_NUM_INTRAOP_THREADS": "4", "TF_NUM_INTEROP_THREADS": "4"}
+    names = ("finetuning_options.json", "model.weights.h5", "results.json", "predictions_dev.tsv")
+    contents = []
+    for name in ("one", "other"):
+        command = [
+            sys.executable, "-m", "official_bert_cli", "finetune", "--task=table", f"--init={options.init}",
+            f"--vocab_file={options.vocab_file}", f"--train_file={options.task_options.train_file}",
+            f"--eval_file={options.task_options.eval_file}", f"--output_dir={tmp_path / name}", "--do_train",
+            "--do_eval", "--num_train_epochs=2", "--train_batch_size=16", "--max_seq_length=16", "--deterministic",
+        ]  # fmt: skip
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        states = sorted((tmp_path / name / "checkpoints").glob("ckpt-*"))
+        assert len(states) == 2
+        contents.append([path.read_bytes() for path in (*states, *(tmp_path / name / each for each in names))])
+    assert contents[1] == contents[0]
+    assert json.loads((tmp_path / "one" / "finetuning_options.json").read_text())["deterministic"] is True
 
 
 def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options, tmp_path, monkeypatch, capsys):
@@ -310,6 +352,17 @@ runner.run(Options(**given | {"task_options": TableOptions(**given["task_options
         weights.append(finetuned.load(str(tmp_path / strategy)).model.get_weights())
     for one, two in zip(*weights, strict=True):
         np.testing.assert_allclose(one, two, atol=1e-4)
+
+
+def test_of_several_labels_the_results_have_the_figures_of_each(options, tmp_path):
+    several = with_task_options(options, label_kind="multi_label")
+    scores = runner.run(dataclasses.replace(several, do_predict=False, num_train_epochs=1.0))
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert results["dev"] == {**scores["dev"], "labels": report["classes"]["dev"]}
+    assert set(results["dev"]["labels"]) == {"bad", "good"}
+    assert {"f1_micro", "f1_macro"} <= set(results["dev"])
+    assert set(results["dev"]["labels"]["good"]) >= {"precision", "recall", "f1"}
 
 
 def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(options, tmp_path, capsys):

@@ -32,11 +32,12 @@ def blocks_of(page: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:(currentThread|getName):DeprecationWarning")  # Keras Tuner's
 @pytest.mark.usefixtures("folder")
 def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[str]):
     names: dict = {}
     blocks = blocks_of("docs/python.md")
-    assert len(blocks) == 12
+    assert len(blocks) == 14
     for block in blocks:
         exec(block, names)
     assert names["outputs"]["sequence_output"].shape == (1, 5, 8)
@@ -47,6 +48,15 @@ def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[
     answer = names["answer"]
     assert "the cat sat on the mat"[answer.start : answer.end] == answer.text != ""
     assert names["choices"][0] in range(4)
+    assert {"loss", "accuracy"} <= set(names["tagging_scores"])
+    assert len(names["tagged_words"]) == len(names["found_answers"]) == 2
+    assert {"exact_match", "f1"} <= set(names["answer_scores"])
+    assert names["choice_probabilities"].shape == (2, 4)
+    assert 0 <= names["choice_scores"]["accuracy"] <= 1
+    for export in ("tags", "answers", "choices"):
+        assert list(pathlib.Path("exports", export).rglob("saved_model.pb"))
+    assert 1e-5 <= names["best_rate"] <= 1e-3
+    assert len(names["study"].trials) == 3
     assert len(names["fillings"][0][0]) == 3
     assert names["vectors"].shape == (2, 8)
     assert 0 < names["found"]["mrr"] <= 1

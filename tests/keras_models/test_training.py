@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -405,3 +406,27 @@ def test_two_devices_equal_one(name, loss, config, vocab_file):
     for expected, found in zip(one[3], two[3], strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
     assert len(one[2]) == len(two[2]) == 13
+
+
+_FIT_TWICE = """
+import sys
+import tensorflow as tf
+import official_bert
+tf.config.experimental.enable_op_determinism()
+weights = []
+for _ in range(2):
+    model = official_bert.TextClassifier.from_checkpoint(sys.argv[1], vocab_file=sys.argv[2], labels=["bad", "good"])
+    model.fit(["the cat sat", "a dog ran in the sun"] * 16, ["good", "bad"] * 16, epochs=2, verbose=0)
+    weights.append(b"".join(weight.tobytes() for weight in model.get_weights()))
+print(weights[0] == weights[1])
+"""
+
+
+@pytest.mark.slow
+def test_fit_with_deterministic_operations_learns_the_same_bytes_again(config, vocab_file, tmp_path):
+    (tmp_path / "config.json").write_text(config.to_json())
+    command = [sys.executable, "-c", _FIT_TWICE, str(tmp_path / "config.json"), vocab_file]
+    environment = {**os.environ, "TF_NUM_INTRAOP_THREADS": "4", "TF_NUM_INTEROP_THREADS": "4"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("True\n")

@@ -1,5 +1,6 @@
 """The loop over steps: what it leaves behind, how it ends, and how it is cut into calls."""
 
+import json
 import os
 import pathlib
 import signal
@@ -97,6 +98,55 @@ def test_sigterm_saves_and_the_same_command_goes_on(record_files: list[str], con
     assert done.returncode == 0, done.stderr
     assert f"going on from {saved}, step {step:,}" in done.stdout
     assert [line["step"] for line in read_log(f"{tmp_path}/run", "train")][-1] == step + 5
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's use of SQLAlchemy
+def test_a_tracked_run_that_goes_on_has_each_step_once(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/tracked.db")
+    monkeypatch.chdir(tmp_path)  # MLflow's artifacts
+    folder = tmp_path / "run"
+    training.run(options_for(record_files, config_file, folder, tracker="mlflow"))
+    run_id = json.loads((folder / "tracked_run.json").read_text())["run_id"]
+    for path in folder.glob("ckpt-20*"):  # as a kill after step 10 would leave it, which then takes steps again
+        path.unlink()
+    training.run(options_for(record_files, config_file, folder, tracker="mlflow"))
+    client = mlflow.MlflowClient()
+    (run,) = client.search_runs([client.get_experiment_by_name("official-bert").experiment_id])
+    assert (run.info.run_id, run.info.run_name, run.info.status) == (run_id, "run", "FINISHED")
+    logged = {line["step"]: line["loss"] for line in read_log(str(folder), "train")}
+    history = client.get_metric_history(run_id, "train/loss")
+    assert {each.step: each.value for each in history} == logged
+    assert len(history) == len(logged)
+    assert run.data.params["train_batch_size"] == "8"
+    assert run.data.params["model num_hidden_layers"] == "1"
+    assert "report/report.html" in {each.path for each in client.list_artifacts(run_id, "report")}
+    assert {each.path for each in client.list_artifacts(run_id, "model")} >= {
+        "model/bert_config.json", "model/checkpoint", "model/ckpt-20.index", "model/ckpt-20.data-00000-of-00001",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_deterministic_runs_save_the_same_bytes(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    environment = {**os.environ, "TF_NUM_INTRAOP_THREADS": "4", "TF_NUM_INTEROP_THREADS": "4"}
+    saved = []
+    for name in ("one", "other"):
+        command = [
+            sys.executable, "-m", "official_bert_cli", "pretrain", f"--input_file={','.join(record_files)}",
+            "--do_train", "--do_eval", f"--eval_input_file={record_files[1]}", f"--bert_config_file={config_file}",
+            f"--output_dir={tmp_path / name}", f"--max_seq_length={LENGTH}",
+            f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8", "--num_train_steps=5",
+            "--deterministic",
+        ]  # fmt: skip
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        saved.append([(path.name, path.read_bytes()) for path in sorted((tmp_path / name).glob("ckpt-5.*"))])
+    assert len(saved[0]) == 2
+    assert saved[1] == saved[0]
+    assert json.loads((tmp_path / "one" / "run.json").read_text())["flags"]["deterministic"] is True
 
 
 @pytest.mark.slow
