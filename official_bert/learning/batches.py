@@ -60,8 +60,13 @@ def training_batch_indices(
         classes: of the rows, [R]: as many rows of each class are taken, those of rare ones several times and those of
             frequent ones not all; None takes every row once.
         texts: of the rows, [R, N], equal for equal texts: rows that have one in common do not share a batch, and those
-            for which there is no such batch are left out; None takes any rows together.
+            for which there is no such batch are left out, with a line that counts them; None takes any rows together.
+
+    Raises:
+        UserError: rows are to learn from the others of their batch, which has one row alone.
     """
+    if texts is not None and batch_size < 2:
+        raise UserError("batches of one row have nothing to tell its texts from; take a larger batch size")
     rng = np.random.default_rng([seed, epoch])
     rows = rng.permutation(len(lengths) if classes is None else _balanced(classes, rng))
     pool = _POOL * batch_size
@@ -87,6 +92,9 @@ def _apart(batches: Array, texts: Array) -> Array:
         if not any(batch.add(row) for batch in with_room):
             # A batch takes it in place of a row for which there is room elsewhere.
             any(batch.exchange(row, with_room[0]) for batch in itertools.islice(kept, _TRIES))
+    rows = int(np.sum(batches >= 0))
+    if left_out := rows - sum(len(batch.rows) for batch in kept):
+        print(f"note: {left_out:,} of {rows:,} rows are left out of an epoch, since others have the same texts")
     return np.stack([np.pad(batch.rows, (0, size - len(batch.rows)), constant_values=_FILLER) for batch in kept])
 
 

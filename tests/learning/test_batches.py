@@ -1,5 +1,7 @@
 import numpy as np
+import pytest
 
+from official_bert.errors import UserError
 from official_bert.learning import batches
 from official_bert.tasks.heads.features import Features, from_rows
 
@@ -90,8 +92,16 @@ def test_full_batches_exchange_rows_for_one_that_shares_a_text():
         assert_apart(plan, texts)
 
 
-def test_rows_for_which_there_is_no_batch_are_left_out():
+def test_rows_for_which_there_is_no_batch_are_left_out(capsys: pytest.CaptureFixture[str]):
     texts = np.stack([np.zeros(10, int), 1 + np.arange(10)], 1)
     plan = batches.training_batch_indices(np.full(10, 5), 5, seed=0, epoch=0, texts=texts)
     assert plan.shape == (2, 5)
     assert (plan >= 0).sum() == 2
+    expected = "note: 8 of 10 rows are left out of an epoch, since others have the same texts\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_a_row_alone_has_nothing_to_be_told_from():
+    texts = np.arange(8).reshape(4, 2)
+    with pytest.raises(UserError, match="batches of one row have nothing to tell its texts from"):
+        batches.training_batch_indices(np.full(4, 5), 1, seed=0, epoch=0, texts=texts)
