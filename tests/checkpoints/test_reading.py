@@ -235,6 +235,14 @@ def test_a_changed_configuration_is_an_error_unless_its_checksum_is_removed(tmp_
     assert reading.read(str(tmp_path))[1].config.num_attention_heads == 4
 
 
+@pytest.mark.parametrize("tensors", ['[["gone", "0"]]', "[[false, 9223372036854775808]]", '"ab"', "null", "[1]"])
+def test_checksums_of_another_form_are_damaged(tensors: str, tmp_path: pathlib.Path):
+    write_sample("hugging_face", tmp_path)
+    (tmp_path / "checksums.json").write_text('{"files": {}, "tensors": ' + tensors + "}")
+    with pytest.raises(UserError, match="checksums.json is damaged"):
+        reading.read(str(tmp_path))
+
+
 def test_places_without_a_checkpoint_say_what_was_expected(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="there is no readable checkpoint .*nowhere"):
         reading.read(str(tmp_path / "nowhere"))
