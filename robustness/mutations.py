@@ -59,7 +59,7 @@ MUTATIONS = [
     M("official_bert/data/masking_rates.py", "(self.mask + self.same) / 100", "(self.mask + self.same + 1) / 100", _PARITY),
     M("data_gen/rules/masking.py", "max(1, round(tokens * masked_lm_prob))", "max(1, int(tokens * masked_lm_prob))", _REFERENCE),
     M("data_gen/rules/masking.py", "if len(chosen) + len(word) > budget:", "if len(chosen) + len(word) > budget + 1:", _REFERENCE),
-    M("data_gen/rules/masking.py", "if whole_words and candidates and token in", "if candidates and token in", _REFERENCE),
+    M("data_gen/rules/masking.py", "if whole_words and candidates and (token", "if candidates and (token", _REFERENCE),
     M("data_gen/rules/masking.py", "rng.randint(0, len(vocabulary.words) - 1)", "rng.randint(1, len(vocabulary.words) - 1)", _REFERENCE),
     M("data_gen/rules/vectorized_masking.py", "candidate = (position > 0) & ", "candidate = ", _FAST),
     M("data_gen/rules/vectorized_masking.py", "np.rint(length * config.masked_lm_prob)", "np.floor(length * config.masked_lm_prob)", _FAST),
@@ -146,7 +146,7 @@ MUTATIONS = [
     M("official_bert/serving/batching.py", "max(length, other) <= max(_SHORT, _ALIKE * min(length, other))", "length >= 0", "tests/serving"),
     M("official_bert/serving/json_requests.py", '("instances" in message) == ("inputs" in message)', '("instances" in message) and ("inputs" in message)', _JSON + " " + _SERVING),
     M("official_bert/serving/json_requests.py", "if count > options.max_instances:", "if count > options.max_instances + 1:", _JSON + " " + _SERVING),
-    M("official_bert/serving/json_requests.py", "if len(value) > options.max_text_bytes:", "if len(value) >= options.max_text_bytes:", _JSON + " " + _SERVING),
+    M("official_bert/serving/request_error.py", "if len(value) > options.max_text_bytes:", "if len(value) >= options.max_text_bytes:", _JSON + " " + _SERVING),
     # Many machines.
     M("official_bert/inference/beam_shards.py", "lambda each: each[0] // rows_at_once)", "lambda each: number)", _BEAM),
     M("official_bert/inference/beam_shards.py", "key=lambda piece: piece[0])", "key=lambda piece: -piece[0])", _BEAM),
@@ -178,7 +178,9 @@ MUTATIONS = [
     M("official_bert/export/graph_inputs.py", "(most < count)", "(most <= count)", "tests/export/test_graph_inputs.py"),
     M("official_bert/serving/batching.py", "min(max(seconds, 1), 60)", "max(seconds, 1)", "tests/serving/test_batching.py"),
     M("official_bert/serving/batching.py", "                each.answer.cancel()\n", "                each.answer.done()\n", "tests/serving/test_batching.py"),
-    M("official_bert/serving/batching.py", "0.1 * (seconds / len(batch) - ", "0.1 * (seconds - ", "tests/serving/test_batching.py"),
+    M("official_bert/serving/batching.py", "last, of_late = seconds / _size(batch),", "last, of_late = seconds,", "tests/serving/test_batching.py"),
+    M("official_bert/serving/batching.py", "* _size(batch) < _SHORT_SECONDS", "* len(batch) < _SHORT_SECONDS", "tests/serving/test_batching.py"),
+    M("official_bert/serving/connections.py", "_let_nobody_connect(listener)\n            with", "with", "tests/serving/test_connections.py"),
     M("official_bert/serving/json_answers.py", 'name.endswith("_bytes"))', "False)", "tests/serving/test_json_answers.py"),
 ]  # fmt: skip
 

@@ -29,7 +29,11 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def answers_in(folder: pathlib.Path) -> dict[str, Any]:
     """The scores and predictions of a run, by the file's name."""
-    answers = {"results.json": json.loads((folder / "results.json").read_text())}
+    results = json.loads((folder / "results.json").read_text())
+    for part in results.values():
+        if isinstance(part, dict):
+            part.pop("labels", None)  # the figures of each label, which earlier code did not write
+    answers = {"results.json": results}
     for path in folder.iterdir():
         if any(name in path.name for name in ANSWERS):
             text = path.read_text()
