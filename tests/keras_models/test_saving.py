@@ -147,7 +147,7 @@ def test_vectors_are_those_of_the_extractor(config, vocab_file, tmp_path):
     np.testing.assert_array_equal(
         official_bert.TextEncoder.load(str(tmp_path / "encoder.keras")).predict(TEXTS), vectors[:3]
     )
-    with pytest.raises(UserError, match="nothing to learn by itself"):
+    with pytest.raises(UserError, match="x has rows of 1 texts; expected pairs or triplets"):
         encoder.fit(TEXTS, [0, 1, 0])
 
 

@@ -60,12 +60,12 @@ class Limits:
     def __post_init__(self) -> None:
         if self.max_query_length < 1 or self.doc_stride < 1:
             raise UserError(
-                f"--max_query_length={self.max_query_length} and --doc_stride={self.doc_stride}: expected 1 or more"
+                f"max_query_length is {self.max_query_length} and doc_stride {self.doc_stride}; expected 1 or more"
             )
         if self.max_seq_length <= self.max_query_length + 3:
             raise UserError(
-                f"--max_seq_length={self.max_seq_length} leaves no room for context beside a question of "
-                f"{self.max_query_length} tokens, [CLS] and two [SEP]; raise it or lower --max_query_length"
+                f"max_seq_length={self.max_seq_length} leaves no room for context beside a question of "
+                f"{self.max_query_length} tokens, [CLS] and two [SEP]; raise it or lower max_query_length"
             )
 
 

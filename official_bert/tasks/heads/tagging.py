@@ -269,7 +269,7 @@ def cut_into_windows(
     """
     room = max_seq_length - 2
     if room < 1:
-        raise UserError(f"--max_seq_length={max_seq_length} leaves no room for a word beside [CLS] and [SEP]")
+        raise UserError(f"max_seq_length={max_seq_length} leaves no room for a word beside [CLS] and [SEP]")
     cls, sep, unk = tokenizer.convert_tokens_to_ids([CLS, SEP, UNK])
     known: dict[str, list[int]] = {}
     cut = []

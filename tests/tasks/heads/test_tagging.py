@@ -63,7 +63,7 @@ class FakeTokenizer:
 
 
 def test_no_room_for_a_word_is_refused(tokenizer: FullTokenizer):
-    with pytest.raises(UserError, match="--max_seq_length=2 leaves no room"):
+    with pytest.raises(UserError, match="max_seq_length=2 leaves no room"):
         head.cut_into_windows([["cat"]], tokenizer, 2)
 
 
