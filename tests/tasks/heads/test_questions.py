@@ -64,7 +64,7 @@ def test_an_answer_that_cuts_a_piece_is_learnt_from_the_same_word(
 def test_limits_without_room_for_context_are_refused():
     with pytest.raises(UserError, match="max_seq_length=67 leaves no room"):
         Limits(max_seq_length=67)
-    with pytest.raises(UserError, match="--doc_stride=0"):
+    with pytest.raises(UserError, match="doc_stride 0; expected 1 or more"):
         Limits(doc_stride=0)
 
 
