@@ -118,6 +118,21 @@ def test_a_full_queue_says_when_it_will_be_shorter(recorded: Recorded, seconds: 
     in_loop(recorded, use, max_queue=4, max_instances=4)
 
 
+def test_requests_that_arrive_together_may_be_as_many_as_are_computed_and_as_many_as_may_wait(recorded: Recorded):
+    async def use(batcher: Batcher) -> None:
+        recorded.opened.clear()
+        asked = [asyncio.create_task(batcher.predict("serving_default", text_of(n))) for n in range(1, 7)]
+        await asyncio.sleep(0)  # all of them arrive before a batch begins
+        with pytest.raises(RequestError, match="4 instances wait for m already"):
+            await asked[5]
+        recorded.opened.set()
+        async with asyncio.timeout(60):
+            answers = await asyncio.gather(*asked[:5])
+        assert [float(each["value"][0]) for each in answers] == [1001.0, 1002.0, 1003.0, 1004.0, 1005.0]
+
+    in_loop(recorded, use, max_batch_size=1, max_queue=4, max_instances=4)
+
+
 def test_the_time_of_a_batch_is_shared_by_its_texts_by_their_lengths(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ):
