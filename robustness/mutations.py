@@ -141,7 +141,7 @@ MUTATIONS = [
     M("official_bert/learning/batches.py", "np.random.default_rng([seed, epoch])", "np.random.default_rng([seed])", "tests/learning"),
     M("official_bert/optimization/finetuning_optimizer.py", "int(num_steps * warmup_proportion)", "int(num_steps * warmup_proportion) + 1", "tests/finetuning"),
     # Serving.
-    M("official_bert/serving/batching.py", "len(self._waiting) + count > self._options.max_queue", "len(self._waiting) > self._options.max_queue", _SERVING),
+    M("official_bert/serving/batching.py", "others = self._options.max_queue - count", "others = self._options.max_queue", _SERVING),
     M("official_bert/serving/batching.py", "if self._running and len(batch) < self._options.max_batch_size and left > 0:", "if len(batch) < self._options.max_batch_size and left > 0:", "tests/serving"),
     M("official_bert/serving/batching.py", "max(length, other) <= max(_SHORT, _ALIKE * min(length, other))", "length >= 0", "tests/serving"),
     M("official_bert/serving/json_requests.py", '("instances" in message) == ("inputs" in message)', '("instances" in message) and ("inputs" in message)', _JSON + " " + _SERVING),
@@ -168,7 +168,7 @@ MUTATIONS = [
     M("official_bert/tasks/heads/tagging.py", "len(tokenizer.exact.tokenize(word)) > room for", "len(tokenizer.exact.tokenize(word)) >= room for", "tests/tasks/heads/test_tagging.py"),
     M("official_bert/tasks/heads/tagging.py", "min([margins[window.sentence], *margins_of_rows(rows)])", "min([math.inf, *margins_of_rows(rows)])", "tests/tasks/heads/test_tagging.py"),
     M("official_bert/tasks/heads/tagging.py", "int(np.searchsorted(starts, starts[first] + stride))", "int(np.searchsorted(starts, starts[first] + stride, side='right'))", "tests/tasks/heads/test_tagging.py"),
-    M("official_bert/tasks/heads/texts.py", "float(min(np.maximum(prediction, 1.0 - prediction)))", "float(max(np.maximum(prediction, 1.0 - prediction)))", "tests/tasks/heads/test_texts.py"),
+    M("official_bert/tasks/heads/classes.py", "float(min(np.maximum(prediction, 1.0 - prediction)))", "float(max(np.maximum(prediction, 1.0 - prediction)))", "tests/tasks/heads/test_texts.py"),
     M("official_bert/tasks/heads/choices.py", "is_cut |= len(a)", "is_cut = len(a)", "tests/tasks/heads/test_choices.py"),
     M("official_bert/tasks/heads/texts.py", "if not np.isfinite(value)), None)", "if value != value), None)", "tests/tasks/heads/test_texts.py"),
     M("official_bert/export/graph_inputs.py", "    stride = tf.minimum(room, stride)\n", "    stride = stride + 0 * room\n", "tests/export/test_graph_inputs.py"),

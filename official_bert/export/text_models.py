@@ -20,7 +20,7 @@ from official_bert.export.graph_tokenization import GraphTokenizer, Tokens, char
 from official_bert.inference.exports import DEFAULT_SIGNATURE, IDS_SIGNATURE, IS_TRUNCATED, TOKENIZE_SIGNATURE, VECTOR
 from official_bert.modeling import layer_names, task_models
 from official_bert.modeling.pooling import build_vector_model
-from official_bert.tasks.heads.texts import NO_ANSWER
+from official_bert.tasks.heads.classes import NO_ANSWER
 from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
 

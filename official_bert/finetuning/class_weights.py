@@ -3,10 +3,10 @@
 import numpy as np
 
 from official_bert.errors import UserError
+from official_bert.tasks.heads.classes import MultiLabelHead
 from official_bert.tasks.heads.features import LABELS, Array, Features
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.python_data import BALANCED, balanced_weights
-from official_bert.tasks.heads.texts import MultiLabelHead
 
 
 def row_weights(class_weights: list[str], head: Head, features: Features) -> Array | None:

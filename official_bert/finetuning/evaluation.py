@@ -16,8 +16,8 @@ from official_bert.finetuning.options import Options
 from official_bert.finetuning.report import write_report
 from official_bert.learning.predictor import Predictor
 from official_bert.optimization.choices import DTYPES
+from official_bert.tasks.heads.classes import DECISIONS, ClassificationHead, LabelHead, MultiLabelHead
 from official_bert.tasks.heads.head import Head
-from official_bert.tasks.heads.texts import DECISIONS, ClassificationHead, LabelHead, MultiLabelHead
 from official_bert.tasks.task import Task
 from official_bert.utils import files
 from official_bert.utils.counting import counted

@@ -21,8 +21,8 @@ from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig, training_config
 from official_bert.learning.initial_model import InitialModel
 from official_bert.optimization import distribution
+from official_bert.tasks.heads.classes import MultiLabelHead
 from official_bert.tasks.heads.features import Array, Features
-from official_bert.tasks.heads.texts import MultiLabelHead
 from official_bert.tasks.options import options_class
 from official_bert.tasks.task import Task
 from official_bert.utils import files, resuming

@@ -14,16 +14,8 @@ from official_bert.keras_models.text_model import TextModel
 from official_bert.modeling.choices import MEASURES
 from official_bert.modeling.config import BertConfig
 from official_bert.tasks.heads import python_data
-from official_bert.tasks.heads.texts import (
-    DECISIONS,
-    NO_ANSWER,
-    ClassificationHead,
-    LabelHead,
-    MultiLabelHead,
-    RegressionHead,
-    TextExample,
-    TextHead,
-)
+from official_bert.tasks.heads.classes import DECISIONS, NO_ANSWER, ClassificationHead, LabelHead, MultiLabelHead
+from official_bert.tasks.heads.texts import RegressionHead, TextExample, TextHead
 
 
 @keras.saving.register_keras_serializable(package="official_bert")

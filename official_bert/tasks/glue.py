@@ -13,8 +13,9 @@ import numpy as np
 from official_bert.errors import UserError
 from official_bert.tasks import data_files
 from official_bert.tasks.heads import scores
+from official_bert.tasks.heads.classes import ClassificationHead
 from official_bert.tasks.heads.features import Array
-from official_bert.tasks.heads.texts import ClassificationHead, RegressionHead, TextExample
+from official_bert.tasks.heads.texts import RegressionHead, TextExample
 from official_bert.tasks.options import TFDS, GlueOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tasks.text_task import TextTask

@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
 from official_bert.tasks.heads.python_data import class_name
-from official_bert.tasks.heads.texts import ClassificationHead, MultiLabelHead, RegressionHead, TextHead
+from official_bert.tasks.heads.texts import RegressionHead, TextHead
 from official_bert.tasks.options import TableOptions
 
 _MOST_LABELS_SHOWN = 10

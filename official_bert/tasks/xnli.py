@@ -8,7 +8,8 @@ import os
 
 from official_bert.errors import UserError
 from official_bert.tasks import data_files
-from official_bert.tasks.heads.texts import ClassificationHead, TextExample
+from official_bert.tasks.heads.classes import ClassificationHead
+from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import XNLI, XnliOptions
 from official_bert.tasks.task import TEST, TRAIN
 from official_bert.tasks.text_task import TextTask

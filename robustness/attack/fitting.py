@@ -98,7 +98,7 @@ def _check_learning(model: Any, method: str, arguments: dict[str, Any]) -> None:
 def _figures(case: "Case") -> None:
     import keras
 
-    from official_bert.tasks.heads.texts import softmax
+    from official_bert.tasks.heads.probabilities import softmax
 
     several, name = case.rng.random() < 0.5, case.rng.choice(["loss", "metric"])
     given = case.rng.choice(_LOSSES if name == "loss" else _METRICS)

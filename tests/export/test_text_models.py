@@ -29,7 +29,8 @@ from official_bert.modeling.task_models import (
 )
 from official_bert.tasks.heads import candidates, tagging
 from official_bert.tasks.heads import questions as questions_module
-from official_bert.tasks.heads.texts import ClassificationHead, RegressionHead, TextExample
+from official_bert.tasks.heads.classes import ClassificationHead
+from official_bert.tasks.heads.texts import RegressionHead, TextExample
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
 from tests.conftest import WORDS

@@ -8,9 +8,9 @@ from official_bert.errors import UserError
 from official_bert.finetuning import class_weights
 from official_bert.learning import batches
 from official_bert.tasks.glue import GlueTask
+from official_bert.tasks.heads.classes import MultiLabelHead
 from official_bert.tasks.heads.features import Features, from_rows
 from official_bert.tasks.heads.losses import WeightedBinaryCrossentropy
-from official_bert.tasks.heads.texts import MultiLabelHead
 from official_bert.tasks.options import GlueOptions
 from tests.conftest import WORDS
 

@@ -6,7 +6,8 @@ import pytest
 from official_bert.errors import UserError
 from official_bert.finetuning import runner
 from official_bert.finetuning.distillation import DistillationLoss
-from official_bert.tasks.heads.texts import ClassificationHead, RegressionHead
+from official_bert.tasks.heads.classes import ClassificationHead
+from official_bert.tasks.heads.texts import RegressionHead
 from official_bert.tasks.options import GlueOptions
 from tests.finetuning.test_finetuning import options, with_task_options  # noqa: F401
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.keras_models.fit_data import EpochCounter, FitData
 from official_bert.keras_models.masked_lm import MaskedLMHead
+from official_bert.tasks.heads.classes import ClassificationHead
 from official_bert.tasks.heads.head import Head
-from official_bert.tasks.heads.texts import ClassificationHead
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
 from tests.conftest import WORDS

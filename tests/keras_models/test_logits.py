@@ -8,10 +8,11 @@ import official_bert
 from official_bert.errors import UserError
 from official_bert.keras_models.logits import losses_of_logits, metrics_of_logits
 from official_bert.modeling.config import BertConfig
+from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
 from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tasks.heads.metrics import TagAccuracy
 from official_bert.tasks.heads.tagging import TaggingHead
-from official_bert.tasks.heads.texts import ClassificationHead, MultiLabelHead, RegressionHead
+from official_bert.tasks.heads.texts import RegressionHead
 from tests.conftest import WORDS
 
 CONFIG = BertConfig(len(WORDS), 8, 1, 2, 16, max_position_embeddings=16)

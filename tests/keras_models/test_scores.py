@@ -12,8 +12,8 @@ import official_bert
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tasks.heads import entity_scores, squad_scores
+from official_bert.tasks.heads.classes import ClassificationHead
 from official_bert.tasks.heads.tagging import Span
-from official_bert.tasks.heads.texts import ClassificationHead
 from tests.conftest import WORDS
 
 CONFIG = BertConfig(len(WORDS), 8, 1, 2, 16, max_position_embeddings=32)

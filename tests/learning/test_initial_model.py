@@ -13,7 +13,7 @@ from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.errors import UserError
 from official_bert.learning.initial_model import head_weights, read_initial_model
 from official_bert.modeling.config import BertConfig
-from official_bert.tasks.heads.texts import ClassificationHead
+from official_bert.tasks.heads.classes import ClassificationHead
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import WORDS
 

@@ -109,11 +109,18 @@ def in_loop(recorded: Recorded, use: Callable[[Batcher], Awaitable[None]], **opt
 @pytest.mark.parametrize(("seconds", "retry_after"), [(0.0, 1), (2.0, 8), (1000.0, 60)])
 def test_a_full_queue_says_when_it_will_be_shorter(recorded: Recorded, seconds: float, retry_after: int):
     async def use(batcher: Batcher) -> None:
-        batcher._waiting = batcher._instances("serving_default", {"text": np.array([b"x"] * 4, object)}, 4)
+        recorded.opened.clear()
+        asked = [asyncio.create_task(batcher.predict("serving_default", text_of(3)))]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it is being computed
+        asked += [asyncio.create_task(batcher.predict("serving_default", text_of(1))) for _ in range(4)]
+        await asyncio.sleep(0)
         batcher._seconds_per_text = seconds
         with pytest.raises(RequestError, match="4 instances wait for m already") as refused:
             await batcher.predict("serving_default", text_of(3))
         assert refused.value.retry_after == retry_after
+        recorded.opened.set()
+        await asyncio.gather(*asked)
 
     in_loop(recorded, use, max_queue=4, max_instances=4)
 

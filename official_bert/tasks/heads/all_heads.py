@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.tasks.heads.choices import MultipleChoiceHead
+from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.question_answering import QuestionAnsweringHead
 from official_bert.tasks.heads.tagging import TaggingHead
-from official_bert.tasks.heads.texts import ClassificationHead, MultiLabelHead, RegressionHead
+from official_bert.tasks.heads.texts import RegressionHead
 from official_bert.tasks.heads.vectors import VectorHead
 
 HEADS: dict[str, type[Head]] = {

@@ -16,7 +16,7 @@ from official_bert.modeling.choices import MULTIPLE_CHOICE
 from official_bert.tasks.heads import python_data
 from official_bert.tasks.heads.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length, from_rows
 from official_bert.tasks.heads.head import Head, Outcome
-from official_bert.tasks.heads.texts import margins_of_rows, softmax
+from official_bert.tasks.heads.probabilities import margins_of_rows, softmax
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.tokenization.fast import Tokenizer

@@ -22,7 +22,7 @@ from official_bert.modeling.choices import TAGGING
 from official_bert.tasks.heads import entity_scores, python_data, windows
 from official_bert.tasks.heads.features import EXAMPLE, LABELS, NO_LABEL, Array, Features, Outputs, from_rows
 from official_bert.tasks.heads.head import Head, Outcome
-from official_bert.tasks.heads.texts import margins_of_rows, softmax
+from official_bert.tasks.heads.probabilities import margins_of_rows, softmax
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, FullTokenizer
 from official_bert.tokenization.fast import Tokenizer

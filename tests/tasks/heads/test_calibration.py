@@ -5,7 +5,8 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.tasks.heads import calibration
-from official_bert.tasks.heads.texts import ClassificationHead, MultiLabelHead, TextExample
+from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
+from official_bert.tasks.heads.texts import TextExample
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.tasks.heads import python_data
-from official_bert.tasks.heads.texts import ClassificationHead, MultiLabelHead, RegressionHead
+from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
+from official_bert.tasks.heads.texts import RegressionHead
 
 
 class Frame:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.tasks.heads.texts import ClassificationHead, MultiLabelHead, RegressionHead, TextExample
+from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
+from official_bert.tasks.heads.texts import RegressionHead, TextExample
 from official_bert.tokenization import pairs
 from official_bert.tokenization.fast import FastTokenizer
 
