@@ -1,6 +1,6 @@
 """A run in a tracker of experiments, beside its folder: parameters, metrics by step, files.
 
-What a tracker offers is `Tracker`, which pre-training, fine-tuning and export share. Importing this imports none.
+What a tracker offers is `Tracker`, which pre-training and fine-tuning share. Importing this imports none.
 """
 
 import contextlib
