@@ -75,10 +75,10 @@ class Batcher:
                 answered within options.timeout_seconds.
         """
         count = len(next(iter(inputs.values())))
-        others = self._options.max_queue - count  # the most that may wait beside these
-        if len(self._waiting) > others:
+        room = self._options.max_queue - count  # the most that may wait beside these
+        if len(self._waiting) > room:
             self._start_batches()  # those that have arrived together may not have begun, though the model is free
-        if len(self._waiting) > others:
+        if len(self._waiting) > room:
             seconds = math.ceil(_size(self._waiting) * (self._seconds_per_text or 0))
             raise RequestError(429, f"{len(self._waiting)} instances wait for {self._name} already; try again later",
                           retry_after=min(max(seconds, 1), 60))  # fmt: skip

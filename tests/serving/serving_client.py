@@ -37,7 +37,7 @@ class Client:
         self.address = url.removeprefix("http://")
 
     def send(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
-        connection = http.client.HTTPConnection(self.address, timeout=30)
+        connection = http.client.HTTPConnection(self.address, timeout=120)
         with contextlib.closing(connection):
             content = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
             connection.request(method, path, content, headers or {})
@@ -58,7 +58,7 @@ def head_of(model: str, length: int) -> bytes:
 def sent(client: Client, content: bytes) -> socket.socket:
     """A connection on which these bytes have been sent."""
     host, port = client.address.split(":")
-    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection = socket.create_connection((host, int(port)), timeout=120)
     connection.sendall(content)
     return connection
 
@@ -111,13 +111,22 @@ def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[RunningSer
         runner.join()
 
 
-def eventually(check: Callable[[], bool], seconds: float = 20.0) -> bool:
+def eventually(check: Callable[[], bool], seconds: float = 120.0) -> bool:
     """Whether something comes true before long."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if check():
             return True
         time.sleep(0.02)
+    return False
+
+
+def is_closed(client: Client) -> bool:
+    """Whether a server takes no more connections."""
+    try:
+        client.get("/healthz")
+    except OSError:
+        return True
     return False
 
 

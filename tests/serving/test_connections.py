@@ -9,7 +9,6 @@ import resource
 import socket
 import sys
 import threading
-import time
 
 import pytest
 
@@ -17,7 +16,7 @@ from official_bert.errors import UserError
 from official_bert.serving import connections, json_requests
 from official_bert.serving.connections import Connections
 from official_bert.serving.options import Options
-from tests.serving.serving_client import Client, eventually, head_of, running, sent
+from tests.serving.serving_client import Client, eventually, head_of, is_closed, running, sent
 
 BODY = json.dumps({"instances": ["ab"]}).encode()
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -219,15 +218,6 @@ def test_a_client_that_has_just_connected_may_ask_before_the_end(
     monkeypatch.setattr(connections, "_FIRST_BYTES_SECONDS", 60.0)
     with running({"size": exports / "size"}) as (server, client), sent(client, b"") as connection:
         server.loop.call_soon_threadsafe(server.stop)
-        assert eventually(lambda: _is_closed(client))
+        assert eventually(lambda: is_closed(client))
         connection.sendall(head_of("size", len(BODY)) + BODY)
         assert status_of(connection) == 200
-
-
-def _is_closed(client: Client) -> bool:
-    try:
-        client.get("/healthz")
-    except OSError:
-        return True
-    time.sleep(0.01)
-    return False

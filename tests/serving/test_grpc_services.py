@@ -35,7 +35,7 @@ class Stubs:
         self.health = health_pb2_grpc.HealthStub(channel)
 
     def predict(self, name: str, metadata: Any = None, spec: Any = None, **inputs: Any) -> Any:
-        return self.prediction.Predict(predict_request(name, spec, **inputs), timeout=30, metadata=metadata)
+        return self.prediction.Predict(predict_request(name, spec, **inputs), timeout=120, metadata=metadata)
 
 
 def predict_request(name: str, spec: Any = None, **inputs: Any) -> Any:

@@ -43,7 +43,7 @@ def page(browser, url: str, request: pytest.FixtureRequest):
     """The page on a desk, or on a phone; anything on the browser's console is a failure."""
     size = getattr(request, "param", {"width": 1000, "height": 900})
     context = browser.new_context(viewport=size, permissions=["clipboard-read", "clipboard-write"])
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(120_000)
     opened = context.new_page()
     complaints: list[str] = []
     opened.on("console", lambda message: complaints.append(message.text))
@@ -140,7 +140,7 @@ def test_hostile_names_are_names(browser, tmp_path: pathlib.Path):
     models["no-words"] = renamed(tmp_path / "no-words", kind={"a": 1}, inputs=["text"])
     with running(models) as (_, client):
         page = browser.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(120_000)
         complaints: list[str] = []
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(client.url)

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -16,7 +15,7 @@ from official_bert.errors import UserError
 from official_bert.serving import logs, server
 from official_bert.serving.options import Options
 from tests.conftest import ROOT
-from tests.serving.serving_client import Client, eventually, head_of, sent
+from tests.serving.serving_client import Client, eventually, head_of, is_closed, sent
 
 
 @pytest.mark.slow
@@ -78,12 +77,12 @@ def test_sigterm_answers_what_is_under_way_and_ends(exports: pathlib.Path):
         with sent(client, head + body[:10]) as connection:
             assert eventually(lambda: "requests_under_way 2.0" in client.get("/metrics").body.decode())
             os.kill(process.pid, signal.SIGTERM)
-            time.sleep(0.5)
-            with pytest.raises(OSError, match="refused"):
-                client.get("/healthz")
+            assert eventually(lambda: is_closed(client))
             connection.sendall(body[10:])
             assert connection.makefile("rb").read().endswith(b'{"predictions":[1004.0]}')
         lines += [json.loads(line) for line in process.stderr]
         assert process.wait() == 0
-    assert [each["event"] for each in lines[-3:]] == ["draining", "request", "stopped"]
+    events = [each["event"] for each in lines]
+    assert "draining" in events
+    assert events[-2:] == ["request", "stopped"]
     assert lines[-2]["status"] == 200

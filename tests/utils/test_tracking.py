@@ -127,7 +127,7 @@ def test_a_run_is_kept_by_a_server_and_goes_on_there(tmp_path: pathlib.Path, mon
         assert pathlib.Path(kept).read_bytes() == (folder / "train.jsonl").read_bytes()
     finally:
         os.killpg(server.pid, 15)
-        server.wait(30)
+        server.wait(120)
 
 
 def _wait_for(address: str, server: subprocess.Popen) -> None:

@@ -50,7 +50,7 @@ def test_buckets_stand_in_their_order_whichever_is_encoded_first(
         if "bucket" in task:
             (process.bucket,) = task["bucket"]
             if process.bucket % 2 == 0:
-                assert encoded[process.bucket + 1].wait(10)  # so that the second of two is always first
+                assert encoded[process.bucket + 1].wait(60)  # so that the second of two is always first
             encoded[process.bucket].set()
             return {"records": 1, "bytes": len(content_of(process.bucket))}
         path, position = task["write"]
@@ -86,7 +86,7 @@ def test_an_error_of_one_worker_ends_the_wait_of_the_others(
 
     def ask(process: Process, task: dict[str, Any], folder: str) -> dict[str, Any]:
         if task == {"bucket": [0]}:
-            assert second.wait(10)
+            assert second.wait(60)
             raise UserError("a worker process was killed")
         assert task == {"bucket": [1]}, "it is not written before it is known where"
         second.set()
@@ -137,9 +137,9 @@ def test_threads_that_wait_end_silently_when_the_command_is_interrupted(
 
     def ask(process: Process, task: dict[str, Any], folder: str) -> dict[str, Any]:
         if task == {"bucket": [0]}:
-            assert waits.wait(10)
+            assert waits.wait(60)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            assert ended.wait(10)
+            assert ended.wait(60)
             raise UserError("a worker process was killed")
         waits.set()
         return {"records": 1, "bytes": 1}

@@ -147,7 +147,7 @@ def test_documents_come_before_the_file_is_read_whole(tmp_path: pathlib.Path):
     def write() -> None:
         with open(path, "wb", buffering=0) as pipe:
             pipe.write(b"One.\nTwo.\n\n" * 100_000)
-            more.wait(10)
+            more.wait(60)
             pipe.write(b"Three.\n")
 
     writer = threading.Thread(target=write)
