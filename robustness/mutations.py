@@ -142,6 +142,7 @@ MUTATIONS = [
     M("official_bert/optimization/finetuning_optimizer.py", "int(num_steps * warmup_proportion)", "int(num_steps * warmup_proportion) + 1", "tests/finetuning"),
     # Serving.
     M("official_bert/serving/batching.py", "room = self._options.max_queue - count", "room = self._options.max_queue", _SERVING),
+    M("official_bert/serving/batching.py", "self._start_batches()  # those that have", "pass  # those that have", "tests/serving/test_batching.py"),
     M("official_bert/serving/batching.py", "if self._running and len(batch) < self._options.max_batch_size and left > 0:", "if len(batch) < self._options.max_batch_size and left > 0:", "tests/serving"),
     M("official_bert/serving/batching.py", "max(length, other) <= max(_SHORT, _ALIKE * min(length, other))", "length >= 0", "tests/serving"),
     M("official_bert/serving/json_requests.py", '("instances" in message) == ("inputs" in message)', '("instances" in message) and ("inputs" in message)', _JSON + " " + _SERVING),
