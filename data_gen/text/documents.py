@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from data_gen.text.lines import decode_lines, is_compressed
+from data_gen.text.lines import decode_lines
 from official_bert.data.record_reader import reading_progress
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import files, streams
 
 Sentence = list[int]
 Document = list[Sentence]
@@ -29,7 +29,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
     def undecoded(path: str) -> Iterator[bytes]:
         with files.read_errors_explained(path), files.open_bytes(path) as reader:
             for number, line in enumerate(reader):
-                if number == 0 and is_compressed(line):
+                if number == 0 and streams.is_compressed(line):
                     raise UserError(
                         f"{path} is compressed, which --algorithm=reference does not read; decompress it, or take "
                         "--algorithm=fast"

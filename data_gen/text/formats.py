@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from data_gen.options import TEXT_FORMATS
-from data_gen.text.lines import decode_lines, is_compressed, read_lines
+from data_gen.text.lines import decode_lines, read_lines
 from data_gen.text.sentences import check_language, split_sentences
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import files, streams
 from official_bert.utils.counting import counted
 from official_bert.utils.progress import Progress
 
@@ -118,7 +118,7 @@ def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None
     starts = [0]
     last = "</doc>" if format == "wikiextractor" else ""  # line of a document
     with files.read_errors_explained(path), open(path, "rb") as reader:
-        if is_compressed(reader.read(10)):
+        if streams.is_compressed(reader.read(10)):
             return [(0, None)]
         length = files.size(path)
         while (start := starts[-1] + size) < length:

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import json
+import lzma
 import os
 import pathlib
 import re
@@ -64,6 +65,8 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "gzip, two members": lambda text: gzip.compress(text[:50]) + gzip.compress(text[50:]),
     "bzip2": bz2.compress,
     "bzip2, two streams": lambda text: bz2.compress(text[:50]) + bz2.compress(text[50:]),
+    "xz": lzma.compress,
+    "xz, two streams": lambda text: lzma.compress(text[:50]) + lzma.compress(text[50:]),
     "zstandard": zstandard.compress,
     "zstandard, two frames": lambda text: zstandard.compress(text[:50]) + zstandard.compress(text[50:]),
     "zstandard, frame to skip": lambda text: SKIPPED_FRAME + zstandard.compress(text) + SKIPPED_FRAME,
