@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from adaptation.options import AUTO, PAIRS, Options
 from data_gen.text import formats
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import files, row_files
 from official_bert.utils.counting import counted
 
 # The files in the folder of texts: a sentence a line, an empty line after each document.
@@ -58,8 +58,8 @@ def prepare(options: Options, folder: str) -> Texts:
     Raises:
         UserError: the text cannot be read or is too short, or the general text is that of the domain.
     """
-    domain_paths = files.expand(options.input_file, "input_file")
-    general_paths = files.expand(options.general_file, "general_file") if options.general_file else []
+    domain_paths = row_files.expand(options.input_file, "input_file")
+    general_paths = row_files.expand(options.general_file, "general_file") if options.general_file else []
     for path, other in itertools.product(general_paths, domain_paths):
         if files.is_same_file(path, other):
             raise UserError(
@@ -139,9 +139,8 @@ def _prepare_general(
 def _gather(what: str, paths: list[str], options: Options, path: str) -> list[_Document]:
     """Writes all documents of files to one, without lines between them, and returns where each is."""
     documents = []
-    reading = options.input_format, options.language, options.json_field, options.drop_invalid_utf8
     with open(path, "wb") as writer:
-        for document in formats.read_files(what, paths, *reading):
+        for document in formats.read_files(what, paths, options):
             content = "".join(f"{sentence}\n" for sentence in document).encode()
             start = writer.tell()
             writer.write(content)

@@ -61,15 +61,10 @@ class Tokenize(beam.DoFn):
         number, path = element
         options = self._job.options
         with self._job.reporting_errors():
-            format = options.input_format
-            if format == "auto":
-                format = formats.detect_format(path, options.language)
+            format = formats.format_of(path, options)
             folder = self._job.new(f"part-{number:05}")
             with written_folder(folder) as local:
-                documents = formats.read_documents(
-                    path, format, options.language, options.json_field, options.drop_invalid_utf8
-                )
-                preparation.write_part(local, documents, self._tokenizer)
+                preparation.write_part(local, formats.documents_of(path, format, options), self._tokenizer)
             yield Part(number, folder, format, manifest.sha256(path))
 
 

@@ -14,7 +14,7 @@ from data_gen.text import token_store, word_boundaries
 from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries
 from official_bert.tokenization import exact
 from official_bert.tokenization.caching import CachingTokenizer
-from official_bert.utils import files
+from official_bert.utils import files, row_files
 
 
 class Prepared(NamedTuple):
@@ -32,7 +32,7 @@ def check_options(options: RecordOptions) -> Prepared:
     Raises:
         UserError: something about the input, the vocabulary, the list of words or the output is wrong.
     """
-    paths = files.expand(options.input_file, "input_file")
+    paths = row_files.expand(options.input_file, "input_file")
     boundaries = word_boundaries.of_options(options)
     lists = [str(options.word_boundaries)] if boundaries and boundaries.words else []
     outputs.check_outputs(options, [*paths, options.vocab_file, *lists])

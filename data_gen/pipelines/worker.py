@@ -139,9 +139,7 @@ class Worker:
         """Returns the format of an input file, and the ranges of bytes that it is read in."""
         path, options = self._options.input_file[number], self._options
         with _text_errors():
-            format = options.input_format
-            if format == "auto":
-                format = formats.detect_format(path, options.language)
+            format = formats.format_of(path, options)
             return {"format": format, "ranges": formats.find_ranges(path, format, _PART_BYTES)}
 
     def _part(self, number: int, part: int) -> dict[str, Any]:
@@ -151,9 +149,7 @@ class Worker:
         path, options = self._options.input_file[number], self._options
 
         def read(start: int) -> Iterator[list[str]]:
-            return formats.read_documents(
-                path, file["format"], options.language, options.json_field, options.drop_invalid_utf8, start, end
-            )
+            return formats.documents_of(path, file["format"], options, start, end)
 
         folder = part_folder(self._folder, number, part)
         with _text_errors():

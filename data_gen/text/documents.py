@@ -7,7 +7,7 @@ import numpy as np
 from data_gen.text.lines import decode_lines
 from official_bert.data.record_reader import reading_progress
 from official_bert.errors import UserError
-from official_bert.utils import files, streams
+from official_bert.utils import files, row_files, streams
 
 Sentence = list[int]
 Document = list[Sentence]
@@ -38,6 +38,10 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
                 progress(len(line))
 
     for path in paths:
+        if kind := row_files.kind_of(path):
+            raise UserError(
+                f"{path} is a {kind} file, which --algorithm=reference does not read; take --algorithm=fast"
+            )
         # As in the original, a byte order mark stays.
         yield from decode_lines(path, undecoded(path), drop_invalid_utf8, at_start=False)
 

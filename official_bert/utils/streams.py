@@ -42,7 +42,7 @@ def opened(path: str) -> Iterator[io.BufferedReader]:
     with contextlib.ExitStack() as stack:
         if files.is_remote(path):
             remote = stack.enter_context(files.open_bytes(path))
-            reader = io.BufferedReader(_Stream(iter(partial(remote.read, _BLOCK), b"")), _BLOCK)
+            reader: Any = io.BufferedReader(_Stream(iter(partial(remote.read, _BLOCK), b"")), _BLOCK)
         else:
             reader = stack.enter_context(io.BufferedReader(io.FileIO(path), _BLOCK))
         yield _decompressed(reader)
@@ -91,7 +91,7 @@ def errors_explained(path: str, unit: str, count: Callable[[], int]) -> Iterator
         raise UserError(f"cannot read {path}: {error or type(error).__name__}") from error
 
 
-def _decompressed(reader: io.BufferedReader) -> io.BufferedReader:
+def _decompressed(reader: Any) -> Any:
     start = reader.peek(10)
     raw: Any
     if _GZIP.match(start):
