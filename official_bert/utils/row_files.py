@@ -8,7 +8,6 @@ wet       the extracted text of web crawls (WARC records of type conversion), in
 Files, folders of Hugging Face's datasets, and data sets of TensorFlow Datasets by name: `expand` finds the files.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -91,7 +90,8 @@ def read_rows(
     Args:
         path: local or remote.
         kind: as of `kind_of`.
-        columns: those to read, which are texts or missing (None) in every row; None for all columns of any type.
+        columns: those to read, which are texts or missing (None) in every row; None for all columns of any type, of
+            which those of bytes that are not UTF-8 stay bytes.
         part: one of `find_ranges`.
         drop_invalid_utf8: whether what is not UTF-8 is dropped instead of being an error.
 
@@ -105,6 +105,8 @@ def read_rows(
                 try:
                     row[name] = value.decode("utf-8", handling)
                 except UnicodeDecodeError as error:
+                    if columns is None:  # it may be no text, and not be needed
+                        continue
                     raise UserError(
                         f"{path}, {position}: byte 0x{value[error.start]:02x} in {name!r} is not UTF-8; convert it to "
                         "UTF-8, or pass --drop_invalid_utf8 to drop such bytes"
@@ -122,18 +124,20 @@ def expand(patterns: Sequence[str], flag: str) -> list[str]:
         UserError: nothing was given, a pattern matches no file, the folder has several splits, or the data set cannot
             be had.
     """
+    patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
+    if not any(map(is_data_set, patterns)):
+        return files.expand(patterns, flag)
     paths: list[str] = []
-    ordinary: list[str] = []
-    for pattern in map(str.strip, patterns):
+    for pattern in patterns:
         if pattern.startswith(tfds_builders.PREFIX):
-            special = tfds_builders.files_of(pattern)
-        elif os.path.isdir(pattern) and arrow_files.is_dataset(pattern):
-            special = arrow_files.files_of_dataset(pattern)
+            paths += tfds_builders.files_of(pattern)
+        elif is_data_set(pattern):
+            paths += arrow_files.files_of_dataset(pattern)
         else:
-            ordinary.append(pattern)
-            continue
-        if any(ordinary):
-            paths += files.expand(ordinary, flag)
-        ordinary = []
-        paths += special
-    return paths + files.expand(ordinary, flag) if any(ordinary) or not paths else paths
+            paths += files.expand([pattern], flag)
+    return paths
+
+
+def is_data_set(name: str) -> bool:
+    """Whether a name stands for a data set of several files: one of TensorFlow Datasets, or Hugging Face's folder."""
+    return name.startswith(tfds_builders.PREFIX) or arrow_files.is_dataset(name)
