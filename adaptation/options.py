@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from data_gen.options import TEXT, TextOptions
+from data_gen.options import EXCLUDE_TEXTS, TEXT, TextOptions
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import DTYPES, MIRRORED, ONE_DEVICE
@@ -41,6 +41,7 @@ class Options(TextOptions):
         [], "Likewise: other text, to see what is forgotten of it, and to mix in.", group=TEXT
     )
     general_share: float = option(0.0, "The share of general text in what is trained on.", group=TEXT)
+    exclude_texts: list[str] = option([], EXCLUDE_TEXTS, group=TEXT)
     heldout_share: float = option(
         0.05, "The share of the text, by document, that is held out to be evaluated on.", group=TEXT
     )

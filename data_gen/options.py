@@ -12,6 +12,10 @@ from official_bert.utils.flags import option
 # Headings of --help.
 TEXT, RECORDS, MASKING, VOCABULARY, SPEED = ("text", "records", "masking", "vocabulary", "speed and memory")
 
+EXCLUDE_TEXTS = (
+    "Evaluation files, separated by commas (tables as for fine-tuning, or a text on each line): documents that hold "
+    "one of their texts are left out."
+)
 TEXT_FORMATS = ("auto", "sentences", "paragraphs", "wikiextractor", "jsonl")
 OLDER_NAMES = {"json_field": "text_field"}  # of flags that were renamed
 STRIP_ACCENTS = "Whether lower-cased text loses its accents; by default it does."
@@ -61,6 +65,7 @@ class RecordOptions(TextOptions):
         True, "Whether the vocabulary is uncased: text is lower-cased, accents are dropped.", group=TEXT
     )
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=TEXT)
+    exclude_texts: list[str] = option([], EXCLUDE_TEXTS, group=TEXT)
     do_whole_word_mask: bool = option(False, "Whether all pieces of a word are masked together.", group=MASKING)
     word_boundaries: str | None = option(
         None,

@@ -25,7 +25,8 @@ from data_gen.pipelines import preparation, shuffle, writer
 from data_gen.pipelines.run_plan import RunPlan
 from data_gen.rules import vectorized_instances
 from data_gen.rules.random_numbers import Random
-from data_gen.text import formats, token_store, word_boundaries
+from data_gen.text import exclusion, formats, token_store, word_boundaries
+from data_gen.text.exclusion import ExcludedTexts
 from data_gen.text.token_store import TokenStore
 from data_gen.text.word_boundaries import MarkingTokenizer
 from official_bert.data import record_codec
@@ -43,7 +44,8 @@ _PART_BYTES = 2 << 20
 
 _MOST_PLAN_BYTES = 4 << 30  # a plan names each text file, block and shard
 
-CORPUS, VOCAB, WORDS, OPTIONS, PLAN = "corpus", "vocab.txt", "words.txt", "options.json", "run.json"
+CORPUS, VOCAB, OPTIONS, PLAN = "corpus", "vocab.txt", "options.json", "run.json"
+WORDS, EXCLUDED = "words.txt", "excluded.txt"
 
 _Steps = dict[str, Callable[..., dict[str, Any]]]
 
@@ -124,6 +126,10 @@ class Worker:
         return preparation.encoder(exact, word_boundaries.of_options(self._options))
 
     @functools.cached_property
+    def _excluded(self) -> ExcludedTexts | None:
+        return exclusion.load(self._options.exclude_texts)
+
+    @functools.cached_property
     def _plan(self) -> RunPlan:
         return RunPlan(**files.read_json_object(os.path.join(self._folder, PLAN), _MOST_PLAN_BYTES))
 
@@ -154,7 +160,7 @@ class Worker:
         folder = part_folder(self._folder, number, part)
         with _text_errors():
             try:
-                preparation.write_part(folder, read(start), self._tokenizer)
+                preparation.write_part(folder, read(start), self._tokenizer, self._excluded)
             except UserError:
                 # Read from the file's start, the same error has the number of the line in the file.
                 if start:

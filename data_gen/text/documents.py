@@ -1,5 +1,6 @@
 """Reading text: files of sentences, a line each, with empty lines between documents."""
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -46,21 +47,19 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
         yield from decode_lines(path, undecoded(path), drop_invalid_utf8, at_start=False)
 
 
-def read_corpus(lines: Iterator[str], encode: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]) -> list[Document]:
-    """Tokenizes lines, as `read_lines` yields them, into documents, none of them empty; an empty line ends a document.
+def grouped(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Yields lines, as `read_lines` does, by document; an empty line ends one."""
+    for has_text, group in itertools.groupby(lines, bool):
+        if has_text:
+            yield list(group)
+
+
+def read_corpus(
+    documents: Iterator[list[str]], encode: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
+) -> list[Document]:
+    """Returns documents, as `grouped` yields them, tokenized; none is empty.
 
     `encode` cuts lines as a tokenizer's method of that name.
-
-    Raises:
-        UserError: there is no text.
     """
-    documents: list[Document] = [[]]
-    for line in lines:
-        if not line:
-            documents.append([])
-        elif ids := encode([line])[0].tolist():
-            documents[-1].append(ids)
-    documents = list(filter(None, documents))
-    if not documents:
-        raise UserError("the input holds no text; expected a sentence per line and an empty line between documents")
-    return documents
+    tokenized = [[ids for line in each if (ids := encode([line])[0].tolist())] for each in documents]
+    return list(filter(None, tokenized))
