@@ -49,7 +49,7 @@ def files_of_dataset(folder: str) -> list[str]:
 
 def parquet_ranges(path: str, size: int) -> list[Range]:
     """Returns ranges of row groups, of about `size` bytes each."""
-    with _opened(path) as source, _parquet(source) as parquet:
+    with _opened(path, mapped=False) as source, _parquet(source) as parquet:
         starts, passed = [0], 0
         for number in range(parquet.num_row_groups):
             if passed >= size:
@@ -61,7 +61,7 @@ def parquet_ranges(path: str, size: int) -> list[Range]:
 
 def parquet_rows(path: str, columns: Sequence[str] | None, part: Range) -> Rows:
     """As row_files.read_rows, with texts as bytes."""
-    with _opened(path) as source, _parquet(source) as parquet:
+    with _opened(path, mapped=False) as source, _parquet(source) as parquet:
         _check_columns(path, parquet.schema_arrow, columns)
         start, end = part[0], parquet.num_row_groups if part[1] is None else part[1]
         number = sum(parquet.metadata.row_group(group).num_rows for group in range(start))
@@ -73,7 +73,7 @@ def arrow_ranges(path: str, size: int) -> list[Range]:
     """Returns ranges of bytes of whole batches, of about `size` bytes each; one where batches share dictionaries."""
     import pyarrow as pa
 
-    with _opened(path) as source:
+    with _opened(path, mapped=True) as source:
         messages = pa.ipc.MessageReader.open_stream(source)
         messages.read_next_message()  # the schema
         starts: list[int] = []
@@ -95,7 +95,7 @@ def arrow_rows(path: str, columns: Sequence[str] | None, part: Range) -> Rows:
     import pyarrow as pa
 
     start, end = part
-    with _opened(path) as source:
+    with _opened(path, mapped=True) as source:
         if part == (0, None):
             stream = pa.ipc.open_stream(source)
             _check_columns(path, stream.schema, columns)
@@ -118,8 +118,11 @@ def _batches(source: Any, schema: Any, end: int | None) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    """Yields a file as Arrow reads it; what goes wrong within the context is a UserError that names it."""
+def _opened(path: str, mapped: bool) -> Iterator[Any]:
+    """Yields a file as Arrow reads it; what goes wrong within the context is a UserError that names it.
+
+    A local file is mapped into memory on request, so that what is passed over is not read.
+    """
     import pyarrow as pa
 
     with contextlib.ExitStack() as stack:
@@ -129,8 +132,7 @@ def _opened(path: str) -> Iterator[Any]:
                 reader = stack.enter_context(files.open_bytes(path))
                 yield stack.enter_context(pa.PythonFile(_Remote(reader), "r"))
             else:
-                # Mapped, so that passing over a batch does not read it.
-                yield stack.enter_context(pa.memory_map(path))
+                yield stack.enter_context(pa.memory_map(path) if mapped else pa.OSFile(path))
         except (pa.ArrowException, EOFError) as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"{path} is not whole, or damaged: {first}; copy or download it again") from error
