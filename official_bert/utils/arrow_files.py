@@ -10,6 +10,7 @@ from official_bert.errors import UserError
 from official_bert.utils import files
 
 _ROWS_AT_ONCE = 64  # of a batch, as Python's values
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _BUFFER = 1 << 18  # bytes read at once
 
 _STATE, _DICT, _FILES = "state.json", "dataset_dict.json", "_data_files"
@@ -96,6 +97,11 @@ def arrow_rows(path: str, columns: Sequence[str] | None, part: Range) -> Rows:
 
     start, end = part
     with _opened(path, mapped=True) as source:
+        # Arrow takes a stream that was cut between two batches for whole.
+        source.seek(max(0, source.size() - len(_END)))
+        if source.read(len(_END)) != _END:
+            raise UserError(f"{path} is not whole, or damaged: it has no end mark; copy or download it again")
+        source.seek(0)
         if part == (0, None):
             stream = pa.ipc.open_stream(source)
             _check_columns(path, stream.schema, columns)
@@ -133,8 +139,10 @@ def _opened(path: str, mapped: bool) -> Iterator[Any]:
                 yield stack.enter_context(pa.PythonFile(_Remote(reader), "r"))
             else:
                 yield stack.enter_context(pa.memory_map(path) if mapped else pa.OSFile(path))
-        except (pa.ArrowException, EOFError) as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        except (pa.ArrowException, EOFError, OSError, UnicodeDecodeError) as error:
+            if isinstance(error, OSError) and error.errno:  # the file system's; Arrow's own have none
+                raise
+            first = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(f"{path} is not whole, or damaged: {first}; copy or download it again") from error
 
 
@@ -211,7 +219,9 @@ def _values(array: Any) -> list[Any]:
     import pyarrow.types as kinds
 
     if kinds.is_dictionary(array.type):
+        array.validate(full=True)
         array = array.dictionary_decode()
     if _is_text(array.type) and not kinds.is_null(array.type):
         array = array.cast(pa.large_binary())
+    array.validate(full=True)  # of a damaged file Arrow believes each position
     return array.to_pylist()

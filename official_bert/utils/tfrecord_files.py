@@ -21,7 +21,8 @@ _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3  # numbers of the fields of a tf
 
 def begins_record(start: bytes) -> bool:
     """Whether a file that starts so is one of records."""
-    return len(start) >= _HEADER and _checksum(start[:8]) == start[8:_HEADER]
+    # No record has 4 GB, so that of text no checksum is made.
+    return len(start) >= _HEADER and start[4:8] == bytes(4) and _checksum(start[:8]) == start[8:_HEADER]
 
 
 def ranges(path: str, size: int) -> list[tuple[int, int | None]]:

@@ -82,6 +82,17 @@ def test_a_file_cut_short_or_damaged_is_an_error(kind: str, tmp_path: pathlib.Pa
             read(str(damaged), size=1)
 
 
+def test_a_stream_that_was_cut_between_two_batches_is_an_error(tmp_path: pathlib.Path):
+    path = row_files.expand([stored_texts.hugging_face(tmp_path, TEXTS)], "input_file")[0]
+    content = pathlib.Path(path).read_bytes()
+    start, _ = row_files.find_ranges(path, "arrow", 1)[-1]
+    for length in (start, len(content) - 8, len(content) - 1):
+        pathlib.Path(path).write_bytes(content[:length])
+        for size in (None, 1):
+            with pytest.raises(UserError, match="damaged"):
+                read(path, size=size)
+
+
 def test_a_number_is_no_text(tmp_path: pathlib.Path):
     for kind in ("parquet", "arrow", "tfrecord"):
         with pytest.raises(UserError, match=r"'number' is not (one )?text, but (int64|0)"):
