@@ -1,9 +1,11 @@
 """Files of rows: known by their beginnings, read whole and in parts."""
 
+import contextlib
 import gzip
 import pathlib
 import struct
 from collections.abc import Callable, Sequence
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -80,6 +82,20 @@ def test_a_file_cut_short_or_damaged_is_an_error(kind: str, tmp_path: pathlib.Pa
         assert "\n" not in str(caught.value)
         with pytest.raises(UserError, match="damaged"):
             read(str(damaged), size=1)
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_a_changed_byte_is_not_seen_or_a_users_error(kind: str, tmp_path: pathlib.Path):
+    path = pathlib.Path(row_files.expand([STORED[kind](tmp_path, TEXTS)], "input_file")[0])
+    content, random = path.read_bytes(), Random(1)
+    for _ in range(60):
+        damaged = bytearray(content)
+        damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)
+        path.write_bytes(damaged)
+        for size in (None, 300):
+            with contextlib.suppress(UserError):
+                for part in [row_files.WHOLE] if size is None else row_files.find_ranges(str(path), kind, size):
+                    list(row_files.read_rows(str(path), kind, ["text"], part))
 
 
 def test_a_stream_that_was_cut_between_two_batches_is_an_error(tmp_path: pathlib.Path):
