@@ -121,7 +121,7 @@ def load_described(patterns: list[str]) -> tuple[list[str], ExcludedTexts | None
                 "space not counted; give another file, or none"
             )
         short = f"; {excluded.too_short:,} of fewer than {MIN_CHARACTERS} characters are not looked for"
-        print(f"documents that hold one of {counted(len(excluded.texts), 'text')} are left out{short}")
+        print(f"--exclude_texts: {counted(len(excluded.texts), 'text')}; documents that hold one are left out{short}")
     return paths, excluded
 
 
