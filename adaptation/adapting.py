@@ -56,7 +56,9 @@ def adapt(init: str, input_file: str | Sequence[str], output_dir: str, **options
         UserError: something is missing, damaged, or does not fit together.
     """
     lists = {
-        name: [value] if isinstance(value, str) else value for name, value in options.items() if name == "general_file"
+        name: [value] if isinstance(value, str) else value
+        for name, value in options.items()
+        if name in ("general_file", "exclude_texts")
     }
     patterns = [input_file] if isinstance(input_file, str) else list(input_file)
     code = run(Options(init=init, input_file=patterns, output_dir=output_dir, **{**options, **lists}))

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from data_gen.options import TEXT_FORMATS
+from data_gen.options import EXCLUDE_TEXTS, TEXT, TextOptions
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import DTYPES, MIRRORED, ONE_DEVICE
@@ -11,7 +11,7 @@ from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils import files
 from official_bert.utils.flags import HARDWARE, MODEL, TRAINING, option
 
-TEXT, VOCABULARY, RECORDS = "text", "vocabulary", "records"  # headings of --help
+VOCABULARY, RECORDS = "vocabulary", "records"  # headings of --help
 
 OBJECTIVES = AUTO, PAIRS, MASKED_LM = ("auto", "pairs", "mlm")
 
@@ -21,7 +21,7 @@ _PARTS = 10  # of the training: warm-up is one of them, and after each there is 
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(TextOptions):
     """What is adapted to which text, and how."""
 
     init: str = option(
@@ -36,25 +36,15 @@ class Options:
         dataclasses.MISSING, "Folder of the adapted model; given again, goes on.", group=MODEL, free=True
     )
 
-    input_file: list[str] = option(
-        dataclasses.MISSING, "Text files or glob patterns, separated by commas: the domain.", group=TEXT
-    )
+    input_file: list[str] = option(dataclasses.MISSING, "Text, as make-records takes it: the domain.", group=TEXT)
     general_file: list[str] = option(
         [], "Likewise: other text, to see what is forgotten of it, and to mix in.", group=TEXT
     )
     general_share: float = option(0.0, "The share of general text in what is trained on.", group=TEXT)
+    exclude_texts: list[str] = option([], EXCLUDE_TEXTS, group=TEXT)
     heldout_share: float = option(
         0.05, "The share of the text, by document, that is held out to be evaluated on.", group=TEXT
     )
-    input_format: str = option("auto", "The format of the text; auto detects it.", TEXT_FORMATS, group=TEXT)
-    language: str = option(
-        "en", "The text's language, an ISO code: by its rules paragraphs are cut into sentences.", group=TEXT
-    )
-    json_field: str = option("text", "Where the text is in JSON lines.", group=TEXT)
-    drop_invalid_utf8: bool = option(
-        False, "Whether bytes that are not UTF-8 are dropped instead of being an error.", group=TEXT
-    )
-
     new_words: int = option(
         0, "How many words to add to the vocabulary: those that save most tokens.", group=VOCABULARY
     )

@@ -8,9 +8,10 @@ import os
 from collections.abc import Iterable, Iterator
 
 from adaptation.options import AUTO, PAIRS, Options
-from data_gen.text import formats
+from data_gen.text import exclusion, formats
+from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import files, row_files
 from official_bert.utils.counting import counted
 
 # The files in the folder of texts: a sentence a line, an empty line after each document.
@@ -58,15 +59,16 @@ def prepare(options: Options, folder: str) -> Texts:
     Raises:
         UserError: the text cannot be read or is too short, or the general text is that of the domain.
     """
-    domain_paths = files.expand(options.input_file, "input_file")
-    general_paths = files.expand(options.general_file, "general_file") if options.general_file else []
+    domain_paths = row_files.expand(options.input_file, "input_file")
+    general_paths = row_files.expand(options.general_file, "general_file") if options.general_file else []
     for path, other in itertools.product(general_paths, domain_paths):
         if files.is_same_file(path, other):
             raise UserError(
                 f"--general_file names {path}, text of the domain (--input_file names {other}); give other text"
             )
     whole = os.path.join(folder, "all.txt")
-    documents = _gather("reading text", domain_paths, options, whole)
+    _, excluded = exclusion.load_described(options.exclude_texts)
+    documents = _gather("reading text", domain_paths, options, excluded, whole)
     held, kept = _hold_out(documents, options.heldout_share, whole)
     if not held or not kept:
         raise UserError(
@@ -86,7 +88,7 @@ def prepare(options: Options, folder: str) -> Texts:
     general_held, general_share = 0, 0.0
     if general_paths:
         own = {each.digest for each in documents}
-        general_held, general_share = _prepare_general(options, general_paths, own, characters, folder, whole)
+        general_held, general_share = _prepare_general(options, general_paths, excluded, own, characters, folder, whole)
     os.remove(whole)
     texts = Texts(characters, _characters(held), general_held, general_share, pairs)
     files.write_text(os.path.join(folder, _FACTS), json.dumps(dataclasses.asdict(texts)))
@@ -105,10 +107,16 @@ def sentences(path: str) -> Iterator[str]:
 
 
 def _prepare_general(
-    options: Options, paths: list[str], own: set[bytes], characters: int, folder: str, whole: str
+    options: Options,
+    paths: list[str],
+    excluded: ExcludedTexts | None,
+    own: set[bytes],
+    characters: int,
+    folder: str,
+    whole: str,
 ) -> tuple[int, float]:
     """Writes general text held out and, if wanted, to mix in; returns the first's length and the other's share."""
-    documents = _gather("reading general text", paths, options, whole)
+    documents = _gather("reading general text", paths, options, excluded, whole)
     others = [each for each in documents if each.digest not in own]
     if 2 * len(others) <= len(documents):
         raise UserError(
@@ -136,17 +144,24 @@ def _prepare_general(
     return _characters(held), share
 
 
-def _gather(what: str, paths: list[str], options: Options, path: str) -> list[_Document]:
-    """Writes all documents of files to one, without lines between them, and returns where each is."""
+def _gather(
+    what: str, paths: list[str], options: Options, excluded: ExcludedTexts | None, path: str
+) -> list[_Document]:
+    """Writes the documents of files to one, without lines between them, and returns where each is.
+
+    Those that hold an excluded text are left out, and counted.
+    """
     documents = []
-    reading = options.input_format, options.language, options.json_field, options.drop_invalid_utf8
+    kept = DocumentFilter(excluded)
     with open(path, "wb") as writer:
-        for document in formats.read_files(what, paths, *reading):
+        for document in kept(formats.read_files(what, paths, options)):
             content = "".join(f"{sentence}\n" for sentence in document).encode()
             start = writer.tell()
             writer.write(content)
             digest = hashlib.blake2b(content, digest_size=8).digest()
             documents.append(_Document(digest, start, writer.tell(), sum(map(len, document)), len(document)))
+    if excluded:
+        print(f"left out, as they hold a text of --exclude_texts: {counted(kept.left_out, 'document')}")
     return documents
 
 

@@ -2,7 +2,14 @@
 
 import sys
 
-from data_gen.options import InspectionOptions, ProseOptions, RecordOptions, VerificationOptions, VocabularyOptions
+from data_gen.options import (
+    OLDER_NAMES,
+    InspectionOptions,
+    ProseOptions,
+    RecordOptions,
+    VerificationOptions,
+    VocabularyOptions,
+)
 from official_bert.utils.command_line import Command
 
 
@@ -22,6 +29,7 @@ MAKE_RECORDS = Command(
     extra="data",
     tensorflow=False,
     options=(RecordOptions,),
+    aliases=OLDER_NAMES,
     examples=(
         "--input_file=text.txt --output_file=data/train.tfrecord --vocab_file=vocab.txt",
         (
@@ -51,6 +59,7 @@ MAKE_RECORDS_BEAM = Command(
     extra="data",
     tensorflow=False,
     options=(RecordOptions,),
+    aliases=OLDER_NAMES,
     positional="-- Beam's options",
     examples=(
         "--input_file=text.txt --output_file=data/train.tfrecord --vocab_file=vocab.txt",
@@ -77,6 +86,7 @@ LEARN_VOCABULARY = Command(
     extra="data",
     tensorflow=False,
     options=(VocabularyOptions,),
+    aliases=OLDER_NAMES,
     examples=(
         "--input_file=text.txt --vocab_file=vocab.txt",
         "--input_file='wiki/*.gz' --vocab_file=vocab.txt --vocab_size=50000 --nodo_lower_case --language=de",

@@ -12,7 +12,12 @@ from official_bert.utils.flags import option
 # Headings of --help.
 TEXT, RECORDS, MASKING, VOCABULARY, SPEED = ("text", "records", "masking", "vocabulary", "speed and memory")
 
+EXCLUDE_TEXTS = (
+    "Evaluation files, separated by commas (tables as for fine-tuning, or a text on each line): documents that hold "
+    "one of their texts are left out."
+)
 TEXT_FORMATS = ("auto", "sentences", "paragraphs", "wikiextractor", "jsonl")
+OLDER_NAMES = {"json_field": "text_field"}  # of flags that were renamed
 STRIP_ACCENTS = "Whether lower-cased text loses its accents; by default it does."
 VOCABULARY_LAYOUTS = ("compact", "release")
 
@@ -22,14 +27,36 @@ _MOST_SHARDS = 99_999
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordOptions:
-    """The flags of make-records: the original's with their defaults, and more."""
+class TextOptions:
+    """The flags of commands that read text, which say where it is and how it is stored."""
 
     input_file: list[str] = option(
         dataclasses.MISSING,
-        "Text files or glob patterns, separated by commas: a sentence per line, an empty line between documents.",
+        "Text files or glob patterns, separated by commas; also folders of Hugging Face's datasets, and tfds:NAME.",
         group=TEXT,
     )
+
+    _: dataclasses.KW_ONLY
+
+    input_format: str = option(
+        "auto", "How text is laid out; auto detects it. Parquet and its like are known by themselves.", TEXT_FORMATS,
+        group=TEXT,
+    )  # fmt: skip
+    language: str = option(
+        "en", "The text's language, an ISO code: by its rules paragraphs are cut into sentences.", group=TEXT
+    )
+    text_field: str = option(
+        "text", "The field or column that holds the text, of JSON lines, Parquet and other files of rows.", group=TEXT
+    )
+    drop_invalid_utf8: bool = option(
+        False, "Whether bytes that are not UTF-8 are dropped instead of being an error.", group=TEXT
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordOptions(TextOptions):
+    """The flags of make-records: the original's with their defaults, and more."""
+
     output_file: list[str] = option(
         dataclasses.MISSING, "TFRecord files to write, separated by commas, filled in turn.", group=RECORDS
     )
@@ -38,6 +65,7 @@ class RecordOptions:
         True, "Whether the vocabulary is uncased: text is lower-cased, accents are dropped.", group=TEXT
     )
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=TEXT)
+    exclude_texts: list[str] = option([], EXCLUDE_TEXTS, group=TEXT)
     do_whole_word_mask: bool = option(False, "Whether all pieces of a word are masked together.", group=MASKING)
     word_boundaries: str | None = option(
         None,
@@ -70,9 +98,6 @@ class RecordOptions:
     short_seq_prob: float = option(
         0.1, "How likely a document is cut into sequences shorter than the maximum.", group=RECORDS
     )
-    drop_invalid_utf8: bool = option(
-        False, "Whether bytes that are not UTF-8 are dropped instead of being an error.", group=TEXT
-    )
     masking: str = option(
         "static",
         "static: tokens are masked here, once for each use of the text; dynamic: while training, anew each epoch.",
@@ -85,11 +110,6 @@ class RecordOptions:
         ("fast", "reference"),
         group=SPEED,
     )
-    input_format: str = option("auto", "The format of the text; auto detects it.", TEXT_FORMATS, group=TEXT)
-    language: str = option(
-        "en", "The text's language, an ISO code: by its rules paragraphs are cut into sentences.", group=TEXT
-    )
-    json_field: str = option("text", "Where the text is in JSON lines.", group=TEXT)
     num_shards: int = option(
         1, "Files to write for one --output_file, named NAME-00000-of-00008 before its ending.", group=RECORDS
     )
@@ -167,10 +187,9 @@ class RecordOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class VocabularyOptions:
+class VocabularyOptions(TextOptions):
     """The flags of learn-vocabulary."""
 
-    input_file: list[str] = option(dataclasses.MISSING, "Text files or glob patterns, separated by commas.", group=TEXT)
     vocab_file: str = option(dataclasses.MISSING, "The vocabulary to write, a piece per line.", group=VOCABULARY)
     vocab_size: int = option(30_522, "The number of pieces, special tokens included.", group=VOCABULARY)
     do_lower_case: bool = option(True, "Whether the vocabulary is to be uncased.", group=TEXT)
@@ -202,14 +221,6 @@ class VocabularyOptions:
         group=TEXT,
     )
     compare_with: str | None = option(None, "Another vocabulary, for the report.", group=VOCABULARY)
-    input_format: str = option("auto", "The format of the text; auto detects it.", TEXT_FORMATS, group=TEXT)
-    language: str = option(
-        "en", "The text's language, an ISO code: by its rules paragraphs are cut into sentences.", group=TEXT
-    )
-    json_field: str = option("text", "Where the text is in JSON lines.", group=TEXT)
-    drop_invalid_utf8: bool = option(
-        False, "Whether bytes that are not UTF-8 are dropped instead of being an error.", group=TEXT
-    )
 
     @property
     def casing(self) -> Casing:

@@ -23,9 +23,9 @@ import apache_beam as beam
 from data_gen.options import RecordOptions
 from data_gen.pipelines import beam_steps, outputs, preparation
 from data_gen.pipelines.beam_job import Job
+from data_gen.pipelines.preparation import Prepared
 from data_gen.pipelines.summary import RecordSummary
 from data_gen.text import formats
-from data_gen.text.word_boundaries import WordBoundaries
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.utils import beam_runner, files
@@ -48,19 +48,17 @@ def create_pretraining_data(options: RecordOptions, beam_arguments: list[str]) -
         raise UserError(
             "--num_workers is for one machine; say to Beam how many workers to use, in its options after --"
         )
-    paths, _, _, boundaries = preparation.check_options(options)
+    prepared = preparation.check_options(options)
     with outputs.lock_outputs(options):
-        return _create_locked(options, beam_arguments, paths, boundaries)
+        return _create_locked(options, beam_arguments, prepared)
 
 
-def _create_locked(
-    options: RecordOptions, beam_arguments: list[str], paths: list[str], boundaries: WordBoundaries | None
-) -> RecordSummary:
+def _create_locked(options: RecordOptions, beam_arguments: list[str], prepared: Prepared) -> RecordSummary:
+    paths, boundaries, excluded = prepared.paths, prepared.boundaries, prepared.excluded
     manifests = outputs.manifest_files(options)
     if any(map(files.exists, manifests)):
         # Whether this is the same run depends on the whole text, so it is read here, in this case only.
-        flags = preparation.recorded_flags(options, boundaries)
-        source = manifest.describe_source(flags, files.sha256(options.vocab_file), paths)
+        source = manifest.describe_source(prepared.flags, files.sha256(options.vocab_file), paths)
         done = manifest.completed(source, manifests)
         if done:
             print("these records are complete already")
@@ -71,12 +69,17 @@ def _create_locked(
     words_file = os.path.join(folder, "words.txt")
     if boundaries and boundaries.words:
         everywhere = dataclasses.replace(everywhere, word_boundaries=words_file)
-    job = Job(everywhere, list(map(files.absolute, paths)), folder)
+    excluded_file = os.path.join(folder, "excluded.txt")
+    if excluded:
+        everywhere = dataclasses.replace(everywhere, exclude_texts=[excluded_file])
+    job = Job(everywhere, list(map(files.absolute, paths)), folder, prepared.flags)
     print(f"working folder, removed at the end: {folder}")
     try:
         files.copy(options.vocab_file, vocab_file)
         if boundaries and boundaries.words:
             files.write_text(words_file, boundaries.words)
+        if excluded:
+            files.write_text(excluded_file, "\n".join(excluded.texts))
         beam_runner.run_pipeline(lambda root: _build(root, job), beam_arguments, job.error)
         if options.input_format == "auto":
             print(formats.describe_formats(files.read_text(job.formats).splitlines()))

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class Job:
     options: RecordOptions  # with paths that hold on every machine; the vocabulary is in the working folder
     inputs: list[str]  # text files
     folder: str  # the working folder
+    flags: dict[str, Any]  # for the manifest
 
     def new(self, name: str) -> str:
         """Returns a path in the working folder that is unique."""

@@ -15,8 +15,9 @@ from data_gen.pipelines import preparation
 from data_gen.pipelines.beam_job import Job, copy_corpus, open_corpus, written_folder
 from data_gen.pipelines.run_plan import RunPlan, plan_run
 from data_gen.pipelines.shuffle import Layout
+from data_gen.pipelines.summary import no_text
 from data_gen.pipelines.worker import ShardMaker
-from data_gen.text import formats, token_store, word_boundaries
+from data_gen.text import exclusion, formats, token_store, word_boundaries
 from data_gen.text.token_store import TokenStore
 from official_bert.data import manifest
 from official_bert.errors import UserError
@@ -56,20 +57,18 @@ class Tokenize(beam.DoFn):
         options = self._job.options
         exact = FullTokenizer(options.vocab_file, *options.casing)
         self._tokenizer = preparation.encoder(exact, word_boundaries.of_options(options))
+        self._excluded = exclusion.load(options.exclude_texts)
 
     def process(self, element: tuple[int, str]) -> Iterator[Part]:
         number, path = element
         options = self._job.options
         with self._job.reporting_errors():
-            format = options.input_format
-            if format == "auto":
-                format = formats.detect_format(path, options.language)
+            format = formats.format_of(path, options)
             folder = self._job.new(f"part-{number:05}")
             with written_folder(folder) as local:
-                documents = formats.read_documents(
-                    path, format, options.language, options.json_field, options.drop_invalid_utf8
+                preparation.write_part(
+                    local, formats.documents_of(path, format, options), self._tokenizer, self._excluded
                 )
-                preparation.write_part(local, documents, self._tokenizer)
             yield Part(number, folder, format, manifest.sha256(path))
 
 
@@ -87,13 +86,12 @@ def join_parts(_: None, job: Job, parts: Iterable[Part]) -> CorpusPlan:
             for part, folder in zip(parts, folders, strict=True):
                 copy_corpus(part.folder, folder)
         corpus = job.new("corpus")
-        flags = preparation.recorded_flags(options, word_boundaries.of_options(options))
         vocab_hash, hashes = files.sha256(options.vocab_file), [part.sha256 for part in parts]
-        source = manifest.source_of(flags, vocab_hash, job.inputs, hashes)
+        source = manifest.source_of(job.flags, vocab_hash, job.inputs, hashes)
         with written_folder(corpus) as local:
             text = token_store.join_parts(local, folders)
             if not text["tokens"]:
-                raise UserError("the input holds no text")
+                raise UserError(no_text(text))
             store = TokenStore(local, token_store.id_dtype(vocab, options.word_boundaries is not None))
             run = plan_run(options, preparation.instance_config(options, vocab), store)
         return CorpusPlan(run, corpus, source, text)

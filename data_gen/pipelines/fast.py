@@ -23,11 +23,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from data_gen.options import RecordOptions
-from data_gen.pipelines import preparation, run_plan, shard_writing, worker
+from data_gen.pipelines import preparation, run_plan, shard_writing, summary, worker
 from data_gen.pipelines.summary import NO_INSTANCE
 from data_gen.pipelines.worker import TextError
 from data_gen.pipelines.worker_pool import WorkerPool
 from data_gen.text import formats, token_store
+from data_gen.text.exclusion import ExcludedTexts
 from data_gen.text.lines import FileState, check_unchanged
 from data_gen.text.token_store import TokenStore
 from data_gen.text.word_boundaries import WordBoundaries
@@ -43,6 +44,7 @@ def create(
     states: dict[str, FileState],
     vocab_text: str,
     boundaries: WordBoundaries | None,
+    excluded: ExcludedTexts | None,
 ) -> manifest.Manifest:
     """Makes the records and their manifest.
 
@@ -52,6 +54,7 @@ def create(
         states: the text files, and the states of theirs that the source describes.
         vocab_text: the text of the vocabulary; its file may change meanwhile.
         boundaries: of words to be masked together; likewise.
+        excluded: texts that no document may hold; likewise.
 
     Raises:
         UserError: the text is empty, cannot be read or changes meanwhile; the disk is full; or the working folder is
@@ -67,12 +70,16 @@ def create(
             words_file = os.path.join(folder, worker.WORDS)
             files.write_text(words_file, boundaries.words)
             worker_options = dataclasses.replace(worker_options, word_boundaries=files.absolute(words_file))
+        if excluded:
+            excluded_file = os.path.join(folder, worker.EXCLUDED)
+            files.write_text(excluded_file, "\n".join(excluded.texts))
+            worker_options = dataclasses.replace(worker_options, exclude_texts=[files.absolute(excluded_file)])
         files.write_text(os.path.join(folder, worker.OPTIONS), json.dumps(dataclasses.asdict(worker_options)))
         with WorkerPool(folder) as workers:
             try:
                 corpus = _tokenize(folder, options, states, workers)
                 if not corpus["tokens"]:
-                    raise TextError("the input holds no text")
+                    raise TextError(summary.no_text(corpus))
             except TextError:
                 # The text or the flags must change, and then the unfinished work would belong to another run.
                 shutil.rmtree(options.work_folder)

@@ -19,15 +19,15 @@ def create_pretraining_data(options: RecordOptions) -> RecordSummary:
     Raises:
         UserError: something about the input, the vocabulary or the output is wrong.
     """
-    paths, vocab, tokenizer, boundaries = preparation.check_options(options)
+    paths, vocab, tokenizer, boundaries, excluded, flags = preparation.check_options(options)
     with outputs.lock_outputs(options):
         states = {path: lines.file_state(path) for path in paths}
         vocab_hash = hashlib.sha256(vocab.encode()).hexdigest()
-        source = manifest.describe_source(preparation.recorded_flags(options, boundaries), vocab_hash, paths)
+        source = manifest.describe_source(flags, vocab_hash, paths)
         completed = manifest.completed(source, outputs.manifest_files(options))
         if completed:
             print("these records are complete already")
             return RecordSummary.of(completed.statistics)
         if options.algorithm == "reference":
-            return reference.create(options, source, states, preparation.encoder(tokenizer, boundaries))
-        return RecordSummary.of(fast.create(options, source, states, vocab, boundaries).statistics)
+            return reference.create(options, source, states, preparation.encoder(tokenizer, boundaries), excluded)
+        return RecordSummary.of(fast.create(options, source, states, vocab, boundaries, excluded).statistics)

@@ -10,11 +10,12 @@ from data_gen.options import RecordOptions
 from data_gen.pipelines import outputs
 from data_gen.rules import masking
 from data_gen.rules.instances import InstanceConfig
-from data_gen.text import token_store, word_boundaries
+from data_gen.text import exclusion, token_store, word_boundaries
+from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
 from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries
 from official_bert.tokenization import exact
 from official_bert.tokenization.caching import CachingTokenizer
-from official_bert.utils import files
+from official_bert.utils import files, row_files
 
 
 class Prepared(NamedTuple):
@@ -24,6 +25,8 @@ class Prepared(NamedTuple):
     vocab: str  # the vocabulary's text
     tokenizer: exact.FullTokenizer
     boundaries: WordBoundaries | None  # of words to be masked together
+    excluded: ExcludedTexts | None  # that no document may hold
+    flags: dict[str, Any]  # for the manifest: those that decide the records' bytes, and the names of the files
 
 
 def check_options(options: RecordOptions) -> Prepared:
@@ -32,16 +35,18 @@ def check_options(options: RecordOptions) -> Prepared:
     Raises:
         UserError: something about the input, the vocabulary, the list of words or the output is wrong.
     """
-    paths = files.expand(options.input_file, "input_file")
+    paths = row_files.expand(options.input_file, "input_file")
     boundaries = word_boundaries.of_options(options)
     lists = [str(options.word_boundaries)] if boundaries and boundaries.words else []
-    outputs.check_outputs(options, [*paths, options.vocab_file, *lists])
+    exclude_files, excluded = exclusion.load_described(options.exclude_texts)
+    outputs.check_outputs(options, [*paths, options.vocab_file, *lists, *exclude_files])
     vocab = files.read_text(options.vocab_file)
     tokenizer = exact.FullTokenizer.from_vocab(vocab, source=options.vocab_file, **options.casing._asdict())
     _warn_of_too_few_predictions(options)
     for path in options.output_file:
         files.check_writable(path)
-    return Prepared(paths, vocab, tokenizer, boundaries)
+    flags = _recorded_flags(options, boundaries, exclude_files)
+    return Prepared(paths, vocab, tokenizer, boundaries, excluded, flags)
 
 
 def encoder(tokenizer: exact.FullTokenizer, boundaries: WordBoundaries | None) -> CachingTokenizer | MarkingTokenizer:
@@ -50,11 +55,18 @@ def encoder(tokenizer: exact.FullTokenizer, boundaries: WordBoundaries | None) -
     return MarkingTokenizer(caching, boundaries) if boundaries else caching
 
 
-def write_part(folder: str, documents: Iterable[list[str]], tokenizer: CachingTokenizer | MarkingTokenizer) -> None:
-    """Tokenizes documents into a part of the corpus: see token_store.write_part."""
+def write_part(
+    folder: str,
+    documents: Iterable[list[str]],
+    tokenizer: CachingTokenizer | MarkingTokenizer,
+    excluded: ExcludedTexts | None,
+) -> None:
+    """Tokenizes the documents that hold no excluded text into a part of the corpus: see token_store.write_part."""
+    kept = DocumentFilter(excluded)
     vocab, marked = tokenizer.exact.vocab, isinstance(tokenizer, MarkingTokenizer)
     unknown = [vocab[exact.UNK] + mark for mark in (0, word_boundaries.mark_of(vocab))]
-    token_store.write_part(folder, documents, tokenizer.encode, token_store.id_dtype(vocab, marked), unknown)
+    dtype = token_store.id_dtype(vocab, marked)
+    token_store.write_part(folder, kept(documents), tokenizer.encode, dtype, unknown, lambda: kept.counts)
 
 
 def instance_config(options: RecordOptions, vocab: dict[str, int]) -> InstanceConfig:
@@ -73,11 +85,14 @@ def instance_config(options: RecordOptions, vocab: dict[str, int]) -> InstanceCo
     )
 
 
-def recorded_flags(options: RecordOptions, boundaries: WordBoundaries | None) -> dict[str, Any]:
-    """Returns the flags that the manifest records: those that decide the records' bytes, and the names of the files."""
-    ignored = ("input_file", "vocab_file", "num_workers", "strip_accents", "word_boundaries")
+def _recorded_flags(
+    options: RecordOptions, boundaries: WordBoundaries | None, exclude_files: list[str]
+) -> dict[str, Any]:
+    ignored = ("input_file", "vocab_file", "num_workers", "strip_accents", "word_boundaries", "exclude_texts")
     flags = {name: value for name, value in dataclasses.asdict(options).items() if name not in ignored}
     flags |= options.casing.settings | ({"word_boundaries": boundaries.identity} if boundaries else {})
+    if exclude_files:
+        flags["exclude_texts"] = exclusion.described(exclude_files)
     return {**flags, "output_file": [os.path.basename(path) for path in options.output_file]}
 
 

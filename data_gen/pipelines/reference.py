@@ -4,7 +4,6 @@ For the same text, flags and seed the records equal those of the original script
 """
 
 import collections
-import dataclasses
 import itertools
 import os
 import random
@@ -13,10 +12,11 @@ from typing import Any
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import preparation, writer
-from data_gen.pipelines.summary import NO_INSTANCE, RecordSummary
+from data_gen.pipelines.summary import NO_INSTANCE, RecordSummary, no_text
 from data_gen.rules.instances import Instance, InstanceConfig, make_instances
 from data_gen.text import documents
 from data_gen.text.documents import Document
+from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
 from data_gen.text.lines import FileState, check_unchanged
 from data_gen.text.word_boundaries import MarkingTokenizer, mark_of
 from official_bert.data import manifest
@@ -33,19 +33,24 @@ def create(
     source: dict[str, Any],
     states: dict[str, FileState],
     tokenizer: CachingTokenizer | MarkingTokenizer,
+    excluded: ExcludedTexts | None,
 ) -> RecordSummary:
-    """Makes the records and their manifest; options, source and states are as for fast.create.
+    """Makes the records and their manifest; options, source, states and excluded are as for fast.create.
 
     Raises:
         UserError: the text is empty or cannot be read, or a file cannot be written.
     """
     lines = documents.read_lines(list(states), options.drop_invalid_utf8)
-    corpus = documents.read_corpus(lines, tokenizer.encode)
+    kept = DocumentFilter(excluded)
+    corpus = documents.read_corpus(kept(documents.grouped(lines)), tokenizer.encode)
+    if not corpus:
+        expected = "expected a sentence per line and an empty line between documents"
+        raise UserError(f"{no_text(kept.counts)}; {expected}")
     check_unchanged(states)
     ids = collections.Counter(itertools.chain.from_iterable(itertools.chain.from_iterable(corpus)))
     vocab = tokenizer.exact.vocab
     unknown = ids[vocab[exact.UNK]] + ids[vocab[exact.UNK] + mark_of(vocab)]
-    summary = RecordSummary(len(corpus), ids.total(), unknown)
+    summary = RecordSummary(len(corpus), ids.total(), unknown, text_excluded=kept.counts.get("excluded"))
     config = preparation.instance_config(options, vocab)
     instances = _make_instances(corpus, config, options.dupe_factor, random.Random(options.random_seed), summary)
     if not instances:
@@ -60,7 +65,7 @@ def create(
     for number, path in enumerate(options.output_file):
         count = len(range(number, len(instances), len(options.output_file)))
         shards.append(manifest.Shard(os.path.basename(path), count, files.size(path), manifest.sha256(path)))
-    manifest.write(options.output_file, options.stem, manifest.Manifest(source, shards, dataclasses.asdict(summary)))
+    manifest.write(options.output_file, options.stem, manifest.Manifest(source, shards, summary.counts))
     return summary
 
 

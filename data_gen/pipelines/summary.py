@@ -10,6 +10,12 @@ NO_INSTANCE = (
 )
 
 
+def no_text(counts: dict[str, int]) -> str:
+    """Returns what is wrong with a text of no tokens, by its counts."""
+    left_out = counts.get("excluded")
+    return f"each document ({left_out:,}) holds a text of --exclude_texts" if left_out else "the input holds no text"
+
+
 @dataclasses.dataclass
 class RecordSummary:
     """Counts over the text and the records, under the names that a manifest has."""
@@ -23,6 +29,7 @@ class RecordSummary:
     maskable: int = 0  # tokens that are neither [CLS] nor [SEP]
     predictions: int = 0
     random_next: int = 0  # records with the label 1: b comes from elsewhere, or a and b are swapped
+    text_excluded: int | None = None  # documents that were left out, as they hold a text of --exclude_texts
 
     def add(self, instance: Instance, max_seq_length: int) -> None:
         """Counts one instance."""
@@ -36,15 +43,24 @@ class RecordSummary:
     @classmethod
     def of(cls, statistics: dict[str, int]) -> "RecordSummary":
         """Returns the counts of a manifest."""
-        return cls(**{field.name: statistics[field.name] for field in dataclasses.fields(cls)})
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in statistics.items() if name in names})
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts as a manifest has them."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
         predicted = "to be chosen while training, anew each epoch"
         if self.predictions:
             predicted = f"{100 * self.predictions / self.maskable:.1f} % of the tokens of text"
+        left_out = ""
+        if self.text_excluded is not None:
+            left_out = f", and {self.text_excluded:,} left out that hold a text of --exclude_texts"
         unknown = 100 * self.text_unknown / self.text_tokens
         return (
-            f"documents         {self.text_documents:,}\n"
+            f"documents         {self.text_documents:,}{left_out}\n"
             f"tokens in text    {self.text_tokens:,}, {unknown:.2f} % of them [UNK]\n"
             f"instances         {self.instances:,}\n"
             f"tokens            {self.tokens:,}\n"

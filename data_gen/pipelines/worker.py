@@ -25,7 +25,8 @@ from data_gen.pipelines import preparation, shuffle, writer
 from data_gen.pipelines.run_plan import RunPlan
 from data_gen.rules import vectorized_instances
 from data_gen.rules.random_numbers import Random
-from data_gen.text import formats, token_store, word_boundaries
+from data_gen.text import exclusion, formats, token_store, word_boundaries
+from data_gen.text.exclusion import ExcludedTexts
 from data_gen.text.token_store import TokenStore
 from data_gen.text.word_boundaries import MarkingTokenizer
 from official_bert.data import record_codec
@@ -43,7 +44,8 @@ _PART_BYTES = 2 << 20
 
 _MOST_PLAN_BYTES = 4 << 30  # a plan names each text file, block and shard
 
-CORPUS, VOCAB, WORDS, OPTIONS, PLAN = "corpus", "vocab.txt", "words.txt", "options.json", "run.json"
+CORPUS, VOCAB, OPTIONS, PLAN = "corpus", "vocab.txt", "options.json", "run.json"
+WORDS, EXCLUDED = "words.txt", "excluded.txt"
 
 _Steps = dict[str, Callable[..., dict[str, Any]]]
 
@@ -124,6 +126,10 @@ class Worker:
         return preparation.encoder(exact, word_boundaries.of_options(self._options))
 
     @functools.cached_property
+    def _excluded(self) -> ExcludedTexts | None:
+        return exclusion.load(self._options.exclude_texts)
+
+    @functools.cached_property
     def _plan(self) -> RunPlan:
         return RunPlan(**files.read_json_object(os.path.join(self._folder, PLAN), _MOST_PLAN_BYTES))
 
@@ -139,9 +145,7 @@ class Worker:
         """Returns the format of an input file, and the ranges of bytes that it is read in."""
         path, options = self._options.input_file[number], self._options
         with _text_errors():
-            format = options.input_format
-            if format == "auto":
-                format = formats.detect_format(path, options.language)
+            format = formats.format_of(path, options)
             return {"format": format, "ranges": formats.find_ranges(path, format, _PART_BYTES)}
 
     def _part(self, number: int, part: int) -> dict[str, Any]:
@@ -151,14 +155,12 @@ class Worker:
         path, options = self._options.input_file[number], self._options
 
         def read(start: int) -> Iterator[list[str]]:
-            return formats.read_documents(
-                path, file["format"], options.language, options.json_field, options.drop_invalid_utf8, start, end
-            )
+            return formats.documents_of(path, file["format"], options, start, end)
 
         folder = part_folder(self._folder, number, part)
         with _text_errors():
             try:
-                preparation.write_part(folder, read(start), self._tokenizer)
+                preparation.write_part(folder, read(start), self._tokenizer, self._excluded)
             except UserError:
                 # Read from the file's start, the same error has the number of the line in the file.
                 if start:

@@ -1,13 +1,14 @@
 """Reading text: files of sentences, a line each, with empty lines between documents."""
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from data_gen.text.lines import decode_lines, is_compressed
+from data_gen.text.lines import decode_lines
 from official_bert.data.record_reader import reading_progress
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import files, row_files, streams
 
 Sentence = list[int]
 Document = list[Sentence]
@@ -29,7 +30,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
     def undecoded(path: str) -> Iterator[bytes]:
         with files.read_errors_explained(path), files.open_bytes(path) as reader:
             for number, line in enumerate(reader):
-                if number == 0 and is_compressed(line):
+                if number == 0 and streams.is_compressed(line):
                     raise UserError(
                         f"{path} is compressed, which --algorithm=reference does not read; decompress it, or take "
                         "--algorithm=fast"
@@ -38,25 +39,27 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
                 progress(len(line))
 
     for path in paths:
+        if kind := row_files.kind_of(path):
+            raise UserError(
+                f"{path} is a {kind} file, which --algorithm=reference does not read; take --algorithm=fast"
+            )
         # As in the original, a byte order mark stays.
         yield from decode_lines(path, undecoded(path), drop_invalid_utf8, at_start=False)
 
 
-def read_corpus(lines: Iterator[str], encode: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]) -> list[Document]:
-    """Tokenizes lines, as `read_lines` yields them, into documents, none of them empty; an empty line ends a document.
+def grouped(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Yields lines, as `read_lines` does, by document; an empty line ends one."""
+    for has_text, group in itertools.groupby(lines, bool):
+        if has_text:
+            yield list(group)
+
+
+def read_corpus(
+    documents: Iterator[list[str]], encode: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
+) -> list[Document]:
+    """Returns documents, as `grouped` yields them, tokenized; none is empty.
 
     `encode` cuts lines as a tokenizer's method of that name.
-
-    Raises:
-        UserError: there is no text.
     """
-    documents: list[Document] = [[]]
-    for line in lines:
-        if not line:
-            documents.append([])
-        elif ids := encode([line])[0].tolist():
-            documents[-1].append(ids)
-    documents = list(filter(None, documents))
-    if not documents:
-        raise UserError("the input holds no text; expected a sentence per line and an empty line between documents")
-    return documents
+    tokenized = [[ids for line in each if (ids := encode([line])[0].tolist())] for each in documents]
+    return list(filter(None, tokenized))

@@ -6,6 +6,9 @@ wikiextractor  WikiExtractor's output: <doc ...>, the title, a paragraph per lin
                BERT's authors kept "only the text passages" of Wikipedia (section 3.1 of the paper).
 jsonl          a JSON object per line, each a document; the lines of its text field are paragraphs.
 
+Files of rows (Parquet and its like, see official_bert/utils/row_files.py) say what they are by their first bytes: each
+row is a document, as in jsonl.
+
 sentences.py splits paragraphs into sentences; lines.py reads the lines of compressed and remote files.
 """
 
@@ -16,11 +19,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from data_gen.options import TEXT_FORMATS
-from data_gen.text.lines import decode_lines, is_compressed, read_lines
+from data_gen.options import TEXT_FORMATS, TextOptions
+from data_gen.text.lines import decode_lines, read_lines
 from data_gen.text.sentences import check_language, split_sentences
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import files, row_files, streams
 from official_bert.utils.counting import counted
 from official_bert.utils.progress import Progress
 
@@ -39,7 +42,7 @@ def read_documents(
     path: str,
     format: str = "auto",
     language: str = "en",
-    json_field: str = "text",
+    text_field: str = "text",
     drop_invalid_utf8: bool = False,
     start: int = 0,
     end: int | None = None,
@@ -50,49 +53,68 @@ def read_documents(
 
     Args:
         path: a local file, or one with "://" on a file system that TensorFlow or, failing that, fsspec knows.
-        format: one of `TEXT_FORMATS`; "auto" is as `detect_format` says.
+        format: one of `TEXT_FORMATS` or `row_files.KINDS`; "auto" is as `detect_format` says.
         language: the code (ISO 639) of the language whose rules cut paragraphs into sentences; general rules serve
             for languages without their own.
-        json_field: the field that holds the text, for "jsonl".
+        text_field: the field or column that holds the text, for "jsonl" and files of rows.
         drop_invalid_utf8: whether what is not UTF-8 is dropped instead of being an error.
-        start: the byte at which to start, as `find_ranges` gives it.
-        end: the byte at which to end, as `find_ranges` gives it; None to read to the file's end.
+        start: where to start, as `find_ranges` gives it.
+        end: where to end, as `find_ranges` gives it; None to read to the file's end.
 
     Raises:
         UserError: at once, for an unknown format or something that is no language code; while reading, with file and
-            line (of the decompressed text), for text that is not UTF-8 or not of the format; for a file that is
+            line (of the decompressed text) or row, for text that is not UTF-8 or not of the format; for a file that is
             missing, unreadable, truncated or corrupt.
     """
-    if format not in TEXT_FORMATS:
+    if format not in (*TEXT_FORMATS, *row_files.KINDS):
         raise UserError(f"there is no text format {format!r}; expected one of {', '.join(TEXT_FORMATS)}")
     check_language(language)
-    return _documents(path, format, language, json_field, drop_invalid_utf8, start, end)
+    return _documents(path, format, language, text_field, drop_invalid_utf8, start, end)
 
 
-def read_files(
-    what: str, paths: list[str], format: str, language: str, json_field: str, drop_invalid_utf8: bool
+def documents_of(
+    path: str, format: str, options: TextOptions, start: int = 0, end: int | None = None
 ) -> Iterator[Document]:
+    """As `read_documents`, with the other arguments from the flags."""
+    return read_documents(path, format, options.language, options.text_field, options.drop_invalid_utf8, start, end)
+
+
+def read_files(what: str, paths: list[str], options: TextOptions) -> Iterator[Document]:
     """Yields the documents of files, one file after the other, with lines of progress that begin with `what`.
 
-    The formats that "auto" finds are printed. Arguments and errors are as for `read_documents`.
+    The formats that "auto" finds are printed. Errors are as for `read_documents`.
     """
-    file_formats = [format] * len(paths)
-    if format == "auto" and paths:
-        file_formats = [detect_format(path, language) for path in paths]
+    file_formats = [format_of(path, options) for path in paths]
+    if options.input_format == "auto" and paths:
         print(describe_formats(file_formats))
     sizes = [files.size(path) for path in paths]
     progress = Progress(what, sum(sizes) / 1e6, "MB")
     for path, each, size, end in zip(paths, file_formats, sizes, itertools.accumulate(sizes), strict=True):
         done = end - size
-        for document in read_documents(path, each, language, json_field, drop_invalid_utf8):
+        for document in documents_of(path, each, options):
             yield document
             # About: characters are counted for bytes, of compressed files too.
             done = min(done + sum(map(len, document)), end)
             progress.update(done / 1e6)
 
 
+def format_of(path: str, options: TextOptions) -> str:
+    """Returns the format of a file: what it says itself, or else --input_format, or else as `detect_format`.
+
+    Raises:
+        UserError: as of `detect_format`; or a file of rows is read as text of some layout.
+    """
+    if options.input_format == "auto":
+        return detect_format(path, options.language)
+    if kind := row_files.kind_of(path):
+        raise UserError(
+            f"{path} is a {kind} file, which --input_format={options.input_format} does not fit; leave that out"
+        )
+    return options.input_format
+
+
 def detect_format(path: str, language: str = "en") -> str:
-    """Returns the format of a file, from the first megabyte of its (decompressed) text.
+    """Returns the format of a file: of one of rows its kind, of text from its first (decompressed) megabyte.
 
     By the first line that is not empty, "wikiextractor" if it starts with "<doc ", "jsonl" if it starts like a JSON
     object. Else by all lines: "paragraphs" if more than half of the text (in characters) stands on lines that the
@@ -104,21 +126,27 @@ def detect_format(path: str, language: str = "en") -> str:
         UserError: the file is missing, unreadable, truncated or corrupt, or the language is no language code.
     """
     check_language(language)
-    return _format_of(_head(read_lines(path)), language)
+    return row_files.kind_of(path) or _format_of(_head(read_lines(path)), language)
 
 
 def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None]]:
-    """Returns ranges of bytes of a file, of about `size` bytes each, that hold whole documents.
+    """Returns ranges of a file, of about `size` bytes each, that hold whole documents.
 
-    The documents of all ranges, one after the other, are those of the file. A compressed or remote file is one range,
-    and a range with a longer document is as long. The format is not "auto".
+    The documents of all ranges, one after the other, are those of the file. A range is of bytes, or of what else a file
+    of rows is cut by. A compressed or remote file is one range, and a range with a longer document is as long. The
+    format is not "auto".
+
+    Raises:
+        UserError: the file is missing, unreadable or damaged.
     """
+    if format in row_files.KINDS:
+        return row_files.find_ranges(path, format, size)
     if files.is_remote(path) or files.size(path) <= size:
         return [(0, None)]
     starts = [0]
     last = "</doc>" if format == "wikiextractor" else ""  # line of a document
     with files.read_errors_explained(path), open(path, "rb") as reader:
-        if is_compressed(reader.read(10)):
+        if streams.is_compressed(reader.read(10)):
             return [(0, None)]
         length = files.size(path)
         while (start := starts[-1] + size) < length:
@@ -139,8 +167,18 @@ def describe_formats(formats: list[str]) -> str:
 
 
 def _documents(
-    path: str, format: str, language: str, json_field: str, drop_invalid_utf8: bool, start: int, end: int | None
+    path: str, format: str, language: str, text_field: str, drop_invalid_utf8: bool, start: int, end: int | None
 ) -> Iterator[Document]:
+    cut = partial(split_sentences, language=language)
+    if format == "auto":
+        format = row_files.kind_of(path) or format
+    if format in row_files.KINDS:
+        for position, row in row_files.read_rows(path, format, [text_field], (start, end), drop_invalid_utf8):
+            if row[text_field] is None:
+                raise UserError(f"{path}, {position}: {text_field!r} is null; expected text")
+            if document := cut(row[text_field]):
+                yield document
+        return
     lines = read_lines(path, start, end)
     if format == "auto":
         # The head is kept, not read again, because the file may be a pipe.
@@ -148,13 +186,12 @@ def _documents(
         format = _format_of(head, language)
         lines = itertools.chain(head, lines)
     texts = decode_lines(path, lines, drop_invalid_utf8, at_start=not start)
-    cut = partial(split_sentences, language=language)
     if format in ("sentences", "paragraphs"):
         yield from _from_lines(texts, _one_sentence if format == "sentences" else cut)
     elif format == "wikiextractor":
         yield from _from_wikiextractor(path, texts, cut)
     else:
-        yield from _from_jsonl(path, texts, cut, json_field, drop_invalid_utf8)
+        yield from _from_jsonl(path, texts, cut, text_field, drop_invalid_utf8)
 
 
 def _head(lines: Iterator[bytes]) -> Iterator[bytes]:

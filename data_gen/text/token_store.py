@@ -30,7 +30,12 @@ def id_dtype(vocab: dict[str, int], marked: bool = False) -> np.dtype:
 
 
 def write_part(
-    folder: str, documents: Iterable[list[str]], encode: Encode, dtype: np.dtype, unk_ids: Sequence[int]
+    folder: str,
+    documents: Iterable[list[str]],
+    encode: Encode,
+    dtype: np.dtype,
+    unk_ids: Sequence[int],
+    other_counts: Callable[[], dict[str, int]] = dict,
 ) -> None:
     """Tokenizes the documents of one input into a folder of its own, which appears whole.
 
@@ -42,17 +47,20 @@ def write_part(
         encode: takes sentences; returns all their ids, and where each sentence begins among the ids, and the end.
         dtype: of the ids in the file.
         unk_ids: the ids to count as unknown.
+        other_counts: returns more counts of the text, once all documents are read.
     """
     if os.path.exists(folder):
         return
     with files.folder_beside(folder) as beside:
-        _write_documents(beside, documents, encode, dtype, unk_ids)
+        summary = _write_documents(beside, documents, encode, dtype, unk_ids) | other_counts()
+        with open(os.path.join(beside, COMPLETE), "w") as writer:
+            json.dump(summary, writer)
         os.rename(beside, folder)
 
 
 def _write_documents(
     folder: str, documents: Iterable[list[str]], encode: Encode, dtype: np.dtype, unk_ids: Sequence[int]
-) -> None:
+) -> dict[str, int]:
     tokens = sentences = unknown = count = 0
     with contextlib.ExitStack() as stack:
         ids_file, sentences_file, documents_file = _created(folder, stack)
@@ -72,9 +80,7 @@ def _write_documents(
             count += int((per_document > 0).sum())
         sentences_file.write(np.array([tokens], "<i8").data)
         documents_file.write(np.array([sentences], "<i8").data)
-    summary = {"tokens": tokens, "sentences": sentences, "documents": count, "unknown": unknown}
-    with open(os.path.join(folder, COMPLETE), "w") as writer:
-        json.dump(summary, writer)
+    return {"tokens": tokens, "sentences": sentences, "documents": count, "unknown": unknown}
 
 
 def _batches(documents: Iterable[list[str]]) -> Iterator[tuple[list[str], np.ndarray]]:
@@ -111,7 +117,7 @@ def join_parts(folder: str, parts: list[str]) -> dict[str, int]:
                     target.seek(-8, os.SEEK_CUR)  # the end of this part is the beginning of the next one
                     target.truncate()
             for name, value in files.read_json_object(os.path.join(part, COMPLETE)).items():
-                totals[name] += value
+                totals[name] = totals.get(name, 0) + value
         for target, end in zip(targets[1:], (totals["tokens"], totals["sentences"]), strict=True):
             target.write(np.array([end], "<i8").data)
     files.write_text(complete, json.dumps(totals))

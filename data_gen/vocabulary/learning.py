@@ -8,7 +8,7 @@ from data_gen.vocabulary import report, wordpiece_training
 from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
-from official_bert.utils import files
+from official_bert.utils import files, row_files
 from official_bert.utils.counting import counted
 
 # Without --heldout_file, every so many documents one is kept from learning.
@@ -54,19 +54,18 @@ def learn(options: VocabularyOptions) -> Learned:
 
 def _count(options: VocabularyOptions) -> tuple[WordCounts, WordCounts]:
     """Returns the words to learn from, and those of the text held out."""
-    paths = files.expand(options.input_file, "input_file")
-    heldout_paths = files.expand(options.heldout_file, "heldout_file") if options.heldout_file else []
+    paths = row_files.expand(options.input_file, "input_file")
+    heldout_paths = row_files.expand(options.heldout_file, "heldout_file") if options.heldout_file else []
     both = sorted(set(paths) & set(heldout_paths))
     if both:
         raise UserError(f"--heldout_file names {both[0]}, which --input_file names too; give text not learned from")
     compared = [options.compare_with] if options.compare_with else []
     files.refuse_overwriting(options.vocab_file, "vocab_file", [*paths, *heldout_paths, *compared])
-    reading = options.input_format, options.language, options.json_field, options.drop_invalid_utf8
     text, heldout = (WordCounts(options.casing, options.max_words) for _ in range(2))
-    for number, document in enumerate(formats.read_files("counting words", paths, *reading), start=1):
+    for number, document in enumerate(formats.read_files("counting words", paths, options), start=1):
         held = not heldout_paths and number % _HELDOUT_EVERY == 0
         (heldout if held else text).add(document)
-    for document in formats.read_files("counting words", heldout_paths, *reading):
+    for document in formats.read_files("counting words", heldout_paths, options):
         heldout.add(document)
     return text, heldout
 

@@ -16,7 +16,7 @@ from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.utils import files, tables
-from official_bert.utils.bad_rows import BadRows
+from official_bert.utils.bad_rows import NoBadRows, position
 from official_bert.utils.counting import counted
 from official_bert.utils.locks import lock_file
 from official_bert.utils.progress import Progress
@@ -87,7 +87,7 @@ def _predict(options: BatchPredictionOptions) -> str:
     for path in (options.output_file, part, run):
         if os.path.isdir(path):
             raise UserError(f"--output_file would write {path}, which is a folder; give the name of a file")
-        files.refuse_overwriting(path, "output_file", [options.input_file, *exports.files_of(folder)])
+        files.refuse_overwriting(path, "output_file", [*tables.files_of(options.input_file), *exports.files_of(folder)])
     files.check_writable(part)
     inputs, table = check_export(folder)
     # Every row is read before the first answer.
@@ -186,13 +186,6 @@ def _answers_to_keep(part: str, run: str, identity: dict[str, Any]) -> int:
     return kept
 
 
-class _NoBadRows(BadRows):
-    """Refuses every bad row: each text gets its answer in the line of its number."""
-
-    def add(self, path: str, line: int | str, problem: str) -> None:
-        raise UserError(f"{path}, line {line}: {problem}")
-
-
 def read_rows(path: str, inputs: list[str], table: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
     """Yields the model's inputs of each row; other columns are ignored.
 
@@ -205,7 +198,8 @@ def read_rows(path: str, inputs: list[str], table: Mapping[str, Any] | None = No
         UserError: the file cannot be read, or a row lacks an input; its line is named.
     """
     table = table or {}
-    for line, row in tables.read_rows(path, _NoBadRows(), table.get("columns") or None):
+    # Each text gets its answer in the line of its number, so that no row may be left out.
+    for line, row in tables.read_rows(path, NoBadRows(), table.get("columns") or None):
         row |= exports.texts_by_columns(row, table)[0]
         if "endings" not in row:
             row["endings"] = [row[name] for name in row if name.startswith("ending")]
@@ -215,10 +209,10 @@ def read_rows(path: str, inputs: list[str], table: Mapping[str, Any] | None = No
             if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
                 kind, shown = "a list of texts" if name == "endings" else "a text", json.dumps(value)[:60]
                 shown = "nothing" if value is None else shown
-                raise UserError(f"{path}, line {line}: {name!r} is {shown}; expected {kind} (the inputs: {inputs})")
+                raise UserError(f"{position(path, line)}: {name!r} is {shown}; expected {kind} (the inputs: {inputs})")
             if half := re.search("[\ud800-\udfff]", "".join(texts)):
                 raise UserError(
-                    f"{path}, line {line}: {name!r} has half a surrogate, \\u{ord(half[0]):04x}, which is no "
+                    f"{position(path, line)}: {name!r} has half a surrogate, \\u{ord(half[0]):04x}, which is no "
                     "character; remove it"
                 )
         yield values

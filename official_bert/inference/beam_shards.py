@@ -27,7 +27,7 @@ from apache_beam.utils.shared import Shared
 
 from official_bert.errors import UserError
 from official_bert.inference.batch_prediction import RefusedRow
-from official_bert.utils import beam_runner, files
+from official_bert.utils import beam_runner, files, row_files
 from official_bert.utils.counting import counted
 from official_bert.utils.locks import lock_file
 
@@ -127,7 +127,7 @@ def run(computation: Computation, input_file: str, output_file: str, num_shards:
     """
     if num_shards < 1:
         raise UserError(f"--num_shards={num_shards}; expected 1 or more")
-    inputs = list(map(files.absolute, files.expand([input_file], "input_file")))
+    inputs = list(map(files.absolute, row_files.expand([input_file], "input_file")))
     output_file = files.absolute(output_file)
     job = Job(computation, inputs, output_file, num_shards, f"{output_file}.error-{uuid.uuid4().hex[:8]}.txt")
     for path in [*(each for shard in job.shards for each in computation.files_of(shard)), job.run_file]:

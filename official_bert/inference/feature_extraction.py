@@ -11,7 +11,7 @@ from official_bert.inference import batch_prediction, feature_files
 from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import TRAINED, FeatureOptions
 from official_bert.modeling.choices import POOLED, VECTORS
-from official_bert.utils import files, tables
+from official_bert.utils import files, streams, tables
 from official_bert.utils.bad_rows import SKIP, BadRows
 from official_bert.utils.counting import counted
 from official_bert.utils.locks import lock_file
@@ -26,9 +26,11 @@ def write_features(options: FeatureOptions) -> str:
     """
     options = as_trained(options)
     format = feature_files.format_of(options.output_file, options.output_format)
-    if not files.exists(options.input_file):
-        raise UserError(f"there is no file {options.input_file}")
-    inputs = [options.input_file, options.init, *([options.vocab_file] if options.vocab_file else [])]
+    read = tables.files_of(options.input_file)
+    for path in read:
+        if not files.exists(path):
+            raise UserError(f"there is no file {path}")
+    inputs = [*read, options.init, *([options.vocab_file] if options.vocab_file else [])]
     for path in feature_files.paths_of(options.output_file, format, options.pooling):
         files.refuse_overwriting(path, "output_file", inputs)
     with lock_file(options.output_file, "output_file"):
@@ -37,7 +39,7 @@ def write_features(options: FeatureOptions) -> str:
 
 def _write_features(options: FeatureOptions, format: str) -> str:
     extractor = make_extractor(options, load(options))
-    progress = Progress("extracting", files.size(options.input_file) / 1e3, "kB")
+    progress = Progress("extracting", sum(map(files.size, tables.files_of(options.input_file))) / 1e3, "kB")
     count = truncated = done = 0
     with feature_files.writer(options.output_file, format, extractor, options.pooling) as add:
         for features in extractor.extract(read_texts(options.input_file, trained_with(options.init))):
@@ -109,14 +111,15 @@ def read_texts(path: str, trained: Mapping[str, Any]) -> Iterator[str | list[str
     """Yields the texts of a file as `FeatureExtractor.extract` takes them.
 
     Args:
-        path: a table, *.csv, *.tsv or *.jsonl, whose rows are read as `predict` reads them; else a text on each line.
+        path: a table, as `tables.is_table` knows them, whose rows are read as `predict` reads them; else a text on each
+            line.
         trained: `trained_with` of the checkpoint. A table that no model was trained with has the columns text and, of
             pairs, text_pair.
 
     Raises:
         UserError: a line is not UTF-8 or too long, or a row has no text; it is named.
     """
-    if not path.lower().endswith((".csv", ".tsv", ".jsonl", ".json")):
+    if not tables.is_table(path):
         yield from read_lines(path)
         return
     table = trained.get("table") or {}
@@ -130,7 +133,8 @@ def read_texts(path: str, trained: Mapping[str, Any]) -> Iterator[str | list[str
 
 def read_lines(path: str) -> Iterator[str]:
     """Yields the texts of a file, without line ends; a line that is not UTF-8 is a UserError with its number."""
-    with files.open_bytes(path) as reader:
+    number = 0
+    with streams.errors_explained(path, "line", lambda: number), streams.opened(path) as reader:
         for number, line in enumerate(reader, start=1):
             try:
                 text = line.decode("utf-8").rstrip("\r\n")

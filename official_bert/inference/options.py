@@ -20,7 +20,9 @@ class BatchPredictionOptions:
 
     export_dir: str = option(dataclasses.MISSING, "An export: the folder of one version, or of all (the newest one).")
     input_file: str = option(
-        dataclasses.MISSING, "JSON lines (*.jsonl), or a table with a header (*.csv, *.tsv), with the model's inputs."
+        dataclasses.MISSING,
+        "JSON lines (*.jsonl) or a table with a header (*.csv, *.tsv), also compressed; Parquet, a folder of Hugging "
+        "Face's datasets, or tfds:NAME#SPLIT; with the model's inputs.",
     )
     output_file: str = option(dataclasses.MISSING, "The answers, as JSON lines.")
     batch_size: int = option(32, "Texts that the model reads at once.")
@@ -33,7 +35,7 @@ class FeatureOptions:
     init: str = option(dataclasses.MISSING, "The checkpoint of an encoder: a folder or file in any format.")
     input_file: str = option(
         dataclasses.MISSING,
-        'A text on each line, of a pair with " ||| " between; or a table as for predict, *.csv, *.tsv or *.jsonl, with '
+        'A text on each line, of a pair with " ||| " between; or a table or data set as for predict, with '
         "the columns text (and text_pair), or those that a fine-tuned model was trained with.",
     )
     output_file: str = option(dataclasses.MISSING, "Where the vectors go: a name in .npy, .parquet or .jsonl.")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from official_bert.errors import UserError
+from official_bert.utils import tfds_builders
 
 # Its names of the parts, in the order in which they are looked for.
 _PARTS = {"train": ("train",), "dev": ("validation", "dev"), "test": ("test",)}
@@ -24,13 +25,7 @@ class DataSet:
     """
 
     def __init__(self, name: str, data_dir: str | None) -> None:
-        import tensorflow_datasets as tfds  # takes a second, and few runs need it
-
-        try:
-            self._builder = tfds.builder(name, data_dir=data_dir)
-            self._builder.download_and_prepare()
-        except Exception as error:  # of many classes: no connection, no disk, no such version
-            raise UserError(f"cannot get {name} from TensorFlow Datasets: {error}") from error
+        self._builder = tfds_builders.prepared(name, data_dir)
         self.name = str(self._builder.info.full_name)
 
     def rows(self, split: str) -> Iterator[dict[str, Any]]:

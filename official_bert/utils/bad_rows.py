@@ -13,6 +13,11 @@ _MOST_SHOWN = 5  # of each file, that are shown in full
 _LONGEST_SHOWN = 500  # characters of what is wrong with a row
 
 
+def position(path: str, line: int | str) -> str:
+    """Returns where a row is, by the number of its line or, in files without lines, by what else says it."""
+    return f"{path}, line {line}" if isinstance(line, int) else f"{path}, {line}"
+
+
 class BadRows:
     """Collects the rows that cannot be read.
 
@@ -41,7 +46,7 @@ class BadRows:
             UserError: the policy is to stop.
         """
         problem = problem if len(problem) <= _LONGEST_SHOWN else f"{problem[:_LONGEST_SHOWN]}..."  # it quotes the row
-        where = f"{path}, line {line}" if isinstance(line, int) else f"{path}, {line}"
+        where = position(path, line)
         if self._policy == STOP:
             raise UserError(f"{where}: {problem}; correct it, or pass --on_bad_row=skip to leave such rows out")
         self.counts[path] += 1
@@ -51,3 +56,10 @@ class BadRows:
     def summary(self) -> list[str]:
         """Returns a line for each file that has bad rows."""
         return [f"skipped {counted(count, 'bad row')} of {path}" for path, count in self.counts.items()]
+
+
+class NoBadRows(BadRows):
+    """Refuses every bad row, where none may be left out."""
+
+    def add(self, path: str, line: int | str, problem: str) -> None:
+        raise UserError(f"{position(path, line)}: {problem}")

@@ -159,7 +159,11 @@ def check_not_utf16(path: str, start: bytes) -> None:
 
 def read_text(path: str) -> str:
     """Returns the content of a UTF-8 file; what is not UTF-8 is a UserError with file and line."""
-    content = read_bytes(path)
+    return decode(path, read_bytes(path))
+
+
+def decode(path: str, content: bytes) -> str:
+    """Returns what a UTF-8 file of this content says; what is not UTF-8 is a UserError with file and line."""
     check_not_utf16(path, content)
     try:
         return content.decode("utf-8")

@@ -1,4 +1,4 @@
-"""Tables in files: the rows of CSV, TSV, JSON lines and plain text, one by one, with the line of each."""
+"""Tables in files: the rows of CSV, TSV, JSON lines, plain text and files of rows, with the position of each."""
 
 import collections
 import csv
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import files, row_files, streams
 from official_bert.utils.bad_rows import BadRows
 
 _MOST_SHOWN, _LONGEST_SHOWN = 10, 60  # names in a message, and characters of each
@@ -18,32 +18,75 @@ csv.field_size_limit(2**31 - 1)  # of characters; Python's own limit is shorter 
 MAX_CHARACTERS = 4_000_000
 
 TEXT = "text"  # the column of a .txt file
+_TABLES = (".csv", ".tsv", ".jsonl", ".json")
+_EXTENSIONS = (*_TABLES, ".txt")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 def read_rows(
     path: str, bad_rows: BadRows, columns: Sequence[str] | None = None
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int | str, dict[str, Any]]]:
     """Yields the first line's number and the values of each row, by column.
 
     Args:
         path: .csv (commas; quotes may hold commas and line ends), .tsv (tabs; quotes mean nothing), .jsonl (an
-            object a line) or .txt (a text a line, in a column TEXT).
+            object a line) or .txt (a text a line, in a column TEXT), each also compressed (.gz, .bz2, .xz, .zst); or
+            files of rows, a folder of Hugging Face's datasets or tfds:NAME (see row_files.py), whose rows have no line,
+            but a position such as "row 3".
         bad_rows: gets the rows that cannot be read, and those with a text of more than MAX_CHARACTERS.
         columns: the columns' names, for .csv and .tsv without a header; None where the first line has them.
 
     Raises:
-        UserError: the file is missing, or its name ends otherwise, or it has no header.
+        UserError: the file is missing, damaged or of another kind, or it has no header.
     """
-    extension = os.path.splitext(path)[1].lower()
-    if extension not in (".csv", ".tsv", ".jsonl", ".json", ".txt"):
-        raise UserError(f"{path} ends in {extension or 'nothing'}; expected .csv, .tsv, .jsonl or .txt")
-    text = files.read_text(path).removeprefix("\ufeff")
-    for line, row in _rows(path, extension, text, bad_rows, columns):
+    extension = _extension(path)
+    is_text = extension in _EXTENSIONS
+    rows = _rows(path, extension, bad_rows, columns) if is_text else _stored_rows(path, extension)
+    for line, row in rows:
         long = [name for name, value in row.items() if isinstance(value, str) and len(value) > MAX_CHARACTERS]
         if long:
             bad_rows.add(path, line, too_long(long[0], len(row[long[0]])))
         else:
             yield line, row
+
+
+def is_table(path: str) -> bool:
+    """Whether `read_rows` finds columns in a file, rather than a text on each line."""
+    extension = _extension(path)
+    return extension in _TABLES or (extension != ".txt" and any(map(row_files.kind_of, files_of(path))))
+
+
+def files_of(path: str) -> list[str]:
+    """Returns the files that a name of a table stands for: itself, or those of a folder or a data set.
+
+    Raises:
+        UserError: the folder has several splits, or the data set cannot be had.
+    """
+    return row_files.expand([path], "input_file") if row_files.is_data_set(path) else [path]
+
+
+def _extension(path: str) -> str:
+    stem, last = os.path.splitext(path.lower())
+    return os.path.splitext(stem)[1] if last in _COMPRESSED else last
+
+
+def _stored_rows(path: str, extension: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    paths = files_of(path)
+    for each in paths:
+        kind = row_files.kind_of(each)
+        if kind is None:
+            raise UserError(
+                f"{path} ends in {extension or 'nothing'}; expected .csv, .tsv, .jsonl or .txt, or a file of rows such "
+                "as Parquet"
+            )
+        within = f"{os.path.basename(each)}, " if len(paths) > 1 else ""
+        for position, row in row_files.read_rows(each, kind):
+            yield within + position, {name: _plain(value) for name, value in row.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; what JSON has not, such as a date, as text."""
+    return value if value is None or isinstance(value, str | int | float | list | dict) else str(value)
 
 
 def too_long(name: str, characters: int) -> str:
@@ -52,8 +95,11 @@ def too_long(name: str, characters: int) -> str:
 
 
 def _rows(
-    path: str, extension: str, text: str, bad_rows: BadRows, columns: Sequence[str] | None
+    path: str, extension: str, bad_rows: BadRows, columns: Sequence[str] | None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
+    files.check_regular(path)
+    with streams.errors_explained(path, "byte", lambda: 0), streams.opened(path) as stream:
+        text = files.decode(path, stream.read()).removeprefix("\ufeff")
     if extension in (".jsonl", ".json"):
         yield from _json_rows(path, text, bad_rows)
         return

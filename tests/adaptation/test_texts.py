@@ -81,3 +81,23 @@ def test_general_text_that_is_not_mixed_in_is_all_there_to_judge_by(tmp_path: pa
     assert documents(tmp_path / "texts" / texts.GENERAL_HELDOUT) == documents(tmp_path / "1.txt")
     assert facts.general_share == 0
     assert not (tmp_path / "texts" / texts.GENERAL).exists()
+
+
+def test_documents_that_hold_a_text_of_an_evaluation_file_are_left_out(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    text = write_text(tmp_path / "text.txt", documents=30)
+    general = tmp_path / "general.txt"
+    general.write_text("".join(f"number {number} is a sentence of other text .\nthe end .\n\n" for number in range(20)))
+    of_domain, *_ = sorted(documents(tmp_path / "text.txt"))
+    (tmp_path / "dev.txt").write_text("number 7 is a sentence of other text .\n" + " ".join(of_domain.split()) + "\n")
+    prepared(
+        tmp_path, text, heldout_share=0.2, general_file=[str(general)], general_share=0.2,
+        exclude_texts=[str(tmp_path / "dev.txt")],
+    )  # fmt: skip
+    names = (texts.HELDOUT, texts.DOMAIN, texts.GENERAL, texts.GENERAL_HELDOUT)
+    left = set.union(*(documents(tmp_path / "texts" / name) for name in names))
+    assert of_domain not in left
+    assert documents(tmp_path / "text.txt") - left == {of_domain}
+    assert not any("number 7 " in document for document in left)
+    assert capsys.readouterr().out.count("left out, as they hold a text of --exclude_texts: 1 document") == 2

@@ -1,4 +1,5 @@
 import json
+import lzma
 import pathlib
 import shutil
 import tarfile
@@ -14,6 +15,7 @@ from official_bert.inference.batch_prediction import predict, read_rows
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.serving.saved_model import SavedModel
 from official_bert.utils.locks import lock_file
+from tests import stored_texts
 
 
 class Lengths(tf.Module):
@@ -265,3 +267,32 @@ def test_an_export_of_an_earlier_version_gives_the_same_answers(tmp_path: pathli
         assert answer["probabilities"] == pytest.approx(before["probabilities"], rel=1e-5)
     served = SavedModel(str(tmp_path / "export" / "1"))
     served.warm_up(max_batch_size=2)
+
+
+@pytest.mark.parametrize("store", ["xz", "tfds", *stored_texts.STORED])
+def test_corpora_are_answered_as_json_lines_are(
+    store: str, export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    texts = ["é" * (number * 7 % 40) + "\n中" for number in range(20)]
+    if store == "xz":
+        path = str(tmp_path / "in.jsonl.xz")
+        pathlib.Path(path).write_bytes(lzma.compress("".join(json.dumps({"text": t}) + "\n" for t in texts).encode()))
+    elif store == "tfds":
+        monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+        path = f"tfds:{stored_texts.prepare_tfds(tmp_path, texts)}"
+    else:
+        path = stored_texts.STORED[store](tmp_path, texts)
+    predict(BatchPredictionOptions(export_dir, path, str(tmp_path / "out.jsonl"), batch_size=3))
+    assert [answer["text"] for answer in answers_of(tmp_path / "out.jsonl")] == texts
+
+
+def test_a_bad_row_of_a_file_without_lines_is_named(export_dir: str, tmp_path: pathlib.Path):
+    path = stored_texts.parquet(tmp_path, ["a", None])
+    with pytest.raises(UserError, match=r"texts.parquet, row 2: 'text' is nothing; expected a text"):
+        predict(BatchPredictionOptions(export_dir, path, str(tmp_path / "out.jsonl")))
+    folder = stored_texts.hugging_face(tmp_path, ["a", "b", "c", None])
+    with pytest.raises(UserError, match=r"dataset, data-00001-of-00002.arrow, row 2: 'text' is nothing"):
+        list(read_rows(folder, ["text"]))
+    with pytest.raises(UserError, match=r"output_file would write .*data-00000-of-00002.arrow, which is an input"):
+        predict(BatchPredictionOptions(export_dir, folder, f"{folder}/data-00000-of-00002.arrow"))
+    assert not (tmp_path / "out.jsonl").exists()

@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import gzip
 import json
 import pathlib
 
@@ -22,6 +23,7 @@ from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import tables
 from official_bert.utils.locks import lock_file
+from tests import stored_texts
 from tests.conftest import WORDS
 
 TEXTS = ["the cat sat on the mat", "", "Unaffable cats, sunning .", "dog ||| the cat", "ran " * 40]
@@ -203,6 +205,11 @@ def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
     assert texts("a.TSV", "text\ttext_pair\nthe cat\ta ||| b\n") == [["the cat", "a ||| b"]]
     assert texts("a.jsonl", '{"text": "the cat"}\n') == [["the cat"]]
     assert texts("a.txt", "text,label\n\nthe cat") == ["text,label", "", "the cat"]  # a text on each line
+    for store in stored_texts.STORED.values():
+        path = store(tmp_path, ["the cat", "sat"])
+        assert list(feature_extraction.read_texts(path, {})) == [["the cat"], ["sat"]]
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"the cat\n sat"))
+    assert list(feature_extraction.read_texts(str(tmp_path / "a.gz"), {})) == ["the cat", " sat"]
     with pytest.raises(UserError, match=r"a.csv, line 2: 'text' is nothing; expected a text"):
         texts("a.csv", "words\nthe cat\n")
     trained = {

@@ -1,8 +1,11 @@
 import dataclasses
+import datetime
+import gzip
 import json
 import re
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -44,6 +47,15 @@ def test_tsv_knows_no_quotes_and_jsonl_has_named_values(tmp_path):
     task = table.TableTask(options(path))
     assert task.head.labels == ("3", "10")  # by value, not by the alphabet
     assert [example.label for example in task.read("train", BadRows())] == [0, 1, 0]
+
+
+def test_parquet_and_compressed_tables_are_read(tmp_path):
+    path = tmp_path / "train.parquet"
+    columns = {"text": ["a", "b"], "label": [1, 0], "image": [b"\xff", None], "day": [datetime.date(2018, 10, 11)] * 2}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    assert read(path) == [TextExample("1", "a", None, 1), TextExample("2", "b", None, 0)]
+    (tmp_path / "train.csv.gz").write_bytes(gzip.compress(b"text,label\na,1\nb,0\n"))
+    assert read(tmp_path / "train.csv.gz") == [TextExample("2", "a", None, 1), TextExample("3", "b", None, 0)]
 
 
 def test_a_whole_number_is_one_class_with_a_point_and_without(tmp_path):

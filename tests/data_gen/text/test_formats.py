@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import json
+import lzma
 import os
 import pathlib
 import re
@@ -18,6 +19,8 @@ import zstandard
 from data_gen.options import TEXT_FORMATS
 from data_gen.text.formats import detect_format, find_ranges, read_documents
 from official_bert.errors import UserError
+from official_bert.utils import row_files
+from tests import stored_texts
 from tests.conftest import ROOT
 from tests.data_gen.text.conftest import Written
 
@@ -64,6 +67,8 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "gzip, two members": lambda text: gzip.compress(text[:50]) + gzip.compress(text[50:]),
     "bzip2": bz2.compress,
     "bzip2, two streams": lambda text: bz2.compress(text[:50]) + bz2.compress(text[50:]),
+    "xz": lzma.compress,
+    "xz, two streams": lambda text: lzma.compress(text[:50]) + lzma.compress(text[50:]),
     "zstandard": zstandard.compress,
     "zstandard, two frames": lambda text: zstandard.compress(text[:50]) + zstandard.compress(text[50:]),
     "zstandard, frame to skip": lambda text: SKIPPED_FRAME + zstandard.compress(text) + SKIPPED_FRAME,
@@ -115,7 +120,7 @@ def test_documents_without_text_are_left_out(written: Written):
 
 def test_another_field_of_json_objects_can_hold_the_text(written: Written):
     path = written('{"text": 1, "body": "It is. It was."}')
-    assert list(read_documents(path, json_field="body")) == [["It is.", "It was."]]
+    assert list(read_documents(path, text_field="body")) == [["It is.", "It was."]]
 
 
 def test_wikiextractor_escapes_are_undone_once(written: Written):
@@ -257,3 +262,15 @@ def test_ranges_hold_the_documents_of_the_file(format: str, content: bytes, tmp_
     assert {1, 2, 3} <= numbers
     path.write_bytes(gzip.compress(content * 3))
     assert find_ranges(str(path), format, 10) == [(0, None)]
+
+
+@pytest.mark.parametrize("kind", stored_texts.STORED)
+def test_rows_are_documents_whose_lines_are_paragraphs(kind: str, tmp_path: pathlib.Path):
+    texts = ["", " \n", *(f"{d[0]} {d[1]}\n\n{d[2]}\n" for d in DOCUMENTS)]
+    paths = row_files.expand([stored_texts.STORED[kind](tmp_path, texts)], "input_file")
+    assert {detect_format(path) for path in paths} == {kind}
+    assert [document for path in paths for document in read_documents(path)] == DOCUMENTS
+    ranges = [(path, *part) for path in paths for part in find_ranges(path, kind, 1)]
+    assert [each for path, *part in ranges for each in read_documents(path, kind, "en", "text", False, *part)] == (
+        DOCUMENTS
+    )

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import lzma
 import pathlib
 import re
 from collections.abc import Callable
@@ -55,7 +56,7 @@ def test_invalid_utf8_is_dropped_if_asked(written: Written):
     assert list(read_documents(path, drop_invalid_utf8=True)) == [["ab 😀"]]
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, zstandard.compress])
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
 def test_a_truncated_compressed_file_is_an_error_at_any_length(compress: Callable[[bytes], bytes], written: Written):
     content = compress(TEXTS["sentences"].encode())
     for length in range(12, len(content)):
@@ -65,7 +66,7 @@ def test_a_truncated_compressed_file_is_an_error_at_any_length(compress: Callabl
         detect_format(written(content[:-1]))
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, zstandard.compress])
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
 def test_the_lines_before_the_end_of_a_truncated_file_are_counted(compress: Callable[[bytes], bytes], written: Written):
     lines = "".join(f"{number * 7919 % 104729} {number**3}\n" for number in range(200_000)).encode()
     content = compress(lines)
@@ -77,7 +78,12 @@ def test_the_lines_before_the_end_of_a_truncated_file_are_counted(compress: Call
 
 @pytest.mark.parametrize(
     "compress",
-    [gzip.compress, bz2.compress, lambda text: zstandard.ZstdCompressor(write_checksum=True).compress(text)],
+    [
+        gzip.compress,
+        bz2.compress,
+        lzma.compress,
+        lambda text: zstandard.ZstdCompressor(write_checksum=True).compress(text),
+    ],
 )
 def test_a_corrupt_compressed_file_is_an_error(compress: Callable[[bytes], bytes], written: Written):
     text = "".join(f"{number * 7919 % 104729}\n" for number in range(5000)).encode()

@@ -1,0 +1,116 @@
+"""Records of text without the documents that hold a text of an evaluation file."""
+
+import csv
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from data_gen.options import RecordOptions
+from data_gen.pipelines import beam, one_machine, run_plan
+from data_gen.text import formats
+from official_bert.data import manifest
+from official_bert.errors import UserError
+from tests.data_gen.samples import contents, options_for
+
+EVERY = 5  # documents, one of which is left out
+
+
+@pytest.fixture(scope="module")
+def documents(corpus: tuple[list[str], str]) -> list[list[str]]:
+    return [each for path in corpus[0] for each in formats.read_documents(path, "sentences")][:40]
+
+
+def run(
+    corpus: tuple[list[str], str], documents: list[list[str]], folder: pathlib.Path, **changes: Any
+) -> RecordOptions:
+    """The options of a run on a file of documents."""
+    folder.mkdir()
+    path = folder / "text.txt"
+    path.write_text("\n\n".join("\n".join(each) for each in documents), encoding="utf-8")
+    return options_for(([str(path)], corpus[1]), folder / "out", input_format="sentences", **changes)
+
+
+def evaluation_file(documents: list[list[str]], folder: pathlib.Path) -> str:
+    """A file with two sentences of every fifth document in a text."""
+    path = folder / "dev.csv"
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        writer.writerows([f"{each[0]}\n  {each[1]}" if len(each) > 1 else each[0], "x"] for each in documents[::EVERY])
+    return str(path)
+
+
+def records(options: RecordOptions) -> dict[str, bytes]:
+    folder = pathlib.Path(options.output_file[0]).parent
+    return {name: content for name, content in contents(folder).items() if "manifest" not in name}
+
+
+@pytest.mark.parametrize("pipeline", ["fast", "reference", "beam"])
+def test_records_are_those_of_the_other_documents(
+    pipeline: str, corpus: tuple[list[str], str], documents: list[list[str]], tmp_path: pathlib.Path
+):
+    changes: dict[str, Any] = {"algorithm": "reference", "num_shards": 1} if pipeline == "reference" else {}
+    others = [each for number, each in enumerate(documents) if number % EVERY]
+    plain = run(corpus, others, tmp_path / "others", **changes)
+    one_machine.create_pretraining_data(plain)
+    excluding = evaluation_file(documents, tmp_path)
+    options = run(corpus, documents, tmp_path / "all", exclude_texts=[excluding], **changes)
+    if pipeline == "beam":
+        default = RecordOptions(["text"], ["records"], "vocab").num_workers
+        summary = beam.create_pretraining_data(dataclasses.replace(options, num_workers=default), [])
+    else:
+        summary = one_machine.create_pretraining_data(options)
+    assert records(options) == records(plain)
+    assert summary.text_excluded == len(documents) - len(others)
+    assert f", and {summary.text_excluded} left out that hold a text of --exclude_texts" in str(summary)
+    described = json.loads((tmp_path / "all" / "out" / "out.manifest.json").read_text())
+    digest = manifest.sha256(excluding)
+    assert described["source"]["flags"]["exclude_texts"] == [{"file": "dev.csv", "sha256": digest}]
+    assert described["statistics"]["text_excluded"] == summary.text_excluded
+    assert "exclude_texts" not in (tmp_path / "others" / "out" / "out.manifest.json").read_text()
+    if pipeline != "beam":
+        assert one_machine.create_pretraining_data(options) == summary  # complete already
+        pathlib.Path(excluding).write_text("text\nanother text of other characters\n")
+        with pytest.raises(UserError, match="describes records made from other flags"):
+            one_machine.create_pretraining_data(options)
+
+
+def test_a_run_goes_on_with_the_same_texts_alone(
+    corpus: tuple[list[str], str],
+    documents: list[list[str]],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    excluding = evaluation_file(documents, tmp_path)
+    options = run(corpus, documents, tmp_path / "run", exclude_texts=[excluding])
+    with monkeypatch.context() as patch:
+        patch.setattr(run_plan, "plan_run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            one_machine.create_pretraining_data(options)
+    content = pathlib.Path(excluding).read_bytes()
+    pathlib.Path(excluding).write_bytes(content + b"one more text of twenty characters,x\r\n")
+    with pytest.raises(UserError, match="holds the unfinished work of another run"):
+        one_machine.create_pretraining_data(options)
+    pathlib.Path(excluding).write_bytes(content)
+    assert one_machine.create_pretraining_data(options).text_excluded == len(documents[::EVERY])
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("algorithm", ["fast", "reference"])
+def test_text_of_which_nothing_is_left_is_an_error(
+    algorithm: str, corpus: tuple[list[str], str], tmp_path: pathlib.Path
+):
+    sentence = "one sentence of this text"
+    options = run(
+        corpus, [[sentence], [sentence, "more"]], tmp_path / "run", algorithm=algorithm, num_shards=1,
+        exclude_texts=[str(tmp_path / "dev.txt")],
+    )  # fmt: skip
+    (tmp_path / "dev.txt").write_text(sentence)
+    with pytest.raises(UserError, match=r"each document \(2\) holds a text of --exclude_texts"):
+        one_machine.create_pretraining_data(options)

@@ -1,0 +1,107 @@
+"""The same documents give the same records, whatever kind of file holds them."""
+
+import json
+import lzma
+import pathlib
+from collections.abc import Sequence
+
+import pytest
+
+from data_gen.options import RecordOptions, VocabularyOptions
+from data_gen.pipelines import beam, one_machine
+from data_gen.text import formats
+from data_gen.vocabulary import learning
+from official_bert.errors import UserError
+from tests.data_gen.samples import contents, options_for
+from tests.stored_texts import STORED, parquet, prepare_tfds
+
+STORES = ("jsonl", "xz", "tfds", *STORED)
+
+
+@pytest.fixture(scope="module")
+def texts(corpus: tuple[list[str], str]) -> list[str]:
+    documents = [document for path in corpus[0] for document in formats.read_documents(path)]
+    return ["\n".join(document) for document in documents[:40]]
+
+
+@pytest.fixture(scope="module")
+def records(
+    corpus: tuple[list[str], str], texts: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, bytes]:
+    """The records that plain text gives."""
+    folder = tmp_path_factory.mktemp("plain")
+    path = folder / "plain.txt"
+    path.write_text("\n\n".join(texts), encoding="utf-8")
+    return made(options_for(([str(path)], corpus[1]), folder / "out", input_format="paragraphs"))
+
+
+def made(options: RecordOptions) -> dict[str, bytes]:
+    one_machine.create_pretraining_data(options)
+    folder = pathlib.Path(options.output_file[0]).parent
+    return {name: content for name, content in contents(folder).items() if "manifest" not in name}
+
+
+def stored(store: str, folder: pathlib.Path, texts: Sequence[str], patch: pytest.MonkeyPatch) -> str:
+    if store in STORED:
+        return STORED[store](folder, texts)
+    if store == "tfds":
+        patch.setenv("TFDS_DATA_DIR", str(folder))
+        return f"tfds:{prepare_tfds(folder, texts)}"
+    path = folder / f"texts.{store}"
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    path.write_bytes(lzma.compress(lines) if store == "xz" else lines)
+    return str(path)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_every_kind_of_file_gives_the_same_records(
+    store: str,
+    corpus: tuple[list[str], str],
+    texts: list[str],
+    records: dict[str, bytes],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    source = stored(store, tmp_path, texts, monkeypatch)
+    assert made(options_for(([source], corpus[1]), tmp_path / "out")) == records
+
+
+def test_beam_reads_them_too(
+    corpus: tuple[list[str], str], texts: list[str], records: dict[str, bytes], tmp_path: pathlib.Path
+):
+    options = options_for(([STORED["arrow"](tmp_path, texts)], corpus[1]), tmp_path / "out")
+    beam.create_pretraining_data(RecordOptions(**{**vars(options), "num_workers": default_workers()}), [])
+    assert {name: value for name, value in contents(tmp_path / "out").items() if "manifest" not in name} == records
+
+
+def default_workers() -> int:
+    return RecordOptions(["text"], ["records"], "vocab").num_workers
+
+
+@pytest.mark.parametrize("store", ["tfds", *STORED])
+def test_a_vocabulary_is_learned_from_them(
+    store: str, texts: list[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    lines = stored("jsonl", tmp_path, texts, monkeypatch)
+    plain = learning.learn(VocabularyOptions(input_file=[lines], vocab_file="none", vocab_size=200))
+    source = stored(store, tmp_path, texts, monkeypatch)
+    other = learning.learn(VocabularyOptions(input_file=[source], vocab_file="none", vocab_size=200))
+    assert other.pieces == plain.pieces
+
+
+def test_an_error_in_a_later_part_names_the_row_of_the_file(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    many: list[str | None] = [f"{number} sentences of text.\n" * 8000 for number in range(20)]
+    path = parquet(tmp_path, [*many, None])
+    assert len(formats.find_ranges(path, "parquet", 2 << 20)) == 2
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"texts.parquet, row 21: 'text' is null; expected text"):
+            made(options_for(([path], corpus[1]), tmp_path / "out"))
+        assert not list((tmp_path / "out").glob("*.tfrecord"))
+
+
+def test_a_layout_does_not_fit_a_file_of_rows(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+    path = parquet(tmp_path, ["One.", "Two."])
+    with pytest.raises(UserError, match=r"texts.parquet is a parquet file, which --input_format=jsonl does not fit"):
+        made(options_for(([path], corpus[1]), tmp_path / "out", input_format="jsonl"))
+    with pytest.raises(UserError, match=r"is a parquet file, which --algorithm=reference does not read"):
+        made(options_for(([path], corpus[1]), tmp_path / "out", algorithm="reference", num_shards=1))

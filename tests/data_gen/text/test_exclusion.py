@@ -1,0 +1,107 @@
+"""Documents that hold a text of an evaluation file."""
+
+import gzip
+import json
+import pathlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_gen.text import exclusion
+from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
+from official_bert.errors import UserError
+from tests import stored_texts
+
+TEXT = "A film to see twice, and “again”."
+
+
+@pytest.mark.parametrize(
+    ("document", "is_in"),
+    [
+        ([TEXT], True),
+        (["Before.", "A film to\tsee", "twice,  and “again”.", "After."], True),
+        (["One wordAfilmtoseetwice,and“again”.and more"], True),
+        ([TEXT.lower()], False),
+        (["A film to see twice, and “again”"], False),
+        (["A film to see twice."], False),
+        ([], False),
+        (["x" * 19], False),
+    ],
+)
+def test_white_space_does_not_count_and_all_else_does(document: list[str], is_in: bool):
+    assert ExcludedTexts([TEXT, "another text of twenty characters"]).is_in(document) is is_in
+
+
+def test_short_texts_are_counted_and_not_looked_for():
+    excluded = ExcludedTexts(["a " * 19, "b" * 20, " ", "good", "good\n", "b " * 20])
+    assert (excluded.texts, excluded.too_short) == (["b" * 20], 2)
+    assert not excluded.is_in(["a" * 100])
+
+
+@given(
+    st.lists(st.text("ab é中😀", min_size=20, max_size=60), max_size=5),
+    st.lists(st.text("ab é中😀", max_size=80), max_size=4),
+    st.data(),
+)
+def test_texts_are_found_wherever_they_stand(texts: list[str], document: list[str], data: st.DataObject):
+    excluded = ExcludedTexts(texts)
+    if texts and document and data.draw(st.booleans()):
+        document = [*document, document[0] + data.draw(st.sampled_from(texts)), "end"]
+    squeezed = "".join("".join(document).split())
+    assert excluded.is_in(document) == any(text in squeezed for text in excluded.texts)
+
+
+def test_documents_left_out_are_counted():
+    kept = DocumentFilter(ExcludedTexts([TEXT]))
+    assert list(kept([["One."], [TEXT], ["Two.", f"x{TEXT}"], ["Three."]])) == [["One."], ["Three."]]
+    assert (kept.left_out, kept.counts) == (2, {"excluded": 2})
+    assert list(DocumentFilter(None)([[TEXT]])) == [[TEXT]]
+    assert DocumentFilter(None).counts == {}
+
+
+LONG = "twenty characters and more"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("dev.csv", f'text,label\n"{LONG}",1\n'),
+        ("dev.csv", f"{LONG},1\nanother long text without a header,0\n"),
+        ("dev.tsv", f"id\ttext\n1\t{LONG}\n"),
+        ("dev.jsonl", json.dumps({"a": {"b": [1, LONG]}, "half": "\ud83d"}) + "\n"),
+        ("dev.txt", f"\n{LONG}\n"),
+        ("dev", f"short\n  {LONG}  \n"),
+    ],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_texts_of_all_kinds_of_files_are_taken(name: str, content: str, compressed: bool, tmp_path: pathlib.Path):
+    path = tmp_path / (f"{name}.gz" if compressed else name)
+    path.write_bytes(gzip.compress(content.encode()) if compressed else content.encode())
+    excluded = exclusion.load([str(path)])
+    assert excluded
+    assert excluded.is_in([LONG])
+    assert not excluded.is_in(["another text of more than twenty characters"])
+
+
+def test_texts_of_parquet_are_taken(tmp_path: pathlib.Path):
+    excluded = exclusion.load([stored_texts.parquet(tmp_path, [LONG, None])])
+    assert excluded
+    assert excluded.texts == ["".join(LONG.split())]
+
+
+def test_what_is_looked_for_is_said(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "dev.csv"
+    path.write_text(f"text,label\n{LONG},good\n")
+    exclusion.load_described([str(path)])
+    assert capsys.readouterr().out == (
+        "--exclude_texts: 1 text; documents that hold one are left out; 3 of fewer than 20 characters are not looked for\n"
+    )
+    path.write_text("text,label\ngood,1\n")
+    with pytest.raises(UserError, match=r"--exclude_texts=.*dev.csv holds no text of 20 characters or more"):
+        exclusion.load_described([str(path)])
+    path.write_text("text,label\na,1,2\n")
+    with pytest.raises(UserError, match=r"dev.csv, line 2: 3 columns; expected 2"):
+        exclusion.load_described([str(path)])
+    with pytest.raises(UserError, match="--exclude_texts: no file matches"):
+        exclusion.load_described([str(tmp_path / "none.csv")])

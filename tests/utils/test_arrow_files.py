@@ -1,0 +1,31 @@
+"""Folders of Hugging Face's datasets."""
+
+import json
+import pathlib
+
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.utils import row_files
+from tests import stored_texts
+
+
+def test_a_folder_of_several_splits_is_refused_with_their_names(tmp_path: pathlib.Path):
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(UserError, match=rf"has several splits; .*: {tmp_path}/train, {tmp_path}/test"):
+        row_files.expand([str(tmp_path)], "input_file")
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({}, "state.json does not name the files"),
+        ({"_data_files": [{"filename": "data-00000-of-00002.arrow"}, {"filename": "gone.arrow"}]}, "no file .*gone"),
+        ({"_data_files": [], "_indices_files": [{"filename": "indices.arrow"}]}, "a selection of rows"),
+    ],
+)
+def test_a_folder_that_is_not_whole_is_an_error(state: dict[str, object], message: str, tmp_path: pathlib.Path):
+    folder = stored_texts.hugging_face(tmp_path, ["a", "b"])
+    (pathlib.Path(folder) / "state.json").write_text(json.dumps(state))
+    with pytest.raises(UserError, match=message):
+        row_files.expand([folder], "input_file")

@@ -1,0 +1,178 @@
+"""Files of rows: known by their beginnings, read whole and in parts."""
+
+import contextlib
+import gzip
+import pathlib
+import struct
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.utils import row_files
+from tests import stored_texts
+from tests.stored_texts import STORED
+
+TEXTS = [f"Text number {number}, “quoted”." * (number % 4) for number in range(50)]
+
+
+def of(name: str) -> str:
+    return "arrow" if name == "arrow" else name
+
+
+def read(path: str, columns: Sequence[str] | None = ("text",), size: int | None = None) -> list[dict[str, object]]:
+    rows = []
+    for each in row_files.expand([path], "input_file"):
+        kind = row_files.kind_of(each)
+        assert kind
+        parts = [row_files.WHOLE] if size is None else row_files.find_ranges(each, kind, size)
+        rows += [row for part in parts for _, row in row_files.read_rows(each, kind, columns, part)]
+    return rows
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_every_kind_is_known_and_gives_its_rows(kind: str, tmp_path: pathlib.Path):
+    path = STORED[kind](tmp_path, TEXTS)
+    assert {row_files.kind_of(each) for each in row_files.expand([path], "input_file")} == {kind}
+    assert read(path) == [{"text": text} for text in TEXTS]
+    other = {"url": "http://x/3"} if kind == "wet" else {"number": 3}
+    assert read(path, None)[3] == {"text": TEXTS[3]} | other
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "tfrecord"])
+@pytest.mark.parametrize("size", [1, 300, 1000])
+def test_parts_of_a_file_give_all_of_its_rows(kind: str, size: int, tmp_path: pathlib.Path):
+    path = STORED[kind](tmp_path, TEXTS)
+    first = row_files.expand([path], "input_file")[0]
+    assert len(row_files.find_ranges(first, kind, size)) > 1
+    assert read(path, size=size) == read(path)
+
+
+@pytest.mark.parametrize("kind", STORED)
+@pytest.mark.parametrize("scheme", ["ram", "memory"])
+def test_remote_files_are_read(kind: str, scheme: str, tmp_path: pathlib.Path):
+    import fsspec
+
+    local = row_files.expand([STORED[kind](tmp_path, TEXTS)], "input_file")[0]
+    path, content = f"{scheme}://rows_{kind}", pathlib.Path(local).read_bytes()
+    with tf.io.gfile.GFile(path, "wb") if scheme == "ram" else fsspec.open(path, "wb") as writer:
+        writer.write(content)
+    assert read(path, size=1) == read(local)
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_a_missing_column_is_an_error_that_names_those_there(kind: str, tmp_path: pathlib.Path):
+    there = "text, url" if kind == "wet" else "'text'"
+    with pytest.raises(UserError, match=f"no (column|feature) 'body'.*{there}"):
+        read(STORED[kind](tmp_path, TEXTS), ["body"])
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "tfrecord"])
+def test_a_file_cut_short_or_damaged_is_an_error(kind: str, tmp_path: pathlib.Path):
+    path = pathlib.Path(row_files.expand([STORED[kind](tmp_path, TEXTS)], "input_file")[-1])
+    content = path.read_bytes()
+    damaged = tmp_path / "damaged"
+    for length in range(20, len(content) - 9, len(content) // 30):
+        damaged.write_bytes(content[:length])
+        with pytest.raises(UserError, match="damaged") as caught:
+            read(str(damaged))
+        assert "\n" not in str(caught.value)
+        with pytest.raises(UserError, match="damaged"):
+            read(str(damaged), size=1)
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_a_changed_byte_is_not_seen_or_a_users_error(kind: str, tmp_path: pathlib.Path):
+    path = pathlib.Path(row_files.expand([STORED[kind](tmp_path, TEXTS)], "input_file")[0])
+    content, random = path.read_bytes(), Random(1)
+    for _ in range(60):
+        damaged = bytearray(content)
+        damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)
+        path.write_bytes(damaged)
+        for size in (None, 300):
+            with contextlib.suppress(UserError):
+                for part in [row_files.WHOLE] if size is None else row_files.find_ranges(str(path), kind, size):
+                    list(row_files.read_rows(str(path), kind, ["text"], part))
+
+
+def test_a_stream_that_was_cut_between_two_batches_is_an_error(tmp_path: pathlib.Path):
+    path = row_files.expand([stored_texts.hugging_face(tmp_path, TEXTS)], "input_file")[0]
+    content = pathlib.Path(path).read_bytes()
+    start, _ = row_files.find_ranges(path, "arrow", 1)[-1]
+    for length in (start, len(content) - 8, len(content) - 1):
+        pathlib.Path(path).write_bytes(content[:length])
+        for size in (None, 1):
+            with pytest.raises(UserError, match="damaged"):
+                read(path, size=size)
+
+
+def test_a_number_is_no_text(tmp_path: pathlib.Path):
+    for kind in ("parquet", "arrow", "tfrecord"):
+        with pytest.raises(UserError, match=r"'number' is not (one )?text, but (int64|0)"):
+            read(STORED[kind](tmp_path, TEXTS), ["number"])
+
+
+@pytest.mark.parametrize("store", [stored_texts.parquet, stored_texts.hugging_face])
+@pytest.mark.parametrize(
+    "type", [pa.large_string(), pa.binary(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str
+)
+def test_texts_of_all_types_of_columns_are_read(store: Callable[..., str], type: object, tmp_path: pathlib.Path):
+    if store is stored_texts.parquet and type == pa.string_view():
+        pytest.skip("not every release of Arrow writes such columns")
+    path = store(tmp_path, TEXTS, type)
+    assert read(path) == read(path, size=1) == [{"text": text} for text in TEXTS]
+
+
+def test_nested_columns_and_columns_of_one_name_are_refused(tmp_path: pathlib.Path):
+    path = str(tmp_path / "nested.parquet")
+    pa.parquet.write_table(pa.table({"text": [["a"], ["b"]]}), path)
+    with pytest.raises(UserError, match=r"nested.parquet: the column 'text' is not text, but list<"):
+        read(path)
+    pa.parquet.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), path)
+    with pytest.raises(UserError, match=r"there is two columns 'text'; the columns are 'text', 'text'|two columns"):
+        read(path)
+
+
+def test_what_is_not_utf8_is_named_or_dropped(tmp_path: pathlib.Path):
+    path = str(tmp_path / "latin.parquet")
+    pa.parquet.write_table(pa.table({"text": pa.array([b"a", b"b\xe4c"], pa.binary())}), path)
+    with pytest.raises(UserError, match=r"latin.parquet, row 2: byte 0xe4 in 'text' is not UTF-8.*--drop_invalid_utf8"):
+        read(path)
+    rows = row_files.read_rows(path, "parquet", ["text"], drop_invalid_utf8=True)
+    assert [row["text"] for _, row in rows] == ["a", "bc"]
+
+
+def test_files_that_cannot_be_read_in_parts_are_refused(tmp_path: pathlib.Path):
+    packed = tmp_path / "texts.parquet.gz"
+    packed.write_bytes(gzip.compress(pathlib.Path(stored_texts.parquet(tmp_path, TEXTS)).read_bytes()))
+    with pytest.raises(UserError, match=r"texts.parquet.gz is a compressed parquet file.*decompress it"):
+        row_files.kind_of(str(packed))
+    feather = tmp_path / "texts.feather"
+    with pa.OSFile(str(feather), "wb") as sink, pa.ipc.new_file(sink, stored_texts.table(TEXTS).schema):
+        pass
+    with pytest.raises(UserError, match="Feather"):
+        row_files.kind_of(str(feather))
+
+
+@pytest.mark.parametrize("start", [b"", b"PAR", b"WARC", b"A text.", struct.pack("<Q", 10) + b"abcd text"])
+def test_text_is_no_file_of_rows(start: bytes, tmp_path: pathlib.Path):
+    path = tmp_path / "text"
+    path.write_bytes(start)
+    assert row_files.kind_of(str(path)) is None
+
+
+def test_names_are_expanded_in_their_order(tmp_path: pathlib.Path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(name)
+    folder = stored_texts.hugging_face(tmp_path, TEXTS)
+    paths = row_files.expand([f"{tmp_path}/b.txt", folder, f"{tmp_path}/*.txt"], "input_file")
+    assert [path.removeprefix(f"{tmp_path}/") for path in paths] == [
+        "b.txt", "dataset/data-00000-of-00002.arrow", "dataset/data-00001-of-00002.arrow", "a.txt", "b.txt",
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="--input_file is empty"):
+        row_files.expand([" "], "input_file")
+    with pytest.raises(UserError, match="--input_file: no file matches"):
+        row_files.expand([f"{tmp_path}/none"], "input_file")
