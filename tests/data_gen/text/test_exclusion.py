@@ -95,7 +95,8 @@ def test_what_is_looked_for_is_said(tmp_path: pathlib.Path, capsys: pytest.Captu
     path.write_text(f"text,label\n{LONG},good\n")
     exclusion.load_described([str(path)])
     assert capsys.readouterr().out == (
-        "--exclude_texts: 1 text; documents that hold one are left out; 3 of fewer than 20 characters are not looked for\n"
+        "--exclude_texts: 1 text; documents that hold one are left out; 3 of fewer than 20 characters are not looked "
+        "for\n"
     )
     path.write_text("text,label\ngood,1\n")
     with pytest.raises(UserError, match=r"--exclude_texts=.*dev.csv holds no text of 20 characters or more"):
