@@ -50,7 +50,7 @@ def attack(case: "Case") -> None:
     with _page(program, f"http://{address}") as (page, seen):
         for option in page.locator("#model option").all_inner_texts():
             page.get_by_label("Model").select_option(option)
-            for field in page.locator("textarea").all():
+            for field in page.locator("textarea:visible").all():
                 field.fill(_text(rng))
                 field.hover()
             page.get_by_role("button", name="Answer").click()
