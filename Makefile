@@ -142,6 +142,7 @@ bench: .venv/development
 bench-growth: .venv/development
 	$(BIN)/python -m benchmarks.growth --picture=docs/images/growth.svg
 	$(BIN)/python -m benchmarks.generation --picture=docs/images/generation.svg
+	$(BIN)/python -m benchmarks.generation_formats
 
 # What takes longer: larger models, and every setting of each program.
 bench-pretraining: .venv/development

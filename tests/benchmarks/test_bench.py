@@ -50,3 +50,15 @@ def test_chips_take_as_many_records_as_their_operations_allow():
     assert feeding.taken_a_second(512, 256, 64) == pytest.approx(256 * 8 * 197e12 / 2 / (77.1e12 / 4), rel=0.01)
     shown = feeding.table({(128, "parsed"): feeding.Rate(wall=2000.0, cpu=1500.0, taken=3000.0)})
     assert shown.splitlines()[-1] == "| 128 | parsed | 2,000 | 1,500 | 3,000 | 2.0 |"
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_formats_makes_the_same_records_from_each(capsys: pytest.CaptureFixture[str]):
+    from benchmarks import generation_formats
+
+    names = list(generation_formats.WRITERS)
+    generation_formats.main(generation_formats.Options(megabytes=1, formats=names))
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
+    assert [row[0] for row in rows] == names
+    assert len({row[-1] for row in rows}) == 1  # the hash of the records
+    assert all(float(value) > 10 for row in rows for value in row[3:5])
