@@ -121,15 +121,15 @@ def measure(source: str, vocab_file: str, folder: str, workers: int) -> tuple[fl
         f"--vocab_file={vocab_file}", "--dupe_factor=1", f"--num_workers={workers}", *layout,
     ]  # fmt: skip
     start = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     peaks: dict[int, float] = {}
-    while process.poll() is None:
-        _note_memory(process.pid, peaks)
-        time.sleep(0.05)
-    seconds = time.perf_counter() - start
-    if process.returncode:
-        assert process.stderr is not None
-        raise SystemExit(process.stderr.read().decode())
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        while process.poll() is None:
+            _note_memory(process.pid, peaks)
+            time.sleep(0.05)
+        seconds = time.perf_counter() - start
+        if process.returncode:
+            assert process.stderr is not None
+            raise SystemExit(process.stderr.read().decode())
     with open(output, "rb") as reader:
         digest = hashlib.file_digest(reader, "sha256").hexdigest()
     for path in output.parent.glob("records.*"):
