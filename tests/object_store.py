@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ _REGION = "us-east-1"
 @contextlib.contextmanager
 def running() -> Iterator["ObjectStore"]:
     """Starts the store, and has this process and those that it starts take it for S3."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # not a line for each request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
