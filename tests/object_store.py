@@ -3,12 +3,16 @@
 import contextlib
 import json
 import logging
+import re
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import boto3
 import pytest
+from moto.s3.exceptions import S3AccessDeniedError
+from moto.s3.models import S3Backend
 from moto.server import ThreadedMotoServer
 
 _REGION = "us-east-1"
@@ -53,6 +57,23 @@ class ObjectStore:
         """Returns the names of all objects of a bucket, which no cache of this process knows."""
         listed = self._client.list_objects_v2(Bucket=bucket.removeprefix("s3://"))
         return [each["Key"] for each in listed.get("Contents", [])]
+
+    @contextlib.contextmanager
+    def before_storing(self, pattern: str, act: Callable[[], object]) -> Iterator[None]:
+        """Calls `act` when the first object whose name matches the regular expression arrives, and loses that one."""
+        put, arrived = S3Backend.put_object, threading.Event()
+
+        def put_object(backend: S3Backend, bucket_name: str, key_name: str, *arguments: Any, **settings: Any) -> Any:
+            if re.fullmatch(pattern, key_name) and not arrived.is_set():
+                arrived.set()
+                act()
+                raise S3AccessDeniedError
+            return put(backend, bucket_name, key_name, *arguments, **settings)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(S3Backend, "put_object", put_object)
+            yield
+            assert arrived.is_set()
 
     def refuse(self, bucket: str) -> None:
         """Has a bucket refuse that its objects are read or written, from now on."""

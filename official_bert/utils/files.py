@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from official_bert.errors import UserError
-from official_bert.utils.remote import UNFINISHED, TensorFlowFiles, file_system, new_name
+from official_bert.utils.remote import TEMPORARY, UNFINISHED, TensorFlowFiles, file_system, new_name
 
 MAX_JSON_BYTES = 64 << 20  # of a file of settings; the largest tokenizer.json of a BERT has some 10 MB
 
@@ -215,7 +215,7 @@ def folder_written_whole(path: str) -> Iterator[str]:
     if exists(path) and (not is_folder(path) or list_folder(path)) and not is_unfinished(path):
         raise UserError(f"{path} is there already; give the name of a new or empty folder")
     if is_remote(path):
-        with write_errors_explained(path), tempfile.TemporaryDirectory() as local:
+        with write_errors_explained(path), tempfile.TemporaryDirectory(prefix=TEMPORARY) as local:
             yield local
             _send_folder(local, path)
         return
@@ -285,7 +285,7 @@ def written_whole(path: str) -> Iterator[str]:
     """
     if is_remote(path):
         folder, name = os.path.split(path)
-        with write_errors_explained(path), tempfile.TemporaryDirectory() as local:
+        with write_errors_explained(path), tempfile.TemporaryDirectory(prefix=TEMPORARY) as local:
             yield os.path.join(local, name)
             _move_parts(local, name, path, lambda part, to: file_system(to).send(part, to))
         return

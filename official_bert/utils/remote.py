@@ -17,6 +17,7 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.utils import extras
 
+TEMPORARY = "official_bert-"  # begins the names of folders for files on their way, which a killed process leaves
 UNFINISHED = ".writing-"  # what is written has this in its name, and then digits
 
 # Here a file appears when all of it was sent. Folders are but the beginnings of names: who makes one makes a bucket.
@@ -200,7 +201,7 @@ def _refusals_explained(what: str, path: str, is_read: bool = True) -> Iterator[
 
 @functools.cache
 def _fetched_into() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="official_bert-")  # is removed when the process ends
+    return tempfile.TemporaryDirectory(prefix=TEMPORARY)  # is removed when the process ends
 
 
 @functools.cache

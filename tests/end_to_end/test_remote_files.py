@@ -1,8 +1,13 @@
 """Each command with its files in a store of objects, where another one reads them."""
 
 import json
+import os
 import pathlib
 import re
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +16,12 @@ import pytest
 import official_bert_cli
 from official_bert.keras_models.classification import TextClassifier
 from official_bert.modeling.config import BertConfig
+from official_bert.modeling.task_models import CLASSIFICATION
+from official_bert.serving import served_model
+from official_bert.serving.models import versions_in
 from official_bert.utils import files
+from tests.conftest import ROOT
+from tests.export.exported_models import save_finetuned
 from tests.object_store import ObjectStore
 
 TEXT = "".join(f"the cat {word} on the mat .\na dog {word} in the sun .\n\n" for word in ("sat", "ran", "lay") * 20)
@@ -93,6 +103,85 @@ def test_text_becomes_answers_in_a_store(run: Run, bucket: str, tmp_path: pathli
     assert f"written {bucket}/answers.jsonl: 3 answers" in said
     assert len(files.read_text(f"{bucket}/answers.jsonl").splitlines()) == 3
     assert not list(tmp_path.glob("*.part*"))
+
+
+class Killed:
+    """A command in a process group of its own, which is killed while it sends a file to the store."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._arguments = arguments
+        self._process: subprocess.Popen[str] | None = None
+        self._started = threading.Event()
+
+    def run(self) -> None:
+        command = [sys.executable, "-m", "official_bert_cli", *self._arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._started.set()
+        output, _ = self._process.communicate()
+        assert self._process.returncode == -signal.SIGKILL, output
+
+    def kill(self) -> None:
+        self._started.wait()
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_records_that_were_killed_in_mid_write_are_whole_files_and_gone_on_with(
+    run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path, vocab_file: str
+):
+    (tmp_path / "text.txt").write_text(TEXT)
+    flags = ("--input_file=text.txt", f"--vocab_file={vocab_file}", *LENGTHS, "--num_shards=3", "--num_workers=1")
+    run("make-records", "--output_file=local.tfrecord", *flags)
+    expected = {f"all-{number:05}-of-00003.tfrecord": (tmp_path / f"local-{number:05}-of-00003.tfrecord").read_bytes()
+                for number in range(3)}  # fmt: skip
+    to_store = (f"--output_file={bucket}/all.tfrecord", *flags)
+    for pattern in (r"all-00001-.*", r"all\.manifest\.json"):
+        killed = Killed("make-records", *to_store)
+        with store.before_storing(pattern, killed.kill):
+            killed.run()
+        shards = set(store.names(bucket)) - {".all.manifest.json.lock"}
+        assert shards < {*expected, "all.manifest.json"}
+        assert all(files.read_bytes(f"{bucket}/{name}") == expected[name] for name in shards)
+    assert "going on with the unfinished work" in run("make-records", *to_store)
+    assert set(store.names(bucket)) == {*expected, "all.manifest.json"}
+    assert all(files.read_bytes(f"{bucket}/{name}") == content for name, content in expected.items())
+    assert not list(tmp_path.glob("*.work"))
+
+
+@pytest.mark.slow
+def test_an_export_that_was_killed_in_mid_write_is_none_and_made_anew(
+    run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path
+):
+    trained = save_finetuned(tmp_path / "model", CLASSIFICATION)
+    export = ("export", f"--model_dir={trained}", f"--export_dir={bucket}/exports")
+    files.write_text(f"{bucket}/texts.csv", "text\nthe cat\n")
+    predict = ("predict", f"--export_dir={bucket}/exports", f"--input_file={bucket}/texts.csv",
+               f"--output_file={bucket}/answers.jsonl")  # fmt: skip
+    killed = Killed(*export)
+    with store.before_storing(r"exports/1/variables/.*", killed.kill):
+        killed.run()
+    assert "exports/1/saved_model.pb" in store.names(bucket)  # only some of the files
+    assert f"{bucket}/exports holds no export" in run(*predict, code=1)
+    predict_version = [each.replace("/exports", "/exports/1") for each in predict]
+    assert f"{bucket}/exports/1 is not complete" in run(*predict_version, code=1)
+    assert f"{bucket}/exports/1" in run(*export)
+    assert not [name for name in store.names(bucket) if "writing" in name]
+    run(*predict)
+    assert len(files.read_text(f"{bucket}/answers.jsonl").splitlines()) == 1
+    served = versions_in(f"{bucket}/exports")
+    assert [*served] == [1]
+    model = served_model.load(f"{bucket}/exports/1", threads=1)
+    model.warm_up(1)
+    assert model.kind == CLASSIFICATION
 
 
 @pytest.mark.parametrize(
