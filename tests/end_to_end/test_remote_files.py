@@ -115,7 +115,8 @@ class Killed:
 
     def run(self) -> None:
         command = [sys.executable, "-m", "official_bert_cli", *self._arguments]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        os.makedirs("temporary", exist_ok=True)  # what it leaves there goes with the test
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": os.path.abspath("temporary")}
         self._process = subprocess.Popen(
             command,
             env=environment,
