@@ -7,6 +7,7 @@ from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, SENTENCE_OBJECTIVES, SENTENCE_ORDER
 from official_bert.errors import UserError
 from official_bert.tokenization.casing import Casing, casing_of
+from official_bert.utils import files
 from official_bert.utils.flags import option
 
 # Headings of --help.
@@ -182,8 +183,8 @@ class RecordOptions(TextOptions):
 
     @property
     def work_folder(self) -> str:
-        """The folder of unfinished work, beside the records."""
-        return f"{self.stem}.work"
+        """The folder of unfinished work: beside the records, or of remote ones in the current folder."""
+        return f"{files.work_path(self.stem)}.work"
 
 
 @dataclasses.dataclass(frozen=True)

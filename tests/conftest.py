@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from official_bert.modeling.config import BertConfig
+    from tests.object_store import ObjectStore
 
 # To be set before TensorFlow is first imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -65,6 +66,21 @@ def answers_of_own_process() -> "Iterator[Callable[..., Any]]":
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain_answers, "in_own_process", plain_answers.ask)
         yield original
+
+
+@pytest.fixture(scope="session")
+def store() -> "Iterator[ObjectStore]":
+    """A store of objects that is reached as s3://."""
+    from tests import object_store  # here, since few tests need it
+
+    with object_store.running() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(store: "ObjectStore") -> str:
+    """The address of a new bucket: s3://NAME."""
+    return store.bucket()
 
 
 # Reasons for which a test may be skipped where everything is installed; each is a part of what pytest prints.

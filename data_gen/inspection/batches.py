@@ -74,7 +74,8 @@ def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int
         UserError: a record is damaged or differs from the schema, once all records before it have been yielded; it
             names the record.
     """
-    data = tf.data.TFRecordDataset(path, record_reader.compression([path])).batch(_RECORDS_AT_ONCE).prefetch(1)
+    compression = record_reader.compression([path])
+    data = tf.data.TFRecordDataset(files.local_copy(path), compression).batch(_RECORDS_AT_ONCE).prefetch(1)
     done, unread = 0, files.size(path)
     try:
         for serialized in data.as_numpy_iterator():

@@ -5,9 +5,9 @@
 3. Each shard collects the instances of its range of keys from all blocks. The workers write it together, unless it is
    compressed.
 
-Worker processes do the tasks of each step. The results are files in a working folder beside the records. Each file
-appears whole, and a task is done if its file exists. So a stopped run continues when the same command is run again, and
-ends with the same bytes.
+Worker processes do the tasks of each step. The results are files in a working folder beside the records, or of remote
+records in the current folder. Each file appears whole, and a task is done if its file exists. So a stopped run
+continues when the same command is run again, and ends with the same bytes.
 """
 
 import contextlib
@@ -61,8 +61,6 @@ def create(
             another run's.
     """
     with _write_errors_explained(options.work_folder):
-        if files.is_remote(options.stem):
-            raise UserError(f"{options.stem} is not on this machine; write the records to a local disk, then copy them")
         folder = _claim(options.work_folder, source)
         files.write_text(os.path.join(folder, worker.VOCAB), vocab_text)
         worker_options = dataclasses.replace(options, input_file=list(map(files.absolute, states)))
@@ -97,7 +95,7 @@ def create(
             if not any(each["instances"] for each in counts):
                 shutil.rmtree(options.work_folder)
                 raise UserError(NO_INSTANCE)
-            if options.gzip or any(map(files.is_remote, plan.outputs)):  # files that are written from their beginning
+            if options.gzip:  # files that are written from their beginning
                 tasks = [{"shard": [number]} for number in range(len(plan.outputs))]
                 shards = workers.do_all("writing records", tasks, "shards")
             else:

@@ -22,7 +22,7 @@ _BYTES_AT_ONCE = 1 << 20  # that are hashed
 
 
 def write_shards(plan: RunPlan, folder: str, workers: WorkerPool, num_threads: int) -> list[dict[str, Any]]:
-    """Has the workers write all shards, which are local files and not compressed; returns their manifest entries.
+    """Has the workers write all shards, which are not compressed; returns their manifest entries.
 
     Args:
         plan: of the run.

@@ -34,7 +34,7 @@ def prefix_of(path: str) -> str:
     base = re.sub(r"\.(index|data-\d+-of-\d+)$", "", path)
     if base != path and files.exists(f"{base}.index"):
         return base
-    if not tf.io.gfile.isdir(path):
+    if not files.is_folder(path):
         raise UserError(
             f"there is no readable checkpoint {path}; give a folder, or the path of a checkpoint without .index"
         )
@@ -61,7 +61,7 @@ def is_bundle(path: str) -> bool:
 
 def _prefixes_in(folder: str) -> list[str]:
     """The paths without .index of all checkpoints in a folder. Its name may hold [ and *: nothing is globbed."""
-    if not tf.io.gfile.isdir(folder):
+    if not files.is_folder(folder):
         return []
     names = files.list_folder(folder)
     return [os.path.join(folder, name.removesuffix(".index")) for name in names if name.endswith(".index")]

@@ -47,8 +47,6 @@ def convert(options: ConversionOptions) -> list[str]:
     lines += changes
     if options.optimizer and not target_format.holds_optimizer:
         raise UserError(f"the {target_format.title} format holds no optimizer state; convert without --optimizer")
-    if files.is_remote(options.to) and target_format.local_only:
-        raise UserError(f"{target_format.title} folders are written to this machine's disk; copy them from there")
     with files.folder_written_whole(options.to) as folder:
         written = target_format.write(changed, folder)
         lines += _notes(written.notes[len(changed.notes) :])

@@ -77,7 +77,7 @@ def local_folder(path: str) -> str:
             _unpack(zip_file, address, beside)
             os.remove(zip_file)
             if not files.exists(folder):  # else another process was sooner, and may read it already
-                files.rename(beside, folder)
+                os.replace(beside, folder)
     return folder
 
 

@@ -94,7 +94,13 @@ def local_folder(path: str) -> str:
     if model is not None and not files.exists(path) and not files.exists(f"{path}.index"):
         _say_source(path, model.source)
         path = model.source
-    return _from_hub(path) if path.startswith(HUB_PREFIX) else google_models.local_folder(path)
+    if path.startswith(HUB_PREFIX):
+        return _from_hub(path)
+    path = google_models.local_folder(path)
+    if not files.is_remote(path) or files.is_folder(path):
+        return files.local_copy(path)
+    folder, name = os.path.split(path)  # a file, or the prefix of some, with others beside
+    return os.path.join(files.local_copy(folder), name)
 
 
 @functools.cache

@@ -85,7 +85,7 @@ class RunCheckpoints:
         for name in files.list_folder(folder):
             if name.startswith((f"{base}.", f"{base}_temp")):
                 path = os.path.join(folder, name.rstrip("/"))
-                tf.io.gfile.rmtree(path) if tf.io.gfile.isdir(path) else files.remove(path)
+                files.remove_folder(path) if files.is_folder(path) else files.remove(path)
 
     def newest_whole(self) -> str | None:
         """As the function of this name."""

@@ -56,7 +56,7 @@ def read_file(path: str) -> Iterator[bytes]:
     number, near = 0, ""
     kind = compression([path])
     try:
-        for record in tf.data.TFRecordDataset(path, kind).as_numpy_iterator():
+        for record in tf.data.TFRecordDataset(files.local_copy(path), kind).as_numpy_iterator():
             yield record
             number += 1
         return

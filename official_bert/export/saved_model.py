@@ -30,8 +30,6 @@ from official_bert.version import __version__
 def export(options: SavedModelOptions) -> str:
     """Exports as the options say; returns the new version's folder, which appears when it is whole.
 
-    On a remote file system, where renaming a folder is many steps, a watching server may see it before that.
-
     Raises:
         UserError: the model cannot be read, or the version is there already.
     """

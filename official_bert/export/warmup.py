@@ -67,7 +67,7 @@ def read_requests(path: str) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         UserError: the file is cut short or damaged.
     """
     try:
-        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+        for record in tf.data.TFRecordDataset(files.local_copy(path)).as_numpy_iterator():
             for log in _fields(record, _PREDICT_LOG):
                 for request in _fields(log, _REQUEST):
                     yield _read_request(request)

@@ -34,18 +34,14 @@ _ROWS_A_DIGEST = 64
 def predict(options: BatchPredictionOptions) -> str:
     """Answers as the options say; returns a line about it.
 
-    Answers are gathered in <output_file>.part, which is renamed at the end; a run that was stopped goes on from there.
+    Answers are gathered in <output_file>.part, of a remote output in the current folder, which is moved at the end; a
+    run that was stopped goes on from there.
 
     Raises:
         UserError: a row lacks an input (its line is named), the model is none or damaged, the output cannot be written
             or is an input, or the part is of another run.
     """
     check_batch_size(options)
-    for path in (options.input_file, options.output_file):
-        if files.is_remote(path):
-            raise UserError(
-                f"{path} is on another machine; texts and answers are on this one's disk: copy them, or pass --beam"
-            )
     with lock_file(options.output_file, "output_file"):
         return _predict(options)
 
@@ -83,19 +79,21 @@ def load_model(folder: str) -> "SavedModel | OnnxModel":
 
 def _predict(options: BatchPredictionOptions) -> str:
     folder = exports.newest_version(options.export_dir)
-    part, run = f"{options.output_file}.part", f"{options.output_file}.part.json"
+    part = f"{files.work_path(options.output_file)}.part"
+    run = f"{part}.json"
     for path in (options.output_file, part, run):
-        if os.path.isdir(path):
+        if files.is_folder(path):
             raise UserError(f"--output_file would write {path}, which is a folder; give the name of a file")
         files.refuse_overwriting(path, "output_file", [*tables.files_of(options.input_file), *exports.files_of(folder)])
     files.check_writable(part)
-    inputs, table = check_export(folder)
+    local = files.local_copy(folder)
+    inputs, table = check_export(local)
     # Every row is read before the first answer.
     total, row_digests = _count_and_digest(options.input_file, inputs, table)
-    identity = {"model": files.absolute(folder), "model_sha256": model_digest(folder), "row_digests": row_digests}
+    identity = {"model": files.absolute(folder), "model_sha256": model_digest(local), "row_digests": row_digests}
     done = _answers_to_keep(part, run, identity) if files.exists(part) else 0
     files.write_text(run, json.dumps(identity, indent=1) + "\n")
-    model = load_model(folder)
+    model = load_model(local)
     progress = Progress("predicting", total - done, "texts")
     answered = cut = 0
     rows = itertools.islice(read_rows(options.input_file, inputs, table), done, None)
@@ -113,10 +111,10 @@ def _predict(options: BatchPredictionOptions) -> str:
         cut += sum(answer.get(exports.IS_TRUNCATED, False) for answer in answers)
         progress.update(answered)
     _append(part, [])  # of an empty table there is an empty file
-    files.rename(part, options.output_file)
+    files.move(part, options.output_file)
     files.remove(run)
     went_on = f", {done} of them from an earlier run" if done else ""
-    return f"written {options.output_file}: {counted(total, 'answer')}{went_on}{_cut_note(folder, cut)}"
+    return f"written {options.output_file}: {counted(total, 'answer')}{went_on}{_cut_note(local, cut)}"
 
 
 def _cut_note(folder: str, cut: int) -> str:

@@ -67,18 +67,18 @@ def is_onnx(folder: str) -> bool:
 def version_folders(export_dir: str) -> dict[int, str]:
     """Returns the folders of an export whose names are version numbers, by number.
 
-    As TensorFlow Serving, this reads 009 as 9. Where there is a folder 9 as well, that one counts.
+    As TensorFlow Serving, this reads 009 as 9. Where there is a folder 9 as well, that one counts. Remote ones that are
+    unfinished do not.
     """
     if os.path.isfile(export_dir):
         raise UserError(f"{export_dir} is a file; expected the folder of an export")
     versions: dict[int, str] = {}
     for name in files.list_folder(export_dir) if files.exists(export_dir) else []:
-        name = name.rstrip("/")  # remote file systems mark folders so
         if not re.fullmatch("[0-9]{1,18}", name):  # TensorFlow Serving's versions have 64 bits
             continue
         if int(name) not in versions or name == str(int(name)):
             versions[int(name)] = os.path.join(export_dir, name)
-    return versions
+    return {number: folder for number, folder in versions.items() if not files.is_unfinished(folder)}
 
 
 def newest_version(export_dir: str) -> str:
@@ -98,6 +98,7 @@ def newest_version(export_dir: str) -> str:
 @contextlib.contextmanager
 def loadable(folder: str) -> Iterator[str]:
     """A path by which TensorFlow loads the SavedModel of a folder, whose name may be a pattern to it, as run[1]."""
+    folder = files.local_copy(folder)
     if files.is_remote(folder) or not re.search(r"[*?[\\]", folder):
         yield folder
         return

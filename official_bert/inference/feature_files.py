@@ -8,7 +8,6 @@ import io
 import itertools
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -59,7 +58,7 @@ def writer(path: str, format: str, extractor: FeatureExtractor, pooling: str, fi
     """
     if format == ORIGINAL and pooling != NONE:
         raise UserError(f"the original's format has a vector for each token; with --pooling={pooling} take another")
-    with _local(path) as local:
+    with files.written_whole(path) as local:
         if format == NPY and pooling == NONE:
             with _npy(local, extractor) as add_values, _lines(path + _TOKENS_SUFFIX) as add_line:
 
@@ -79,21 +78,8 @@ def writer(path: str, format: str, extractor: FeatureExtractor, pooling: str, fi
 
 
 @contextlib.contextmanager
-def _local(path: str) -> Iterator[str]:
-    """Yields a local path whose file becomes `path`: what writes it goes back to its beginning at the end."""
-    if files.is_remote(path):
-        with tempfile.TemporaryDirectory() as folder:
-            local = os.path.join(folder, "features")
-            yield local
-            files.copy(local, path)
-    else:
-        with files.written_whole(path) as beside:
-            yield beside
-
-
-@contextlib.contextmanager
 def _lines(path: str) -> Iterator[Callable[[dict[str, Any]], None]]:
-    with _local(path) as local, open(local, "w", encoding="utf-8") as lines:
+    with files.written_whole(path) as local, open(local, "w", encoding="utf-8") as lines:
         yield lambda row: _write_line(lines, row)
 
 

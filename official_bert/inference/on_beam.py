@@ -66,7 +66,7 @@ class _Prediction:
         return [path]
 
     def write(self, model: Any, first: int, rows: Iterator[dict[str, Any]], path: str) -> None:
-        with files.written_whole(path) as beside, files.open_bytes(beside, "wb") as writer:
+        with files.written_whole(path) as beside, open(beside, "wb") as writer:
             while some := list(itertools.islice(rows, self.rows_at_once)):
                 try:
                     answers = batch_prediction.answers_to(model, some, self.batch_size)

@@ -20,9 +20,6 @@ def written_whole(filepath: Any, model: keras.Model, overwrite: bool = True, is_
         UserError: there is one already and it may not be overwritten, or the file system refuses the write.
     """
     path = os.fspath(filepath)
-    if files.is_remote(path):
-        yield path  # Keras makes the file on this machine and sends it as a whole
-        return
     if not overwrite and files.exists(path):
         raise UserError(f"{path} is there already; give another name, or overwrite=True")
     if is_folder:
@@ -43,10 +40,10 @@ def load(filepath: Any) -> Any:
         UserError: there is none, or it is damaged or of another program.
     """
     path = os.fspath(filepath)
-    if not files.is_remote(path) and not os.path.exists(path):
+    if not files.exists(path):
         raise UserError(f"there is no file {path}")
     try:
-        return keras.models.load_model(path)
+        return keras.models.load_model(files.local_copy(path))
     except UserError:
         raise
     except Exception as error:  # Keras raises whatever the parts of a damaged file lead to

@@ -82,7 +82,9 @@ class RecordFiles:
                 "made it again, or from a copy; or name the files to be used without a pattern"
             )
         described = manifest.of_files(all_paths)
-        paths = _without_empty_files(all_paths)
+        # What TensorFlow cannot read where it is, is copied to this machine before the first step.
+        shards = {files.local_copy(path): shard for path, (_, shard) in described.items()}
+        paths = _without_empty_files(list(map(files.local_copy, all_paths)))
         # A run whose records are in several folders has a manifest in each, of the same source.
         manifests: list[manifest.Manifest] = []
         for each, _ in described.values():
@@ -110,7 +112,7 @@ class RecordFiles:
             masking=masking,
             readable=readable,
             manifests=manifests,
-            shards={path: shard for path, (_, shard) in described.items()},
+            shards=shards,
             damaged=damaged,
         )
 

@@ -14,6 +14,7 @@ EXTRAS = {
     "grpc": (*_TENSORFLOW, "grpc", "tensorflow_serving", "grpc_health"),
     "finetune": (*_TENSORFLOW, "tensorflow_text", "sklearn", "scipy"),
     "data": (*_TENSORFLOW, *"tensorflow_text tokenizers google_crc32c sentencex zstandard fsspec pyarrow".split()),
+    "remote": (*_TENSORFLOW, "fsspec", "s3fs"),
     "tfds": (*_TENSORFLOW, "tensorflow_datasets"),
     "convert": (*_TENSORFLOW, "keras_hub", "h5py"),
     "hub": (*_TENSORFLOW, "huggingface_hub"),

@@ -1,9 +1,7 @@
-"""Reading and writing files, local or on any file system that TensorFlow knows (gs://).
+"""Reading and writing files, local or on the file systems of remote.py (gs://, s3://).
 
-What TensorFlow does not know (http://, s3://, hdfs://, zip://, ...) is read through fsspec, with the package that it
-wants.
-
-A file that is written here appears under its name whole or not at all: it is written beside, then renamed.
+A file that is written here appears under its name whole or not at all: a local one is written beside, then renamed; a
+remote one is written on this machine, then sent.
 """
 
 import contextlib
@@ -17,16 +15,17 @@ import re
 import shlex
 import shutil
 import sys
-import uuid
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from official_bert.errors import UserError
+from official_bert.utils.remote import TEMPORARY, UNFINISHED, TensorFlowFiles, file_system, new_name
 
 MAX_JSON_BYTES = 64 << 20  # of a file of settings; the largest tokenizer.json of a BERT has some 10 MB
 
 _START = 1000  # bytes by which an encoding is known
-_UNFINISHED = ".writing-"  # what is written has this in its name, and then digits
+_SENDING = ".writing"  # is in a remote folder while its files are sent
 
 
 def is_remote(path: str) -> bool:
@@ -67,39 +66,21 @@ def is_same_file(path: str, other: str) -> bool:
     return os.path.realpath(path) == os.path.realpath(other)
 
 
+def work_path(path: str) -> str:
+    """Returns the name on which those of unfinished work are made: `path`, or of a remote one a name in this folder."""
+    if not is_remote(path):
+        return path
+    return f"{os.path.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+
+
 def real(path: str) -> str:
     """Returns the path of the file itself: without links, and from the root on; a remote one as it is."""
     return path if is_remote(path) else os.path.realpath(path)
 
 
-def _gfile() -> Any:
-    # Imported late: local files, the common case, then cost no TensorFlow import (seconds).
-    import tensorflow as tf
-
-    return tf.io.gfile
-
-
-def _fsspec_of(path: str) -> Any:
-    """The file system of fsspec that reads this path; None where TensorFlow knows the path."""
-    if path.split("://")[0] in _gfile().get_registered_schemes():
-        return None
-    import fsspec
-
-    try:
-        return fsspec.url_to_fs(path)[0]
-    except (ImportError, ValueError) as error:  # a package is missing, or nobody knows such paths
-        raise UserError(f"cannot read {path}: {error}") from error
-
-
-def open_bytes(path: str, mode: str = "rb") -> Any:
-    """Opens a file of bytes, in mode "rb" or "wb"."""
-    if not is_remote(path):
-        return open(path, mode)
-    other = _fsspec_of(path)
-    opened = other.open(path, mode) if other else _gfile().GFile(path, mode)
-    if mode == "wb":
-        opened.write(b"")  # TensorFlow's makes the file when it is first written to, not before
-    return opened
+def open_bytes(path: str) -> Any:
+    """Opens a file of bytes for reading."""
+    return file_system(path).open(path) if is_remote(path) else open(path, "rb")
 
 
 def check_regular(path: str) -> None:
@@ -123,6 +104,8 @@ def read_errors_explained(path: str) -> Iterator[None]:
     except Exception as error:  # TensorFlow's own error classes, for remote paths only
         if not is_remote(path):
             raise
+        if type(error).__name__ == "NotFoundError":
+            raise UserError(f"there is no file {path}") from error
         raise UserError(f"cannot read {path}: {error}") from error
 
 
@@ -221,41 +204,90 @@ def read_json_object(path: str, max_bytes: int = MAX_JSON_BYTES) -> dict[str, An
 
 @contextlib.contextmanager
 def folder_written_whole(path: str) -> Iterator[str]:
-    """Yields a folder to write in; on leaving without an error it is renamed to `path`, else it is removed.
+    """Yields a local folder to write in; on leaving without an error it becomes `path`, else it is removed.
+
+    A local one is renamed. The files of a remote one are sent one by one; until the last is there, `is_unfinished`.
 
     Raises:
         UserError: there is something under that name, or the file system refuses the write.
     """
     path = path.rstrip("/")
-    if exists(path) and (os.path.isfile(path) or list_folder(path)):
+    if exists(path) and (not is_folder(path) or list_folder(path)) and not is_unfinished(path):
         raise UserError(f"{path} is there already; give the name of a new or empty folder")
+    if is_remote(path):
+        with write_errors_explained(path), tempfile.TemporaryDirectory(prefix=TEMPORARY) as local:
+            yield local
+            _send_folder(local, path)
+        return
     with write_errors_explained(path), folder_beside(path) as beside:
         yield beside
-        if exists(path):
-            remove_folder(path)
-        rename(beside, path)
+        remove_folder(path)
+        os.replace(beside, path)
+
+
+def _send_folder(local: str, path: str) -> None:
+    remove_folder(path)
+    mark = os.path.join(path, _SENDING)
+    try:
+        write_text(mark, "The files of this folder are being sent, or the process that sent them was killed.\n")
+        for folder, _, names in os.walk(local):
+            for name in names:
+                whole = os.path.join(folder, name)
+                file_system(path).send(whole, os.path.join(path, os.path.relpath(whole, local)))
+        remove(mark)
+    except BaseException:
+        remove_folder(path)
+        raise
+
+
+def is_unfinished(path: str) -> bool:
+    """Whether not all files of a remote folder are there: they are being sent, or the sender was killed."""
+    return is_remote(path) and exists(os.path.join(path, _SENDING))
+
+
+def local_copy(path: str) -> str:
+    """Returns a path by which TensorFlow, and what reads local files, can read a file or folder.
+
+    It is the path itself, but of what neither this machine nor TensorFlow has: of that it is a copy in the temporary
+    folder, which is removed when this process ends.
+
+    Raises:
+        UserError: the folder is unfinished.
+    """
+    if not is_remote(path):
+        return path
+    if is_unfinished(path):
+        raise UserError(
+            f"{path} is not complete: its files are still being sent, or the command that sent them was killed: give "
+            "that command again"
+        )
+    return file_system(path).local_copy(path)
+
+
+def check_holds_runs(path: str) -> None:
+    """Raises a UserError if a folder cannot hold a run: TensorFlow writes checkpoints, and logs that grow."""
+    if is_remote(path) and not isinstance(file_system(path), TensorFlowFiles):
+        raise UserError(
+            f"{path} cannot hold checkpoints and logs that are written while a run goes on; give a folder of this "
+            f"machine or of gs://, and send the model afterwards: official-bert convert --from=FOLDER --to={path}"
+        )
 
 
 @contextlib.contextmanager
 def written_whole(path: str) -> Iterator[str]:
-    """Yields a path to write to; on leaving without an error that file is renamed to `path`, else it is removed.
+    """Yields a local path to write to; on leaving without an error that file becomes `path`, else it is removed.
 
-    Of a local file that path has the same name in a folder of its own. What else is written there is moved beside
-    `path`; a file of several parts is gone from before the first to after the last is moved, so that no two are mixed.
+    That path has the same name in a folder of its own. What else is written there is moved beside `path`; a file of
+    several parts is gone from before the first to after the last is moved, so that no two are mixed.
 
     Raises:
         UserError: the folder cannot be made, or the file system refuses the write (a full disk, say).
     """
     if is_remote(path):
-        beside = _new_name(path)
-        with write_errors_explained(path):
-            try:
-                make_folder(os.path.dirname(path))
-                yield beside
-                rename(beside, path)
-            except BaseException:
-                remove(beside)
-                raise
+        folder, name = os.path.split(path)
+        with write_errors_explained(path), tempfile.TemporaryDirectory(prefix=TEMPORARY) as local:
+            yield os.path.join(local, name)
+            _move_parts(local, name, path, lambda part, to: file_system(to).send(part, to))
         return
     path = os.path.realpath(path)  # what a link points to is replaced, not the link
     if os.path.exists(path) and not os.path.isfile(path):
@@ -264,43 +296,37 @@ def written_whole(path: str) -> Iterator[str]:
     make_folder(folder)
     with write_errors_explained(path), folder_beside(path) as beside:
         yield os.path.join(beside, name)
-        parts = [part for part in os.listdir(beside) if part != name]
-        if parts:
-            remove(path)
-        for part in [*parts, name]:
-            os.replace(os.path.join(beside, part), os.path.join(folder, part))
+        _move_parts(beside, name, path, os.replace)
 
 
-def _new_name(path: str) -> str:
-    """A name beside `path` that no other process, here or elsewhere, has had or will have."""
-    return f"{path}{_UNFINISHED}{uuid.uuid4().hex[:12]}"
+def _move_parts(source: str, name: str, path: str, move: Callable[[str, str], None]) -> None:
+    parts = [part for part in os.listdir(source) if part != name]
+    if parts:
+        remove(path)
+    for part in [*parts, name]:
+        move(os.path.join(source, part), os.path.join(os.path.dirname(path), part))
 
 
 @contextlib.contextmanager
 def folder_beside(path: str) -> Iterator[str]:
-    """Yields a new folder beside `path`, and removes it on leaving, unless it was renamed.
+    """Yields a new folder beside a local `path`, and removes it on leaving, unless it was renamed.
 
     Meanwhile it is locked, so that other processes, which remove what is not, know that it is in use.
     """
-    if is_remote(path):
-        beside, descriptor = _new_name(path), None
-        make_folder(beside)
-    else:
-        make_folder(os.path.dirname(path) or ".")
-        folder, name = os.path.split(path)
-        remove_unfinished(folder or ".", re.escape(name))
-        beside, descriptor = _locked_folder(path)
+    folder, name = os.path.split(path)
+    make_folder(folder or ".")
+    remove_unfinished(folder or ".", re.escape(name))
+    beside, descriptor = _locked_folder(path)
     try:
         yield beside
     finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        os.close(descriptor)
         remove_folder(beside)
 
 
 def _locked_folder(path: str) -> tuple[str, int]:
     while True:
-        beside = _new_name(path)
+        beside = new_name(path)
         os.mkdir(beside)
         with contextlib.suppress(FileNotFoundError):  # taken for a leftover before it was locked
             descriptor = os.open(beside, os.O_RDONLY)
@@ -319,7 +345,7 @@ def remove_unfinished(folder: str, names: str = ".*") -> None:
         names: a regular expression of the files' whole names.
     """
     for left in _unfinished_in(folder):
-        if not re.fullmatch(rf"(?s:{names}){re.escape(_UNFINISHED)}[0-9a-f]+", left):
+        if not re.fullmatch(rf"(?s:{names}){re.escape(UNFINISHED)}[0-9a-f]+", left):
             continue
         whole = os.path.join(folder, left)
         try:
@@ -339,7 +365,7 @@ def remove_unfinished(folder: str, names: str = ".*") -> None:
 @functools.cache  # a run that writes many files into a folder looks for them once
 def _unfinished_in(folder: str) -> list[str]:
     try:
-        return [name for name in os.listdir(folder) if _UNFINISHED in name]
+        return [name for name in os.listdir(folder) if UNFINISHED in name]
     except OSError:
         return []
 
@@ -361,7 +387,7 @@ def write_errors_explained(path: str) -> Iterator[None]:
 
 def write_bytes(path: str, content: bytes | memoryview) -> None:
     """Writes a whole file."""
-    with written_whole(path) as beside, open_bytes(beside, "wb") as writer:
+    with written_whole(path) as beside, open(beside, "wb") as writer:
         writer.write(content)
 
 
@@ -372,14 +398,14 @@ def write_text(path: str, text: str) -> None:
 
 def copy(source: str, target: str) -> None:
     """Copies a file, from any file system to any; the copy appears whole."""
-    with open_bytes(source) as reader, written_whole(target) as beside, open_bytes(beside, "wb") as writer:
+    with open_bytes(source) as reader, written_whole(target) as beside, open(beside, "wb") as writer:
         shutil.copyfileobj(reader, writer, 1 << 22)
 
 
 def check_writable(path: str) -> None:
     """Raises a UserError unless a file of that name can be written."""
     try:
-        with written_whole(f"{path}.probe") as beside, open_bytes(beside, "wb"):
+        with written_whole(f"{path}.probe") as beside, open(beside, "wb"):
             pass
     finally:
         remove(f"{path}.probe")
@@ -389,75 +415,68 @@ def make_folder(path: str) -> None:
     """Makes the folder and its parents where they are missing."""
     try:
         if is_remote(path):
-            _gfile().makedirs(path)
+            file_system(path).make_folder(path)
         else:
             os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {path}: {error.strerror or error}") from error
 
 
-def rename(source: str, target: str) -> None:
-    """Renames a file over whatever stands under the target's name."""
-    if is_remote(source):
-        _gfile().rename(source, target, overwrite=True)
+def move(source: str, target: str) -> None:
+    """Moves a local file over whatever stands under the target's name."""
+    if is_remote(target):
+        with write_errors_explained(target):
+            file_system(target).send(source, target)
+        os.remove(source)
     else:
         os.replace(source, target)
 
 
 def list_folder(path: str) -> list[str]:
     """Returns the names in a folder."""
-    return sorted(_gfile().listdir(path) if is_remote(path) else os.listdir(path))
+    return sorted(file_system(path).list_folder(path) if is_remote(path) else os.listdir(path))
 
 
 def remove(path: str) -> None:
     """Removes the file if it is there."""
-    if is_remote(path):
-        if _gfile().exists(path):
-            _gfile().remove(path)
-    elif os.path.exists(path):
-        os.remove(path)
+    if exists(path):
+        file_system(path).remove(path) if is_remote(path) else os.remove(path)
 
 
 def remove_folder(path: str) -> None:
     """Removes the folder, with all that is in it, if it is there."""
-    if is_remote(path):
-        if _gfile().exists(path):
-            _gfile().rmtree(path)
-    else:
+    if not is_remote(path):
         shutil.rmtree(path, ignore_errors=True)
+    elif exists(path):
+        file_system(path).remove_folder(path)
 
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder of that name."""
-    if not is_remote(path):
-        return os.path.exists(path)
-    other = _fsspec_of(path)
-    return bool(other.exists(path) if other else _gfile().exists(path))
+    return file_system(path).exists(path) if is_remote(path) else os.path.exists(path)
+
+
+def is_folder(path: str) -> bool:
+    """Whether there is a folder of that name."""
+    return file_system(path).is_folder(path) if is_remote(path) else os.path.isdir(path)
 
 
 def size(path: str) -> int:
     """Returns the file's length in bytes."""
-    if not is_remote(path):
-        return os.path.getsize(path)
-    other = _fsspec_of(path)
-    return int(other.size(path) if other else _gfile().stat(path).length)
+    return file_system(path).size(path) if is_remote(path) else os.path.getsize(path)
 
 
 def size_and_time(path: str) -> tuple[int, int]:
     """Returns the file's length in bytes and when it was last changed, in nanoseconds of an epoch."""
     if is_remote(path):
-        stat = _gfile().stat(path)
-        return int(stat.length), int(stat.mtime_nsec)
+        return size(path), file_system(path).changed(path)
     local = os.stat(path)
     return local.st_size, local.st_mtime_ns
 
 
 def glob(pattern: str) -> list[str]:
     """Returns the files that match a pattern, sorted."""
-    if not is_remote(pattern):
-        return sorted(local_glob.glob(pattern))
-    other = _fsspec_of(pattern)
-    return sorted(map(other.unstrip_protocol, other.glob(pattern)) if other else _gfile().glob(pattern))
+    return sorted(file_system(pattern).matches(pattern) if is_remote(pattern) else local_glob.glob(pattern))
 
 
 def expand(patterns: list[str], flag: str) -> list[str]:

@@ -34,8 +34,12 @@ def lock_folder(folder: str, flag: str) -> Iterator[None]:
     `flag` is what names the folder, without dashes, for the error.
 
     Raises:
-        UserError: another process holds the lock, or the folder cannot be written.
+        UserError: another process holds the lock, or the folder cannot be written, or cannot hold a run.
     """
+    try:
+        files.check_holds_runs(folder)
+    except UserError as error:
+        raise UserError(f"--{flag}: {error}") from error
     is_new = not files.exists(folder)
     files.make_folder(folder)
     try:

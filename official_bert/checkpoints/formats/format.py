@@ -6,8 +6,6 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping
 
-import tensorflow as tf
-
 from official_bert.checkpoints import bundle
 from official_bert.checkpoints.checkpoint import Array, Checkpoint, LoadOverrides
 from official_bert.checkpoints.tensors import Source
@@ -28,7 +26,7 @@ class CheckpointPath:
     @property
     def folder(self) -> str:
         """The folder, or that of the file."""
-        return self.path if tf.io.gfile.isdir(self.path) else os.path.dirname(self.path)
+        return self.path if files.is_folder(self.path) else os.path.dirname(self.path)
 
     @functools.cached_property
     def bundle(self) -> Source | UserError:
@@ -72,7 +70,6 @@ class Format:
             format cannot hold a head; None for a format that is only read.
         holds_optimizer: whether it can hold the optimizer's moments and the step.
         holds_config: whether it always has a configuration of its own, so that --bert_config_file is refused.
-        local_only: whether it is written to this machine's disk only.
         framework: which computes with its files, to compare with; None for none.
     """
 
@@ -83,5 +80,4 @@ class Format:
     write: Callable[[Checkpoint, str], Checkpoint] | None = None
     holds_optimizer: bool = False
     holds_config: bool = False
-    local_only: bool = False
     framework: Framework | None = None

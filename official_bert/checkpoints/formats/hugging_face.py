@@ -175,6 +175,5 @@ FORMAT = Format(
     read=read,
     write=write,
     holds_config=True,
-    local_only=True,
     framework=Framework("transformers", ("transformers", "torch"), transformers_outputs),
 )

@@ -201,6 +201,5 @@ FORMAT = Format(
     read=read,
     write=write,
     holds_config=True,
-    local_only=True,
     framework=Framework("keras-hub's backbone", ("keras_hub",), backbone_outputs),
 )

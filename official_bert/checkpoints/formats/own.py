@@ -114,6 +114,7 @@ def save(checkpoint: Checkpoint, folder: str) -> None:
     """
     if wrong := next((name for name, value in checkpoint.weights.items() if not np.isfinite(value).all()), None):
         raise UserError(f"{wrong} of the model has numbers that are not finite; train again at a lower rate")
+    files.check_holds_runs(folder)
     contents = contents_of_checkpoint(checkpoint)
     names = files.list_folder(folder) if files.exists(folder) else []
     other = next((name for name in names if not _SAVED.match(name) and name not in contents), None)

@@ -1,0 +1,233 @@
+"""Each command with its files in a store of objects, where another one reads them."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import official_bert_cli
+from official_bert.keras_models.classification import TextClassifier
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.task_models import CLASSIFICATION
+from official_bert.serving import served_model
+from official_bert.serving.models import versions_in
+from official_bert.utils import files
+from tests.conftest import ROOT
+from tests.export.exported_models import save_finetuned
+from tests.object_store import ObjectStore
+
+TEXT = "".join(f"the cat {word} on the mat .\na dog {word} in the sun .\n\n" for word in ("sat", "ran", "lay") * 20)
+LENGTHS = ("--max_seq_length=32", "--max_predictions_per_seq=5")
+CONFIG = {
+    "vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
+    "max_position_embeddings": 32,
+}  # fmt: skip
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+
+    def run(command: str, *arguments: str, code: int = 0) -> str:
+        """Runs a command in this process, which has imported TensorFlow already; returns what it prints."""
+        with pytest.raises(SystemExit) as ended:
+            official_bert_cli.load(command).run(arguments)
+        output = capsys.readouterr()
+        assert ended.value.code == code, output.err
+        return output.err if code else output.out
+
+    return run
+
+
+@pytest.mark.slow
+def test_text_becomes_answers_in_a_store(run: Run, bucket: str, tmp_path: pathlib.Path, store: ObjectStore):
+    files.write_text(f"{bucket}/text.txt", TEXT)
+    vocab = f"--vocab_file={bucket}/vocab.txt"
+    run("learn-vocabulary", f"--input_file={bucket}/text.txt", vocab, "--vocab_size=100")
+    flags = (f"--input_file={bucket}/text.txt", vocab, *LENGTHS, "--num_shards=3", "--num_workers=2", "--dupe_factor=2")
+    made = run("make-records", f"--output_file={bucket}/records/all.tfrecord", *flags)
+    assert f"records: {bucket}/records/all-*-of-00003.tfrecord" in made
+    run("make-records", "--output_file=local.tfrecord", *flags)
+    for number in range(3):
+        name = f"{number:05}-of-00003.tfrecord"
+        assert files.read_bytes(f"{bucket}/records/all-{name}") == (tmp_path / f"local-{name}").read_bytes()
+    assert not [name for name in store.names(bucket) if "lock" in name or "writing" in name]
+    assert not list(tmp_path.glob("*.work"))
+    records = f"--input_file={bucket}/records/*.tfrecord"
+    assert "errors 0" in run("verify-records", records, vocab)
+
+    (tmp_path / "config.json").write_text(
+        json.dumps({**CONFIG, "vocab_size": len(files.read_text(f"{bucket}/vocab.txt").splitlines())})
+    )
+    train = (
+        "pretrain",
+        "--do_train",
+        records,
+        vocab,
+        *LENGTHS,
+        "--bert_config_file=config.json",
+        "--num_train_steps=4",
+    )
+    refused = run(*train, f"--output_dir={bucket}/run", code=1)
+    assert f"--output_dir: {bucket}/run cannot hold checkpoints" in refused
+    run(*train, "--output_dir=run")
+
+    for target in ("official_bert", "hugging_face", "tf1"):
+        run("convert", "--from=run", f"--to={bucket}/{target}", f"--to_format={target}")
+        run("convert", f"--from={bucket}/{target}", f"--to=again-{target}", "--to_format=official_bert")
+    prefix = next(name for name in store.names(bucket) if name.startswith("tf1/") and name.endswith(".index"))
+    assert "read" in run("convert", f"--from={bucket}/{prefix.removesuffix('.index')}", "--to=again", "--to_format=tf1")
+    assert "is there already" in run("convert", "--from=run", f"--to={bucket}/tf1", "--to_format=tf1", code=1)
+    assert "%" in run("fill-mask", f"--model_dir={bucket}/official_bert", "the [MASK] sat on the mat .")
+
+    files.write_text(f"{bucket}/texts.csv", "text\n" + "the cat sat on the mat .\n" * 3)
+    for name in ("vectors.npy", "vectors.parquet", "vectors.jsonl"):
+        run("features", f"--init={bucket}/hugging_face", f"--input_file={bucket}/texts.csv",
+            f"--output_file={bucket}/{name}", "--pooling=mean", "--layers=-1", "--max_seq_length=32")  # fmt: skip
+    assert np.load(files.local_copy(f"{bucket}/vectors.npy")).shape == (3, 1, 8)
+
+    run("export", f"--model_dir={bucket}/official_bert", f"--export_dir={bucket}/exports", "--encoder")
+    assert files.list_folder(f"{bucket}/exports") == ["1"]
+    said = run("predict", f"--export_dir={bucket}/exports", f"--input_file={bucket}/texts.csv",
+               f"--output_file={bucket}/answers.jsonl")  # fmt: skip
+    assert f"written {bucket}/answers.jsonl: 3 answers" in said
+    assert len(files.read_text(f"{bucket}/answers.jsonl").splitlines()) == 3
+    assert not list(tmp_path.glob("*.part*"))
+
+
+class Killed:
+    """A command in a process group of its own, which is killed while it sends a file to the store."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._arguments = arguments
+        self._process: subprocess.Popen[str] | None = None
+        self._started = threading.Event()
+
+    def run(self) -> None:
+        command = [sys.executable, "-m", "official_bert_cli", *self._arguments]
+        os.makedirs("temporary", exist_ok=True)  # what it leaves there goes with the test
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": os.path.abspath("temporary")}
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._started.set()
+        output, _ = self._process.communicate()
+        assert self._process.returncode == -signal.SIGKILL, output
+
+    def kill(self) -> None:
+        self._started.wait()
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_records_that_were_killed_in_mid_write_are_whole_files_and_gone_on_with(
+    run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path, vocab_file: str
+):
+    (tmp_path / "text.txt").write_text(TEXT)
+    flags = ("--input_file=text.txt", f"--vocab_file={vocab_file}", *LENGTHS, "--num_shards=3", "--num_workers=1")
+    run("make-records", "--output_file=local.tfrecord", *flags)
+    expected = {f"all-{number:05}-of-00003.tfrecord": (tmp_path / f"local-{number:05}-of-00003.tfrecord").read_bytes()
+                for number in range(3)}  # fmt: skip
+    to_store = (f"--output_file={bucket}/all.tfrecord", *flags)
+    for pattern in (r"all-00001-.*", r"all\.manifest\.json"):
+        killed = Killed("make-records", *to_store)
+        with store.before_storing(pattern, killed.kill):
+            killed.run()
+        shards = set(store.names(bucket)) - {".all.manifest.json.lock"}
+        assert shards < {*expected, "all.manifest.json"}
+        assert all(files.read_bytes(f"{bucket}/{name}") == expected[name] for name in shards)
+    assert "going on with the unfinished work" in run("make-records", *to_store)
+    assert set(store.names(bucket)) == {*expected, "all.manifest.json"}
+    assert all(files.read_bytes(f"{bucket}/{name}") == content for name, content in expected.items())
+    assert not list(tmp_path.glob("*.work"))
+
+
+@pytest.mark.slow
+def test_an_export_that_was_killed_in_mid_write_is_none_and_made_anew(
+    run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path
+):
+    trained = save_finetuned(tmp_path / "model", CLASSIFICATION)
+    export = ("export", f"--model_dir={trained}", f"--export_dir={bucket}/exports")
+    files.write_text(f"{bucket}/texts.csv", "text\nthe cat\n")
+    predict = ("predict", f"--export_dir={bucket}/exports", f"--input_file={bucket}/texts.csv",
+               f"--output_file={bucket}/answers.jsonl")  # fmt: skip
+    killed = Killed(*export)
+    with store.before_storing(r"exports/1/variables/.*", killed.kill):
+        killed.run()
+    assert "exports/1/saved_model.pb" in store.names(bucket)  # only some of the files
+    assert f"{bucket}/exports holds no export" in run(*predict, code=1)
+    predict_version = [each.replace("/exports", "/exports/1") for each in predict]
+    assert f"{bucket}/exports/1 is not complete" in run(*predict_version, code=1)
+    assert f"{bucket}/exports/1" in run(*export)
+    assert not [name for name in store.names(bucket) if "writing" in name]
+    run(*predict)
+    assert len(files.read_text(f"{bucket}/answers.jsonl").splitlines()) == 1
+    served = versions_in(f"{bucket}/exports")
+    assert [*served] == [1]
+    model = served_model.load(f"{bucket}/exports/1", threads=1)
+    model.warm_up(1)
+    assert model.kind == CLASSIFICATION
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("learn-vocabulary", ["--input_file=text.txt", "--vocab_file={}/vocab.txt", "--vocab_size=100"]),
+        (
+            "make-records",
+            ["--input_file=text.txt", "--output_file={}/all.tfrecord", "--vocab_file=vocab.txt", *LENGTHS],
+        ),
+        (
+            "make-records",
+            ["--input_file={}/text.txt", "--output_file=all.tfrecord", "--vocab_file=vocab.txt", *LENGTHS],
+        ),
+        ("predict", ["--export_dir={}/exports", "--input_file=text.txt", "--output_file=answers.jsonl"]),
+        ("convert", ["--from={}/model", "--to=model", "--to_format=tf1"]),
+    ],
+)
+def test_a_bucket_that_refuses_is_one_line_and_nothing_is_left(
+    command: str,
+    arguments: list[str],
+    run: Run,
+    bucket: str,
+    store: ObjectStore,
+    tmp_path: pathlib.Path,
+    vocab_file: str,
+):
+    (tmp_path / "text.txt").write_text(TEXT)
+    for name in ("text.txt", "exports/1/saved_model.pb", "model/bert_config.json"):
+        files.write_text(f"{bucket}/{name}", "{}")
+    before, local = store.names(bucket), sorted(tmp_path.iterdir())
+    store.refuse(bucket)
+    error = run(command, *(each.format(bucket) for each in arguments), code=1)
+    said = [line for line in error.splitlines() if line.startswith("error: ")]
+    assert len(said) == 1
+    assert re.match(rf"error: (--\w+: )?cannot (read|write) {bucket}/.*: (Forbidden|Access Denied)", said[0])
+    assert store.names(bucket) == before
+    assert sorted(tmp_path.iterdir()) == local
+
+
+def test_a_keras_file_is_saved_in_a_store_and_loaded_from_there(bucket: str, tiny_config: BertConfig, vocab_file: str):
+    classifier = TextClassifier(tiny_config, files.read_text(vocab_file), labels=["a", "b"])
+    expected = classifier.predict(["the cat"])
+    classifier.save(f"{bucket}/model.keras")
+    np.testing.assert_array_equal(TextClassifier.load(f"{bucket}/model.keras").predict(["the cat"]), expected)
+    classifier.save_checkpoint(f"{bucket}/checkpoint")
+    again = TextClassifier.from_checkpoint(f"{bucket}/checkpoint")
+    np.testing.assert_array_equal(again.predict(["the cat"]), expected)

@@ -1,0 +1,86 @@
+"""A store of objects on this machine that speaks S3's protocol, and what tests do with it."""
+
+import contextlib
+import json
+import logging
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+from moto.s3.exceptions import S3AccessDeniedError
+from moto.s3.models import S3Backend
+from moto.server import ThreadedMotoServer
+
+_REGION = "us-east-1"
+
+
+@contextlib.contextmanager
+def running() -> Iterator["ObjectStore"]:
+    """Starts the store, and has this process and those that it starts take it for S3."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # not a line for each request
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_DEFAULT_REGION", _REGION)
+        patch.setenv("AWS_MAX_ATTEMPTS", "1")
+        try:
+            yield ObjectStore()
+        finally:
+            server.stop()
+
+
+class ObjectStore:
+    """The store that runs."""
+
+    def __init__(self) -> None:
+        self._client: Any = boto3.client("s3")
+
+    def bucket(self) -> str:
+        """Makes a bucket and returns its address: s3://NAME."""
+        name = f"test-{uuid.uuid4().hex[:8]}"
+        self._client.create_bucket(Bucket=name)
+        return f"s3://{name}"
+
+    def put(self, bucket: str, name: str, content: bytes) -> None:
+        """Stores an object under any name."""
+        self._client.put_object(Bucket=bucket.removeprefix("s3://"), Key=name, Body=content)
+
+    def names(self, bucket: str) -> list[str]:
+        """Returns the names of all objects of a bucket, which no cache of this process knows."""
+        listed = self._client.list_objects_v2(Bucket=bucket.removeprefix("s3://"))
+        return [each["Key"] for each in listed.get("Contents", [])]
+
+    @contextlib.contextmanager
+    def before_storing(self, pattern: str, act: Callable[[], object]) -> Iterator[None]:
+        """Calls `act` when the first object whose name matches the regular expression arrives, and loses that one."""
+        put, arrived = S3Backend.put_object, threading.Event()
+
+        def put_object(backend: S3Backend, bucket_name: str, key_name: str, *arguments: Any, **settings: Any) -> Any:
+            if re.fullmatch(pattern, key_name) and not arrived.is_set():
+                arrived.set()
+                act()
+                raise S3AccessDeniedError
+            return put(backend, bucket_name, key_name, *arguments, **settings)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(S3Backend, "put_object", put_object)
+            yield
+            assert arrived.is_set()
+
+    def refuse(self, bucket: str) -> None:
+        """Has a bucket refuse that its objects are read or written, from now on."""
+        name = bucket.removeprefix("s3://")
+        statement = {
+            "Effect": "Deny", "Principal": "*", "Action": "s3:*",
+            "Resource": [f"arn:aws:s3:::{name}", f"arn:aws:s3:::{name}/*"],
+        }  # fmt: skip
+        policy = {"Version": "2012-10-17", "Statement": [statement]}
+        self._client.put_bucket_policy(Bucket=name, Policy=json.dumps(policy))

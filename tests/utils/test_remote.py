@@ -1,0 +1,175 @@
+import contextlib
+import os
+import pathlib
+import sys
+import uuid
+from collections.abc import Callable
+
+import fsspec
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.utils import files, locks
+from tests.object_store import ObjectStore
+
+
+@pytest.fixture(params=["s3", "memory", "ram"])  # an object store, another one of fsspec's, TensorFlow's
+def remote(request: pytest.FixtureRequest) -> str:
+    if request.param == "s3":
+        return f"{request.getfixturevalue('bucket')}/folder"
+    return f"{request.param}://{uuid.uuid4().hex}/folder"
+
+
+def test_files_are_written_read_listed_and_removed_on_every_file_system(remote: str):
+    path = f"{remote}/inner/a [1].txt"
+    assert not files.exists(path)
+    files.make_folder(f"{remote}/inner")
+    files.write_text(path, "first")
+    before = files.size_and_time(path)
+    files.write_text(path, "the second")
+    assert files.read_text(path) == "the second"
+    assert (files.size(path), before[0]) == (10, 5)
+    assert files.size_and_time(path)[1] >= before[1]
+    assert files.list_folder(remote) == ["inner"]
+    assert files.list_folder(f"{remote}/inner") == ["a [1].txt"]
+    assert files.is_folder(f"{remote}/inner")
+    assert not files.is_folder(path)
+    assert [files.read_text(each) for each in files.glob(f"{remote}/inner/*.txt")] == ["the second"]
+    files.copy(path, f"{remote}/b")
+    files.remove(path)
+    files.remove(path)
+    assert not files.exists(path)
+    assert files.read_bytes(f"{remote}/b") == b"the second"
+    files.remove_folder(remote)
+    assert not files.exists(f"{remote}/b")
+    with pytest.raises(UserError, match="there is no file .*/b"):
+        files.read_text(f"{remote}/b")
+
+
+def test_a_name_with_brackets_is_no_pattern(bucket: str):
+    for folder in ("model [1]", "model 1"):
+        files.write_text(f"{bucket}/{folder}/a", folder)
+    assert pathlib.Path(files.local_copy(f"{bucket}/model [1]"), "a").read_text() == "model [1]"
+    files.remove_folder(f"{bucket}/model [1]")
+    assert files.list_folder(bucket) == ["model 1"]
+
+
+def test_a_file_whose_writer_fails_is_not_there_and_the_one_before_stays(remote: str):
+    path = f"{remote}/answers"
+    for before in (None, "whole"):
+        if before:
+            files.write_text(path, before)
+        with contextlib.suppress(UserError), files.written_whole(path) as beside:
+            pathlib.Path(beside).write_text("half")
+            raise UserError("given up")
+        assert files.list_folder(remote) == ["answers"] if before else not files.exists(path)
+    assert files.read_text(path) == "whole"
+
+
+def test_a_folder_is_sent_whole_and_what_a_killed_sender_left_is_replaced(remote: str, monkeypatch: pytest.MonkeyPatch):
+    with files.folder_written_whole(remote) as local:
+        (pathlib.Path(local) / "inner").mkdir()
+        (pathlib.Path(local) / "inner" / "a").write_text("a")
+        (pathlib.Path(local) / "b").write_text("b")
+    assert files.list_folder(remote) == ["b", "inner"]
+    assert files.read_text(f"{remote}/inner/a") == "a"
+    with pytest.raises(UserError, match="folder is there already; give the name of a new or empty folder"):
+        files.folder_written_whole(remote).__enter__()
+    files.write_text(f"{remote}/{files._SENDING}", "")  # as if this had been killed
+    with pytest.raises(UserError, match="folder is not complete: its files are still being sent, or"):
+        files.local_copy(remote)
+    with files.folder_written_whole(remote) as local:
+        (pathlib.Path(local) / "c").touch()
+    assert files.list_folder(remote) == ["c"]
+    remove, failed = files.remove, f"{remote}-failed"
+    monkeypatch.setattr(files, "remove", lambda path: (_ for _ in ()).throw(OSError("refused")))
+    with pytest.raises(UserError, match="cannot write .*folder-failed: refused"), files.folder_written_whole(failed):
+        pass
+    monkeypatch.setattr(files, "remove", remove)
+    assert not files.exists(failed)
+
+
+@pytest.mark.parametrize("remote", ["s3", "memory"], indirect=True)
+def test_a_local_copy_is_made_once_and_again_when_the_store_has_changed(remote: str):
+    files.write_text(f"{remote}/inner/a", "first")
+    files.write_text(f"{remote}/b", "b")
+    copy = files.local_copy(f"{remote}/")
+    assert pathlib.Path(copy, "inner", "a").read_text() == "first"
+    assert pathlib.Path(copy, "b").read_text() == "b"
+    assert files.local_copy(remote) == copy
+    files.write_text(f"{remote}/inner/a", "the second")
+    assert pathlib.Path(files.local_copy(remote), "inner", "a").read_text() == "the second"
+    assert pathlib.Path(files.local_copy(f"{remote}/b")).read_text() == "b"
+    assert files.local_copy(f"{remote}/none") == f"{remote}/none"
+
+
+def test_names_that_would_leave_the_copys_folder_are_refused(remote: str, store: ObjectStore, bucket: str):
+    store.put(bucket, "model/../../../outside", b"")
+    with pytest.raises(UserError, match="model holds a file whose name has"):
+        files.local_copy(f"{bucket}/model")
+
+
+def test_one_process_at_a_time_holds_a_lock_in_a_store(bucket: str):
+    path = f"{bucket}/records.json"
+    with locks.lock_file(path, "output_file"), pytest.raises(UserError, match="records.json is in use"):
+        locks.lock_file(path, "output_file").__enter__()
+    assert not files.exists(f"{bucket}/.records.json.lock")
+
+
+def test_the_folder_of_a_run_is_refused_where_files_cannot_grow(bucket: str):
+    with pytest.raises(
+        UserError, match="--output_dir: .*/run cannot hold checkpoints and logs .*convert --from=FOLDER"
+    ):
+        locks.lock_folder(f"{bucket}/run", "output_dir").__enter__()
+    assert not files.exists(f"{bucket}/run")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        (lambda bucket: files.write_text(f"{bucket}/a", "a"), "cannot write s3://.*/a: .*(Forbidden|denied)"),
+        (lambda bucket: files.read_text(f"{bucket}/there"), "cannot read s3://.*/there: .*(Forbidden|denied)"),
+    ],
+)
+def test_a_bucket_that_refuses_is_one_line(
+    attempt: Callable[[str], object], message: str, bucket: str, store: ObjectStore
+):
+    files.write_text(f"{bucket}/there", "content")
+    store.refuse(bucket)
+    with pytest.raises(UserError, match=message) as error:
+        attempt(bucket)
+    assert "\n" not in str(error.value)
+
+
+def test_a_bucket_that_is_not_there_is_named_and_not_made(store: ObjectStore):
+    with pytest.raises(
+        UserError, match="cannot write s3://no-such-bucket/folder/a: The specified bucket does not exist"
+    ):
+        files.write_text("s3://no-such-bucket/folder/a", "")
+    files.make_folder("s3://no-such-bucket/folder")
+    assert not files.exists("s3://no-such-bucket")
+
+
+def test_missing_credentials_are_one_line(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    try:
+        with pytest.raises(UserError, match="cannot write s3://.*/a: Unable to locate credentials"):
+            files.write_text(f"{bucket}/a", "")
+    finally:
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    registry = sys.modules["fsspec.registry"]  # the package's attribute of that name is the mapping itself
+    for name in ("registry", "_registry"):
+        monkeypatch.setattr(registry, name, {})
+    with pytest.raises(UserError, match=r"s3fs is not installed; run: pip install 'official-bert\[remote\]'"):
+        files.exists("s3://bucket/a")
+    with pytest.raises(UserError, match="cannot use unknown://a: Protocol not known: unknown"):
+        files.exists("unknown://a")
