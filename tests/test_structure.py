@@ -25,7 +25,7 @@ LAYERS = {
         ("inference",),
         ("learning",),
         ("pretraining", "finetuning", "export"),
-        ("serving", "keras_models"),
+        ("comparison", "serving", "keras_models"),
         ("commands", "keras_registry"),
     ),
     "data_gen": (

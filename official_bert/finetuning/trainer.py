@@ -5,6 +5,7 @@ The step is that of learning.training_step, which Keras' fit takes as well.
 B batch, R rows
 """
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -40,6 +41,9 @@ class Trainer:
     Attributes:
         buckets: the lengths that batches are padded to, each of which is compiled once; none where lengths are free.
         replica_step: the step as a replica sees it: from its inputs, targets and weights.
+        tokens: how many were learned from, padding left out, as all of these since it was made.
+        seconds: how long steps took.
+        processor_seconds: of this process's processors, in the same time.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class Trainer:
         self.buckets = batches.length_buckets(config.max_seq_length) if is_compiled else ()
         self._predictor = Predictor(learner, self._strategy, config.max_seq_length)
         self._step: Any = None
+        self.tokens, self.seconds, self.processor_seconds = 0, 0.0, 0.0
 
     def train(
         self,
@@ -125,7 +130,11 @@ class Trainer:
         done, total = first, 0.0
         for batch in padded:
             self._step = self._step or self._traced_step(batch)
+            since, used = time.monotonic(), time.process_time()
             total += float(self._step(*tf.nest.map_structure(tf.constant, batch)))
+            self.seconds += time.monotonic() - since
+            self.processor_seconds += time.process_time() - used
+            self.tokens += int(batch[0]["input_mask"].sum())
             done += 1
             if on_step(done, total / (done - first)):
                 break

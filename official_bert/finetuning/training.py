@@ -229,6 +229,7 @@ class _Monitor:
         lines = read_log(options.output_dir, EVAL) if held_out else []
         self._scores = [line[self.deciding_score] for line in lines]
         self._logged = (0, 0.0)  # the last step in the log, and the sum of losses then
+        self._used = (0, 0.0, 0.0)  # tokens, seconds and processor time of this process's steps then
         self.best_predictions: dict[str, Any] = {}
 
     def log_loss(self, first: int, done: int, mean: float) -> None:
@@ -236,9 +237,21 @@ class _Monitor:
         total = mean * (done - first)
         step, before = self._logged if self._logged[0] > first else (first, 0.0)
         if done > step:
-            values = {"loss": (total - before) / (done - step), "learning_rate": self._trainer.learning_rate()}
-            self._log.write(TRAIN, done, values)
+            self._log.write(TRAIN, done, {"loss": (total - before) / (done - step), **self._amounts(done - step)})
         self._logged = (done, total)
+
+    def _amounts(self, steps: int) -> dict[str, float]:
+        """The rate of learning, and what the steps since the last line took."""
+        trainer = self._trainer
+        used = (trainer.tokens, trainer.seconds, trainer.processor_seconds)
+        tokens, seconds, processor_seconds = (now - before for now, before in zip(used, self._used, strict=True))
+        self._used = used
+        return {
+            "learning_rate": trainer.learning_rate(),
+            "steps_per_second": steps / seconds,
+            "tokens_per_second": tokens / seconds,
+            "processor_seconds": processor_seconds,
+        }
 
     def latest(self) -> str:
         """Returns the latest score that decides, for a line of progress."""

@@ -26,12 +26,13 @@ class Monitor:
 
     def start_interval(self, step: int) -> None:
         """Begins the next line of the log after a step."""
-        self._first_step, self._seconds = step, 0.0
+        self._first_step, self._seconds, self._processor_seconds = step, 0.0, 0.0
         self._sums: dict[str, float] = {}
 
-    def add(self, sums: dict[str, float], seconds: float) -> None:
-        """Adds a call's sums (see Pretrainer.train) and what it took."""
+    def add(self, sums: dict[str, float], seconds: float, processor_seconds: float) -> None:
+        """Adds a call's sums (see Pretrainer.train) and what it took, of the clock and of this process's processors."""
         self._seconds += seconds
+        self._processor_seconds += processor_seconds
         self._sums = {name: self._sums.get(name, 0.0) + value for name, value in sums.items()}
 
     def write(self, step: int, phase: Phase) -> None:
@@ -54,6 +55,7 @@ class Monitor:
             "steps_per_second": steps / seconds,
             "examples_per_second": steps * phase.train_batch_size / seconds,
             "tokens_per_second": sums["tokens"] / seconds,
+            "processor_seconds": self._processor_seconds,
             "input_wait_share": sums["input_wait"] / seconds,
             "model_flops_per_second": flops_per_second,
             "max_seq_length": phase.max_seq_length,

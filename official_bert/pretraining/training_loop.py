@@ -85,15 +85,15 @@ class TrainingLoop:
             # Some steps, on the devices.
             first, step = step, self._end_of_call(step, phase, profile)
             profile.at(first)
-            since = time.monotonic()
+            since, used = time.monotonic(), time.process_time()
             sums = pretrainer.train(batches, step - first)
-            seconds = time.monotonic() - since
+            seconds, processor_seconds = time.monotonic() - since, time.process_time() - used
             profile.at(step)
             if is_compiled:  # the first call compiles: what it takes says nothing
                 self._seconds_per_step = self._mean_over_workers(seconds / (step - first))
             is_compiled = True
             monitor.check_finite(sums, first, step, position, phase, records)
-            monitor.add(sums, seconds)
+            monitor.add(sums, seconds, processor_seconds)
             position += (step - first) * phase.train_batch_size
 
             # What is due after them.

@@ -147,6 +147,7 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
     assert [line["step"] for line in logged] == [6, 12, 18, 24, 30, 36]
     losses = [json.loads(line) for line in (tmp_path / "run" / "train.jsonl").read_text().splitlines()]
     assert [line["step"] for line in losses[:8]] == [4, 6, 8, 12, 16, 18, 20, 24]
+    assert all(line[name] > 0 for line in losses for name in ("tokens_per_second", "processor_seconds"))
     assert max(line["dev/accuracy"] for line in logged) == pytest.approx(scores["dev"]["accuracy"])
     whole = finetuned.load(str(tmp_path / "run"))
     assert whole.task_spec["labels"] == ["bad", "good"]

@@ -26,6 +26,6 @@ def test_a_step_is_no_faster_than_the_machine(
     watched = monitor.Monitor(setup, log)
     names = "masked_lm_loss masked_lm_count masked_lm_correct next_sentence_loss next_sentence_count tokens input_wait"
     sums = dict.fromkeys([*names.split(), "next_sentence_correct", "gradient_norm"], 1.0)
-    watched.add({**sums, "nonfinite_steps": 0.0}, seconds=1.0)
+    watched.add({**sums, "nonfinite_steps": 0.0}, seconds=1.0, processor_seconds=2.0)
     watched.write(1, phase)
     assert lines[0].get("flops_utilization") == pytest.approx(logged)

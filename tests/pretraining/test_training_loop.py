@@ -36,7 +36,7 @@ def test_a_run_leaves_everything_behind_that_it_promises(
     assert set(lines[0]) == {
         "step", "loss", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy",
         "learning_rate", "gradient_norm", "steps_per_second", "examples_per_second", "tokens_per_second",
-        "input_wait_share", "model_flops_per_second", "flops_utilization", "max_seq_length",
+        "input_wait_share", "model_flops_per_second", "flops_utilization", "max_seq_length", "processor_seconds",
     }  # fmt: skip
     assert lines[0]["learning_rate"] == 0.0
     assert lines[4]["learning_rate"] == pytest.approx(1e-2 * (1 - 4 / 20))

@@ -1,0 +1,100 @@
+"""Training goes as the original's: losses of 1,000 steps of BERT-Tiny from the same records."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from data_gen.options import RecordOptions
+from data_gen.pipelines import one_machine
+from official_bert.pretraining import training
+from official_bert.utils.training_log import TRAIN, read_log
+from tests.conftest import ROOT
+from tests.pretraining.pretraining_runs import options_for
+
+ORIGINAL = ROOT / "tests" / "golden" / "original" / "curves"
+STEPS, POINT = 1000, 50  # steps of a run, and of a point of its curve
+SEEDS, OURS = (1, 2, 3), (1, 2)  # of the original's runs, and of ours, each of which takes a minute or two
+WINDOWS = 4  # parts of a run, over each of which losses are averaged
+LOSSES = {"masked_lm_loss": 0.05, "next_sentence_loss": 0.005}  # the least that a band is widened by: nats
+
+
+@pytest.fixture(scope="module")
+def records(test_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("records") / "train.tfrecord"
+    one_machine.create_pretraining_data(
+        RecordOptions(
+            input_file=[str(test_data / "corpus" / "enwiki" / f"wiki_0{number}") for number in range(3)],
+            output_file=[str(path)],
+            vocab_file=str(test_data / "vocab" / "bert-base-uncased-vocab.txt"),
+            max_seq_length=64,
+            max_predictions_per_seq=10,
+            dupe_factor=2,
+            random_seed=12345,
+        )
+    )
+    return path
+
+
+def curve_of(records: pathlib.Path, seed: int, folder: pathlib.Path) -> dict[str, list[float]]:
+    """The losses of a run of ours, means of POINT steps, as the golden files have them."""
+    config = str(ROOT / "configs" / "models" / "uncased_L-2_H-128_A-2.json")
+    training.run(
+        options_for(
+            [str(records)],
+            config,
+            folder,
+            max_seq_length=64,
+            max_predictions_per_seq=10,
+            train_batch_size=32,
+            learning_rate=1e-3,
+            num_train_steps=STEPS,
+            num_warmup_steps=100,
+            save_checkpoints_steps=STEPS,
+            log_steps=POINT,
+            random_seed=seed,
+            jit_compile=True,
+        )
+    )
+    lines = read_log(str(folder), TRAIN)
+    assert [line["step"] for line in lines] == list(range(POINT, STEPS + 1, POINT))
+    return {name: [line[name] for line in lines] for name in LOSSES}
+
+
+def windows(curves: list[dict[str, list[float]]], name: str) -> np.ndarray:
+    """Means of the loss over parts of the runs, [runs, WINDOWS]."""
+    return np.array([curve[name] for curve in curves]).reshape(len(curves), WINDOWS, -1).mean(axis=2)
+
+
+def check_bands(ours: list[dict[str, list[float]]], theirs: list[dict[str, list[float]]]) -> None:
+    """Fails unless the bands of both programs overlap in every window.
+
+    A band goes from the lowest to the highest of a program's seeds, widened on both sides by the standard deviation
+    over them, at least by LOSSES.
+    """
+    for name, least in LOSSES.items():
+        (low, high), (their_low, their_high) = (
+            (means.min(axis=0) - width, means.max(axis=0) + width)
+            for means in (windows(ours, name), windows(theirs, name))
+            for width in [np.maximum(means.std(axis=0, ddof=1), least)]
+        )
+        overlaps = (low <= their_high) & (their_low <= high)
+        assert overlaps.all(), f"{name}: ours {low} to {high}, the original's {their_low} to {their_high}"
+
+
+def test_bands_that_lie_apart_are_found():
+    def curves(*levels: float) -> list[dict[str, list[float]]]:
+        return [{name: [level] * (STEPS // POINT) for name in LOSSES} for level in levels]
+
+    check_bands(curves(7.0, 7.2), curves(7.1, 7.3))
+    with pytest.raises(AssertionError, match="masked_lm_loss: ours"):
+        check_bands(curves(7.0, 7.1), curves(7.6, 7.7, 7.65))
+
+
+@pytest.mark.slow
+def test_curves_of_bert_tiny_lie_in_the_band_of_the_originals(records: pathlib.Path, tmp_path: pathlib.Path):
+    """Seeds differ most in when a run begins to use context, after some hundreds of steps."""
+    theirs = [json.loads((ORIGINAL / f"seed_{seed}.json").read_text()) for seed in SEEDS]
+    ours = [curve_of(records, seed, tmp_path / str(seed)) for seed in OURS]
+    check_bands(ours, theirs)
