@@ -44,6 +44,12 @@ LAYERS = {
         ("adapting",),
         ("commands",),
     ),
+    "planning": (
+        ("options", "recipe"),
+        ("text", "machine"),
+        ("planning",),
+        ("commands",),
+    ),
 }
 # What a tree uses of the others; the library itself imports nothing of ours but official_bert.
 USED = {
@@ -52,6 +58,11 @@ USED = {
     "adaptation": {
         "official_bert": {package for packages in LAYERS["official_bert"][:10] for package in packages},
         "data_gen": {"options", "pipelines", "text", "vocabulary"},
+    },
+    "planning": {
+        "official_bert": {package for packages in LAYERS["official_bert"][:10] for package in packages},
+        "data_gen": {"options", "vocabulary"},
+        "adaptation": {"options", "texts", "words"},
     },
 }
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy"}

@@ -1,0 +1,308 @@
+"""The plan: which size, how many steps, what loss to expect, and the commands; and what came of it.
+
+In the folder of a plan, `text` holds the text, what is held out of it and the vocabulary, and `plan.json` the plan;
+what the commands make stands beside them.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.pretraining import cost
+from official_bert.pretraining.law import FINAL, Law, block_parameters
+from official_bert.utils import files, resuming
+from official_bert.utils.locks import LOCK_FILE, lock_folder
+from official_bert.utils.progress import duration
+from planning import machine, text
+from planning.options import Options
+from planning.recipe import BATCH_SIZE, LONG, SHORT, SIZES, Part, Size, Steps
+from planning.text import TextCounts
+
+PLAN_FILE = "plan.json"
+_TEXT, _CONFIG, _OPTIONS = "text", "bert_config.json", "options"
+_EVALUATED, _EVALUATION_BATCH = 100, 64  # batches, and records in each
+
+# What commands take beside their steps.
+_START_OF_COMMAND = 6.0  # seconds, to import TensorFlow among others
+_RECORDS_PER_SECOND = 50_000  # that make-records makes
+_SECONDS_OF_EVALUATION = 10.0
+
+_MOST_REPEATED = 10  # times that a text is read before it is called too small
+_RELEASED_TOKENS = 3.3e9 * 1.3  # that Google's models were trained on, some of them forty times
+_STALLED = 0.95  # of the unigram entropy: a model that is no better has hardly begun
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A size, and what it comes to in the time."""
+
+    size: Size
+    config: BertConfig
+    steps: Steps
+    seconds: float  # of the commands
+    expected_loss: float
+
+
+def plan(options: Options) -> dict[str, Any]:
+    """Returns the plan of some text and time, as plan.json in its folder holds it, which is written.
+
+    A folder that holds the plan of the same options gives that one again.
+
+    Raises:
+        UserError: the text is too short or cannot be read, the time is too short, or the folder holds something else.
+    """
+    with lock_folder(options.output_dir, "output_dir"):
+        return _plan(options)
+
+
+def _plan(options: Options) -> dict[str, Any]:
+    path = os.path.join(options.output_dir, PLAN_FILE)
+    if files.exists(path):
+        held = files.read_json_object(path)
+        changes = resuming.changed_options(options, held.get(_OPTIONS, {}))
+        if changes:
+            raise UserError(
+                f"{options.output_dir} holds another plan: {resuming.described(changes)}; give the same, or another "
+                "--output_dir"
+            )
+        return held
+    folder = os.path.join(options.output_dir, _TEXT)
+    others = sorted(set(files.list_folder(options.output_dir)) - {_TEXT, _CONFIG, LOCK_FILE})
+    if others:
+        raise UserError(
+            f"{options.output_dir} holds other files ({others[0]}); give --output_dir as a new or empty folder"
+        )
+    files.remove_folder(folder)  # of a plan that was stopped on the way
+    with files.folder_written_whole(folder) as beside:
+        counts = text.prepare(options, beside)
+    best = _choose(options, counts)
+    files.write_text(os.path.join(options.output_dir, _CONFIG), best.config.to_json())
+    made = _describe(options, counts, best)
+    _write(options, made)
+    return made
+
+
+def _write(options: Options, made: Mapping[str, Any]) -> None:
+    files.write_text(os.path.join(options.output_dir, PLAN_FILE), json.dumps(made, indent=1) + "\n")
+
+
+def _choose(options: Options, counts: TextCounts) -> Candidate:
+    """Returns the size that comes to the lowest loss; larger ones are tried until one does not."""
+    best: Candidate | None = None
+    for size in SIZES:
+        config = size.config(counts.vocab_size)
+        speeds = [machine.measure(config, SHORT, False), machine.measure(config, LONG, counts.pairs)]
+        # Records take as long as the steps need of them, which is little: two rounds are enough.
+        beside = sum(each.start for each in speeds) + 5 * _START_OF_COMMAND + _SECONDS_OF_EVALUATION
+        steps = Steps.within(options.seconds - beside, speeds[0].step, speeds[1].step)
+        for _ in range(2):
+            records = steps.passes(counts.tokens) * counts.tokens * (1 / SHORT.length + 1 / LONG.length)
+            whole = beside + records / _RECORDS_PER_SECOND
+            steps = Steps.within(options.seconds - whole, speeds[0].step, speeds[1].step)
+        seconds = whole + steps.short * speeds[0].step + steps.long * speeds[1].step
+        if seconds > options.seconds:
+            if best is None:
+                raise UserError(
+                    f"{options.seconds / 60:g} minutes are too short: to start the commands and to make records takes "
+                    f"{whole:.0f} seconds here; give more time"
+                )
+            break
+        expected = Law.read(FINAL).loss(counts.unigram_entropy, block_parameters(config), steps.tokens, counts.tokens)
+        print(f"{size.name}: {steps.short:,} steps and {steps.long:,} longer ones, expected loss {expected:.3f}")
+        if best is not None and expected >= best.expected_loss:
+            break
+        best = Candidate(size, config, steps, seconds, expected)
+    assert best is not None
+    return best
+
+
+def _describe(options: Options, counts: TextCounts, best: Candidate) -> dict[str, Any]:
+    law, config, steps = Law.read(FINAL), best.config, best.steps
+    low, high = law.interval(best.expected_loss)
+    memory = cost.memory_estimate(config, BATCH_SIZE, LONG.length, LONG.predictions, "float32", False).total
+    parameters = cost.parameter_count(config)
+    passes = steps.passes(counts.tokens)
+    records = passes * counts.tokens * 2 * 5  # bytes: both parts hold the text, a token takes about five
+    return {
+        "minutes": options.seconds / 60,
+        "expected_minutes": round(best.seconds / 60, 1),
+        "expected_loss": round(best.expected_loss, 4),
+        "expected_loss_low": round(low, 4),
+        "expected_loss_high": round(high, 4),
+        "unigram_loss": round(counts.unigram_entropy, 4),
+        "model": best.size.name,
+        "config": config.to_dict(),
+        "parameters": parameters,
+        "vocab_size": counts.vocab_size,
+        "text_tokens": round(counts.tokens),
+        "tokens": steps.tokens,
+        "train_batch_size": BATCH_SIZE,
+        "phases": [
+            {
+                "max_seq_length": part.length, "steps": number, "learning_rate": rate,
+                "num_warmup_steps": _warmup(number),
+            }
+            for part, number, rate in (
+                (SHORT, steps.short, best.size.short_rate), (LONG, steps.long, best.size.long_rate)
+            )
+        ],
+        "memory_bytes": memory,
+        "disk_bytes": round(records + 5 * 12 * parameters),
+        "notes": _notes(options, counts, best),
+        "commands": _commands(options, counts, best),
+        _OPTIONS: resuming.locked_values(options),
+    }  # fmt: skip
+
+
+def _warmup(steps: int) -> int:
+    return max(1, min(300, steps // 8))
+
+
+def _notes(options: Options, counts: TextCounts, best: Candidate) -> list[str]:
+    """What the reader should know beside the figures."""
+    notes = []
+    repeated = best.steps.tokens / counts.tokens
+    if repeated > _MOST_REPEATED:
+        law = Law.read(FINAL)
+        parameters = block_parameters(best.config)
+        half = law.loss(counts.unigram_entropy, parameters, best.steps.tokens / 2, counts.tokens)
+        notes.append(
+            f"the text is too small for the time: its {counts.tokens:,.0f} tokens are read {repeated:.0f} times; half "
+            f"of the time would come to {half:.3f}; more text would serve better than more time"
+        )
+    if best.expected_loss > _STALLED * counts.unigram_entropy:
+        notes.append(
+            "the time is too short for a model to learn more than how frequent words are; give more, or adapt released "
+            "weights"
+        )
+    if options.language == "en" and best.steps.tokens < _RELEASED_TOKENS:
+        notes.append(
+            "to use a model of English, continue from released weights instead, which were trained on "
+            f"{_RELEASED_TOKENS / best.steps.tokens:,.0f} times as many tokens: official-bert adapt --init=bert-mini "
+            f"--input_file={shlex.quote(','.join(options.input_file))} --output_dir=adapted"
+        )
+    return notes
+
+
+def _commands(options: Options, counts: TextCounts, best: Candidate) -> list[str]:
+    """The commands, as a user would type them, each to be given when those before are done."""
+
+    def at(*names: str) -> str:
+        return os.path.join(options.output_dir, *names)
+
+    steps, vocab_file = best.steps, at(_TEXT, text.VOCAB_FILE)
+    objective = {} if counts.pairs else {"sentence_objective": "none"}
+
+    def records(name: str, source: str, part: Part, share: float, passes: int) -> str:
+        return _line("make-records", {
+            "input_file": at(_TEXT, source), "input_format": "sentences", "output_file": at(f"{name}.tfrecord"),
+            "vocab_file": vocab_file, "max_seq_length": part.length, "max_predictions_per_seq": part.predictions,
+            "masked_lm_prob": share, "dupe_factor": passes, "random_seed": options.random_seed, **objective,
+        })  # fmt: skip
+
+    def training(name: str, output: str, part: Part, number: int, rate: float, **more: Any) -> str:
+        return _line("pretrain", {
+            "do_train": True, "input_file": at(f"{name}.tfrecord"), "bert_config_file": at(_CONFIG),
+            "vocab_file": vocab_file, "output_dir": at(output), "max_seq_length": part.length,
+            "max_predictions_per_seq": part.predictions, "train_batch_size": BATCH_SIZE, "learning_rate": rate,
+            "num_train_steps": number, "num_warmup_steps": _warmup(number), "warmup_jump": False,
+            "jit_compile": True, "save_checkpoints_steps": max(1, -(-number // 5)), "keep_checkpoint_max": 2,
+            "random_seed": options.random_seed, **more,
+        })  # fmt: skip
+
+    passes = steps.passes(counts.tokens)
+    return [
+        records("short", text.TEXT_FILE, SHORT, SHORT.masked_share, passes),
+        records("long", text.TEXT_FILE, LONG, LONG.masked_share, passes),
+        records("heldout", text.HELDOUT_FILE, LONG, 0.15, 1),
+        training(
+            "short", "first", SHORT, steps.short, best.size.short_rate, end_learning_rate=best.size.short_rate,
+            next_sentence_prediction=False,
+        ),
+        training(
+            "long", "model", LONG, steps.long, best.size.long_rate, init_checkpoint=at("first"), do_eval=True,
+            eval_input_file=at("heldout.tfrecord"), eval_batch_size=_EVALUATION_BATCH, max_eval_steps=_EVALUATED,
+            **({} if counts.pairs else {"next_sentence_prediction": False}),
+        ),
+    ]  # fmt: skip
+
+
+def _line(command: str, flags: Mapping[str, Any]) -> str:
+    def flag(name: str, value: Any) -> str:
+        return f"--{'' if value else 'no'}{name}" if isinstance(value, bool) else f"--{name}={value}"
+
+    return shlex.join(["official-bert", command, *(flag(name, value) for name, value in flags.items())])
+
+
+def run(options: Options) -> int:
+    """Plans, prints the plan, and, where that is asked for, trains; returns the process's exit code.
+
+    Raises:
+        UserError: as of `plan`; or one of the commands has failed.
+    """
+    with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
+        made = plan(options)
+    if not options.json:
+        print(describe(made), flush=True)
+    if options.run:
+        with lock_folder(options.output_dir, "output_dir"):
+            code = _train(options, made)
+        if code:
+            return code
+    if options.json:
+        print(json.dumps(made, indent=1), flush=True)
+    return 0
+
+
+def _train(options: Options, made: dict[str, Any]) -> int:
+    """Runs the commands, and adds to the plan what was reached; returns the exit code of one that was stopped."""
+    for line in made["commands"]:
+        print(line, file=sys.stderr, flush=True)
+        words = [sys.executable, "-m", "official_bert_cli", *shlex.split(line)[1:]]
+        code = subprocess.run(words, stdout=sys.stderr, check=False).returncode
+        if code:
+            return code if code > 0 else 128 - code
+    path = os.path.join(options.output_dir, "model", "eval_results.txt")
+    results = dict(line.split(" = ") for line in files.read_text(path).splitlines())
+    made["reached_loss"] = round(float(results["masked_lm_loss"]), 4)
+    _write(options, made)
+    if not options.json:
+        low, high = made["expected_loss_low"], made["expected_loss_high"]
+        print(
+            f"held-out masked LM loss {made['reached_loss']:.3f}; expected were {made['expected_loss']:.3f} "
+            f"({low:.3f} to {high:.3f}); the model is in {os.path.join(options.output_dir, 'model')}"
+        )
+    return 0
+
+
+def describe(made: Mapping[str, Any]) -> str:
+    """Returns the plan for people."""
+    config, hours = made["config"], (duration(60 * made[name]) for name in ("expected_minutes", "minutes"))
+    unigram, loss, low, high = (
+        f"{made[name]:.3f}" for name in ("unigram_loss", "expected_loss", "expected_loss_low", "expected_loss_high")
+    )
+    size = f"{config['num_hidden_layers']} layers of {config['hidden_size']}, {made['parameters']:,} parameters"
+    rows = [
+        ("text", f"{made['text_tokens']:,} tokens to train on, guessed by frequency with a loss of {unigram}"),
+        ("vocabulary", f"{made['vocab_size']:,} pieces"),
+        ("model", f"{made['model']}: {size}"),
+    ]
+    for each in made["phases"]:
+        batch = f"{made['train_batch_size']} x {each['max_seq_length']} tokens"
+        rate = f"rate {each['learning_rate']:g}, {each['num_warmup_steps']:,} steps of warm-up"
+        rows.append(("training", f"{each['steps']:,} steps of {batch}, {rate}"))
+    rows += [
+        ("time", " of ".join(hours)),
+        ("needs", f"{made['memory_bytes'] / 1e9:.2f} GB of memory, {made['disk_bytes'] / 1e9:.2f} GB of disk"),
+        ("expected", f"held-out masked LM loss {loss}, in 95 of 100 runs from {low} to {high}"),
+        *(("note", note) for note in made["notes"]),
+    ]
+    return "\n".join([*(f"{name:<11} {value}" for name, value in rows), "", *made["commands"]])

@@ -1,0 +1,115 @@
+import json
+import pathlib
+import shlex
+
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.pretraining.law import FINAL, Law
+from official_bert_cli import load
+from planning import machine, planning, recipe
+from planning.machine import Speed
+from planning.options import Options
+from planning.recipe import Steps
+
+WORDS = "the cat dog sat ran on mat in sun play walk and tree house water stone light river road hill".split()
+
+
+@pytest.fixture
+def corpus(tmp_path: pathlib.Path) -> str:
+    path = tmp_path / "text.txt"
+    sentences = [" ".join(WORDS[(3 * i + j * (i % 5 + 1)) % len(WORDS)] for j in range(9)) + "." for i in range(900)]
+    path.write_text("\n\n".join("\n".join(sentences[i : i + 9]) for i in range(0, 900, 9)) + "\n")
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which a step takes as many microseconds as the model has weights in its blocks."""
+    monkeypatch.setattr(
+        machine, "measure", lambda config, part, _: Speed(1.0, 1e-9 * config.hidden_size**2 * part.length * 32)
+    )
+
+
+def options(corpus: str, tmp_path: pathlib.Path, **changes: object) -> Options:
+    return Options(**{"input_file": [corpus], "minutes": 3.0, "output_dir": str(tmp_path / "plan"), **changes})
+
+
+def test_a_plan_says_what_to_train_and_what_comes_out(corpus: str, tmp_path: pathlib.Path, capsys):
+    assert planning.run(options(corpus, tmp_path, json=True)) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made == json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert made["expected_loss_low"] < made["expected_loss"] < made["expected_loss_high"] < made["unigram_loss"] * 1.2
+    assert made["tokens"] == sum(each["steps"] * each["max_seq_length"] for each in made["phases"]) * 32
+    assert made["expected_minutes"] <= 3
+    # Each command can be parsed by the program that it is for.
+    for line in made["commands"]:
+        program, command, *flags = shlex.split(line)
+        assert program == "official-bert"
+        load(command).parse(flags)
+    assert [shlex.split(line)[1] for line in made["commands"]] == ["make-records"] * 3 + ["pretrain"] * 2
+
+
+def test_a_small_text_and_a_short_time_are_said(corpus: str, tmp_path: pathlib.Path, capsys):
+    planning.run(options(corpus, tmp_path))
+    shown = capsys.readouterr().out
+    assert "the text is too small for the time: its 8," in shown
+    assert "official-bert adapt --init=bert-mini" in shown
+    with pytest.raises(UserError, match=r"0.5 minutes are too short: to start the commands .* takes \d+ seconds here"):
+        planning.run(options(corpus, tmp_path, minutes=0.5, output_dir=str(tmp_path / "other")))
+
+
+def test_the_size_with_the_lowest_loss_is_chosen(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Law, "loss", lambda self, entropy, parameters, tokens, text: abs(parameters - 3.2e6) / 1e7 + 1)
+    made = planning.plan(options(corpus, tmp_path))
+    assert made["model"] == "BERT-Mini"
+    assert made["phases"][0]["learning_rate"] == recipe.SIZES[1].short_rate
+
+
+def test_the_same_plan_is_read_again_and_another_refused(corpus: str, tmp_path: pathlib.Path):
+    first = planning.plan(options(corpus, tmp_path))
+    assert planning.plan(options(corpus, tmp_path, run=True)) == first
+    with pytest.raises(UserError, match=r"plan holds another plan: --minutes was 3.0 and is 4.0; give the same"):
+        planning.plan(options(corpus, tmp_path, minutes=4.0))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"full holds other files \(notes.txt\)"):
+        planning.plan(options(corpus, tmp_path, output_dir=str(tmp_path / "full")))
+
+
+def test_steps_fill_the_time_and_a_small_text_is_read_often():
+    steps = Steps.within(100.0, short_seconds=0.01, long_seconds=0.04)
+    assert (steps.short, steps.long) == (6664, 833)
+    assert steps.tokens == 32 * (6664 * 16 + 833 * 64)
+    assert [steps.passes(tokens) for tokens in (1e4, 1e6, 1e8)] == [10, 4, 1]
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"minutes": None}, "give --minutes or --hours, how long the commands may take; neither is given"),
+    ({"hours": 1.0}, "both are given"),
+    ({"minutes": -1.0}, "--minutes is -1.0; expected a positive number"),
+    ({"minutes": float("nan")}, "--minutes is nan; expected a positive number"),
+    ({"heldout_share": 1.0}, "--heldout_share is 1.0; expected a share between 0 and 1"),
+    ({"output_dir": "gs://bucket/plan"}, "is not on this machine"),
+])  # fmt: skip
+def test_what_cannot_be_planned_is_refused(changes: dict[str, object], message: str, tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=message):
+        options("text.txt", tmp_path, **changes)
+
+
+def test_text_that_is_not_there_or_too_short_leaves_no_plan(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match="none.txt"):
+        planning.plan(options(str(tmp_path / "none.txt"), tmp_path))
+    (tmp_path / "short.txt").write_text("the cat sat on the mat.\n\nthe dog ran in the sun.\n\nthe cat ran.\n" * 3)
+    with pytest.raises(UserError, match=r"tokens to train on; expected at least 2,000"):
+        planning.plan(options(str(tmp_path / "short.txt"), tmp_path))
+    assert not (tmp_path / "plan" / "plan.json").exists()
+
+
+@pytest.mark.slow
+def test_a_plan_that_is_run_reaches_a_loss(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "measure", lambda *_: Speed(1.0, 0.6))
+    assert planning.run(options(corpus, tmp_path, run=True, minutes=1.0)) == 0
+    made = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert 0 < made["reached_loss"] < 10
+    assert Law.read(FINAL).interval(made["expected_loss"])[0] == pytest.approx(made["expected_loss_low"], abs=1e-3)
