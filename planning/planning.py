@@ -17,7 +17,7 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import cost
-from official_bert.pretraining.law import FINAL, Law, block_parameters
+from official_bert.pretraining.law import FINAL, FIRST, Law, block_parameters
 from official_bert.utils import files, resuming
 from official_bert.utils.locks import LOCK_FILE, lock_folder
 from official_bert.utils.progress import duration
@@ -37,6 +37,7 @@ _SECONDS_OF_EVALUATION = 10.0
 
 _MOST_REPEATED = 10  # times that a text is read before it is called too small
 _RELEASED_TOKENS = 3.3e9 * 1.3  # that Google's models were trained on, some of them forty times
+_FIRST_MEASURED = 400  # steps, before which the law was not measured
 _STALLED = 0.95  # of the unigram entropy: a model that is no better has hardly begun
 
 
@@ -148,10 +149,11 @@ def _describe(options: Options, counts: TextCounts, best: Candidate) -> dict[str
         "phases": [
             {
                 "max_seq_length": part.length, "steps": number, "learning_rate": rate,
-                "num_warmup_steps": _warmup(number),
+                "num_warmup_steps": _warmup(number), "expected_losses": expected,
             }
-            for part, number, rate in (
-                (SHORT, steps.short, best.size.short_rate), (LONG, steps.long, best.size.long_rate)
+            for part, number, rate, expected in (
+                (SHORT, steps.short, best.size.short_rate, _expected_on_the_way(counts, best)),
+                (LONG, steps.long, best.size.long_rate, [[steps.long, round(high, 4)]]),
             )
         ],
         "memory_bytes": memory,
@@ -160,6 +162,19 @@ def _describe(options: Options, counts: TextCounts, best: Candidate) -> dict[str
         "commands": _commands(options, counts, best),
         _OPTIONS: resuming.locked_values(options),
     }  # fmt: skip
+
+
+def _expected_on_the_way(counts: TextCounts, best: Candidate) -> list[list[float]]:
+    """Steps of the first part, and the highest loss that is expected there: pretrain says where it is above."""
+    law, parameters = Law.read(FIRST), block_parameters(best.config)
+    points = []
+    for tenth in range(1, 11):
+        step = best.steps.short * tenth // 10
+        if step >= _FIRST_MEASURED:
+            tokens = step * BATCH_SIZE * SHORT.length
+            loss = law.loss(counts.unigram_entropy, parameters, tokens, counts.tokens)
+            points.append([step, round(law.interval(loss)[1], 4)])
+    return points
 
 
 def _warmup(steps: int) -> int:
@@ -215,7 +230,7 @@ def _commands(options: Options, counts: TextCounts, best: Candidate) -> list[str
             "max_predictions_per_seq": part.predictions, "train_batch_size": BATCH_SIZE, "learning_rate": rate,
             "num_train_steps": number, "num_warmup_steps": _warmup(number), "warmup_jump": False,
             "jit_compile": True, "save_checkpoints_steps": max(1, -(-number // 5)), "keep_checkpoint_max": 2,
-            "random_seed": options.random_seed, **more,
+            "random_seed": options.random_seed, "plan": at(PLAN_FILE), **more,
         })  # fmt: skip
 
     passes = steps.passes(counts.tokens)

@@ -49,7 +49,7 @@ def fit(rows: list[dict[str, Any]]) -> Law:
     Its deviation is that of measurements from laws that were fitted without the run that they are of.
     """
     left_out = [
-        residuals(_fit([each for each in rows if each["run"] != run]), [each for each in rows if each["run"] == run])
+        residuals(_fit([row for row in rows if row["run"] != run]), [row for row in rows if row["run"] == run])
         for run in dict.fromkeys(row["run"] for row in rows)
     ]
     deviation = math.sqrt(np.mean(np.concatenate(left_out) ** 2))

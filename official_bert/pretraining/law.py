@@ -14,6 +14,7 @@ from official_bert.utils.configs import find_config
 LAW_FILE = "configs/law.json"
 FIRST, FINAL = "first", "final"  # the loss in training on short sequences; on held-out records when all is done
 
+_BEGUN = 0.95  # of the unigram entropy: what is above says nothing of how the loss will fall
 _WIDE = 1.96  # deviations to each side of a 95 % interval
 
 
@@ -77,6 +78,23 @@ class Law:
         """
         scale = self.scale * (parameters / 1e6) ** -self.growth
         falling = (self.worth(tokens, text_tokens) / scale) ** self.slope
+        return unigram_entropy * (self.floor + (1 - self.floor) / (1 + falling))
+
+    def loss_later(self, unigram_entropy: float, loss: float, worth: float, worth_later: float) -> float:
+        """Returns the loss to expect later of a run that has come to a loss, in nats; NaN where it has hardly begun.
+
+        The run is taken for one whose loss falls as the law's does, sooner or later than the law expects.
+
+        Args:
+            unigram_entropy: of the text's tokens, in nats.
+            loss: of the run so far.
+            worth: of the tokens so far, as `Law.worth` gives it.
+            worth_later: of those until then.
+        """
+        share = loss / unigram_entropy
+        if not self.floor < share < _BEGUN:
+            return math.nan
+        falling = ((1 - self.floor) / (share - self.floor) - 1) * (worth_later / worth) ** self.slope
         return unigram_entropy * (self.floor + (1 - self.floor) / (1 + falling))
 
     def interval(self, loss: float) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from official_bert.errors import UserError
 from official_bert.pretraining import cost
 from official_bert.pretraining.losses import pretraining_metrics
 from official_bert.pretraining.options import Phase
+from official_bert.pretraining.outlook import Outlook
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
 from official_bert.utils.counting import counted
@@ -21,6 +22,7 @@ class Monitor:
     def __init__(self, setup: RunSetup, log: TrainingLog) -> None:
         self._setup, self._log = setup, log
         self._matmul_rate = cost.matmul_rate(setup.strategy, setup.options.dtype)
+        self._outlook = Outlook(setup, log)
         self.skipped_in_a_row = 0  # steps up to now, without a finite one among them
         self.start_interval(setup.pretrainer.step)
 
@@ -41,6 +43,7 @@ class Monitor:
             values = self._measurements(step, phase)
             self._log.write(TRAIN, step, values)
             print(progress_line(step, self._setup.options.total_steps, values), flush=True)
+            self._outlook.after(step, phase, values["masked_lm_loss"])
         self.start_interval(step)
 
     def _measurements(self, step: int, phase: Phase) -> dict[str, float]:
