@@ -76,25 +76,34 @@ def _fit(rows: list[dict[str, Any]]) -> Law:
     return _law(best)
 
 
+def _group(row: dict[str, Any]) -> str:
+    return f"{row['text']}, {row['model']}"
+
+
 def _draw(rows: list[dict[str, Any]], laws: dict[str, Law]) -> None:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    colors = {each: f"C{number}" for number, each in enumerate(dict.fromkeys(map(_group, rows)))}
     titles = {FIRST: "training on 16 tokens", FINAL: "held-out, at the end"}
     for axes, (kind, law) in zip(figure.subplots(1, 2), laws.items(), strict=True):
-        groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-        for row in measured(rows, kind):
-            groups.setdefault((row["text"], row["model"]), []).append(row)
-        for number, ((text, model), of_group) in enumerate(groups.items()):
-            of_group.sort(key=lambda row: row["tokens"])
+        for group, color in colors.items():
+            of_group = sorted(
+                (row for row in measured(rows, kind) if _group(row) == group), key=lambda row: row["tokens"]
+            )
+            if not of_group:
+                continue
             tokens = np.geomspace(of_group[0]["tokens"] / 1.5, of_group[-1]["tokens"] * 1.5, 40)
             curve = [expected(law, {**of_group[0], "tokens": each}) for each in tokens]
-            axes.plot(tokens, curve, color=f"C{number}", linewidth=1)
+            axes.plot(tokens, curve, color=color, linewidth=1)
             points = [(row["tokens"], row["loss"]) for row in of_group]
-            axes.plot(*zip(*points, strict=True), "o", markersize=4, color=f"C{number}", label=f"{text}, {model}")
+            axes.plot(*zip(*points, strict=True), "o", markersize=4, color=color, label=group)
         axes.set(title=titles[kind], xlabel="tokens trained on", ylabel="masked LM loss (nats)", xscale="log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(PICTURE, format="svg", metadata={"Date": None})
 
 
