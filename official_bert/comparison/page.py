@@ -10,6 +10,7 @@ from official_bert.comparison import runs as comparison
 from official_bert.comparison.runs import Run
 from official_bert.errors import UserError
 from official_bert.utils import files, html_pages
+from official_bert.utils.counting import counted
 from official_bert.utils.progress import duration
 from official_bert.utils.training_log import EVAL, TRAIN
 
@@ -34,13 +35,14 @@ def compare(paths: Sequence[str], output_file: str) -> str:
         UserError: there are too few, one is no run, one is named twice, or the page cannot be written.
     """
     if len(paths) < 2:
-        raise UserError(f"{len(paths)} runs were given; expected at least two: official-bert compare RUN RUN ...")
+        given = counted(len(paths), "argument")
+        raise UserError(f"{given}; expected at least two runs: official-bert compare RUN RUN ...")
     if len(set(paths)) < len(paths):
         raise UserError(f"{next(path for path in paths if paths.count(path) > 1)} is given twice; name each run once")
     runs = [comparison.read(path) for path in paths]
     files.write_text(output_file, _page(runs))
     differences = comparison.differing_settings(runs)
-    return f"{len(runs)} runs compared in {output_file}; they differ in {len(differences) - 1} settings"
+    return f"{len(runs)} runs compared in {output_file}; they differ in {counted(len(differences) - 1, 'setting')}"
 
 
 def _page(runs: Sequence[Run]) -> str:

@@ -46,7 +46,7 @@ def test_curves_are_over_what_was_spent(tmp_path: pathlib.Path):
 def test_the_page_has_a_picture_for_each_amount_and_the_settings_that_differ(tmp_path: pathlib.Path):
     paths = [pretraining_run(tmp_path / name, rate, [7.0, 6.0]) for name, rate in (("a", 1e-4), ("b", 3e-4))]
     target = tmp_path / "compare.html"
-    assert page.compare(paths, str(target)).endswith("they differ in 1 settings")
+    assert page.compare(paths, str(target)).endswith("they differ in 1 setting")
     html = target.read_text()
     for amount in ("steps", "tokens", "seconds", "processor seconds"):
         assert f'alt="masked_lm_loss in training, by {amount}"' in html
@@ -79,7 +79,7 @@ def test_what_is_no_run_is_one_line(tmp_path: pathlib.Path):
     (tmp_path / "empty" / "train.jsonl").write_text("")
     with pytest.raises(UserError, match=r"empty has no curve: its train.jsonl is empty"):
         page.compare([good, str(tmp_path / "empty")], str(target))
-    with pytest.raises(UserError, match=r"1 runs were given; expected at least two"):
+    with pytest.raises(UserError, match=r"1 argument; expected at least two runs"):
         page.compare([good], str(target))
     with pytest.raises(UserError, match=r"good is given twice"):
         page.compare([good, good], str(target))
