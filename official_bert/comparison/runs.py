@@ -12,8 +12,10 @@ from official_bert.finetuning.report import JSON_FILE
 from official_bert.finetuning.training import OPTIONS_FILE
 from official_bert.pretraining import curves, run_metadata
 from official_bert.utils import configs, files
-from official_bert.utils.training_log import EVAL, TRAIN, read_log
+from official_bert.utils.training_log import EVAL, TRAIN
 
+_KIND = "kind of run"
+_UNKNOWN = ""
 _NO_SCORES = ("step", curves.LENGTH)
 # In the log's lines of training, beside the scores.
 _MEASUREMENTS = (
@@ -86,22 +88,24 @@ def read(path: str) -> Run:
     """
     if path.endswith(".json"):
         found = curves.read_curves(configs.find_config(path))
-        return Run(path, found.train, found.eval, found.settings)
+        return Run(path, found.train, found.eval, {_KIND: "kept curves", **found.settings})
     if not files.exists(os.path.join(path, f"{TRAIN}.jsonl")):
         raise UserError(
             f"{path} is no run: it has no {TRAIN}.jsonl; expected the --output_dir of pretrain, finetune or adapt, or "
             "a file of curves (NAME.json)"
         )
     metadata = run_metadata.read_run_metadata(path)
-    train, evaluations = (curves.in_order(read_log(path, kind)) for kind in (TRAIN, EVAL))
-    if not train:
+    found = curves.run_curves(path, metadata)
+    if not found.train:
         raise UserError(f"{path} has no curve: its {TRAIN}.jsonl is empty; compare runs that have trained for a while")
-    return Run(path, train, evaluations, _settings(path, metadata))
+    return Run(path, found.train, found.eval, {**_settings(path, metadata), **found.settings})
 
 
 def _settings(folder: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The run's options with the sizes of its model, without those that say nothing of its results."""
-    settings = {**metadata.get("flags", {}), **metadata.get("config", {})}
+    is_finetuning = files.exists(os.path.join(folder, OPTIONS_FILE))
+    settings = {_KIND: "fine-tuning" if is_finetuning else "pre-training"}
+    settings |= {**metadata.get("flags", {}), **metadata.get("config", {})}
     settings |= {name: metadata[name] for name in ("parameters", "devices") if name in metadata}
     for name in (OPTIONS_FILE, JSON_FILE):  # of fine-tuning; its report has all options, but only when it is done
         path = os.path.join(folder, name)
@@ -112,12 +116,15 @@ def _settings(folder: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing_settings(runs: Sequence[Run]) -> list[list[str]]:
-    """Returns a table of the settings in which runs differ, a column for each run; only a head where none does."""
+    """Returns a table of the settings in which runs differ, a column for each run; only a head where none does.
+
+    A setting that a run does not know, such as those that a file of curves has not kept, does not differ from others.
+    """
     names = dict.fromkeys(name for run in runs for name in run.settings)
     table = [["setting", *(run.path for run in runs)]]
     for name in names:
-        values = [_as_text(run.settings[name]) if name in run.settings else "" for run in runs]
-        if len(set(values)) > 1:
+        values = [_as_text(run.settings[name]) if name in run.settings else _UNKNOWN for run in runs]
+        if len(set(values) - {_UNKNOWN}) > 1:
             table.append([name, *values])
     return table
 

@@ -71,7 +71,7 @@ def read_curves(path: str) -> Curves:
 def run_curves(folder: str, metadata: Mapping[str, Any]) -> Curves:
     """Returns the curves of a run's folder, which may have no log yet; `metadata` as in report.write_report."""
     name = os.path.basename(os.path.normpath(folder))
-    train, evaluations, general = (in_order(read_log(folder, kind)) for kind in (TRAIN, EVAL, GENERAL))
+    train, evaluations, general = (_in_order(read_log(folder, kind)) for kind in (TRAIN, EVAL, GENERAL))
     return Curves(name, train, evaluations, _settings(metadata), general)
 
 
@@ -183,11 +183,8 @@ def phases(lines: Sequence[dict[str, Any]]) -> list[tuple[int | None, list[dict[
     return by_phase
 
 
-def in_order(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the lines of a log in the order of steps, each step once.
-
-    A run that was killed after its last checkpoint has logged some steps twice; the later line counts.
-    """
+def _in_order(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    # A run that was killed after its last checkpoint has logged some steps twice; the later line counts.
     by_step = {line["step"]: line for line in lines}
     return [by_step[step] for step in sorted(by_step)]
 
@@ -232,7 +229,7 @@ def _read_reference(path: str) -> Curves:
         if not lines[TRAIN]:
             raise ValueError("it holds no training")
         name = os.path.basename(path).removesuffix(".json")
-        return Curves(name, in_order(lines[TRAIN]), in_order(lines[EVAL]), dict(held.get("settings", {})))
+        return Curves(name, _in_order(lines[TRAIN]), _in_order(lines[EVAL]), dict(held.get("settings", {})))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{path} is not a file of curves, or is damaged ({error!r}); give one of configs/curves, one that a run "
