@@ -55,9 +55,9 @@ class DaskPool:
         self, what: str, tasks: list[dict[str, Any]], unit: str, amounts: list[float] | None = None
     ) -> list[dict[str, Any]]:
         """Does what WorkerPool.do_all does, on the cluster."""
-        arguments = ((self._folder, self._run, task) for task in tasks)
+        arguments = [(self._folder, self._run, task) for task in tasks]
         try:
-            return self._cluster.do_all(what, _do, arguments, unit, amounts or [1] * len(tasks))
+            return self._cluster.do_all(what, _do, arguments, unit, amounts)
         except TextError:
             raise
         except UserError as error:

@@ -15,7 +15,7 @@ import pathlib
 import queue
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
@@ -31,7 +31,7 @@ GO_ON = "what is done is kept: run the same command again to go on"
 
 # The names of Beam's runner for Dask, which is not what runs.
 _RUNNERS = ("dask", "daskrunner", "apache_beam.runners.dask.dask_runner.daskrunner")
-_FLAGS = ("runner", "dask_address")
+_OPTIONS = ("runner", "dask_address")
 
 
 def address_in(arguments: list[str]) -> str | None:
@@ -45,7 +45,7 @@ def address_in(arguments: list[str]) -> str | None:
     pending = iter(arguments)
     for argument in pending:
         name, equals, value = argument.removeprefix("--").partition("=")
-        if argument.startswith("--") and name in _FLAGS:
+        if argument.startswith("--") and name in _OPTIONS:
             values[name] = value if equals else next(pending, "")
         else:
             others.append(argument)
@@ -132,9 +132,9 @@ class Cluster:
         self,
         what: str,
         function: Callable[..., Any],
-        tasks: Iterable[tuple[Any, ...]],
+        tasks: Sequence[tuple[Any, ...]],
         unit: str,
-        amounts: list[float],
+        amounts: list[float] | None = None,
     ) -> list[Any]:
         """Returns the results of a function for the arguments of each task, in their order.
 
@@ -143,12 +143,13 @@ class Cluster:
             function: of a module, of this package; may run twice for a task.
             tasks: the arguments of each.
             unit: of the amounts.
-            amounts: of work in each task.
+            amounts: of work in each task; None for 1 each.
 
         Raises:
             UserError: a task raised one; workers or the scheduler were lost; a worker has another version.
             Exception: the first of a task's. No other task runs any more then.
         """
+        amounts = amounts or [1] * len(tasks)
         pending = enumerate(tasks)
         running: dict[int, Any] = {}  # the tasks' futures, by their numbers
         ended: queue.SimpleQueue[int] = queue.SimpleQueue()  # their numbers
@@ -187,19 +188,20 @@ class Cluster:
 
     def _result(self, future: Any, number: int) -> Any:
         import distributed
+        from distributed.comm.core import CommClosedError
 
         try:
             return future.result(timeout=_CONNECT_SECONDS)
         except distributed.scheduler.KilledWorker as error:
             raise UserError(
-                f"several workers ended at task {number}, as systems end processes when memory is short; give them more "
-                f"(dask worker --memory-limit) or run fewer on a machine; {GO_ON}"
+                f"several workers ended at task {number}, as systems end processes when memory is short; give them "
+                f"more (dask worker --memory-limit) or run fewer on a machine; {GO_ON}"
             ) from error
         except ImportError as error:
             raise UserError(
                 f"a worker has not this package or what it needs ({error}); install {code_identity()} on all; {GO_ON}"
             ) from error
-        except (distributed.client.FutureCancelledError, distributed.comm.CommClosedError, TimeoutError) as error:
+        except (distributed.client.FutureCancelledError, CommClosedError, TimeoutError) as error:
             raise self._lost() from error
 
     def _end(self, running: dict[int, Any], ended: "queue.SimpleQueue[int]") -> None:
