@@ -157,19 +157,27 @@ class Cluster:
         progress, done = Progress(what, sum(amounts), unit), 0.0
         try:
             while True:
-                # Workers may have come or gone.
-                threads = sum(self._client.nthreads().values())
-                for number, arguments in itertools.islice(pending, max(1, _TASKS_IN_ADVANCE * threads) - len(running)):
+                # Each second, as workers may have come or gone.
+                wanted = max(1, _TASKS_IN_ADVANCE * sum(self._client.nthreads().values()))
+                for number, arguments in itertools.islice(pending, max(0, wanted - len(running))):
                     future = self._client.submit(do_task, code_identity(), function, *arguments, pure=False)
                     running[number] = future
                     future.add_done_callback(functools.partial(_note, ended, number))
                 if not running:
                     return [results[number] for number in range(len(results))]
-                number = self._next(ended)
-                results[number] = self._result(running.pop(number), number)
-                done += amounts[number]
-                progress.update(done)
-        except Exception:
+                if not self._is_connected():
+                    raise self._lost()
+                with contextlib.suppress(queue.Empty):
+                    number = ended.get(timeout=_POLL_SECONDS)
+                    results[number] = self._result(running.pop(number), number)
+                    done += amounts[number]
+                    progress.update(done)
+        except UserError:
+            self._end(running, ended)
+            raise
+        except Exception as error:
+            if not self._is_connected() or type(error).__name__ == "CommClosedError":
+                raise self._lost() from error
             self._end(running, ended)
             raise
 
@@ -179,19 +187,16 @@ class Cluster:
     def _lost(self) -> UserError:
         return UserError(f"the scheduler at {self._address} is gone; start it and its workers anew; {GO_ON}")
 
-    def _next(self, ended: "queue.SimpleQueue[int]") -> int:
-        """Waits until a task has ended, and returns its number."""
-        while self._is_connected():
-            with contextlib.suppress(queue.Empty):
-                return ended.get(timeout=_POLL_SECONDS)
-        raise self._lost()
-
     def _result(self, future: Any, number: int) -> Any:
         import distributed
-        from distributed.comm.core import CommClosedError
 
         try:
-            return future.result(timeout=_CONNECT_SECONDS)
+            while True:
+                try:
+                    return future.result(timeout=_CONNECT_SECONDS)
+                except TimeoutError:  # its worker is lost, perhaps: then another does the task
+                    if future.status == "error" or not self._is_connected():
+                        raise
         except distributed.scheduler.KilledWorker as error:
             raise UserError(
                 f"several workers ended at task {number}, as systems end processes when memory is short; give them "
@@ -201,7 +206,7 @@ class Cluster:
             raise UserError(
                 f"a worker has not this package or what it needs ({error}); install {code_identity()} on all; {GO_ON}"
             ) from error
-        except (distributed.client.FutureCancelledError, CommClosedError, TimeoutError) as error:
+        except distributed.client.FutureCancelledError as error:
             raise self._lost() from error
 
     def _end(self, running: dict[int, Any], ended: "queue.SimpleQueue[int]") -> None:
@@ -211,9 +216,9 @@ class Cluster:
         begun = {key for keys in self._client.processing().values() for key in keys}
         left = {number for number, future in running.items() if future.key in begun}
         self._client.cancel([future for number, future in running.items() if number not in left])
-        with contextlib.suppress(UserError):
-            while left:
-                left.discard(self._next(ended))
+        while left and self._is_connected():
+            with contextlib.suppress(queue.Empty):
+                left.discard(ended.get(timeout=_POLL_SECONDS))
 
 
 def _note(ended: "queue.SimpleQueue[int]", number: int, _: Any) -> None:
