@@ -31,7 +31,7 @@ GO_ON = "what is done is kept: run the same command again to go on"
 
 # The names of Beam's runner for Dask, which is not what runs.
 _RUNNERS = ("dask", "daskrunner", "apache_beam.runners.dask.dask_runner.daskrunner")
-_OPTIONS = ("runner", "dask_address")
+OPTIONS = ("runner", "dask_address")
 
 
 def address_in(arguments: list[str]) -> str | None:
@@ -45,7 +45,7 @@ def address_in(arguments: list[str]) -> str | None:
     pending = iter(arguments)
     for argument in pending:
         name, equals, value = argument.removeprefix("--").partition("=")
-        if argument.startswith("--") and name in _OPTIONS:
+        if argument.startswith("--") and name in OPTIONS:
             values[name] = value if equals else next(pending, "")
         else:
             others.append(argument)
