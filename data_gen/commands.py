@@ -41,18 +41,23 @@ MAKE_RECORDS = Command(
 
 
 def _make_records_on_beam(options: RecordOptions, beam_arguments: list[str]) -> None:
+    from data_gen.pipelines import on_dask, outputs
+    from official_bert.utils import dask_cluster
     from official_bert.utils.beam_runner import import_beam
 
-    import_beam()
-    from data_gen.pipelines import beam, outputs
+    if address := dask_cluster.address_in(beam_arguments):
+        print(on_dask.create_pretraining_data(options, address))
+    else:
+        import_beam()
+        from data_gen.pipelines import beam
 
-    print(beam.create_pretraining_data(options, beam_arguments))
+        print(beam.create_pretraining_data(options, beam_arguments))
     print(outputs.describe_outputs(options))
 
 
 MAKE_RECORDS_BEAM = Command(
     program="official-bert make-records-beam",
-    summary="make-records on Apache Beam, on many machines. Beam's own options come behind a double dash.",
+    summary="make-records on many machines, by Apache Beam or Dask. Beam's own options come behind a double dash.",
     before="text, a sentence on each line; a vocabulary: official-bert learn-vocabulary",
     after="check them: official-bert verify-records; then official-bert pretrain",
     main=_make_records_on_beam,
@@ -66,6 +71,10 @@ MAKE_RECORDS_BEAM = Command(
         (
             "--input_file='gs://bucket/*.txt' --output_file=gs://bucket/train.tfrecord "
             "--vocab_file=gs://bucket/vocab.txt -- --runner=DataflowRunner --project=name --region=europe-west4 --temp_location=gs://bucket/temporary"
+        ),
+        (
+            "--input_file='/shared/*.txt' --output_file=/shared/train.tfrecord --vocab_file=/shared/vocab.txt "
+            "--num_shards=100 -- --runner=dask --dask_address=tcp://scheduler:8786"
         ),
     ),
 )

@@ -17,7 +17,6 @@ from official_bert.serving.options import CheckOptions
 from official_bert.serving.options import Options as ServingOptions
 from official_bert.tasks.options import TASK_OPTIONS, TaskOptions
 from official_bert.utils.allocator import tune_allocator
-from official_bert.utils.beam_runner import import_beam
 from official_bert.utils.command_line import Command, Variant
 
 
@@ -220,10 +219,8 @@ CHECK_EXPORT = Command(
 
 
 def _on_beam(beam: BeamOptions, beam_arguments: list[str]) -> bool:
-    """Whether Beam computes, which is imported then; without it, what goes with it alone is a UserError."""
-    if beam.beam:
-        import_beam()
-    else:
+    """Whether many machines compute; without them, what goes with them alone is a UserError."""
+    if not beam.beam:
         beam.check_unused(beam_arguments)
     return beam.beam
 
@@ -257,6 +254,10 @@ PREDICT = Command(
             "--export_dir=gs://bucket/exports/sentiment --input_file='gs://bucket/texts-*.csv' "
             "--output_file=gs://bucket/answers.jsonl --beam --num_shards=100 -- --runner=DataflowRunner --project=name "
             "--region=europe-west4 --temp_location=gs://bucket/temporary"
+        ),
+        (
+            "--export_dir=/shared/sentiment --input_file='/shared/texts-*.csv' --output_file=/shared/answers.jsonl "
+            "--beam --num_shards=100 -- --runner=dask --dask_address=tcp://scheduler:8786"
         ),
     ),
 )

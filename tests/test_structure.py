@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from official_bert import original_flags
+from official_bert.utils import dask_cluster
 from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
 
@@ -283,7 +284,7 @@ def test_commands_in_the_documents_are_accepted(page: pathlib.Path, monkeypatch:
 
 
 def test_flags_that_the_documents_name_exist():
-    known = {flag for name in COMMANDS for flag in flags_taken_by(name)} | {"flagfile", "help"}
+    known = {flag for name in COMMANDS for flag in flags_taken_by(name)} | {"flagfile", "help", *dask_cluster.OPTIONS}
     for folder in ("tpu_check", "benchmarks", "reproduce", "robustness"):
         for path in (ROOT / folder).rglob("*.py"):
             names = re.findall(r"^    (\w+): .* = option\(", path.read_text(encoding="utf-8"), re.MULTILINE)
@@ -292,7 +293,7 @@ def test_flags_that_the_documents_name_exist():
     for page in PAGES:
         if page.name not in ("migration.md", "CHANGELOG.md"):  # which name what there was
             for code in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")):
-                unknown = set() if code.startswith(("pytest ", "pip ")) else flags_in(code) - known
+                unknown = set() if code.startswith(("pytest ", "pip ", "dask ")) else flags_in(code) - known
                 assert not unknown, f"{page.name} names --{', --'.join(unknown)} in `{code}`; no command has it"
 
 

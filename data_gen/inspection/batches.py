@@ -97,6 +97,24 @@ def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int
             yield _parsed([record], schema)
 
 
+def read_together(paths: Sequence[str], schema: record_schema.Schema) -> Iterator[tuple[np.ndarray, Batch]]:
+    """Yields the records of several files in order, each with the number of its file in `paths`: [B], and features.
+
+    Raises:
+        UserError: a file is missing, or some are compressed and others are not.
+        tensorflow.errors.OpError: a record is damaged or differs from the schema; `read_batches` of the file names it.
+    """
+    kind = record_reader.compression(paths)
+
+    def numbered(number: tf.Tensor, path: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(number).repeat(), tf.data.TFRecordDataset(path, kind)))
+
+    of_files = tf.data.Dataset.from_tensor_slices(list(map(files.local_copy, paths))).enumerate()
+    data = of_files.flat_map(numbered).batch(_RECORDS_AT_ONCE).prefetch(1)
+    for numbers, serialized in data.as_numpy_iterator():
+        yield numbers, _parsed(serialized, schema)
+
+
 def _parsed(serialized: Sequence[bytes], schema: record_schema.Schema) -> Batch:
     return {name: value.numpy() for name, value in record_codec.parse(tf.constant(serialized), schema).items()}
 

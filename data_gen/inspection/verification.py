@@ -1,10 +1,14 @@
 """Checks record files against their manifest, vocabulary and model, and each record against the rules of records."""
 
+import concurrent.futures
 import dataclasses
 import functools
 import glob
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
 
 from data_gen.inspection import batches, validation
 from data_gen.options import VerificationOptions
@@ -19,6 +23,13 @@ from official_bert.utils.counting import counted
 
 # `validation.first_violation` of batches of a run's records.
 _Check = Callable[[batches.Batch], tuple[int, str] | None]
+
+# Small files are checked in groups of about so many bytes, and at most so many files: reading a file alone costs more
+# than its records.
+_GROUP_BYTES, _GROUP_FILES = 4 << 20, 1000
+
+# A file, and the manifest's entry of it.
+_Entry = tuple[str, Shard | None]
 
 
 @dataclasses.dataclass
@@ -69,9 +80,13 @@ def verify(options: VerificationOptions) -> Findings:
 
 def _set_of_manifest(path: str, findings: Findings) -> _FileSet:
     contents = Manifest.read(path)
-    listed = {os.path.join(os.path.dirname(path), shard.file): shard for shard in contents.shards}
-    for missing in (each for each in listed if not files.exists(each)):
-        findings.problems.append(f"{missing} is missing; {path} names it")
+    folder = os.path.dirname(path)
+    listed = {os.path.join(folder, shard.file): shard for shard in contents.shards}
+    present = set(
+        files.glob(os.path.join(glob.escape(folder), "*"))
+    )  # a question for each would cost a far folder more
+    missing = {each for each in listed if each not in present and not files.exists(each)}
+    findings.problems.extend(f"{each} is missing; {path} names it" for each in listed if each in missing)
     stem = glob.escape(path.removesuffix(manifest.manifest_path("")))
     number = "[0-9]" * 5
     for ending in dict.fromkeys(os.path.splitext(each)[1] for each in listed):
@@ -81,7 +96,7 @@ def _set_of_manifest(path: str, findings: Findings) -> _FileSet:
                     f"{left_over} is not named in {path}: left over from another run? Remove it, or a pattern may "
                     "match it too"
                 )
-    return _FileSet(path, contents, {each: shard for each, shard in listed.items() if files.exists(each)})
+    return _FileSet(path, contents, {each: shard for each, shard in listed.items() if each not in missing})
 
 
 def _sets_of_files(paths: list[str], findings: Findings) -> list[_FileSet]:
@@ -195,11 +210,13 @@ def _check_set(
         word_pieces=validation.WordPieces(vocab) if vocab else None,
         one_segment=one_segment,
     )
-    for path, shard in file_set.entries.items():
-        count, problem = _check_file(path, shard, schema, check, advance)
-        read += count
-        if problem:
-            findings.problems.append(problem)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+        check_group = functools.partial(_check_group, schema=schema, check=check, advance=advance)
+        for of_group in threads.map(check_group, _groups(file_set.entries)):
+            for count, problem in of_group:
+                read += count
+                if problem:
+                    findings.problems.append(problem)
     findings.files += len(file_set.entries)
     findings.records += read
     findings.checked += _describe_checks(file_set, schema, read, vocab, limit)
@@ -217,6 +234,50 @@ def _lengths(file_set: _FileSet) -> tuple[int | None, int | None]:
             f"{file_set.manifest_file} does not tell the flags max_seq_length and max_predictions_per_seq; restore it "
             "from a copy, or remove it to check the files without"
         ) from error
+
+
+def _groups(entries: Mapping[str, Shard | None]) -> Iterator[list[_Entry]]:
+    """Yields the files in order, small ones together."""
+    group: list[_Entry] = []
+    size = 0
+    for path, shard in entries.items():
+        group.append((path, shard))
+        size += shard.bytes if shard else files.size(path)
+        if size > _GROUP_BYTES or len(group) == _GROUP_FILES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _check_group(
+    group: list[_Entry], schema: record_schema.Schema, check: _Check, advance: Callable[[int], None]
+) -> list[tuple[int, str | None]]:
+    """Returns of each file how many records could be read, and what is wrong with it, if anything."""
+    if len(group) == 1:
+        return [_check_file(*group[0], schema, check, advance)]
+    counts = _good_counts(group, schema, check)
+    if counts is not None:
+        advance(sum(2 * shard.bytes if shard else files.size(path) for path, shard in group))
+        return [(count, None) for count in counts]
+    half = len(group) // 2
+    return [each for part in (group[:half], group[half:]) for each in _check_group(part, schema, check, advance)]
+
+
+def _good_counts(group: list[_Entry], schema: record_schema.Schema, check: _Check) -> list[int] | None:
+    """Returns how many records each file holds, or None if there is something wrong with any."""
+    counts = np.zeros(len(group), np.int64)
+    try:
+        for numbers, batch in batches.read_together([path for path, _ in group], schema):
+            if check(batch):
+                return None
+            counts += np.bincount(numbers, minlength=len(group))
+        for (path, shard), count in zip(group, counts.tolist(), strict=True):
+            if shard and (files.size(path), count, manifest.sha256(path)) != (shard.bytes, shard.records, shard.sha256):
+                return None
+    except (UserError, OSError, tf.errors.OpError):
+        return None
+    return counts.tolist()
 
 
 def _check_file(

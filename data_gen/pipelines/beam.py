@@ -27,7 +27,6 @@ from data_gen.pipelines.preparation import Prepared
 from data_gen.pipelines.summary import RecordSummary
 from data_gen.text import formats
 from official_bert.data import manifest
-from official_bert.errors import UserError
 from official_bert.utils import beam_runner, files
 
 
@@ -41,13 +40,7 @@ def create_pretraining_data(options: RecordOptions, beam_arguments: list[str]) -
     Raises:
         UserError: something about the input, the vocabulary, the output or the options is wrong.
     """
-    if options.algorithm != "fast":
-        raise UserError(f"--algorithm={options.algorithm} runs on one machine alone: official-bert make-records")
-    default = next(field.default for field in dataclasses.fields(options) if field.name == "num_workers")
-    if options.num_workers != default:
-        raise UserError(
-            "--num_workers is for one machine; say to Beam how many workers to use, in its options after --"
-        )
+    preparation.check_for_cluster(options)
     prepared = preparation.check_options(options)
     with outputs.lock_outputs(options):
         return _create_locked(options, beam_arguments, prepared)

@@ -19,14 +19,14 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import preparation, run_plan, shard_writing, summary, worker
 from data_gen.pipelines.summary import NO_INSTANCE
 from data_gen.pipelines.worker import TextError
-from data_gen.pipelines.worker_pool import WorkerPool
+from data_gen.pipelines.worker_pool import Pool, WorkerPool
 from data_gen.text import formats, token_store
 from data_gen.text.exclusion import ExcludedTexts
 from data_gen.text.lines import FileState, check_unchanged
@@ -45,6 +45,7 @@ def create(
     vocab_text: str,
     boundaries: WordBoundaries | None,
     excluded: ExcludedTexts | None,
+    pool: Callable[[str], Pool],
 ) -> manifest.Manifest:
     """Makes the records and their manifest.
 
@@ -55,6 +56,7 @@ def create(
         vocab_text: the text of the vocabulary; its file may change meanwhile.
         boundaries: of words to be masked together; likewise.
         excluded: texts that no document may hold; likewise.
+        pool: makes what does the tasks of the run in a working folder.
 
     Raises:
         UserError: the text is empty, cannot be read or changes meanwhile; the disk is full; or the working folder is
@@ -73,7 +75,7 @@ def create(
             files.write_text(excluded_file, "\n".join(excluded.texts))
             worker_options = dataclasses.replace(worker_options, exclude_texts=[files.absolute(excluded_file)])
         files.write_text(os.path.join(folder, worker.OPTIONS), json.dumps(dataclasses.asdict(worker_options)))
-        with WorkerPool(folder) as workers:
+        with pool(folder) as workers:
             try:
                 corpus = _tokenize(folder, options, states, workers)
                 if not corpus["tokens"]:
@@ -95,11 +97,12 @@ def create(
             if not any(each["instances"] for each in counts):
                 shutil.rmtree(options.work_folder)
                 raise UserError(NO_INSTANCE)
-            if options.gzip:  # files that are written from their beginning
+            # A compressed file is written from its beginning, by one worker.
+            if isinstance(workers, WorkerPool) and not options.gzip:
+                shards = shard_writing.write_shards(plan, folder, workers, options.num_workers)
+            else:
                 tasks = [{"shard": [number]} for number in range(len(plan.outputs))]
                 shards = workers.do_all("writing records", tasks, "shards")
-            else:
-                shards = shard_writing.write_shards(plan, folder, workers, options.num_workers)
         empty = sum(not shard["records"] for shard in shards)
         if empty:
             print(f"warning: {empty:,} of {len(shards):,} files are empty; give fewer", file=sys.stderr)
@@ -142,7 +145,7 @@ def _claim(work_folder: str, source: dict[str, Any]) -> str:
     return os.path.join(work_folder, name)
 
 
-def _tokenize(folder: str, options: RecordOptions, states: dict[str, FileState], workers: WorkerPool) -> dict[str, int]:
+def _tokenize(folder: str, options: RecordOptions, states: dict[str, FileState], workers: Pool) -> dict[str, int]:
     """Tokenizes the text into a corpus in the run's folder, and returns its numbers of tokens, documents, ..."""
     whole = os.path.join(folder, worker.CORPUS)
     parts: list[tuple[int, int]] = []

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from data_gen.pipelines import worker
 from official_bert.errors import UserError
@@ -16,6 +16,22 @@ from official_bert.utils.progress import Progress
 
 # Has a worker do a task, and returns the result.
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Pool(Protocol):
+    """What does the tasks of a run: processes of this machine, or of a cluster (on_dask.py)."""
+
+    def __enter__(self) -> "Pool": ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def grow(self, count: int) -> None:
+        """Starts processes until there are so many, where that is ours to decide."""
+
+    def do_all(
+        self, what: str, tasks: list[dict[str, Any]], unit: str, amounts: list[float] | None = None
+    ) -> list[dict[str, Any]]:
+        """Returns the tasks' results, in the tasks' order: see WorkerPool.do_all."""
 
 
 class WorkerPool:

@@ -55,7 +55,11 @@ def write_part(
         summary = _write_documents(beside, documents, encode, dtype, unk_ids) | other_counts()
         with open(os.path.join(beside, COMPLETE), "w") as writer:
             json.dump(summary, writer)
-        os.rename(beside, folder)
+        try:
+            os.rename(beside, folder)
+        except OSError:
+            if not os.path.exists(folder):  # else another worker was given the same task, and was first
+                raise
 
 
 def _write_documents(

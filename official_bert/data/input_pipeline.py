@@ -27,6 +27,7 @@ def training_batches(
     record_ranges: RecordRanges | None = None,
     masking: DynamicMasking | LeftToRight | None = None,
     packing: Packing | None = None,
+    compression: str | None = None,
 ) -> tf.data.Dataset:
     """Returns an endless data set of batches, features by name as [B, *shape].
 
@@ -45,8 +46,9 @@ def training_batches(
         masking: masks the tokens of records that were written without masks, differently in each epoch; or makes
             predictions of all tokens, from left to right.
         packing: the shapes of packed batches; None for a record in each row.
+        compression: of all files, as `record_reader.compression` returns it; None to look at each.
     """
-    batches = _training_batches(paths, batch_size, schema, seed, skipped_records, record_ranges, masking)
+    batches = _training_batches(paths, batch_size, schema, seed, skipped_records, record_ranges, masking, compression)
     if packing:
         batches = batches.map(lambda batch: pack(batch, packing), num_parallel_calls=tf.data.AUTOTUNE)
     # TensorFlow cannot infer that this data set is endless. Without the assertion, several workers would ask each other
@@ -61,6 +63,7 @@ def packed_shapes(
     seed: int,
     record_ranges: RecordRanges | None,
     masking: DynamicMasking | LeftToRight | None,
+    compression: str | None = None,
     *,
     replicas: int,
     micro_batches: int,
@@ -70,17 +73,22 @@ def packed_shapes(
     Each batch is shared by some replicas, and each replica cuts its share into some micro-batches.
     """
     size = group_size(batch_size)
-    groups = _training_batches(paths, size, schema, seed, 0, record_ranges, masking)
+    groups = _training_batches(paths, size, schema, seed, 0, record_ranges, masking, compression)
     rows = groups.map(rows_needed, num_parallel_calls=tf.data.AUTOTUNE).take(-(-_MEASURED // size))
     return choose_packing(list(rows.as_numpy_iterator()), batch_size, replicas, micro_batches)
 
 
 def record_locations(
-    paths: list[str], seed: int, skipped_records: int, number: int, record_ranges: RecordRanges | None = None
+    paths: list[str],
+    seed: int,
+    skipped_records: int,
+    number: int,
+    record_ranges: RecordRanges | None = None,
+    compression: str | None = None,
 ) -> list[tuple[str, int]]:
     """Returns the file, and the number in it (from 0), of the `number` records after the skipped ones."""
     locations: list[tuple[str, int]] = []
-    for _, record_ids, _ in _shuffled_records(paths, seed, skipped_records, record_ranges):
+    for _, record_ids, _ in _shuffled_records(paths, seed, skipped_records, record_ranges, compression):
         some = record_ids.numpy()[: number - len(locations)].tolist()
         locations += [(paths[record_id >> _FILE_BITS], record_id & (1 << _FILE_BITS) - 1) for record_id in some]
         if len(locations) == number:
@@ -94,6 +102,7 @@ def evaluation_batches(
     schema: Schema,
     record_ranges: RecordRanges | None = None,
     masking: DynamicMasking | LeftToRight | None = None,
+    compression: str | None = None,
 ) -> tf.data.Dataset:
     """Returns each record once, in the files' order; the last batch is filled up with records of zeros.
 
@@ -113,7 +122,7 @@ def evaluation_batches(
         return filled
 
     order = tf.range(len(paths), dtype=tf.int64)
-    data = _of_files(paths, record_reader.compression(paths), order, record_ranges, at_once=1)
+    data = _of_files(paths, _known(compression, paths), order, record_ranges, at_once=1)
     return _for_replicas(data.batch(batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE))
 
 
@@ -125,6 +134,7 @@ def _training_batches(
     skipped_records: int,
     record_ranges: RecordRanges | None,
     masking: DynamicMasking | LeftToRight | None,
+    compression: str | None,
 ) -> tf.data.Dataset:
     """What `training_batches` returns, unpacked, on this machine."""
 
@@ -132,15 +142,24 @@ def _training_batches(
         parsed = record_codec.parse(serialized, schema)
         return masking.mask(parsed, record_keys(seed, epoch, record_id)) if masking else parsed
 
-    batches = _shuffled_records(paths, seed, skipped_records, record_ranges).rebatch(batch_size, drop_remainder=True)
+    records = _shuffled_records(paths, seed, skipped_records, record_ranges, compression)
+    batches = records.rebatch(batch_size, drop_remainder=True)
     return batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
 
 
+def _known(compression: str | None, paths: list[str]) -> str:
+    return record_reader.compression(paths) if compression is None else compression
+
+
 def _shuffled_records(
-    paths: list[str], seed: int, skipped_records: int, record_ranges: RecordRanges | None
+    paths: list[str],
+    seed: int,
+    skipped_records: int,
+    record_ranges: RecordRanges | None,
+    compression: str | None,
 ) -> tf.data.Dataset:
     """Returns endless windows of shuffled records: serialized [W], record id [W] int64 and epoch [W] int64."""
-    compression = record_reader.compression(paths)
+    compression = _known(compression, paths)
 
     def order(epoch: tf.Tensor) -> tf.Tensor:
         key = tf.stack([tf.constant(seed, tf.int64), epoch])
@@ -222,11 +241,12 @@ def _of_files(
 
     The files are those numbered in `order`; a group has `at_once` of them.
     """
-    names = tf.constant(paths)
     record_ranges = record_ranges or [[(0, -1)]] * len(paths)  # take(-1) takes all
     all_ranges = [each for of_file in record_ranges for each in of_file]
-    table = tf.constant(all_ranges, tf.int64, (len(all_ranges), 2))
-    ends = tf.cumsum(tf.constant([0, *map(len, record_ranges)], tf.int64))
+    with tf.init_scope():  # as constants of the graph, the names of many files would cost seconds
+        names = tf.constant(paths)
+        table = tf.constant(all_ranges, tf.int64, (len(all_ranges), 2))
+        ends = tf.cumsum(tf.constant([0, *map(len, record_ranges)], tf.int64))
 
     def records_of(file: tf.Tensor) -> tf.data.Dataset:
         def records_of_range(first_and_count: tf.Tensor) -> tf.data.Dataset:

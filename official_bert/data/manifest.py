@@ -41,7 +41,14 @@ class Manifest:
 
     def to_json(self) -> str:
         """Returns the file's text."""
-        return json.dumps({"made_by": f"official_bert {__version__}", **dataclasses.asdict(self)}, indent=1)
+        return json.dumps(self.to_values(), indent=1)
+
+    def to_values(self) -> dict[str, Any]:
+        """Returns the file's JSON object; it shares its parts with this one."""
+        # dataclasses.asdict, which copies each value, takes seconds where there are many shards.
+        shards = [vars(shard) for shard in self.shards]
+        made_by = f"official_bert {__version__}"
+        return {"made_by": made_by, "source": self.source, "shards": shards, "statistics": self.statistics}
 
     @classmethod
     def read(cls, path: str) -> "Manifest":
@@ -73,10 +80,24 @@ class Manifest:
         return None
 
 
-def of_files(paths: list[str]) -> dict[str, tuple[Manifest, Shard]]:
+def read_beside(paths: list[str]) -> dict[str, Manifest]:
+    """Returns the manifests that lie beside record files, by their paths.
+
+    Raises:
+        UserError: one cannot be understood.
+    """
+    folders = dict.fromkeys(os.path.dirname(files.normal(path)) for path in paths)
+    return {path: Manifest.read(path) for folder in folders for path in beside(folder)}
+
+
+def of_files(paths: list[str], manifests: dict[str, Manifest] | None = None) -> dict[str, tuple[Manifest, Shard]]:
     """Returns the manifest, and the entry in it, of each record file that a manifest beside it names.
 
     The keys of the result are the paths as they were received, in any spelling.
+
+    Args:
+        paths: the record files.
+        manifests: those of `read_beside`; None to read them.
 
     Raises:
         UserError: a manifest cannot be understood, or a file has not the length that its manifest says.
@@ -85,18 +106,16 @@ def of_files(paths: list[str]) -> dict[str, tuple[Manifest, Shard]]:
     for path in paths:
         spellings.setdefault(files.normal(path), []).append(path)
     described_files = {}
-    for folder in dict.fromkeys(map(os.path.dirname, spellings)):
-        for described in beside(folder):
-            manifest = Manifest.read(described)
-            for shard in manifest.shards:
-                for path in spellings.get(os.path.join(folder, shard.file), []):
-                    if files.size(path) != shard.bytes:
-                        raise UserError(
-                            f"{path} has {files.size(path):,} bytes, but {described} says {shard.bytes:,}: it is not "
-                            "whole or was changed; remove it and run the command that made it again, or remove the "
-                            "manifest if the file is right"
-                        )
-                    described_files[path] = manifest, shard
+    for described, manifest in (read_beside(paths) if manifests is None else manifests).items():
+        for shard in manifest.shards:
+            for path in spellings.get(os.path.join(os.path.dirname(described), shard.file), []):
+                if (size := files.size(path)) != shard.bytes:
+                    raise UserError(
+                        f"{path} has {size:,} bytes, but {described} says {shard.bytes:,}: it is not whole or was "
+                        "changed; remove it and run the command that made it again, or remove the manifest if the file "
+                        "is right"
+                    )
+                described_files[path] = manifest, shard
     return described_files
 
 
@@ -185,20 +204,21 @@ def completed(source: dict[str, Any], paths: list[str]) -> Manifest | None:
     return existing[paths[0]] if complete else None
 
 
-def missing_files(patterns: list[str], paths: list[str]) -> dict[str, str]:
+def missing_files(patterns: list[str], paths: list[str], manifests: dict[str, Manifest]) -> dict[str, str]:
     """Returns the record files that manifests name and patterns ask for, but that are not there, with the manifest.
 
-    The manifests are those beside `paths`, the files that match the patterns.
+    The manifests are those of `read_beside(paths)`, the files that match the patterns.
     """
     received = set(map(files.normal, paths))
     wanted = [files.normal(pattern.strip()) for pattern in patterns if glob.has_magic(pattern)]
     missing = {}
-    for folder in dict.fromkeys(map(os.path.dirname, received)):
-        for path in beside(folder):
-            for shard in Manifest.read(path).shards:
-                record_file = os.path.join(folder, shard.file)
-                deep = [pattern for pattern in wanted if pattern.count("/") == record_file.count("/")]
-                matched = any(fnmatch.fnmatchcase(record_file, pattern) for pattern in deep)
-                if matched and record_file not in received and not files.exists(record_file):
-                    missing[record_file] = path
+    for path, manifest in manifests.items():
+        for shard in manifest.shards:
+            record_file = os.path.join(os.path.dirname(path), shard.file)
+            if record_file in received:
+                continue
+            deep = [pattern for pattern in wanted if pattern.count("/") == record_file.count("/")]
+            matched = any(fnmatch.fnmatchcase(record_file, pattern) for pattern in deep)
+            if matched and not files.exists(record_file):
+                missing[record_file] = path
     return missing

@@ -4,6 +4,7 @@ import contextlib
 import re
 import struct
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -18,13 +19,17 @@ REPAIR_HINT = "remove it and run the command that made it again, or restore it f
 
 
 def reading_progress(what: str, paths: Iterable[str]) -> Callable[[int], None]:
-    """Returns what takes the number of bytes of each piece that was read, and shows progress through the files."""
-    progress, read = Progress(what, sum(map(files.size, paths)) / 1e6, "MB"), 0
+    """Returns what takes the number of bytes of each piece that was read, and shows progress through the files.
+
+    Threads may share it.
+    """
+    progress, read, lock = Progress(what, sum(map(files.size, paths)) / 1e6, "MB"), 0, threading.Lock()
 
     def advance(size: int) -> None:
         nonlocal read
-        read += size
-        progress.update(read / 1e6)
+        with lock:
+            read += size
+            progress.update(read / 1e6)
 
     return advance
 

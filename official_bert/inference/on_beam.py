@@ -1,31 +1,32 @@
-"""predict and features on Apache Beam: the same results as on one machine, in numbered files.
+"""predict and features on many machines: the same results as on one machine, in numbered files.
 
-The pipeline is beam_shards.py.
+The steps are in shards.py; beam_shards.py and dask_shards.py run them.
 """
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from official_bert.checkpoints.loading import Loaded
-from official_bert.inference import batch_prediction, beam_shards, exports, feature_extraction, feature_files
+from official_bert.inference import batch_prediction, dask_shards, exports, feature_extraction, feature_files, shards
 from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
-from official_bert.utils import files
+from official_bert.utils import beam_runner, dask_cluster, files
 
 
 def predict(options: BatchPredictionOptions, num_shards: int, beam_arguments: list[str]) -> str:
-    """Answers as `batch_prediction.predict`, on Apache Beam; returns a line about it.
+    """Answers as `batch_prediction.predict`, on Apache Beam or Dask; returns a line about it.
 
     Args:
         options: as on one machine, but that the input may be a pattern of several files, and paths may be remote.
         num_shards: into how many files the answers go.
-        beam_arguments: Beam's pipeline options.
+        beam_arguments: Beam's pipeline options, or --runner=dask and --dask_address.
 
     Raises:
         UserError: as on one machine.
@@ -38,7 +39,17 @@ def predict(options: BatchPredictionOptions, num_shards: int, beam_arguments: li
         folder, batch_prediction.model_digest(folder), inputs, table, options.batch_size,
         batch_prediction.BATCHES_AT_ONCE * options.batch_size,
     )  # fmt: skip
-    return beam_shards.run(computation, options.input_file, options.output_file, num_shards, beam_arguments)
+    return shards.run(computation, options.input_file, options.output_file, num_shards, _runner(beam_arguments))
+
+
+def _runner(beam_arguments: list[str]) -> Callable[[shards.Job], None]:
+    """Returns what makes shards."""
+    if address := dask_cluster.address_in(beam_arguments):
+        return functools.partial(dask_shards.make_shards, address=address)
+    beam_runner.import_beam()
+    from official_bert.inference import beam_shards
+
+    return functools.partial(beam_shards.make_shards, beam_arguments=beam_arguments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +88,7 @@ class _Prediction:
 
 
 def write_features(options: FeatureOptions, num_shards: int, beam_arguments: list[str]) -> str:
-    """Writes vectors as `feature_extraction.write_features`, on Apache Beam; returns a line about it.
+    """Writes vectors as `feature_extraction.write_features`, on Apache Beam or Dask; returns a line about it.
 
     Arguments and errors are as for `predict`.
     """
@@ -90,7 +101,7 @@ def write_features(options: FeatureOptions, num_shards: int, beam_arguments: lis
     extractor = feature_extraction.make_extractor(options, loaded)  # so that wrong options are refused here
     trained = feature_extraction.trained_with(options.init)
     computation = _Extraction(options, trained, _digest(loaded), extractor.texts_at_a_time)
-    return beam_shards.run(computation, options.input_file, options.output_file, num_shards, beam_arguments)
+    return shards.run(computation, options.input_file, options.output_file, num_shards, _runner(beam_arguments))
 
 
 def _digest(loaded: Loaded) -> str:

@@ -64,8 +64,8 @@ class BeamOptions:
 
     beam: bool = option(
         False,
-        "Computes on Apache Beam, on many machines. --input_file may be a pattern, and all paths remote. Beam's own "
-        "options come behind a double dash.",
+        "Computes on many machines, by Apache Beam or Dask. --input_file may be a pattern, and all paths remote. "
+        "Beam's own options come behind a double dash, or --runner=dask --dask_address=tcp://HOST:PORT.",
     )
     num_shards: int = option(
         1, "With --beam: how many files to write, each by one worker. Given again, the command makes the missing ones."

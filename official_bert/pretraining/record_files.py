@@ -43,6 +43,7 @@ class RecordFiles:
     readable: RecordRanges | None  # of each file; None for all
     manifests: list[manifest.Manifest]
     shards: dict[str, manifest.Shard]  # the manifest's entry of each file that has one
+    compression: str  # of all files (see record_reader.compression)
     damaged: int = 0  # how many records are left out because they cannot be read
 
     @classmethod
@@ -76,15 +77,17 @@ class RecordFiles:
             UserError: there is no file, or something does not fit.
         """
         all_paths = files.expand(patterns, flag)
-        for path, manifest_file in manifest.missing_files(patterns, all_paths).items():
+        read = manifest.read_beside(all_paths)
+        for path, manifest_file in manifest.missing_files(patterns, all_paths, read).items():
             raise UserError(
                 f"--{flag}: {path} is missing, which {manifest_file} names; restore it by running the command that "
                 "made it again, or from a copy; or name the files to be used without a pattern"
             )
-        described = manifest.of_files(all_paths)
         # What TensorFlow cannot read where it is, is copied to this machine before the first step.
-        shards = {files.local_copy(path): shard for path, (_, shard) in described.items()}
-        paths = _without_empty_files(list(map(files.local_copy, all_paths)))
+        here = {path: files.local_copy(path) for path in all_paths}
+        described = {here[path]: found for path, found in manifest.of_files(all_paths, read).items()}
+        shards = {path: shard for path, (_, shard) in described.items()}
+        paths = _without_empty_files([here[path] for path in all_paths], shards)
         # A run whose records are in several folders has a manifest in each, of the same source.
         manifests: list[manifest.Manifest] = []
         for each, _ in described.values():
@@ -113,6 +116,7 @@ class RecordFiles:
             readable=readable,
             manifests=manifests,
             shards=shards,
+            compression=_compression(paths, described),
             damaged=damaged,
         )
 
@@ -122,23 +126,26 @@ class RecordFiles:
         """Returns endless batches: see input_pipeline.training_batches."""
         ranges = self._record_ranges(skipped_records)
         return training_batches(
-            self.paths, batch_size, self.schema, seed, skipped_records, ranges, self.masking, packing
+            self.paths, batch_size, self.schema, seed, skipped_records, ranges, self.masking, packing, self.compression
         )
 
     def packing(self, batch_size: int, seed: int, replicas: int, micro_batches: int) -> Packing:
         """Returns how `training` packs batches: see input_pipeline.packed_shapes."""
-        parts = {"replicas": replicas, "micro_batches": micro_batches}
-        return packed_shapes(self.paths, batch_size, self.schema, seed, self.readable, self.masking, **parts)
+        return packed_shapes(
+            self.paths, batch_size, self.schema, seed, self.readable, self.masking, self.compression,
+            replicas=replicas, micro_batches=micro_batches,
+        )  # fmt: skip
 
     def evaluation(self, batch_size: int) -> tf.data.Dataset:
         """Returns each record once: see input_pipeline.evaluation_batches."""
-        return evaluation_batches(self.paths, batch_size, self.schema, self.readable, self.masking)
+        return evaluation_batches(self.paths, batch_size, self.schema, self.readable, self.masking, self.compression)
 
     def record_locations(self, seed: int, skipped_records: int, number: int) -> str:
         """Returns where the records stand that `training` yields after the skipped ones, for a reader."""
         numbers: dict[str, list[int]] = {}
         ranges = self._record_ranges(skipped_records)
-        for path, record in record_locations(self.paths, seed, skipped_records, number, ranges):
+        found = record_locations(self.paths, seed, skipped_records, number, ranges, self.compression)
+        for path, record in found:
             numbers.setdefault(path, []).append(record)
         return "; ".join(
             f"{path}: {', '.join(map(str, sorted(some)[:_MOST_NAMED]))}{' ...' * (len(some) > _MOST_NAMED)}"
@@ -160,13 +167,14 @@ class RecordFiles:
 
     def identity(self) -> list[dict[str, Any]]:
         """Returns what tells these files from others: name, length in bytes and, where a manifest has it, checksum."""
+        of_files = ((path, self.shards.get(path)) for path in self.paths)
         return [
             {
                 "file": os.path.basename(path),
-                "bytes": files.size(path),
-                "sha256": self.shards[path].sha256 if path in self.shards else None,
+                "bytes": _size(path, shard),
+                "sha256": shard.sha256 if shard else None,
             }
-            for path in self.paths
+            for path, shard in of_files
         ]
 
     @property
@@ -192,8 +200,13 @@ class RecordFiles:
         return [[(0, shard.records if shard else record_reader.count(path))] for path, shard in shards]
 
 
-def _without_empty_files(paths: list[str]) -> list[str]:
-    empty = {path: None for path in paths if not files.size(path)}
+def _size(path: str, shard: manifest.Shard | None) -> int:
+    """Returns a file's length in bytes; that of a manifest has been compared with the file's."""
+    return shard.bytes if shard else files.size(path)
+
+
+def _without_empty_files(paths: list[str], shards: Mapping[str, manifest.Shard]) -> list[str]:
+    empty = {path: None for path in paths if not _size(path, shards.get(path))}
     named = ", ".join(list(empty)[:_MOST_FILES_NAMED])
     if len(empty) > _MOST_FILES_NAMED:
         named += f" and {len(empty) - _MOST_FILES_NAMED:,} more"
@@ -202,6 +215,14 @@ def _without_empty_files(paths: list[str]) -> list[str]:
     if empty:
         print(f"warning: left out, since they are empty: {named}")
     return [path for path in paths if path not in empty]
+
+
+def _compression(paths: list[str], described: Mapping[str, tuple[manifest.Manifest, manifest.Shard]]) -> str:
+    """Returns how all files are compressed, from a file of each manifest and those that none describes."""
+    looked_at: dict[int | str, str] = {}
+    for path in paths:
+        looked_at.setdefault(id(described[path][0]) if path in described else path, path)
+    return record_reader.compression(list(looked_at.values()))
 
 
 def _check_manifest(

@@ -1,7 +1,6 @@
 """run.json, which keeps of a run its command, flags, data and versions; and whether a command goes on with that run."""
 
 import dataclasses
-import json
 import os
 import platform
 import shlex
@@ -46,7 +45,7 @@ def collect_run_metadata(
     """
     before = read_run_metadata(options.output_dir)
     manifests = {id(each): each for of_phase in records.values() for each in of_phase.manifests}.values()
-    data = [json.loads(each.to_json()) for each in manifests]
+    data = [each.to_values() for each in manifests]
     # Of phases that are done, what was written down when they were trained.
     some_are_done = len(records) < len(options.phases)
     earlier = [each for each in before.get("data", []) if some_are_done and each not in data]
@@ -56,7 +55,7 @@ def collect_run_metadata(
         "flags": dataclasses.asdict(options),
         "config": config.to_dict(),
         "data": [*earlier, *data],
-        "evaluation_data": [json.loads(each.to_json()) for records in evaluated for each in records.manifests],
+        "evaluation_data": [each.to_values() for records in evaluated for each in records.manifests],
         "versions": {
             "official_bert": __version__,
             "tensorflow": tf.__version__,

@@ -23,6 +23,7 @@ EXTRAS = {
     "jieba": (*_TENSORFLOW, "rjieba"),
     "mlflow": (*_TENSORFLOW, "mlflow", "sqlalchemy", "alembic"),
     "beam": (*_TENSORFLOW, "apache_beam"),
+    "dask": (*_TENSORFLOW, "distributed"),
 }
 
 

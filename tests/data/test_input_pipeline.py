@@ -2,6 +2,7 @@
 
 import itertools
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import record_files
 from official_bert.pretraining.record_files import RecordFiles
+from official_bert.utils import files
 from tests.conftest import WORDS
 from tests.data.record_samples import ALL, SCHEMA, first_ids
 
@@ -45,6 +47,16 @@ def write_records(folder: pathlib.Path, counts: list[int], compress: bool = Fals
             shard.write(writer.joined_frames(record_codec.encode(batch, UNMASKED)))
         paths.append(str(path))
     return paths
+
+
+def counted(function: Callable[..., object], calls: list[str]) -> Callable[..., object]:
+    """The function, noting its first argument of each call."""
+
+    def noting(path: str, *arguments: object) -> object:
+        calls.append(path)
+        return function(path, *arguments)
+
+    return noting
 
 
 def rows(data: tf.data.Dataset, batches: int) -> np.ndarray:
@@ -260,10 +272,52 @@ def test_of_many_empty_files_the_first_are_named(tmp_path: pathlib.Path, capsys:
     for path in paths:
         pathlib.Path(path).touch()
     pathlib.Path(paths[500]).write_bytes(b"record")
-    assert record_files._without_empty_files(paths) == [paths[500]]
+    assert record_files._without_empty_files(paths, {}) == [paths[500]]
     assert f"{paths[9]} and 989 more\n" in capsys.readouterr().out
     with pytest.raises(UserError, match=f"there is no record in .*{paths[9]} and 90 more; make some"):
-        record_files._without_empty_files(paths[:100])
+        record_files._without_empty_files(paths[:100], {})
+
+
+def test_many_files_with_a_manifest_are_asked_for_their_length_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, tiny_config: BertConfig
+):
+    names = [f"{number}.tfrecord" for number in range(40)]
+    content = pathlib.Path(write_records(tmp_path, [3])[0]).read_bytes()
+    for name in names:
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    flags = {"max_seq_length": LENGTH, "masking": "dynamic", "masked_lm_prob": 0.2, "do_whole_word_mask": False}
+    source = {"flags": flags, "vocabulary": manifest.sha256(str(tmp_path / "vocab.txt"))}
+    entries = [manifest.Shard(name, 3, len(content), "") for name in names]
+    manifest.write(
+        [str(tmp_path / name) for name in names], str(tmp_path / "out"), manifest.Manifest(source, entries, {})
+    )
+    asked: dict[str, list[str]] = {"open_bytes": [], "size": []}
+    for name, called in asked.items():
+        monkeypatch.setattr(files, name, counted(getattr(files, name), called))
+    constants: list[bool] = []
+    make_constant = tf.constant
+
+    def constant(value: object, *arguments: object, **more: object) -> tf.Tensor:
+        if isinstance(value, list) and len(value) == len(names):
+            constants.append(tf.executing_eagerly())
+        return make_constant(value, *arguments, **more)
+
+    monkeypatch.setattr(tf, "constant", constant)
+    records = RecordFiles.find(
+        [str(tmp_path / "*.tfrecord")], "input_file", max_seq_length=LENGTH, max_predictions_per_seq=LIMIT,
+        config=tiny_config, vocab_file=str(tmp_path / "vocab.txt"),
+    )  # fmt: skip
+    assert records.fingerprint
+    assert len(records.identity()) == 40
+    next(iter(records.training(6, seed=1, skipped_records=0)))
+    shards = [path for path in asked["size"] if path.endswith(".tfrecord")]
+    assert len(shards) == 40
+    opened = [path for path in asked["open_bytes"] if path.endswith(".tfrecord")]
+    assert len(opened) == 1 + record_files._FILES_CHECKED  # for how they are compressed, and some of their records
+    assert asked["open_bytes"].count(str(tmp_path / "out.manifest.json")) == 1
+    assert constants
+    assert all(constants)  # the names are no part of a graph
 
 
 def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manifest(

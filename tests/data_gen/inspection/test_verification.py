@@ -14,6 +14,7 @@ import zlib
 
 import pytest
 
+from data_gen.inspection import batches
 from data_gen.inspection.verification import verify
 from data_gen.options import VerificationOptions
 from data_gen.pipelines import writer
@@ -189,6 +190,39 @@ def test_each_bad_file_is_reported(shards: list[str], tmp_path: pathlib.Path):
     assert f"{paths[1]}: record 4 (from 0), near byte" in told[1]
     assert f"{paths[2]}: all records are good, but they are not those of the manifest" in told[2]
     assert hashlib.sha256(paths[2].read_bytes()).hexdigest() in told[2]
+
+
+def test_small_files_are_read_together_and_the_bad_ones_alone(
+    tmp_path: pathlib.Path, vocab_file: str, monkeypatch: pytest.MonkeyPatch
+):
+    names = [f"out-{number:05}-of-00016.tfrecord" for number in range(16)]
+    paths = [write(tmp_path / name, [good()] * (1 + number % 3)) for number, name in enumerate(names)]
+    entries = [manifest.Shard(name, 1 + number % 3, files.size(path), manifest.sha256(path)) for number, (name, path) in
+               enumerate(zip(names, paths, strict=True))]  # fmt: skip
+    flags = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS}
+    contents = manifest.Manifest({"flags": flags, "vocabulary": manifest.sha256(vocab_file)}, entries, {})
+    manifest.write(paths, str(tmp_path / "out"), contents)
+    alone: list[str] = []
+    read_batches = batches.read_batches
+
+    def noting(path: str, *arguments: object) -> object:
+        alone.append(path)
+        return read_batches(path, *arguments)
+
+    monkeypatch.setattr(batches, "read_batches", noting)
+    found = verify(VerificationOptions(manifest=str(tmp_path / "out.manifest.json")))
+    assert (found.files, found.records, found.problems, alone) == (16, sum(1 + n % 3 for n in range(16)), [], [])
+    write(pathlib.Path(paths[3]), [{**good(), "input_ids": [CAT] * LENGTH}])
+    content = bytearray(pathlib.Path(paths[12]).read_bytes())
+    content[20] ^= 1
+    pathlib.Path(paths[12]).write_bytes(content)
+    pathlib.Path(paths[14]).unlink()
+    missing, third, twelfth = problems(manifest=str(tmp_path / "out.manifest.json"))
+    assert missing.startswith(f"{paths[14]} is missing")
+    assert third.startswith(f"{paths[3]}: ")
+    assert twelfth.startswith(f"{paths[12]}: record 0 ")
+    assert {paths[3], paths[12]} <= set(alone)
+    assert len(alone) <= 4  # each with the one beside it
 
 
 def test_missing_and_left_over_files_are_reported(shards: list[str], tmp_path: pathlib.Path):

@@ -1,0 +1,156 @@
+"""A Dask cluster of this machine for tests: a scheduler and workers, on hosts that are network namespaces or none."""
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+
+_SECONDS = 120
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def wait_until(met: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + _SECONDS
+    while not met():
+        assert time.monotonic() < end, f"not within {_SECONDS} s: {what}"
+        time.sleep(0.05)
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    process.kill()
+    with process:  # waits, and closes its pipes
+        pass
+
+
+class Hosts:
+    """Hosts of this machine: the machine itself, as often as wanted."""
+
+    address = "127.0.0.1"
+
+    def on(self, host: int) -> list[str]:
+        """What a command that is to run on a host begins with."""
+        del host
+        return []
+
+
+class NamespaceHosts(Hosts):
+    """Hosts with a network of their own, joined by a switch; nothing leaves it."""
+
+    address = "10.77.0.1"
+
+    def __init__(self, stack: contextlib.ExitStack, number: int) -> None:
+        self._name = f"bert-{uuid.uuid4().hex[:6]}"
+        if not shutil.which("ip"):
+            pytest.skip("there is no command ip, which makes network namespaces")
+        self._switch = f"{self._name}-s"
+        self._add(stack, self._switch)
+        self._ip("-n", self._switch, "link", "add", "switch", "type", "bridge")
+        self._ip("-n", self._switch, "link", "set", "switch", "up")
+        for host in range(number):
+            name = f"{self._name}-{host}"
+            self._add(stack, name)
+            port = ("-n", self._switch, "link")
+            self._ip(*port, "add", f"port{host}", "type", "veth", "peer", "name", "net", "netns", name)
+            self._ip(*port, "set", f"port{host}", "master", "switch", "up")
+            self._ip("-n", name, "addr", "add", f"10.77.0.{host + 1}/24", "dev", "net")
+            for device in ("net", "lo"):
+                self._ip("-n", name, "link", "set", device, "up")
+
+    def on(self, host: int) -> list[str]:
+        return ["ip", "netns", "exec", f"{self._name}-{host}"]
+
+    def _add(self, stack: contextlib.ExitStack, name: str) -> None:
+        try:
+            self._ip("netns", "add", name)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network namespaces are not permitted here: {error.stderr.strip()}")
+        stack.callback(subprocess.run, ["ip", "netns", "delete", name], check=False)
+
+    def _ip(self, *arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+class DaskCluster:
+    """A scheduler on host 0, and workers of one thread without a nanny that would start them anew."""
+
+    def __init__(self, stack: contextlib.ExitStack, folder: pathlib.Path, hosts: Hosts) -> None:
+        self._stack, self._folder, self._hosts = stack, folder, hosts
+        self.workers: list[subprocess.Popen[bytes]] = []
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.address = f"tcp://{hosts.address}:{self._port}"
+        self.start_scheduler()
+
+    def start_scheduler(self) -> None:
+        options = ["--host", self._hosts.address, "--port", str(self._port), "--no-dashboard"]
+        self.scheduler = self._start("scheduler", "at:", 0, "scheduler", *options)
+
+    def add_worker(self, host: int = 0) -> subprocess.Popen[bytes]:
+        number = len(self.workers)
+        options = ["--nthreads=1", "--no-nanny", "--no-dashboard", "--memory-limit=0"]
+        scratch = str(self._folder / f"scratch{number}")
+        command = ("worker", self.address, "--local-directory", scratch, *options)
+        self.workers.append(self._start(f"worker{number}", "Registered to", host, *command))
+        return self.workers[-1]
+
+    def _start(self, name: str, says: str, host: int, *arguments: str) -> subprocess.Popen[bytes]:
+        log = self._folder / f"{name}-{uuid.uuid4().hex[:6]}.log"
+        with log.open("wb") as writer:
+            command = [*self._hosts.on(host), sys.executable, "-m", "dask", *arguments]
+            process = subprocess.Popen(command, stdout=writer, stderr=writer, env=ENVIRONMENT, cwd=self._folder)
+        self._stack.callback(_end, process)
+        wait_until(lambda: process.poll() is not None or says in log.read_text(), f"{name} begins")
+        assert process.poll() is None, log.read_text()
+        return process
+
+    def command(self, *arguments: str) -> subprocess.Popen[str]:
+        """Starts `official-bert` with the arguments and the cluster's address, on the scheduler's host."""
+        command = [*self._hosts.on(0), sys.executable, "-m", "official_bert_cli", *arguments]
+        command += ["--", "--runner=dask", f"--dask_address={self.address}"]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT, cwd=self._folder)
+        self._stack.callback(_end, process)
+        return process
+
+    def one_worker_lost_one_added(self, count: Callable[[], int]) -> None:
+        """Kills a worker, adds one, then kills the others, so that the added one does the rest.
+
+        `count` returns how much is done.
+        """
+        lost, *others = self.workers
+        lost.kill()
+        before = count()
+        wait_until(lambda: count() > before, "the other workers go on")
+        self.add_worker(len(self.workers) + 1)
+        for each in others:
+            each.kill()
+
+
+@contextlib.contextmanager
+def dask_cluster(folder: pathlib.Path, workers: int, namespaces: bool = False) -> Iterator[DaskCluster]:
+    """A cluster of so many workers, each on a host of its own, and one host more."""
+    with contextlib.ExitStack() as stack:
+        hosts = NamespaceHosts(stack, workers + 2) if namespaces else Hosts()
+        cluster = DaskCluster(stack, folder, hosts)
+        for number in range(workers):
+            cluster.add_worker(number + 1)
+        yield cluster
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, list[str]]:
+    """Returns a command's code, what it printed, and its errors without lines of progress."""
+    out, err = process.communicate(timeout=_SECONDS)
+    return process.returncode, out, [line for line in err.splitlines() if not re.match(r".*: .* left|warning: ", line)]
