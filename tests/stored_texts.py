@@ -13,11 +13,11 @@ import tensorflow as tf
 BATCH = 7  # rows of a row group or record batch
 
 
-def table(texts: Sequence[str | None], type: Any = None) -> Any:
+def table(texts: Sequence[str | bytes | None], type: Any = None) -> Any:
     return pa.table({"number": list(range(len(texts))), "text": pa.array(texts, type or pa.string())})
 
 
-def parquet(folder: pathlib.Path, texts: Sequence[str | None], type: Any = None) -> str:
+def parquet(folder: pathlib.Path, texts: Sequence[str | bytes | None], type: Any = None) -> str:
     path = folder / "texts.parquet"
     pa.parquet.write_table(table(texts, type), path, row_group_size=BATCH)
     return str(path)

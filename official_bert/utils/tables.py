@@ -85,7 +85,9 @@ def _stored_rows(path: str, extension: str) -> Iterator[tuple[str, dict[str, Any
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; what JSON has not, such as a date, as text."""
+    """A value as JSON has it; what JSON has not, such as a date, as text, but for bytes, which are no text."""
+    if isinstance(value, bytes):
+        return {"bytes": "not UTF-8"}
     return value if value is None or isinstance(value, str | int | float | list | dict) else str(value)
 
 

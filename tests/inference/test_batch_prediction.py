@@ -5,6 +5,7 @@ import shutil
 import tarfile
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 
@@ -293,6 +294,9 @@ def test_a_bad_row_of_a_file_without_lines_is_named(export_dir: str, tmp_path: p
     folder = stored_texts.hugging_face(tmp_path, ["a", "b", "c", None])
     with pytest.raises(UserError, match=r"dataset, data-00001-of-00002.arrow, row 2: 'text' is nothing"):
         list(read_rows(folder, ["text"]))
+    path = stored_texts.parquet(tmp_path, [b"a", b"\xff"], pa.binary())
+    with pytest.raises(UserError, match=r"row 2: 'text' is {\"bytes\": \"not UTF-8\"}; expected a text"):
+        list(read_rows(path, ["text"]))
     with pytest.raises(UserError, match=r"output_file would write .*data-00000-of-00002.arrow, which is an input"):
         predict(BatchPredictionOptions(export_dir, folder, f"{folder}/data-00000-of-00002.arrow"))
     assert not (tmp_path / "out.jsonl").exists()
