@@ -3,27 +3,18 @@
 import dataclasses
 import math
 
-from data_gen.options import TEXT_FORMATS
+from data_gen.options import TEXT, TextOptions
 from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.flags import option
 
-TEXT, TIME, PLAN = "text", "time", "the plan"  # headings of --help
+TIME, PLAN = "time", "the plan"  # headings of --help
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(TextOptions):
     """Which text, how long, and where the plan goes."""
 
-    input_file: list[str] = option(dataclasses.MISSING, "Text files or glob patterns, separated by commas.", group=TEXT)
-    input_format: str = option("auto", "The format of the text; auto detects it.", TEXT_FORMATS, group=TEXT)
-    language: str = option(
-        "en", "The text's language, an ISO code: by its rules paragraphs are cut into sentences.", group=TEXT
-    )
-    json_field: str = option("text", "Where the text is in JSON lines.", group=TEXT)
-    drop_invalid_utf8: bool = option(
-        False, "Whether bytes that are not UTF-8 are dropped instead of being an error.", group=TEXT
-    )
     heldout_share: float = option(
         0.05, "The share of the text, by document, that is held out to be evaluated on.", group=TEXT
     )

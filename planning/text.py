@@ -8,7 +8,7 @@ import os
 
 from adaptation import texts, words
 from adaptation.options import Options as AdaptationOptions
-from data_gen.options import VocabularyOptions
+from data_gen.options import TextOptions, VocabularyOptions
 from data_gen.vocabulary import learning
 from official_bert.errors import UserError
 from official_bert.tokenization.casing import UNCASED
@@ -49,11 +49,11 @@ def prepare(options: Options, folder: str) -> TextCounts:
         UserError: the text cannot be read, or is too short.
     """
     # The way of adapt: which documents are held out depends on their contents alone.
-    reading = {
-        name: getattr(options, name)
-        for name in ("input_file", "input_format", "language", "json_field", "drop_invalid_utf8", "heldout_share")
-    }
-    facts = texts.prepare(AdaptationOptions(init="none", output_dir=folder, **reading), folder)
+    reading = {field.name: getattr(options, field.name) for field in dataclasses.fields(TextOptions)}
+    share = options.heldout_share
+    facts = texts.prepare(
+        AdaptationOptions(init="none", output_dir=folder, heldout_share=share, **reading), folder
+    )  # fmt: skip
     path = os.path.join(folder, TEXT_FILE)
     counted = words.count(path, UNCASED)
     number = sum(counted.counts.values()) * 2**counted.halvings
