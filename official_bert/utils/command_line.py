@@ -232,8 +232,8 @@ class Command:
 def exit_codes(extra: str | None = None) -> Iterator[None]:
     """Within its context, a UserError is shown as one line and ends the process with code 1, Ctrl-C with code 130.
 
-    A package of `extra` (or another) that is not installed, and a process that may open no more files, are UserErrors
-    too. A reader of the output that stops reading ends the process with code 0.
+    A package of `extra` (or another) that is not installed, too little memory for TensorFlow, and a process that may
+    open no more files, are UserErrors too. A reader of the output that stops reading ends the process with code 0.
     """
     try:
         yield
@@ -253,6 +253,11 @@ def exit_codes(extra: str | None = None) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:  # any file may be the one too many, and TensorFlow has a class of its own for it
+        if lacking := _lack_of_memory(error):
+            _fail(
+                f"there is too little memory: {lacking}; smaller batches and shorter texts need less; or free some, or "
+                "raise the limit (ulimit -v unlimited)"
+            )
         if not _is_out_of_descriptors(error):
             raise
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -265,6 +270,13 @@ def exit_codes(extra: str | None = None) -> Iterator[None]:
 def _fail(message: str) -> NoReturn:
     print(f"error: {message}", file=sys.stderr)
     sys.exit(1)
+
+
+def _lack_of_memory(error: BaseException) -> str | None:
+    """Returns what TensorFlow, or oneDNN beneath it, says of memory that it could not have; None for other errors."""
+    lines = str(error).splitlines() if type(error).__module__.startswith("tensorflow.") else []
+    words = ("OOM when allocating", "could not create a primitive")
+    return next((line.strip() for line in lines if any(each in line for each in words)), None)
 
 
 def _is_out_of_descriptors(error: BaseException | None) -> bool:

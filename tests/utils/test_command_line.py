@@ -152,9 +152,22 @@ def test_too_few_descriptors_are_one_line(capsys: pytest.CaptureFixture[str]):
         assert (caught.value.code, shown.count("\n")) == (1, 1)
         assert shown.startswith("error: the process may have ")
         assert "ulimit -n" in shown
-    other = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+    other = tf.errors.ResourceExhaustedError(None, None, "a queue is full")
     with pytest.raises(tf.errors.ResourceExhaustedError), exit_codes():
         raise other
+
+
+@pytest.mark.parametrize(
+    "reason", ["OOM when allocating tensor with shape[1]", "could not create a primitive, in x.cc"]
+)
+def test_too_little_memory_for_tensorflow_is_one_line(reason: str, capsys: pytest.CaptureFixture[str]):
+    import tensorflow as tf
+
+    with pytest.raises(SystemExit) as caught, exit_codes():
+        raise tf.errors.AbortedError(None, None, f"Graph execution error:\n\nstatus: 1, message: {reason}\n\t [[node]]")
+    shown = capsys.readouterr().err
+    assert (caught.value.code, shown.count("\n")) == (1, 1)
+    assert shown.startswith(f"error: there is too little memory: status: 1, message: {reason}; smaller batches")
 
 
 def test_arguments_that_are_no_flags_may_stand_before_flags_and_after_a_double_dash():
