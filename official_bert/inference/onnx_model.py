@@ -135,8 +135,8 @@ def _session(path: str, threads: int | None) -> Any:
     options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
     options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors alone
-    # Threads that wait do not keep a core busy, which other requests and models have work for.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Threads that wait keep a core busy while there is a batch, from one operation to the next, but not after it.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
         model = files.read_bytes(path) if files.is_remote(path) else path
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

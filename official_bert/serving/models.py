@@ -21,12 +21,8 @@ from official_bert.serving.batching import Batcher
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
-from official_bert.serving.served_model import ServedModel
+from official_bert.serving.served_model import PARALLEL_BATCHES, ServedModel
 from official_bert.utils import files
-
-# Batches computed at a time, by all models: the second one keeps the processor busy where the first cannot. A batch
-# itself is spread over all cores by TensorFlow.
-PARALLEL_BATCHES = 2
 
 # Patterns of a version's files besides the graph.
 _STAMPED = (("variables", "*"), ("assets*", "*"), (checksums.CHECKSUM_FILE,))
@@ -173,7 +169,7 @@ class Model:
             return
         version.model = model
         version.batcher = Batcher(
-            model, self.name, self._pools.computing, PARALLEL_BATCHES, self._options, self._metrics
+            model, self.name, self._pools.computing, model.parallel_batches, self._options, self._metrics
         )
         version.state = "AVAILABLE"
         self._metrics.loads.labels(self.name, "loaded").inc()

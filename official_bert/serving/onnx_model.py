@@ -6,6 +6,7 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.inference import exports, replays
 from official_bert.inference.onnx_model import OnnxModel, replayed
+from official_bert.serving.served_model import PARALLEL_BATCHES
 from official_bert.serving.signatures import STRING, Signature, Tensor, Tensors
 from official_bert.utils import files
 
@@ -21,6 +22,9 @@ class OnnxServedModel:
     def __init__(self, folder: str, threads: int | None) -> None:
         self._folder = folder
         self._model = OnnxModel(folder, threads)
+        # Two on the same cores would disturb each other.
+        cores = len(os.sched_getaffinity(0))
+        self.parallel_batches = min(PARALLEL_BATCHES, max(1, cores // (threads or cores)))
         self.export_metadata = self._model.metadata
         choices = self._model.head.num_choices
         inputs = {

@@ -15,6 +15,7 @@ from official_bert.errors import UserError
 from official_bert.export import warmup
 from official_bert.inference import exports
 from official_bert.inference.exports import DEFAULT_SIGNATURE
+from official_bert.serving.served_model import PARALLEL_BATCHES
 from official_bert.serving.signatures import Signature, Tensor, Tensors
 from official_bert.utils import files
 
@@ -41,6 +42,7 @@ class SavedModel:
     """
 
     takes_even_time = False
+    parallel_batches = PARALLEL_BATCHES  # the second one keeps the cores busy where the first cannot
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

@@ -7,6 +7,9 @@ from official_bert.inference import exports
 from official_bert.serving.signatures import Signature, Tensors
 from official_bert.utils import extras
 
+# Batches that are computed at a time, by all models.
+PARALLEL_BATCHES = 2
+
 
 class ServedModel(Protocol):
     """One version of a model that has been loaded. Its methods may be called by several threads.
@@ -16,11 +19,13 @@ class ServedModel(Protocol):
         export_metadata: what the export says of itself; empty for a SavedModel that another tool wrote.
         takes_even_time: whether texts of one length take about the same time whenever they come. TensorFlow prepares
             itself anew for sizes that it has not seen.
+        parallel_batches: how many batches at a time are computed fastest, at most PARALLEL_BATCHES.
     """
 
     signatures: dict[str, Signature]
     export_metadata: dict[str, Any]
     takes_even_time: bool
+    parallel_batches: int
 
     @property
     def kind(self) -> str:

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from official_bert.serving.models import PARALLEL_BATCHES
 from official_bert.serving.saved_model import SavedModel
+from official_bert.serving.served_model import PARALLEL_BATCHES
 from tests.serving import served_models
 from tests.serving.serving_client import Client, eventually, head_of, running, sent, value
 

@@ -83,6 +83,7 @@ def test_it_has_the_answers_and_the_signature_of_a_saved_model(tmp_path: pathlib
         for engine in ("onnxruntime", "tensorflow")
     ]
     onnx, tensorflow = (served_model.load(folder, None) for folder in folders)
+    assert (onnx.parallel_batches, tensorflow.parallel_batches) == (1, 2)  # each takes all cores
     name = exports.DEFAULT_SIGNATURE
     prompts, endings = np.array([b"the cat", b"a dog"], object), np.array([[b"sat", b"ran", b"a", b""]] * 2, object)
     assert endings.shape[1] == CHOICES
