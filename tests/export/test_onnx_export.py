@@ -108,7 +108,7 @@ def test_damage_is_one_line(classifier: str, tmp_path: pathlib.Path):
         OnnxModel(str(path))
 
 
-@pytest.mark.parametrize("engine", [ONNX_RUNTIME, TENSORFLOW])
+@pytest.mark.parametrize("engine", [ONNX_RUNTIME, pytest.param(TENSORFLOW, marks=pytest.mark.slow)])
 def test_accents_that_a_model_keeps_are_kept_in_its_exports(engine: str, tmp_path: pathlib.Path):
     vocab = VOCAB.replace("\nsun\n", "\nsün\n")
     accented = {"casing": ACCENTED, "folder": str(tmp_path / "accented")}

@@ -93,6 +93,7 @@ def test_fit_takes_the_steps_of_the_command(folder):
     np.testing.assert_allclose(encoder.predict([text for text, _ in PAIRS]), vectors, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_text_encoder_learns_saves_and_goes_on(folder, tmp_path):
     def encoder_for(**settings):
         return official_bert.TextEncoder.from_checkpoint(

@@ -56,7 +56,8 @@ def test_a_loaded_model_has_the_optimizer_that_a_user_compiled(optimizer, tmp_pa
         assert float(loaded.optimizer.learning_rate) == pytest.approx(1e-3)
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("mixed_bfloat16", marks=pytest.mark.slow), "mixed_float16"])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_a_model_of_mixed_precision_learns(dtype):
     model = classifier(dtype=dtype)
     model.compile(learning_rate=0.01)

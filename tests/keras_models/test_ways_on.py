@@ -103,6 +103,7 @@ def test_a_save_that_is_stopped_leaves_the_earlier_weights(tmp_path, monkeypatch
     assert len([name for name in os.listdir(folder) if name.startswith("ckpt-")]) == 2  # an index and the data
 
 
+@pytest.mark.slow
 def test_a_keras_file_of_any_model_is_taken_as_other_checkpoints_are(pretrained, tmp_path, capsys):
     classifier = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], pair=True, max_seq_length=12, seed=3)
     masked = official_bert.MaskedLM.from_checkpoint(pretrained)
@@ -174,6 +175,7 @@ def test_files_that_cannot_be_taken_are_named_with_what_can(tmp_path):
         official_bert.load(str(tmp_path / "model.keras"))
 
 
+@pytest.mark.slow
 def test_accents_that_a_model_keeps_are_kept_on_every_way(tmp_path):
     vocab = VOCAB.replace("\nsun\n", "\nsün\n")
 

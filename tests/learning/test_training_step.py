@@ -81,6 +81,7 @@ def test_micro_batches_and_blocks_computed_again_take_the_same_steps(kind: str):
     assert_same(stepped(kind), stepped(kind, micro_batches=2, rematerialize=True))
 
 
+@pytest.mark.slow
 def test_blocks_computed_again_have_the_same_dropout():
     plain = stepped("classification", dropout=0.3)
     assert_same(plain, stepped("classification", dropout=0.3, rematerialize=True))

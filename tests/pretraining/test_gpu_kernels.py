@@ -42,14 +42,8 @@ def has_kernel_for_gpus(node: Any) -> bool:
     return any(map(takes, kernels.get_registered_kernels_for_op(node.op).kernel))
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        pytest.param("float32", marks=pytest.mark.slow),
-        pytest.param("mixed_bfloat16", marks=pytest.mark.slow),
-        "mixed_float16",
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_every_operation_of_a_step_has_a_kernel_for_gpus(dtype: str):
     if not tf.test.is_built_with_cuda():
         pytest.skip("TensorFlow is built without CUDA")

@@ -58,6 +58,7 @@ def test_without_next_sentences_the_pooler_stays_as_it_was(
         training.run(options_for(record_files, config_file, tmp_path / "run", **run))
 
 
+@pytest.mark.slow
 def test_a_left_to_right_run_keeps_its_attention_in_the_configuration(
     record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path
 ):

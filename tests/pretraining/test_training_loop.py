@@ -229,6 +229,7 @@ def test_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(
     assert tf.train.latest_checkpoint(str(folder)) == os.path.join(folder, "ckpt-10")
 
 
+@pytest.mark.slow
 def test_calls_get_long_once_it_is_known_how_long_a_step_takes(
     record_files: list[str],
     config_file: str,
