@@ -19,6 +19,7 @@ from adaptation import records, report, texts, training, weights, words
 from adaptation.options import Options
 from adaptation.report import RESULT_FILE, Adaptation, Change
 from adaptation.texts import Texts
+from data_gen.text import word_boundaries
 from data_gen.vocabulary.report import measure
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE
 from official_bert.checkpoints.model_files import find_tokenizer
@@ -125,6 +126,7 @@ def _begin(options: Options, work: str) -> None:
     options.resolved(checkpoint.config)
     new_words = words.read_new_words(options.new_words_file) if options.new_words_file else []
     weights.with_words(checkpoint, new_words)
+    word_boundaries.load(options.word_boundaries)
     print("\n".join(lines), flush=True)
     text_folder = os.path.join(work, _TEXTS)
     if not files.exists(text_folder):

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from data_gen.options import EXCLUDE_TEXTS, TEXT, TextOptions
+from data_gen.options import EXCLUDE_TEXTS, NO_WHOLE_WORDS, TEXT, WORD_BOUNDARIES, TextOptions
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import DTYPES, MIRRORED, ONE_DEVICE
@@ -61,6 +61,7 @@ class Options(TextOptions):
     max_predictions_per_seq: int = option(20, "The most tokens to predict in a record.", group=RECORDS)
     masked_lm_prob: float = option(0.15, "The share of tokens to predict.", group=RECORDS)
     do_whole_word_mask: bool = option(False, "Whether all pieces of a word are masked together.", group=RECORDS)
+    word_boundaries: str | None = option(None, WORD_BOUNDARIES, group=RECORDS)
     dupe_factor: int | None = option(
         None,
         "How often the text is used, with other masks and cuts each time; by default as often as the training reads "
@@ -115,6 +116,8 @@ class Options(TextOptions):
         if self.general_share and not self.general_file:
             raise UserError("--general_share mixes in --general_file, which is not given")
         self._check_ranges()
+        if self.word_boundaries is not None and not self.do_whole_word_mask:
+            raise UserError(NO_WHOLE_WORDS)
         if self.new_words and self.new_words_file:
             raise UserError("--new_words and --new_words_file exclude each other; give one")
 

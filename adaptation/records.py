@@ -53,6 +53,7 @@ def make(
                 vocab_file=vocab_file,
                 **casing.settings,
                 do_whole_word_mask=options.do_whole_word_mask,
+                word_boundaries=options.word_boundaries,
                 max_seq_length=options.max_seq_length,
                 max_predictions_per_seq=options.max_predictions_per_seq,
                 masked_lm_prob=options.masked_lm_prob,

@@ -13,6 +13,11 @@ from official_bert.utils.flags import option
 # Headings of --help.
 TEXT, RECORDS, MASKING, VOCABULARY, SPEED = ("text", "records", "masking", "vocabulary", "speed and memory")
 
+WORD_BOUNDARIES = (
+    "What is a word for --do_whole_word_mask where BERT's rules cut words apart, as in Chinese: jieba (segmenter), or "
+    "a file of words, one a line, the longest of which is taken from the left."
+)
+NO_WHOLE_WORDS = "--word_boundaries says what is masked together; it goes with --do_whole_word_mask"
 EXCLUDE_TEXTS = (
     "Evaluation files, separated by commas (tables as for fine-tuning, or a text on each line): documents that hold "
     "one of their texts are left out."
@@ -68,12 +73,7 @@ class RecordOptions(TextOptions):
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=TEXT)
     exclude_texts: list[str] = option([], EXCLUDE_TEXTS, group=TEXT)
     do_whole_word_mask: bool = option(False, "Whether all pieces of a word are masked together.", group=MASKING)
-    word_boundaries: str | None = option(
-        None,
-        "What is a word for --do_whole_word_mask where BERT's rules cut words apart, as in Chinese: jieba (segmenter), "
-        "or a file of words, one a line, the longest of which is taken from the left.",
-        group=MASKING,
-    )
+    word_boundaries: str | None = option(None, WORD_BOUNDARIES, group=MASKING)
     max_seq_length: int = option(128, "Length of every record, in tokens.", group=RECORDS)
     max_predictions_per_seq: int = option(20, "The most tokens to predict in a record.", group=RECORDS)
     random_seed: int = option(12345, "The seed of everything random.", group=RECORDS)
@@ -154,7 +154,7 @@ class RecordOptions(TextOptions):
             raise UserError(f"--short_seq_prob is {self.short_seq_prob}; expected a probability from 0 to 1")
         MaskingRates.parse(self.masking_rates)
         if self.word_boundaries is not None and not self.do_whole_word_mask:
-            raise UserError("--word_boundaries says what is masked together; it goes with --do_whole_word_mask")
+            raise UserError(NO_WHOLE_WORDS)
         if self.word_boundaries is not None and self.masking == "dynamic":
             raise UserError(
                 "--word_boundaries goes with --masking=static: records that are masked while training do not say where "

@@ -56,7 +56,7 @@ class Tokenize(beam.DoFn):
     def setup(self) -> None:
         options = self._job.options
         exact = FullTokenizer(options.vocab_file, *options.casing)
-        self._tokenizer = preparation.encoder(exact, word_boundaries.of_options(options))
+        self._tokenizer = preparation.encoder(exact, word_boundaries.load(options.word_boundaries))
         self._excluded = exclusion.load(options.exclude_texts)
 
     def process(self, element: tuple[int, str]) -> Iterator[Part]:

@@ -37,7 +37,7 @@ def check_options(options: RecordOptions) -> Prepared:
         UserError: something about the input, the vocabulary, the list of words or the output is wrong.
     """
     paths = row_files.expand(options.input_file, "input_file")
-    boundaries = word_boundaries.of_options(options)
+    boundaries = word_boundaries.load(options.word_boundaries)
     lists = [str(options.word_boundaries)] if boundaries and boundaries.words else []
     exclude_files, excluded = exclusion.load_described(options.exclude_texts)
     outputs.check_outputs(options, [*paths, options.vocab_file, *lists, *exclude_files])

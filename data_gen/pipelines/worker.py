@@ -123,7 +123,7 @@ class Worker:
     @functools.cached_property
     def _tokenizer(self) -> CachingTokenizer | MarkingTokenizer:
         exact = FullTokenizer(os.path.join(self._folder, VOCAB), *self._options.casing)
-        return preparation.encoder(exact, word_boundaries.of_options(self._options))
+        return preparation.encoder(exact, word_boundaries.load(self._options.word_boundaries))
 
     @functools.cached_property
     def _excluded(self) -> ExcludedTexts | None:

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from data_gen.options import RecordOptions
 from official_bert.errors import UserError
 from official_bert.tokenization.caching import CachingTokenizer
 from official_bert.tokenization.exact import CONTINUATION
@@ -85,13 +84,15 @@ class WordBoundaries:
         return {first: sorted(some, reverse=True) for first, some in lengths.items()}
 
 
-def load(name: str) -> WordBoundaries:
-    """Returns what --word_boundaries names: a segmenter, or a file of words.
+def load(name: str | None) -> WordBoundaries | None:
+    """Returns what --word_boundaries names: a segmenter, or a file of words; None where it is not given.
 
     Raises:
         UserError: there is neither; the segmenter's package is not installed; or the file has no words, or one with
             white space.
     """
+    if name is None:
+        return None
     if name in SEGMENTERS:
         try:
             import rjieba  # noqa: F401
@@ -113,11 +114,6 @@ def load(name: str) -> WordBoundaries:
     if not _words_of(text):
         raise UserError(f"--word_boundaries={name} holds no word; give one on each line")
     return WordBoundaries(None, text)
-
-
-def of_options(options: RecordOptions) -> WordBoundaries | None:
-    """Returns what the options name, or None."""
-    return None if options.word_boundaries is None else load(options.word_boundaries)
 
 
 def _words_of(text: str) -> list[str]:

@@ -109,6 +109,8 @@ def test_new_words_begin_as_the_mean_of_their_pieces_in_table_and_bias(source: p
     ({"new_words_file": "WORDS:cat"}, "the new token 'cat' is in the vocabulary already"),
     ({"new_words_file": "WORDS:Sunny"}, "'Sunny' could never be found in a text"),
     ({"new_words_file": "WORDS:"}, "holds no word; write one on each line"),
+    ({"word_boundaries": "jieba"}, "--word_boundaries says what is masked together; it goes with --do_whole_word_mask"),
+    ({"word_boundaries": "none.txt", "do_whole_word_mask": True}, "--word_boundaries is 'none.txt': there is no such"),
     ({"output_dir": "gs://bucket/model"}, "gs://bucket/model is not on this machine"),
 ])  # fmt: skip
 def test_mistakes_are_told_in_a_line_and_leave_nothing(
