@@ -1,7 +1,7 @@
 """Memory and time of make-records by the file that holds the text: `python -m benchmarks.generation_formats --help`.
 
-The same documents stand in each file. Memory is the most that a process held, pages of mapped files included; the first
-process and the workers are looked at twenty times a second.
+The same documents stand in each file. Memory is the most that a process held, with and without pages of mapped files;
+the first process and the workers are looked at twenty times a second.
 """
 
 import dataclasses
@@ -100,8 +100,16 @@ def _documents(text_file: str, megabytes: int) -> Iterator[str]:
         yield copy
 
 
-def _note_memory(first: int, peaks: dict[int, float]) -> None:
-    """Notes the most that a process and its children have held so far, in MiB, by their numbers."""
+@dataclasses.dataclass
+class Peak:
+    """The most that a process has held, in MiB."""
+
+    memory: float = 0.0  # pages of mapped files included
+    own: float = 0.0  # without them
+
+
+def _note_memory(first: int, peaks: dict[int, Peak]) -> None:
+    """Notes the most that a process and its children have held so far, by their numbers."""
     for status in pathlib.Path("/proc").glob("[0-9]*/status"):
         try:
             fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
@@ -109,11 +117,13 @@ def _note_memory(first: int, peaks: dict[int, float]) -> None:
             continue  # it has ended meanwhile
         number = int(status.parent.name)
         if first in (number, int(fields["PPid"])) and "VmHWM" in fields:
-            peaks[number] = int(fields["VmHWM"].split()[0]) / 1024
+            peak = peaks.setdefault(number, Peak())
+            peak.memory, own = (int(fields[name].split()[0]) / 1024 for name in ("VmHWM", "RssAnon"))
+            peak.own = max(peak.own, own)
 
 
-def measure(source: str, vocab_file: str, folder: str, workers: int) -> tuple[float, float, float, str]:
-    """Returns the seconds of the command, the most memory of its first process and of a worker, and a hash."""
+def measure(source: str, vocab_file: str, folder: str, workers: int) -> tuple[float, Peak, Peak, str]:
+    """Returns the seconds of the command, the most memory of its first process and of any worker, and a hash."""
     output = pathlib.Path(folder) / "records.tfrecord"
     layout = ["--input_format=paragraphs"] if source.endswith(".text") else []
     command = [
@@ -121,7 +131,7 @@ def measure(source: str, vocab_file: str, folder: str, workers: int) -> tuple[fl
         f"--vocab_file={vocab_file}", "--dupe_factor=1", f"--num_workers={workers}", *layout,
     ]  # fmt: skip
     start = time.perf_counter()
-    peaks: dict[int, float] = {}
+    peaks: dict[int, Peak] = {}
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         while process.poll() is None:
             _note_memory(process.pid, peaks)
@@ -135,14 +145,18 @@ def measure(source: str, vocab_file: str, folder: str, workers: int) -> tuple[fl
     for path in output.parent.glob("records.*"):
         path.unlink()
     first = peaks.pop(process.pid)
-    return seconds, first, max(peaks.values()), digest
+    worker = Peak(max(each.memory for each in peaks.values()), max(each.own for each in peaks.values()))
+    return seconds, first, worker, digest
 
 
 def main(options: Options) -> None:
     print(f"{datetime.date.today()}, {platform.processor() or platform.machine()}, {os.cpu_count()} processors")
     print(f"\nRecords from {options.megabytes} MB of text, dupe_factor 1, {options.num_workers} workers\n")
-    print("| file | MB on disk | seconds | MiB of the first process | MiB of a worker | records |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| file | MB on disk | seconds | MiB of the first process | without mapped files | MiB of a worker | "
+        "without mapped files | records |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         _, text_file, vocab_file = corpus.write_text(folder)
         for name in options.formats:
@@ -151,7 +165,8 @@ def main(options: Options) -> None:
             size = os.path.getsize(source) / 1e6
             seconds, first, worker, digest = measure(source, vocab_file, folder, options.num_workers)
             os.remove(source)
-            print(f"| {name} | {size:.0f} | {seconds:.0f} | {first:.0f} | {worker:.0f} | {digest[:8]} |", flush=True)
+            held = " | ".join(f"{each.memory:.0f} | {each.own:.0f}" for each in (first, worker))
+            print(f"| {name} | {size:.0f} | {seconds:.0f} | {held} | {digest[:8]} |", flush=True)
 
 
 if __name__ == "__main__":
