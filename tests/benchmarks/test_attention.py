@@ -1,6 +1,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from benchmarks.attention import blockwise, with_blockwise_attention
@@ -11,6 +12,7 @@ from tests.modeling.small_models import random_batch, with_random_weights
 from tests.modeling.test_rematerialization import assert_same, gradients
 
 
+@pytest.mark.slow
 def test_blockwise_attention_has_the_gradients_of_the_model(tiny_config: BertConfig):
     config = dataclasses.replace(tiny_config, attention_probs_dropout_prob=0.0)
     model = with_random_weights(build_pretraining_model(config, seed=0), 0)
