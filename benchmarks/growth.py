@@ -70,12 +70,13 @@ TABLES = {
 }
 
 
-def prepared(point: Point, compile_parts: bool | None = None) -> tuple[Any, Any]:
+def prepared(point: Point, compile_parts: bool | None = None, jit_compile: bool = False) -> tuple[Any, Any]:
     """Returns a pretrainer and endless batches of full records, in a process that is set up as run_pretraining is.
 
     Args:
         point: the step's settings.
         compile_parts: as of Pretrainer; None for run_pretraining's default.
+        jit_compile: whether XLA compiles the whole step.
     """
     from official_bert.utils.allocator import retune_allocator, tune_allocator
 
@@ -95,7 +96,7 @@ def prepared(point: Point, compile_parts: bool | None = None) -> tuple[Any, Any]
         compile_parts = distribution.compiles_parts(strategy)
     pretrainer = Pretrainer(
         config=config, strategy=strategy, schedule=WarmupPolynomialDecay(1e-4, 1000), seed=1,
-        compile_parts=compile_parts, rematerialize=point.rematerialize,
+        compile_parts=compile_parts, jit_compile=jit_compile, rematerialize=point.rematerialize,
     )  # fmt: skip
     rng, predictions = np.random.default_rng(1), round(point.length * 0.15)
     shape, predicted = (point.batch, point.length), (point.batch, predictions)

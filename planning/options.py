@@ -8,7 +8,8 @@ from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.flags import option
 
-TIME, PLAN = "time", "the plan"  # headings of --help
+TIME, DEVICES, PLAN = "time", "devices", "the plan"  # headings of --help
+COUNTED = (8, 64, 256)  # devices that configs/devices.json has steps for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,19 @@ class Options(TextOptions):
     )
     minutes: float | None = option(None, "How long all commands may take together, in minutes.", group=TIME)
     hours: float | None = option(None, "The same in hours.", group=TIME)
+    devices: int | None = option(
+        None, "How many devices to plan for in place of this machine: 8, 64 or 256.", group=DEVICES
+    )
+    device: str = option("v5e", "Their kind.", ("v5e",), group=DEVICES)
+    device_tflops: float | None = option(
+        None,
+        "What one of them was measured to do in training, in TFLOP/s; without it the plan says between which bounds "
+        "the hours lie by published rates.",
+        group=DEVICES,
+    )
+    device_dollars: float | None = option(
+        None, "What one of them costs in an hour.", group=DEVICES, shown_default="1.20"
+    )
     output_dir: str = option(
         "plan", "Folder of the plan, and of all that its commands make; new, or this plan's.", group=PLAN
     )
@@ -34,6 +48,17 @@ class Options(TextOptions):
         if not 0 < self.seconds < math.inf:
             name, value = ("minutes", self.minutes) if self.hours is None else ("hours", self.hours)
             raise UserError(f"--{name} is {value}; expected a positive number")
+        for name in ("device_tflops", "device_dollars"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise UserError(f"--{name} is {value}; expected a positive number")
+            if value is not None and self.devices is None:
+                raise UserError(f"--{name} is given without --devices; say how many there are")
+        if self.devices not in (None, *COUNTED):
+            known = ", ".join(map(str, COUNTED))
+            raise UserError(f"--devices is {self.devices}; expected one of {known}, for which steps were counted")
+        if self.devices is not None and self.run:
+            raise UserError("--run is given with --devices; give the commands where the devices are")
         if self.random_seed < 0:
             raise UserError(f"--random_seed is {self.random_seed}; expected at least 0")
         if not 0 < self.heldout_share < 1:

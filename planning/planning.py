@@ -21,13 +21,14 @@ from official_bert.pretraining.law import FINAL, FIRST, Law, block_parameters
 from official_bert.utils import files, resuming
 from official_bert.utils.locks import LOCK_FILE, lock_folder
 from official_bert.utils.progress import duration
-from planning import machine, text
+from planning import machine, on_devices, text
+from planning.command_lines import CONFIG_FILE, TEXT_FOLDER, command_line, records_line
 from planning.options import Options
 from planning.recipe import BATCH_SIZE, LONG, SHORT, SIZES, Part, Size, Steps
 from planning.text import TextCounts
 
 PLAN_FILE = "plan.json"
-_TEXT, _CONFIG, _OPTIONS = "text", "bert_config.json", "options"
+_OPTIONS = "options"
 _EVALUATED, _EVALUATION_BATCH = 100, 64  # batches, and records in each
 
 # What commands take beside their steps.
@@ -75,8 +76,8 @@ def _plan(options: Options) -> dict[str, Any]:
                 "--output_dir"
             )
         return held
-    folder = os.path.join(options.output_dir, _TEXT)
-    others = sorted(set(files.list_folder(options.output_dir)) - {_TEXT, _CONFIG, LOCK_FILE})
+    folder = os.path.join(options.output_dir, TEXT_FOLDER)
+    others = sorted(set(files.list_folder(options.output_dir)) - {TEXT_FOLDER, CONFIG_FILE, LOCK_FILE})
     if others:
         raise UserError(
             f"{options.output_dir} holds other files ({others[0]}); give --output_dir as a new or empty folder"
@@ -84,9 +85,15 @@ def _plan(options: Options) -> dict[str, Any]:
     files.remove_folder(folder)  # of a plan that was stopped on the way
     with files.folder_written_whole(folder) as beside:
         counts = text.prepare(options, beside)
-    best = _choose(options, counts)
-    files.write_text(os.path.join(options.output_dir, _CONFIG), best.config.to_json())
-    made = _describe(options, counts, best)
+    if options.devices is not None:
+        whole = on_devices.runs(options, counts.vocab_size)
+        run = on_devices.chosen(options, whole)
+        config, made = run.config, on_devices.describe(options, counts, whole, run)
+    else:
+        best = _choose(options, counts)
+        config, made = best.config, _describe(options, counts, best)
+    made[_OPTIONS] = resuming.locked_values(options)
+    files.write_text(os.path.join(options.output_dir, CONFIG_FILE), config.to_json())
     _write(options, made)
     return made
 
@@ -160,7 +167,6 @@ def _describe(options: Options, counts: TextCounts, best: Candidate) -> dict[str
         "disk_bytes": round(records + 5 * 12 * parameters),
         "notes": _notes(options, counts, best),
         "commands": _commands(options, counts, best),
-        _OPTIONS: resuming.locked_values(options),
     }  # fmt: skip
 
 
@@ -213,19 +219,14 @@ def _commands(options: Options, counts: TextCounts, best: Candidate) -> list[str
     def at(*names: str) -> str:
         return os.path.join(options.output_dir, *names)
 
-    steps, vocab_file = best.steps, at(_TEXT, text.VOCAB_FILE)
-    objective = {} if counts.pairs else {"sentence_objective": "none"}
+    steps, vocab_file = best.steps, at(TEXT_FOLDER, text.VOCAB_FILE)
 
     def records(name: str, source: str, part: Part, share: float, passes: int) -> str:
-        return _line("make-records", {
-            "input_file": at(_TEXT, source), "input_format": "sentences", "output_file": at(f"{name}.tfrecord"),
-            "vocab_file": vocab_file, "max_seq_length": part.length, "max_predictions_per_seq": part.predictions,
-            "masked_lm_prob": share, "dupe_factor": passes, "random_seed": options.random_seed, **objective,
-        })  # fmt: skip
+        return records_line(options, counts, name, source, part, masked_lm_prob=share, dupe_factor=passes)
 
     def training(name: str, output: str, part: Part, number: int, rate: float, **more: Any) -> str:
-        return _line("pretrain", {
-            "do_train": True, "input_file": at(f"{name}.tfrecord"), "bert_config_file": at(_CONFIG),
+        return command_line("pretrain", {
+            "do_train": True, "input_file": at(f"{name}.tfrecord"), "bert_config_file": at(CONFIG_FILE),
             "vocab_file": vocab_file, "output_dir": at(output), "max_seq_length": part.length,
             "max_predictions_per_seq": part.predictions, "train_batch_size": BATCH_SIZE, "learning_rate": rate,
             "num_train_steps": number, "num_warmup_steps": _warmup(number), "warmup_jump": False,
@@ -248,13 +249,6 @@ def _commands(options: Options, counts: TextCounts, best: Candidate) -> list[str
             **({} if counts.pairs else {"next_sentence_prediction": False}),
         ),
     ]  # fmt: skip
-
-
-def _line(command: str, flags: Mapping[str, Any]) -> str:
-    def flag(name: str, value: Any) -> str:
-        return f"--{'' if value else 'no'}{name}" if isinstance(value, bool) else f"--{name}={value}"
-
-    return shlex.join(["official-bert", command, *(flag(name, value) for name, value in flags.items())])
 
 
 def run(options: Options) -> int:
@@ -300,24 +294,30 @@ def _train(options: Options, made: dict[str, Any]) -> int:
 
 def describe(made: Mapping[str, Any]) -> str:
     """Returns the plan for people."""
-    config, hours = made["config"], (duration(60 * made[name]) for name in ("expected_minutes", "minutes"))
-    unigram, loss, low, high = (
-        f"{made[name]:.3f}" for name in ("unigram_loss", "expected_loss", "expected_loss_low", "expected_loss_high")
-    )
+    config = made["config"]
     size = f"{config['num_hidden_layers']} layers of {config['hidden_size']}, {made['parameters']:,} parameters"
+    unigram = f"{made['unigram_loss']:.3f}"
     rows = [
         ("text", f"{made['text_tokens']:,} tokens to train on, guessed by frequency with a loss of {unigram}"),
         ("vocabulary", f"{made['vocab_size']:,} pieces"),
         ("model", f"{made['model']}: {size}"),
+        *(on_devices.rows(made) if "devices" in made else _rows_here(made)),
+        *(("note", note) for note in made["notes"]),
     ]
+    return "\n".join([*(f"{name:<11} {value}" for name, value in rows), "", *made["commands"]])
+
+
+def _rows_here(made: Mapping[str, Any]) -> list[tuple[str, str]]:
+    hours = (duration(60 * made[name]) for name in ("expected_minutes", "minutes"))
+    loss, low, high = (f"{made[name]:.3f}" for name in ("expected_loss", "expected_loss_low", "expected_loss_high"))
+    rows = []
     for each in made["phases"]:
         batch = f"{made['train_batch_size']} x {each['max_seq_length']} tokens"
         rate = f"rate {each['learning_rate']:g}, {each['num_warmup_steps']:,} steps of warm-up"
         rows.append(("training", f"{each['steps']:,} steps of {batch}, {rate}"))
-    rows += [
+    return [
+        *rows,
         ("time", " of ".join(hours)),
         ("needs", f"{made['memory_bytes'] / 1e9:.2f} GB of memory, {made['disk_bytes'] / 1e9:.2f} GB of disk"),
         ("expected", f"held-out masked LM loss {loss}, in 95 of 100 runs from {low} to {high}"),
-        *(("note", note) for note in made["notes"]),
     ]
-    return "\n".join([*(f"{name:<11} {value}" for name, value in rows), "", *made["commands"]])

@@ -10,7 +10,7 @@ from official_bert.modeling.config import BertConfig
 
 BATCH_SIZE = 32
 _SHORT_PER_LONG = 8  # steps
-_MOST_PASSES = 10  # over the text, with other masks each time
+MOST_PASSES = 10  # over the text, with other masks each time
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class Steps:
     def passes(self, text_tokens: float) -> int:
         """How often records are made of the text: as often as the longer part reads it, but not too often."""
         most = BATCH_SIZE * max(self.short * SHORT.length, self.long * LONG.length)
-        return max(1, min(_MOST_PASSES, -int(-most // max(text_tokens, 1))))
+        return max(1, min(MOST_PASSES, -int(-most // max(text_tokens, 1))))
 
 
 def vocabulary_size(tokens_of_text: float) -> int:

@@ -48,6 +48,8 @@ LAYERS = {
     "planning": (
         ("options", "recipe"),
         ("text", "machine"),
+        ("command_lines",),
+        ("on_devices",),
         ("planning",),
         ("commands",),
     ),

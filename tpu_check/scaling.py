@@ -1,7 +1,7 @@
 """What pre-training as in the paper takes on v5e chips by count: `make tpu-scaling`. Nothing is measured.
 
 Each program is compiled, and its operations, its traffic with memory and what it exchanges are divided by the chip's
-published rates.
+published rates (configs/devices.json).
 """
 
 import os
@@ -13,18 +13,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from official_bert.errors import UserError
+from official_bert.pretraining.devices import BATCH, PHASES, Device, Seconds
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
 from tpu_check.answers import Compiled, Refused, as_table
 from tpu_check.options import PretrainingStepOptions
-
-# Of a v5e chip, as the TPU's documentation publishes them: 197 TFLOP/s in bfloat16, 819 GB/s of memory, and 1,600
-# Gbit/s of links between chips (four of 400 Gbit/s, each way; 51.2 TB/s in an all-reduce of the 256 chips of a pod).
-_FLOP_PER_SECOND, _MEMORY_BYTES_PER_SECOND, _LINK_BYTES_PER_SECOND = 197e12, 819e9, 1600e9 / 8
-
-# The paper: 1M steps of 256 sequences, 90 % of 128 tokens with 20 predictions, 10 % of 512 with 77.
-_BATCH = 256
-_PHASES = ((128, 20, 900_000), (512, 77, 100_000))
 
 ASSUMPTIONS = """\
 - 256 sequences in a step over all chips, in bfloat16, with the original's optimizer, in as few micro-batches as fit.
@@ -52,44 +45,15 @@ class Options:
 
     def __post_init__(self) -> None:
         for number in self.chips:
-            if not number.isdigit() or not int(number) or _BATCH % int(number):
-                raise UserError(f"--chips names {number}; expected divisors of {_BATCH}, the sequences in a step")
-
-
-@dataclasses.dataclass(frozen=True)
-class Seconds:
-    """What a step takes by published rates, of each kind.
-
-    Attributes:
-        operations: floating-point operations.
-        traffic: all that is read and written, by the compiler's account.
-        variables: weights and optimizer, read and written once.
-        exchange: what chips send each other.
-    """
-
-    operations: float
-    traffic: float
-    variables: float
-    exchange: float
-
-    @property
-    def least(self) -> float:
-        return max(self.operations, self.variables, self.exchange)
-
-    @property
-    def accounted(self) -> float:
-        return max(self.operations, self.traffic) + self.exchange
+            if not number.isdigit() or not int(number) or BATCH % int(number):
+                raise UserError(f"--chips names {number}; expected divisors of {BATCH}, the sequences in a step")
 
 
 def seconds_of_step(step: Compiled, chips: int) -> Seconds:
     """Returns what a replica's program takes on one of so many chips."""
     exchanged = sum(size for _, _, size in step.collectives)
-    return Seconds(
-        operations=step.flops / _FLOP_PER_SECOND,
-        traffic=step.bytes_accessed / _MEMORY_BYTES_PER_SECOND,
-        variables=2 * step.variable_bytes / _MEMORY_BYTES_PER_SECOND,
-        exchange=2 * exchanged * (chips - 1) / chips / _LINK_BYTES_PER_SECOND,
-    )
+    device = Device.read("v5e")
+    return device.seconds(step.flops, step.bytes_accessed, step.variable_bytes, exchanged, chips)
 
 
 def rows_of(name: str, chips: int, phases: Sequence[tuple[int, Compiled | Refused | str]]) -> list[tuple[str, ...]]:
@@ -101,8 +65,8 @@ def rows_of(name: str, chips: int, phases: Sequence[tuple[int, Compiled | Refuse
         phases: for each the micro-batches of a chip, and what the compiler says of the step, or why it says nothing.
     """
     rows, least, accounted = [], 0.0, 0.0
-    for (length, _, steps), (parts, step) in zip(_PHASES, phases, strict=True):
-        sequences = str(_BATCH // chips) if parts == 1 else f"{parts} x {_BATCH // chips // parts}"
+    for (length, _, steps), (parts, step) in zip(PHASES, phases, strict=True):
+        sequences = str(BATCH // chips) if parts == 1 else f"{parts} x {BATCH // chips // parts}"
         head = (name, str(chips), str(length), sequences)
         if not isinstance(step, Compiled):
             reason = f"does not fit: {step}" if isinstance(step, Refused) else step
@@ -133,7 +97,7 @@ def run(options: Options) -> int:
     unknown, table = 0, list[tuple[str, ...]]()
     for path in options.bert_config_files:
         for chips in map(int, options.chips):
-            answers = [_compiled(path, chips, *phase[:2], options.time_limit) for phase in _PHASES]
+            answers = [_compiled(path, chips, *phase[:2], options.time_limit) for phase in PHASES]
             unknown += sum(not isinstance(answer, Compiled) for _, answer in answers)
             rows = rows_of(os.path.basename(path).removesuffix(".json"), chips, answers)
             print(as_table([HEAD, *rows]), flush=True)
@@ -151,11 +115,11 @@ def _compiled(
     from tpu_check.recipes import LAYOUTS
 
     of_tpu = StepCompiler(f"v5e:{LAYOUTS['v5e'][chips]}", time_limit)
-    parts, batch = 1, _BATCH // chips
+    parts, batch = 1, BATCH // chips
     while True:
         step_options = PretrainingStepOptions(
             bert_config_file=path, max_seq_length=length, max_predictions_per_seq=predictions,
-            train_batch_size=_BATCH, dtype="bfloat16", gradient_accumulation_steps=parts,
+            train_batch_size=BATCH, dtype="bfloat16", gradient_accumulation_steps=parts,
         )  # fmt: skip
         step, _ = steps.pretraining_step(steps.read_config(step_options), step_options, chips)
         try:

@@ -5,12 +5,14 @@ import shlex
 import pytest
 
 from official_bert.errors import UserError
+from official_bert.pretraining.devices import BATCH, Device
 from official_bert.pretraining.law import FINAL, Law
 from official_bert_cli import load
-from planning import machine, planning, recipe
+from planning import machine, on_devices, planning, recipe
 from planning.machine import Speed
-from planning.options import Options
+from planning.options import COUNTED, Options
 from planning.recipe import Steps
+from tests.conftest import ROOT
 
 WORDS = "the cat dog sat ran on mat in sun play walk and tree house water stone light river road hill".split()
 
@@ -89,6 +91,10 @@ def test_steps_fill_the_time_and_a_small_text_is_read_often():
     ({"hours": 1.0}, "both are given"),
     ({"minutes": -1.0}, "--minutes is -1.0; expected a positive number"),
     ({"minutes": float("nan")}, "--minutes is nan; expected a positive number"),
+    ({"devices": 12}, "--devices is 12; expected one of 8, 64, 256, for which steps were counted"),
+    ({"devices": 8, "run": True}, "--run is given with --devices; give the commands where the devices are"),
+    ({"devices": 8, "device_tflops": -1.0}, "--device_tflops is -1.0; expected a positive number"),
+    ({"device_dollars": 1.0}, "--device_dollars is given without --devices"),
     ({"heldout_share": 1.0}, "--heldout_share is 1.0; expected a share between 0 and 1"),
     ({"output_dir": "gs://bucket/plan"}, "is not on this machine"),
 ])  # fmt: skip
@@ -113,3 +119,53 @@ def test_a_plan_that_is_run_reaches_a_loss(corpus: str, tmp_path: pathlib.Path, 
     made = json.loads((tmp_path / "plan" / "plan.json").read_text())
     assert 0 < made["reached_loss"] < 10
     assert Law.read(FINAL).interval(made["expected_loss"])[0] == pytest.approx(made["expected_loss_low"], abs=1e-3)
+
+
+@pytest.mark.parametrize(("hours", "model", "steps"), [(40.0, "BERT-Large", 1_000_000), (6.0, "BERT-Base", 490_000)])
+def test_a_plan_for_devices_is_the_papers_recipe_with_hours_dollars_and_a_tpus_commands(
+    corpus: str, tmp_path: pathlib.Path, hours: float, model: str, steps: int, capsys
+):
+    given = options(corpus, tmp_path, minutes=None, hours=hours, devices=8)
+    assert planning.run(given) == 0
+    made = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert made["model"] == model
+    assert sum(each["steps"] for each in made["phases"]) == pytest.approx(steps, rel=0.01)
+    assert made["expected_hours_low"] < made["expected_hours_high"] <= hours
+    assert made["expected_dollars_high"] == pytest.approx(8 * 1.2 * made["expected_hours_high"], rel=0.01)
+    assert f"{made['expected_hours_low']:.1f} to {made['expected_hours_high']:.1f} hours" in capsys.readouterr().out
+    *records, copy, training = (shlex.split(line) for line in made["commands"])
+    assert [line[1] for line in records] == ["make-records"] * 3
+    assert copy[:2] == ["gcloud", "storage"]
+    for line in (*records, training):
+        load(line[1]).parse(line[2:])
+    assert {"--distribution_strategy=tpu", "--num_tpu_cores=8", "--phase2_max_seq_length=512"} < set(training)
+    # In one piece 32 sequences of 512 tokens of BERT-Large do not fit a chip.
+    assert f"--gradient_accumulation_steps={2 if model == 'BERT-Large' else 1}" in training
+
+
+def test_the_rate_that_was_measured_and_a_price_leave_no_bounds(corpus: str, tmp_path: pathlib.Path):
+    made = planning.plan(options(corpus, tmp_path, devices=64, minutes=6000.0, device_tflops=100.0, device_dollars=2.0))
+    seconds = 900_000 * 0.976 / 100 + 100_000 * 4.126 / 100
+    assert made["expected_hours_low"] == made["expected_hours_high"] == pytest.approx(seconds / 3600, abs=0.01)
+    assert made["expected_dollars_low"] == pytest.approx(64 * 2 * seconds / 3600, rel=1e-3)
+
+
+def test_the_hours_of_the_papers_runs_are_those_of_the_page(tmp_path: pathlib.Path, corpus: str):
+    page = (ROOT / "docs" / "tpu.md").read_text(encoding="utf-8")
+    for devices in COUNTED[:2]:
+        for run in on_devices.runs(options(corpus, tmp_path, devices=devices), 30_522):
+            (low, high), name = run.hours, run.name.removeprefix("BERT-")
+            assert f"| {name} | {devices} | {low:.1f} - {high:.1f} |" in page
+
+
+def test_the_counts_are_those_of_the_page():
+    page = (ROOT / "docs" / "tpu.md").read_text(encoding="utf-8")
+    counts = Device.read("v5e").steps
+    assert len(counts) == 2 * 2 * len(COUNTED)
+    for step in counts:
+        rows = BATCH // step.devices // step.micro_batches
+        sequences = str(rows) if step.micro_batches == 1 else f"{step.micro_batches} x {rows}"
+        assert (
+            f"| {step.model} | {step.devices} | {step.length} | {sequences} | {step.tflop:.3f} | {step.traffic_gb:.1f} "
+            f"| {step.exchanged_mb:,.0f} | {step.memory_gib:.2f} |"
+        ) in page
