@@ -366,6 +366,7 @@ def test_order_depends_on_the_seed_alone(shards: list[str]):
     assert first == again != other
 
 
+@pytest.mark.slow
 def test_skipping_goes_on_where_another_run_stopped(shards: list[str]):
     whole = first_ids(training_batches(shards, 5, SCHEMA, seed=3), 30)
     for batches in (0, 1, 8, 9, 13, 25):

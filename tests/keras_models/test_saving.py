@@ -207,6 +207,7 @@ def test_models_can_be_summarized_and_looked_into(config, vocab_file, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_collection")
 def test_dense_layers_take_eight_bits_and_low_rank_updates(config, vocab_file, tmp_path):
     model, *_ = built("classifier", config, vocab_file)
     exact = model.predict(TEXTS)

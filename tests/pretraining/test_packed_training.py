@@ -69,6 +69,7 @@ def assert_same_steps(found, expected) -> None:
         np.testing.assert_allclose(found[1][path], value, atol=2e-5, err_msg=path)
 
 
+@pytest.mark.slow
 def test_ten_packed_steps_give_the_weights_of_unpacked_ones(tiny_config: BertConfig, record_files: list[str]):
     config = without_dropout(dataclasses.replace(tiny_config, num_hidden_layers=1))
     expected = after_ten_steps(config, record_files)

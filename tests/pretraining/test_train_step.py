@@ -49,6 +49,7 @@ def test_many_steps_in_one_call_and_compiled_steps_equal_single_steps(tiny_confi
             np.testing.assert_allclose(value, results[0][1][path], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_dropout_depends_on_the_step_alone(tiny_config: BertConfig, record_files: list[str]):
     batch = next(batches_for(pretrainer_for(tiny_config), record_files))
     losses = []

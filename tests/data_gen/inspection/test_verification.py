@@ -98,6 +98,7 @@ def test_a_flipped_byte_is_named(shards: list[str], tmp_path: pathlib.Path):
         assert "is damaged" in told
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_of_a_compressed_file_is_found(vocab_file: str, tmp_path: pathlib.Path):
     varied = [good() for _ in range(300)]
     rng = random.Random(0)
