@@ -24,6 +24,7 @@ import pyarrow.parquet
 import zstandard
 
 from benchmarks import corpus
+from benchmarks.memory import Peak, largest, note_memory
 from data_gen.text import formats
 from official_bert.errors import UserError
 from official_bert.utils.command_line import Command
@@ -100,28 +101,6 @@ def _documents(text_file: str, megabytes: int) -> Iterator[str]:
         yield copy
 
 
-@dataclasses.dataclass
-class Peak:
-    """The most that a process has held, in MiB."""
-
-    memory: float = 0.0  # pages of mapped files included
-    own: float = 0.0  # without them
-
-
-def _note_memory(first: int, peaks: dict[int, Peak]) -> None:
-    """Notes the most that a process and its children have held so far, by their numbers."""
-    for status in pathlib.Path("/proc").glob("[0-9]*/status"):
-        try:
-            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        except OSError:
-            continue  # it has ended meanwhile
-        number = int(status.parent.name)
-        if first in (number, int(fields["PPid"])) and "VmHWM" in fields:
-            peak = peaks.setdefault(number, Peak())
-            peak.memory, own = (int(fields[name].split()[0]) / 1024 for name in ("VmHWM", "RssAnon"))
-            peak.own = max(peak.own, own)
-
-
 def measure(source: str, vocab_file: str, folder: str, workers: int) -> tuple[float, Peak, Peak, str]:
     """Returns the seconds of the command, the most memory of its first process and of any worker, and a hash."""
     output = pathlib.Path(folder) / "records.tfrecord"
@@ -134,7 +113,7 @@ def measure(source: str, vocab_file: str, folder: str, workers: int) -> tuple[fl
     peaks: dict[int, Peak] = {}
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         while process.poll() is None:
-            _note_memory(process.pid, peaks)
+            note_memory(process.pid, peaks)
             time.sleep(0.05)
         seconds = time.perf_counter() - start
         if process.returncode:
@@ -145,8 +124,7 @@ def measure(source: str, vocab_file: str, folder: str, workers: int) -> tuple[fl
     for path in output.parent.glob("records.*"):
         path.unlink()
     first = peaks.pop(process.pid)
-    worker = Peak(max(each.memory for each in peaks.values()), max(each.own for each in peaks.values()))
-    return seconds, first, worker, digest
+    return seconds, first, largest(peaks), digest
 
 
 def main(options: Options) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import corpus
+from benchmarks.memory import Peak, largest, note_memory
 from data_gen.pipelines import worker
 from official_bert.data import manifest
 from official_bert.errors import UserError
@@ -46,12 +47,11 @@ class Options:
 
 @dataclasses.dataclass
 class Run:
-    """What one run took: seconds, MiB of the largest process, and bytes on disk at most."""
+    """What one run took: seconds, memory of the largest process, and bytes on disk at most."""
 
     instances: int = 0
     seconds: float = 0.0
-    memory: float = 0.0  # resident, with pages of mapped files
-    own: float = 0.0  # without them, looked at twice a second
+    peak: Peak = dataclasses.field(default_factory=Peak)
     store: int = 0  # of the tokenized text
     work: int = 0  # of the working folder, the tokenized text included
     records: int = 0
@@ -68,15 +68,17 @@ def measure(options: Options, inputs: list[str], vocab_file: str, folder: str, a
     on_dask = ["make-records-beam", *flags, "--", "--runner=dask", f"--dask_address={address}"]
     command = [sys.executable, "-m", "official_bert_cli", *(on_dask if address else on_machine)]
     run, start = Run(), time.perf_counter()
+    peaks: dict[int, Peak] = {}
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while process.poll() is None:
-        run.memory = max(run.memory, _largest_process("VmHWM"))
-        run.own = max(run.own, _largest_process("RssAnon"))
+        note_memory(os.getpid(), peaks)  # the cluster's workers are begun by this process, too
         work = output.parent / "records.work"
         run.store = max(run.store, sum(_size(each) for each in work.glob(f"*/{worker.CORPUS}")))
         run.work = max(run.work, _size(work))
         time.sleep(0.5)
     run.seconds = time.perf_counter() - start
+    peaks.pop(os.getpid(), None)
+    run.peak = largest(peaks)
     if process.returncode:
         raise SystemExit(process.communicate()[1])
     described = manifest.Manifest.read(str(output.with_name("records.manifest.json")))
@@ -92,19 +94,6 @@ def _size(folder: pathlib.Path) -> int:
             with contextlib.suppress(OSError):  # gone meanwhile
                 total += os.stat(os.path.join(parent, name)).st_size
     return total
-
-
-def _largest_process(measure: str) -> float:
-    """The most MiB of a process begun by this one, or by one of those, as /proc's status names the measure."""
-    status: dict[int, dict[str, str]] = {}
-    for path in pathlib.Path("/proc").glob("[0-9]*/status"):
-        with contextlib.suppress(OSError):
-            status[int(path.parent.name)] = dict(line.split(":", 1) for line in path.read_text().splitlines())
-    ours = {os.getpid()}
-    while more := {number for number, each in status.items() if int(each["PPid"]) in ours} - ours:
-        ours |= more
-    peaks = [status[number].get(measure, "0 kB") for number in ours - {os.getpid()}]
-    return max((int(peak.split()[0]) / 1024 for peak in peaks), default=0.0)
 
 
 @contextlib.contextmanager
@@ -150,7 +139,7 @@ def line(size: float, name: str, run: Run) -> str:
     mb = [f"{number / 1e6:,.0f}" for number in (run.store, run.work, run.records)]
     return (
         f"| {size:,.0f} | {name} | {run.instances:,} | {run.seconds:.1f} | {run.instances / run.seconds:,.0f} | "
-        f"{run.memory:,.0f} | {run.own:,.0f} | {' | '.join(mb)} |"
+        f"{run.peak.memory:,.0f} | {run.peak.own:,.0f} | {' | '.join(mb)} |"
     )
 
 

@@ -162,7 +162,7 @@ def describe(options: Options, counts: TextCounts, whole: Sequence[Run], run: Ru
         "tokens": tokens,
         "unigram_loss": round(counts.unigram_entropy, 4),
         "expected_loss": None,
-        "train_batch_size": flags["train_batch_size"],
+        "train_batch_size": BATCH,
         "phases": [
             {"max_seq_length": step.length, "steps": steps, "memory_bytes": round(step.memory_gib * 2**30)}
             for step, steps in zip(run.counts, run.phase_steps, strict=True)

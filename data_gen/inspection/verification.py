@@ -82,9 +82,8 @@ def _set_of_manifest(path: str, findings: Findings) -> _FileSet:
     contents = Manifest.read(path)
     folder = os.path.dirname(path)
     listed = {os.path.join(folder, shard.file): shard for shard in contents.shards}
-    present = set(
-        files.glob(os.path.join(glob.escape(folder), "*"))
-    )  # a question for each would cost a far folder more
+    # A question for each file would cost more in a far folder.
+    present = set(files.glob(os.path.join(glob.escape(folder), "*")))
     missing = {each for each in listed if each not in present and not files.exists(each)}
     findings.problems.extend(f"{each} is missing; {path} names it" for each in listed if each in missing)
     stem = glob.escape(path.removesuffix(manifest.manifest_path("")))

@@ -1,6 +1,5 @@
 """The page of a comparison."""
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,8 +68,10 @@ def _ends(runs: Sequence[Run]) -> html_pages.Table:
         row = [run.path]
         for amount, values in run.amounts().items():
             last = values[-1]
-            shown = f"{last:,.0f}" if amount in ("steps", "tokens") else duration(last) if np.isfinite(last) else ""
-            row.append(shown if np.isfinite(last) else _UNKNOWN)
+            if not np.isfinite(last):
+                row.append(_UNKNOWN)
+            else:
+                row.append(f"{last:,.0f}" if amount in ("steps", "tokens") else duration(last))
         for kind, score in heads:
             _, values = run.curve(kind, score, "steps")
             row.append(f"{values[-1]:.4g}" if len(values) else _UNKNOWN)
@@ -97,9 +98,7 @@ def _pictures(runs: Sequence[Run], kind: str, score: str) -> str:
         axes.set_xlabel(amount)
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-        picture = io.BytesIO()
-        figure.savefig(picture, format="svg", metadata={"Date": None})
-        pictures.append(html_pages.picture(f"{score} in {_KINDS[kind]}, by {amount}", picture.getvalue()))
+        pictures.append(html_pages.drawing(f"{score} in {_KINDS[kind]}, by {amount}", figure))
     title = html_pages.text(f"{score}, {_KINDS[kind]}")
     return f'<h2>{title}</h2>\n<div class="curves">\n' + "\n".join(pictures) + "\n</div>" if pictures else ""
 

@@ -1,6 +1,5 @@
 """What a fine-tuning run leaves for its reader: report.json, a page with scores, curves and errors, a model card."""
 
-import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -248,9 +247,7 @@ def _reliability_picture(figures: Mapping[str, Any]) -> str:
         panels[1].set(title="coverage", xlabel="share that is answered, the surest first", ylabel="accuracy of these")
     for axes in panels:
         axes.grid(alpha=0.3)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="svg", metadata={"Date": None})
-    return html_pages.picture("reliability and coverage", picture.getvalue())
+    return html_pages.drawing("reliability and coverage", figure)
 
 
 def _short(text: str) -> str:
@@ -278,7 +275,5 @@ def _curves(curves: Mapping[str, list[dict[str, Any]]], names: Sequence[str]) ->
         axes.set_xlabel("step")
         axes.locator_params("x", nbins=5, integer=True)
         axes.grid(alpha=0.3)
-        picture = io.BytesIO()
-        figure.savefig(picture, format="svg", metadata={"Date": None})
-        pictures.append(html_pages.picture(f"{name}, by step", picture.getvalue()))
+        pictures.append(html_pages.drawing(f"{name}, by step", figure))
     return '<h2>Curves</h2>\n<div class="curves">\n' + "\n".join(pictures) + "\n</div>"

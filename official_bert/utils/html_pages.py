@@ -2,8 +2,10 @@
 
 import base64
 import html
+import io
 import re
 from collections.abc import Sequence
+from typing import Any
 
 _LONGEST_NUMBER = 24  # of a cell that is not broken: a number with its unit
 Table = Sequence[Sequence[str]]  # rows of cells; the first row is the head
@@ -61,6 +63,13 @@ def text(plain: str) -> str:
 def picture(alt: str, svg: bytes) -> str:
     """Returns an SVG picture that is part of the page."""
     return f'<img alt="{text(alt)}" src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}">'
+
+
+def drawing(alt: str, figure: Any) -> str:
+    """Returns a figure of matplotlib as an SVG picture that is part of the page."""
+    svg = io.BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None})
+    return picture(alt, svg.getvalue())
 
 
 def table(rows: Table, stacked: bool = False) -> str:

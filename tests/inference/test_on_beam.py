@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from official_bert.checkpoints import finetuned, loading
 from official_bert.checkpoints.loading import Loaded
@@ -16,7 +15,7 @@ from official_bert.commands import FEATURES, PREDICT
 from official_bert.errors import UserError
 from official_bert.export import saved_model
 from official_bert.export.options import SavedModelOptions
-from official_bert.inference import batch_prediction, exports, feature_extraction, features, on_beam
+from official_bert.inference import batch_prediction, feature_extraction, features, on_beam
 from official_bert.inference.options import BatchPredictionOptions, BeamOptions, FeatureOptions
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.task_models import CLASSIFICATION
@@ -24,30 +23,15 @@ from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
 from tests.conftest import ROOT, WORDS
 from tests.export.exported_models import CONFIG, model_of, task_spec_of
+from tests.inference.batch_models import export_batches
 
 PORTABLE = ["--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"]
 TEXTS = ["the cat " * (number * 7 % 11) + f"sat {number}" for number in range(27)]
 
 
-class Batches(tf.Module):
-    """A model whose answers show the batch that a text was in, and that refuses one text."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
-    def lengths(self, text: Any) -> dict[str, Any]:
-        tf.debugging.assert_none_equal(text, "refused")
-        lengths = tf.strings.length(text)
-        return {"length": lengths, "longest": tf.fill(tf.shape(text), tf.reduce_max(lengths)), "text": text}
-
-
 @pytest.fixture(scope="module")
 def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("export")
-    module = Batches()
-    tf.saved_model.save(module, str(folder), signatures=module.lengths)
-    metadata = folder / exports.METADATA_FILE
-    metadata.parent.mkdir()
-    metadata.write_text('{"inputs": ["text"]}')
-    return str(folder)
+    return export_batches(tmp_path_factory.mktemp("export"))
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
-from official_bert.inference import batch_prediction, dask_shards, exports, on_beam
+from official_bert.inference import batch_prediction, dask_shards, on_beam
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.modeling.task_models import CLASSIFICATION
 from official_bert.utils import dask_cluster
@@ -22,19 +21,10 @@ from tests import dask_clusters
 from tests.conftest import WORDS
 from tests.dask_clusters import ENVIRONMENT, DaskCluster, ended, wait_until
 from tests.export.exported_models import CONFIG, model_of, task_spec_of
+from tests.inference.batch_models import export_batches
 
 DASK = ["--runner=dask", "--dask_address=tcp://127.0.0.1:8786"]
 TEXTS = ["the cat " * (number * 7 % 11) + f"sat {number}" for number in range(640)]
-
-
-class Batches(tf.Module):
-    """A model whose answers show the batch that a text was in, and that refuses one text."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
-    def lengths(self, text: Any) -> dict[str, Any]:
-        tf.debugging.assert_none_equal(text, "refused")
-        lengths = tf.strings.length(text)
-        return {"length": lengths, "longest": tf.fill(tf.shape(text), tf.reduce_max(lengths)), "text": text}
 
 
 class OneProcess:
@@ -62,13 +52,7 @@ class OneProcess:
 
 @pytest.fixture(scope="module")
 def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("export")
-    module = Batches()
-    tf.saved_model.save(module, str(folder), signatures=module.lengths)
-    metadata = folder / exports.METADATA_FILE
-    metadata.parent.mkdir()
-    metadata.write_text('{"inputs": ["text"]}')
-    return str(folder)
+    return export_batches(tmp_path_factory.mktemp("export"))
 
 
 def write_texts(folder: pathlib.Path, texts: list[str] = TEXTS) -> None:
