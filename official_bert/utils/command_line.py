@@ -46,6 +46,7 @@ from official_bert.utils.signals import end_interrupted
 
 _HELP = ("--help", "-help", "-h")
 _FLAGFILE = "flagfile"
+_NEARLY_ALL = 0.85  # of the memory that a limit allows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,10 +274,25 @@ def _fail(message: str) -> NoReturn:
 
 
 def _lack_of_memory(error: BaseException) -> str | None:
-    """Returns what TensorFlow, or oneDNN beneath it, says of memory that it could not have; None for other errors."""
+    """Returns what an error says of memory that could not be had; None for other errors.
+
+    TensorFlow, and oneDNN beneath it, mostly say so. Where they cannot have a few bytes in between, what is damaged by
+    that fails later, by any error: it counts as a lack of memory if nearly all that a limit allows is in use.
+    """
     lines = str(error).splitlines() if type(error).__module__.startswith("tensorflow.") else []
     words = ("OOM when allocating", "could not create a primitive")
-    return next((line.strip() for line in lines if any(each in line for each in words)), None)
+    if said := next((line.strip() for line in lines if any(each in line for each in words)), None):
+        return said
+    try:
+        with open("/proc/self/status", encoding="ascii") as status:
+            held = dict(re.findall(r"(VmSize|VmData):\s+(\d+) kB", status.read()))
+    except OSError:  # not on Linux
+        return None
+    for name, limit in (("VmSize", resource.RLIMIT_AS), ("VmData", resource.RLIMIT_DATA)):
+        most, used = resource.getrlimit(limit)[0], 1024 * int(held[name])
+        if most != resource.RLIM_INFINITY and used > _NEARLY_ALL * most:
+            return f"{used:,} of {most:,} bytes are in use, and then came {type(error).__name__} ({error})"
+    return None
 
 
 def _is_out_of_descriptors(error: BaseException | None) -> bool:

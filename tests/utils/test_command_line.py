@@ -372,6 +372,30 @@ def test_too_little_memory_for_the_imports_is_a_line(megabytes: int):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("share", [0.5, 0.95])
+def test_any_error_where_nearly_all_memory_is_in_use_is_called_a_lack_of_memory(share: float):
+    code = f"""
+import resource
+from official_bert.utils import command_line
+limit = 400 << 20
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+with open("/proc/self/status") as status:
+    used = next(1024 * int(line.split()[1]) for line in status if line.startswith("VmData"))
+held = bytearray(int({share} * limit) - used)
+with command_line.exit_codes():
+    assert not held, "damaged"
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    if share > 0.9:
+        said = r"error: there is too little memory: [\d,]+ of 419,430,400 bytes are in use, and then came AssertionE"
+        assert re.match(said, last)
+        assert "Traceback" not in done.stderr
+    else:
+        assert last == "AssertionError: damaged"
+
+
 def test_a_flagfile_that_cannot_be_read_is_named_and_a_pipe_is_not_waited_for(tmp_path: pathlib.Path):
     utf16, pipe, outer = tmp_path / "utf16", tmp_path / "pipe", tmp_path / "outer"
     utf16.write_text("--number=3\n", encoding="utf-16")
