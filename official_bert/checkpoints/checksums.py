@@ -97,6 +97,9 @@ def _read(folder: str) -> dict[str, dict[str, Any]]:
         return {"files": {}, "tensors": {}}
     try:
         contents = files.read_json_object(path)
+    except UserError as error:
+        raise UserError(f"{error}; {_repair_hint(folder)}") from error
+    try:
         # An object of the file; a list of pairs would do for dict() too, and have names that are none.
         return {kind: {**contents[kind]} for kind in ("files", "tensors")}
     except (ValueError, KeyError, TypeError) as error:

@@ -21,6 +21,7 @@ from official_bert.errors import UserError
 from official_bert.utils import files
 
 GRAPH_FILE, ONNX_FILE = "saved_model.pb", "model.onnx"
+_FINGERPRINT_FILE = "fingerprint.pb"
 VOCAB_FILE = os.path.join("assets", "vocab.txt")
 METADATA_FILE = os.path.join("assets.extra", "official_bert.json")
 REPLAY_FILE = os.path.join("assets.extra", "replay.json")
@@ -109,10 +110,22 @@ def loadable(folder: str) -> Iterator[str]:
 
 
 def load_saved_model(folder: str) -> Any:
-    """Returns `tf.saved_model.load` of a folder."""
+    """Returns `tf.saved_model.load` of a folder.
+
+    Raises:
+        UserError: its fingerprint is damaged, or not all there yet.
+    """
     import tensorflow as tf
 
     with loadable(folder) as path:
+        fingerprint = os.path.join(folder, _FINGERPRINT_FILE)
+        if files.exists(fingerprint):
+            try:
+                tf.saved_model.experimental.read_fingerprint(path)
+            except RuntimeError as error:  # with which TensorFlow would load the model all the same, and log a traceback
+                raise UserError(
+                    f"{fingerprint} is damaged, or not copied to its end; restore the folder from a copy"
+                ) from error
         return tf.saved_model.load(path)
 
 

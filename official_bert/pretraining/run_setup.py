@@ -18,7 +18,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.optimization.choices import DTYPES, TPU
 from official_bert.optimization.schedules import PhasedSchedule, WarmupPolynomialDecay
-from official_bert.pretraining import checks, cost, run_metadata
+from official_bert.pretraining import checks, corpus_initialization, cost, run_metadata
 from official_bert.pretraining.curves import read_curves
 from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.record_files import RecordFiles, recorded_casing
@@ -27,6 +27,9 @@ from official_bert.pretraining.train_step import Pretrainer
 from official_bert.tokenization.casing import UNCASED, Casing, casing_of
 from official_bert.utils import files
 from official_bert.utils.training_log import TRAIN, read_log
+
+
+_COUNTED_AT_ONCE = 256  # records
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -287,11 +290,26 @@ def restore_or_initialize(setup: RunSetup) -> None:
         print(f"weights from {options.init_checkpoint}:")
         loaded = initial_weights.load_weights(setup.pretrainer.model, options.init_checkpoint, options.init_allow)
         print("\n".join(loaded.lines()), flush=True)
+    elif options.init_from_records and options.do_train:
+        _initialize_from_records(setup)
     elif not options.do_train:
         raise UserError(
             f"{setup.folder} has no checkpoint to evaluate; give the --output_dir of a training run, or weights as "
             "--init_checkpoint"
         )
+
+
+def _initialize_from_records(setup: RunSetup) -> None:
+    """Gives the model weights from counts of the first phase's records."""
+    records = setup.records.training(setup.options.phases[0])
+    with records.naming_damage():
+        counts = corpus_initialization.count(records.evaluation(_COUNTED_AT_ONCE), setup.config.vocab_size)
+    known = corpus_initialization.initialize(setup.pretrainer.model, setup.config, counts, setup.options.random_seed)
+    print(
+        f"initial weights from {counts.tokens:,} tokens of the records: word vectors of {known:,} of "
+        f"{setup.config.vocab_size:,} pieces, the others at random",
+        flush=True,
+    )
 
 
 def _restore(setup: RunSetup, checkpoint: str) -> None:

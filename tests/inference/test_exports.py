@@ -41,6 +41,20 @@ def test_an_export_is_loaded_where_tensorflow_takes_its_name_for_a_pattern(name:
     assert plain_answers.answers(str(tmp_path / name), rows) == (rows, rows)
 
 
+def test_a_fingerprint_that_is_not_whole_is_refused_without_a_traceback(
+    tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+):
+    tf.saved_model.save(tf.Module(), str(tmp_path))
+    path = tmp_path / "fingerprint.pb"
+    assert exports.load_saved_model(str(tmp_path))
+    path.write_bytes(path.read_bytes()[:7])
+    with pytest.raises(UserError, match="fingerprint.pb is damaged, or not copied to its end"):
+        exports.load_saved_model(str(tmp_path))
+    assert "Traceback" not in capfd.readouterr().err
+    path.unlink()  # TensorFlow loads what was written before there were fingerprints
+    assert exports.load_saved_model(str(tmp_path))
+
+
 def test_metadata_of_other_tools_models_are_empty(tmp_path: pathlib.Path):
     assert exports.read_metadata(str(tmp_path)) == {}
     path = tmp_path / exports.METADATA_FILE

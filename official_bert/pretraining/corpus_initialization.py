@@ -1,0 +1,184 @@
+"""Initial weights from counts of the records' tokens, where the original's are all random.
+
+From random weights a model first learns how frequent pieces are, then which pieces stand beside which, and only then
+where to look; a short training ends before that. All three can be had from the text beforehand:
+
+- the bias of the masked-LM output: the logarithm of each piece's share of the text;
+- word embeddings: a singular value decomposition of how much more often than by chance a piece stands directly before
+  or after each of the commonest ones (positive pointwise mutual information; Levy and Goldberg 2014,
+  "Neural Word Embedding as Implicit Matrix Factorization");
+- position embeddings: sines and cosines (Vaswani et al. 2017, section 3.5), in dimensions that word embeddings leave
+  free, and in the first block queries and keys that compare them, so that each head attends to one neighbour.
+
+Everything else, network and losses too, stays as it is: any other tool reads the weights.
+
+V vocabulary, H hidden size, D head size, L longest sequence, F frequencies, C contexts
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from official_bert.modeling import layer_names
+from official_bert.modeling.config import BertConfig
+
+_MOST_TOKENS = 4_000_000  # that are counted
+_OFFSETS = (-1, 1)  # of a context from its piece; with two more on each side nothing was gained
+_MOST_CONTEXTS = 1000  # pieces, for each offset
+_MOST_CELLS = 128_000_000  # of the table of pieces by contexts: 512 MB
+_POWER_ITERATIONS = 3  # of the decomposition: more change nothing that can be seen in training
+_SPARE_DIRECTIONS = 20
+
+_MOST_FREQUENCIES = 8
+_FASTEST, _RATIO = 0.9 * math.pi, 0.72  # radians a position, and from one frequency to the next: periods of 2 to 22
+_POSITIONS_SHARE = 0.3  # of the squared length of a token's vector
+_SHARPNESS = 6.0  # the score of the position that a head attends to, where others have about 0
+_REST = 0.1  # what is left of random values beside the sines and cosines
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenCounts:
+    """What was counted in records.
+
+    Attributes:
+        tokens: how many tokens.
+        pieces: how often each piece occurs, [V] int64.
+        contexts: how often the commonest pieces stand at each offset from each piece, [V, C] float32.
+    """
+
+    tokens: int
+    pieces: np.ndarray
+    contexts: np.ndarray
+
+
+def count(batches: Iterable[Mapping[str, Any]], vocab_size: int) -> TokenCounts:
+    """Counts the tokens of pre-training records, those under masks included, up to some millions.
+
+    Args:
+        batches: of records with masks: input_ids and input_mask [B, S] int, masked_lm_positions and masked_lm_ids
+            [B, P] int, masked_lm_weights [B, P] float.
+        vocab_size: V.
+    """
+    rows, tokens = [], 0
+    for batch in batches:
+        rows.append(_unmasked({name: np.asarray(value) for name, value in batch.items()}))
+        tokens += int((rows[-1] >= 0).sum())
+        if tokens >= _MOST_TOKENS:
+            break
+    apart = max(map(abs, _OFFSETS))
+    # One line of ids, in which neighbours of different records are kept apart by -1.
+    line = np.concatenate([np.pad(row, ((0, 0), (0, apart)), constant_values=-1).ravel() for row in rows])
+    pieces = np.bincount(line[line >= 0], minlength=vocab_size)
+    number = min(_MOST_CONTEXTS, vocab_size, _MOST_CELLS // (len(_OFFSETS) * vocab_size))
+    column_of = np.full(vocab_size, -1)
+    column_of[np.argsort(-pieces, kind="stable")[:number]] = np.arange(number)
+    contexts = np.zeros((vocab_size, len(_OFFSETS), number), np.float32)
+    for index, offset in enumerate(_OFFSETS):
+        beside = np.roll(line, -offset)  # the last rows end with -1, so that nothing is beside its other end
+        there = (line >= 0) & (beside >= 0)
+        columns = column_of[beside[there]]
+        cells = line[there][columns >= 0] * number + columns[columns >= 0]
+        contexts[:, index] = np.bincount(cells, minlength=vocab_size * number).reshape(vocab_size, number)
+    return TokenCounts(tokens, pieces, contexts.reshape(vocab_size, -1))
+
+
+def _unmasked(batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The records' tokens as they were before masking, [B, S]; -1 for padding."""
+    ids = batch["input_ids"].astype(np.int64)
+    record, prediction = np.nonzero(batch["masked_lm_weights"] > 0)
+    ids[record, batch["masked_lm_positions"][record, prediction]] = batch["masked_lm_ids"][record, prediction]
+    return np.where(batch["input_mask"] > 0, ids, -1)
+
+
+def initialize(model: keras.Model, config: BertConfig, counts: TokenCounts, seed: int) -> int:
+    """Gives a pre-training model with random weights those that the counts decide; returns for how many pieces.
+
+    Args:
+        model: as `build_pretraining_model` builds it.
+        config: its sizes.
+        counts: of the records that it will learn from.
+        seed: of what is random.
+    """
+    shares = (counts.pieces + 1.0) / (counts.pieces.sum() + len(counts.pieces))
+    model.get_layer("masked_lm_output").bias.assign(np.log(shares).astype(np.float32))
+    head_size = config.hidden_size // config.num_attention_heads
+    free = 2 * min(_MOST_FREQUENCIES, head_size // 2, config.hidden_size // 4)  # dimensions of sines and cosines
+    table = model.get_layer(layer_names.WORD_EMBEDDINGS).embeddings
+    words = np.array(table)
+    vectors = _word_vectors(counts.contexts, config.hidden_size - free, seed)
+    known = vectors.any(axis=1)
+    words[known, free:] = vectors[known] * config.initializer_range
+    words[:, :free] *= _REST
+    table.assign(words)
+    _attend_to_neighbours(model, config, free)
+    return int(known.sum())
+
+
+def _word_vectors(contexts: np.ndarray, size: int, seed: int) -> np.ndarray:
+    """Vectors of the pieces, [V, size], of mean square 1; 0 for those without context. Changes `contexts`, [V, C]."""
+    rows, columns = contexts.sum(axis=1, keepdims=True), contexts.sum(axis=0, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        expected = columns * (1.0 / max(columns.sum(), 1.0))
+        contexts /= rows
+        contexts /= expected
+        np.log(contexts, out=contexts)
+    np.nan_to_num(contexts, copy=False, nan=0.0, neginf=0.0, posinf=0.0)
+    np.maximum(contexts, 0.0, out=contexts)
+    # The randomized decomposition of Halko, Martinsson and Tropp (2011): of V x C only thin products are needed.
+    rng = np.random.default_rng(seed)
+    rank = min(size, *contexts.shape)
+    basis = rng.standard_normal((contexts.shape[1], min(rank + _SPARE_DIRECTIONS, contexts.shape[1])), np.float32)
+    for _ in range(_POWER_ITERATIONS):
+        basis = np.linalg.qr(contexts @ basis)[0]
+        basis = np.linalg.qr(contexts.T @ basis)[0]
+    left, values, _ = np.linalg.svd(contexts @ basis, full_matrices=False)
+    vectors = left[:, :rank] * np.sqrt(values[:rank])
+    # Turned at random, so that no head has the large directions to itself.
+    vectors = vectors @ np.linalg.qr(rng.standard_normal((size, size), np.float32))[0][:rank]
+    known = contexts.any(axis=1)
+    vectors -= vectors.sum(axis=0) / max(int(known.sum()), 1)  # of those that are not known all are 0
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    known &= lengths[:, 0] > 1e-6 * lengths.max()
+    vectors[known] *= math.sqrt(size) / lengths[known]
+    vectors[~known] = 0.0
+    return vectors
+
+
+def _attend_to_neighbours(model: keras.Model, config: BertConfig, free: int) -> None:
+    """Lets the heads of the first block attend to the position before, the one after, the second before, and so on.
+
+    A position is told by its angles at F frequencies. Where the keys of a head are a position's sines and cosines, and
+    its queries those of the position at some offset, their product is the sum of the cosines of the differences: it is
+    largest where key and query agree. Arguments are as for `initialize`.
+    """
+    frequencies = _FASTEST * _RATIO ** np.arange(free // 2)  # [F]
+    layer = model.get_layer(layer_names.POSITION_EMBEDDINGS)
+    positions = np.array(layer.embeddings) * _REST  # [L, H]
+    angles = np.arange(len(positions))[:, None] * frequencies  # [L, F]
+    of_words = (config.hidden_size - free) * config.initializer_range**2  # squared length
+    of_positions = of_words * _POSITIONS_SHARE / (1 - _POSITIONS_SHARE)
+    amplitude = math.sqrt(of_positions / len(frequencies))
+    positions[:, 0:free:2], positions[:, 1:free:2] = amplitude * np.cos(angles), amplitude * np.sin(angles)
+    layer.embeddings.assign(positions)
+
+    head_size = config.hidden_size // config.num_attention_heads
+    # The normalization after the embeddings makes the squared length H, of which positions keep their share.
+    score = _POSITIONS_SHARE * config.hidden_size / math.sqrt(head_size)
+    gain = math.sqrt(_SHARPNESS / score)
+    query, key = (model.get_layer(f"{layer_names.block(0)}_attention_{part}").kernel for part in ("query", "key"))
+    queries, keys = 0.3 * np.array(query), 0.3 * np.array(key)  # [H, H]
+    for head in range(config.num_attention_heads):
+        offset = (1 + head // 2) * (-1) ** (head + 1)  # -1, 1, -2, 2, ...
+        columns = slice(head * head_size, head * head_size + free)
+        queries[:free, columns], keys[:free, columns] = 0.0, 0.0
+        for index, turn in enumerate(frequencies * offset):
+            row, column = 2 * index, head * head_size + 2 * index
+            keys[row : row + 2, column : column + 2] = gain * np.eye(2)
+            rotation = [[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]]
+            queries[row : row + 2, column : column + 2] = gain * np.array(rotation)
+    query.assign(queries)
+    key.assign(keys)

@@ -1,0 +1,153 @@
+"""Initial weights from counts of the records' tokens."""
+
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.pretraining import training
+from official_bert.pretraining.corpus_initialization import count, initialize
+from tests.conftest import WORDS
+from tests.pretraining.pretraining_runs import options_for
+
+V = 12
+CONFIG = BertConfig(V, 32, 2, 4, 64, max_position_embeddings=24)
+
+
+def batch_of(rows: list[list[int]], length: int = 8) -> dict[str, np.ndarray]:
+    """Records without masks."""
+    ids = np.array([row + [0] * (length - len(row)) for row in rows])
+    mask = np.array([[1] * len(row) + [0] * (length - len(row)) for row in rows])
+    nothing = np.zeros((len(rows), 2), np.int64)
+    return {
+        "input_ids": ids, "input_mask": mask,
+        "masked_lm_positions": nothing, "masked_lm_ids": nothing.copy(), "masked_lm_weights": nothing.astype(np.float32),
+    }  # fmt: skip
+
+
+def contexts_of(rows: list[list[int]]) -> np.ndarray:
+    """The table of contexts by piece, offset and context, with the contexts in the order of their ids: [V, 2, V]."""
+    counts = count([batch_of(rows)], V)
+    table = counts.contexts.reshape(V, 2, V)
+    return table[:, :, np.argsort(np.argsort(-counts.pieces, kind="stable"), kind="stable")]
+
+
+def initialized(counts, config: BertConfig = CONFIG, seed: int = 1):
+    model = build_pretraining_model(config, seed=1)
+    return model, initialize(model, config, counts, seed)
+
+
+def test_tokens_under_masks_are_counted_and_padding_is_not():
+    batch = batch_of([[2, 5, 4, 6, 3]])
+    batch["masked_lm_positions"][0] = [2, 0]  # the second one is padding
+    batch["masked_lm_ids"][0] = [7, 9]
+    batch["masked_lm_weights"][0] = [1, 0]
+    counts = count([batch], V)
+    assert counts.tokens == 5
+    assert {piece: n for piece, n in enumerate(counts.pieces.tolist()) if n} == {2: 1, 5: 1, 7: 1, 6: 1, 3: 1}
+
+
+def test_contexts_are_the_pieces_at_each_offset():
+    table = contexts_of([[5, 6, 7]])  # before, after
+    expected = np.zeros((V, 2, V))
+    expected[6, 0, 5] = expected[7, 0, 6] = 1
+    expected[5, 1, 6] = expected[6, 1, 7] = 1
+    np.testing.assert_array_equal(table, expected)
+
+
+def test_tokens_of_two_records_are_no_neighbours():
+    both = contexts_of([[5, 6, 7, 8, 9, 10, 11, 5], [6, 7, 8, 9, 10, 11, 5, 6]])
+    np.testing.assert_array_equal(
+        both, contexts_of([[5, 6, 7, 8, 9, 10, 11, 5]]) + contexts_of([[6, 7, 8, 9, 10, 11, 5, 6]])
+    )
+
+
+def test_counting_ends_after_some_millions_of_tokens(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("official_bert.pretraining.corpus_initialization._MOST_TOKENS", 10)
+    batches = iter([batch_of([[5] * 8])] * 5)
+    assert count(batches, V).tokens == 16
+    assert len(list(batches)) == 3
+
+
+def test_the_outputs_bias_is_the_logarithm_of_each_pieces_share():
+    model, _ = initialized(count([batch_of([[5, 5, 5, 6]])], V))
+    bias = np.asarray(model.get_layer("masked_lm_output").bias)
+    np.testing.assert_allclose(np.exp(bias), np.array([1] * 5 + [4, 2] + [1] * 5) / 16, rtol=1e-5)
+    assert math.isclose(np.exp(bias).sum(), 1, rel_tol=1e-5)
+
+
+def test_pieces_with_the_same_neighbours_get_like_vectors():
+    rows = [[7, 5, 8], [7, 6, 8], [9, 10, 11], [8, 7, 9], [11, 9, 7]] * 3
+    model, known = initialized(count([batch_of(rows)], V))
+    words = np.asarray(model.get_layer("word_embeddings").embeddings)[:, 16:]
+    words /= np.linalg.norm(words, axis=1, keepdims=True)
+    assert known == 7  # 5 to 11
+    assert words[5] @ words[6] > 0.95
+    assert words[5] @ words[10] < 0.5
+
+
+def test_pieces_that_do_not_occur_keep_their_random_vectors():
+    random = np.asarray(build_pretraining_model(CONFIG, seed=1).get_layer("word_embeddings").embeddings)
+    model, _ = initialized(count([batch_of([[5, 6, 7, 8]])], V))
+    words = np.asarray(model.get_layer("word_embeddings").embeddings)
+    np.testing.assert_array_equal(words[[0, 9, 11], 16:], random[[0, 9, 11], 16:])
+    assert np.abs(words[5, 16:] - random[5, 16:]).max() > 1e-3
+
+
+@pytest.mark.parametrize("length", [8, 24])
+def test_the_heads_of_the_first_block_attend_to_their_neighbours(length: int):
+    rng = np.random.default_rng(0)
+    config = BertConfig(V, 64, 2, 4, 64, max_position_embeddings=24)
+    model, _ = initialized(count([batch_of(rng.integers(5, V, (50, 8)).tolist())], V), config)
+    parts = [model.get_layer(f"layer_0_attention_{part}").output for part in ("query", "key")]
+    inputs = {
+        "input_ids": rng.integers(5, V, (3, length)), "input_mask": np.ones((3, length), int),
+        "segment_ids": np.zeros((3, length), int), "masked_lm_positions": np.zeros((3, 1), int),
+    }  # fmt: skip
+    queries, keys = type(model)(model.input, parts).predict(inputs, verbose=0)
+    inside = np.arange(2, length - 2)
+    for head, offset in enumerate((-1, 1, -2, 2)):
+        columns = slice(16 * head, 16 * head + 16)
+        scores = queries[:, :, columns] @ keys[:, :, columns].transpose(0, 2, 1)
+        assert np.mean(scores.argmax(-1)[:, inside] == inside + offset) > 0.95  # what is left at random has a say
+
+
+def test_narrow_models_and_small_texts_get_finite_weights():
+    config = BertConfig(V, 6, 1, 3, 8, max_position_embeddings=8)
+    for rows in ([[5]], [[5, 6]], [[5, 5, 5, 5]]):
+        model, _ = initialized(count([batch_of(rows)], V), config)
+        assert all(np.isfinite(np.asarray(variable)).all() for variable in model.variables)
+
+
+def test_a_run_begins_with_such_weights_once_and_equally_with_the_same_seed(
+    record_files: list[str], config_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    changes = {"init_from_records": True, "num_train_steps": 1}
+    losses = []
+    for folder in ("first", "second"):
+        options = options_for(record_files, config_file, tmp_path / folder, **changes)
+        training.run(options)
+        output = capsys.readouterr().out
+        assert "initial weights from " in output
+        assert f" of {len(WORDS)} pieces, the others at random" in output
+        losses.append([line for line in output.splitlines() if line.startswith("step 1 ")][0].split("rate")[0])
+    assert losses[0] == losses[1]
+    training.run(options_for(record_files, config_file, tmp_path / "first", **changes))
+    assert "initial weights from " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"init_checkpoint": "model"}, "exclude each other"),
+        ({"left_to_right": True}, "not for --left_to_right"),
+        ({"distribution_strategy": "multi_worker"}, "is for one machine"),
+    ],
+)
+def test_flags_that_contradict_it_are_refused(changes: dict[str, object], expected: str, tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=expected):
+        options_for(["records"], "config.json", tmp_path, init_from_records=True, **changes)
