@@ -41,11 +41,12 @@ def contest(arguments: dict[str, Any], train: Callable[[float, int], float]) -> 
     train(rates[0], _TIMED)
     step = (spent() - since) / _TIMED
     tried = {}
-    for rate in rates if len(rates) > 1 else []:
-        since, steps = spent(), max(_TIMED, int(budget / 10 / step))
+    for rate in rates:
+        # A rate without others is tried for the speed alone, which so few steps do not tell well.
+        since, steps = spent(), max(_TIMED, int(budget / (10 if len(rates) > 1 else 50) / step))
         tried[rate] = train(rate, steps)
         step = (spent() - since) / steps
-    best = min(rates, key=lambda rate: tried[rate] if math.isfinite(tried.get(rate, math.nan)) else math.inf)
+    best = min(rates, key=lambda rate: tried[rate] if math.isfinite(tried[rate]) else math.inf)
     steps = max(_TIMED, int((budget - spent() - _KEPT_BACK) / step))
     since = spent()
     loss = train(best, steps)

@@ -11,6 +11,7 @@ import pytest
 from benchmarks import quality
 from benchmarks.quality import Recipe
 from official_bert.errors import UserError
+from official_bert.utils import files
 from tests.conftest import ROOT
 
 
@@ -76,8 +77,8 @@ def test_the_table_has_means_and_says_what_reached_the_best_of_the_others():
     row = quality.table(results).splitlines()[2]
     assert row.startswith("| official_bert | 2 | 300 | 100 | 100.0 ± 0.0 | 0.001 | 4.100 ± 0.141 | 25.0 ± 0.0 |")
     assert quality.summary(results) == (
-        "the best of the others, hugging_face, came to 5.000 in 300 CPU-seconds; reached by official_bert, a third of the "
-        "time in 100 CPU-seconds"
+        "the best of the others, hugging_face, came to 5.000 in 300 CPU-seconds; reached by official_bert, a third "
+        "of the time in 100 CPU-seconds"
     )
 
 
@@ -95,6 +96,6 @@ def test_every_program_runs_to_its_end_and_the_converted_weights_score_as_their_
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     for program in ("hugging_face", "keras_hub"):
-        held = quality.files.read_json_object(str(tmp_path / "out" / f"{program}-tiny-0.01-1.json"))
+        held = files.read_json_object(str(tmp_path / "out" / f"{program}-tiny-0.01-1.json"))
         assert held["own_loss"] == pytest.approx(held["heldout"]["pairs_with_segments"], abs=1e-3)
     assert "| official_bert | 1 |" in done.stdout
