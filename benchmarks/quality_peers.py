@@ -109,6 +109,8 @@ def score(arguments: dict[str, Any]) -> dict[str, Any]:
         pretrainer.model.get_layer("masked_lm_layer_norm").epsilon = 1e-5
     results: dict[str, Any] = {}
     for (name, path), segments in itertools.product(arguments["heldout"].items(), (1, 0)):
+        if name == "whole" and not segments:
+            continue  # these records have one segment anyway
         totals = dict.fromkeys(SUMS, 0.0)
         for batch in heldout_batches(arguments, path):
             told = {**batch, "segment_ids": batch["segment_ids"] * segments}
