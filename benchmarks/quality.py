@@ -300,11 +300,12 @@ def official_bert(run: Run, shared: pathlib.Path, folder: pathlib.Path) -> dict[
     for command, flags in lines(our_steps(usable - used, recipe, speed))[0]:
         used += _run(command, folder, **flags)
     steps, training = our_steps(usable - used, recipe, speed), 0.0
+    started = sum(speed["imports"] + start for start in speed["starts"])
     for command, flags in lines(steps)[1]:
         training += _run(command, folder, **flags)
     return {
         "processor_seconds": used + training, "steps": sum(steps), "rate": recipe.rate_factor * size.long_rate,
-        "step_seconds": training / sum(steps), "speed": speed, "before_training": used,
+        "step_seconds": (training - started) / sum(steps), "speed": speed, "before_training": used,
     }  # fmt: skip
 
 
