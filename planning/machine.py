@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -25,9 +26,9 @@ class Speed:
     step: float  # seconds
 
 
-def measure(config: BertConfig, part: Part, next_sentence: bool) -> Speed:
-    """Measures steps on made-up records, compiled as the plan's commands compile them."""
-    since = time.monotonic()
+def measure(config: BertConfig, part: Part, next_sentence: bool, clock: Callable[[], float] = time.monotonic) -> Speed:
+    """Measures steps on made-up records, compiled as the plan's commands compile them, by a clock of seconds."""
+    since = clock()
     strategy = distribution.get_strategy(ONE_DEVICE)
     pretrainer = Pretrainer(
         config=config,
@@ -40,16 +41,16 @@ def measure(config: BertConfig, part: Part, next_sentence: bool) -> Speed:
     data = tf.data.Dataset.from_tensors(_batch(config, part)).repeat()
     batches = iter(strategy.experimental_distribute_dataset(data))
     pretrainer.train(batches, 1)
-    start = time.monotonic() - since
+    start = clock() - since
     # A few steps say how many fill the time; the median call counts, as others may use the machine too.
-    since = time.monotonic()
+    since = clock()
     pretrainer.train(batches, 3)
-    steps = max(3, round(3 * _SECONDS / _CALLS / (time.monotonic() - since)))
+    steps = max(3, round(3 * _SECONDS / _CALLS / (clock() - since)))
     seconds = []
     for _ in range(_CALLS):
-        since = time.monotonic()
+        since = clock()
         pretrainer.train(batches, steps)
-        seconds.append((time.monotonic() - since) / steps)
+        seconds.append((clock() - since) / steps)
     return Speed(start, float(np.median(seconds)))
 
 
