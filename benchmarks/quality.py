@@ -31,10 +31,11 @@ from official_bert.utils import files
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
 from planning.command_lines import command_line
-from planning.recipe import BATCH_SIZE, MOST_PASSES, SHORT, SIZES, Part, Size
+from planning.recipe import BATCH_SIZE, MOST_PASSES, SIZES, Part, Size, warmup_of
 
 _OURS = "official_bert"
 _PEERS = ("hugging_face", "keras_hub", "hugging_face_as_is")
+_SHORT, _SHORT_RATE = Part(length=16, predictions=4, masked_share=0.25), 0.6  # of the rate
 _SIZES = {size.name.removeprefix("BERT-").lower(): size for size in SIZES}
 _HELDOUT = {"pairs": "next_sentence", "whole": "none"}  # --sentence_objective
 _HELDOUT_RECORDS = 5000
@@ -222,7 +223,7 @@ def _process(line: list[str], folder: pathlib.Path, **environment: str) -> tuple
 def _parts(recipe: Recipe, length: int) -> list[Part]:
     share = recipe.masked_share
     long = Part(length=length, predictions=_predictions(length, share), masked_share=share)
-    return [SHORT, long] if recipe.short_share else [long]
+    return [_SHORT, long] if recipe.short_share else [long]
 
 
 def our_steps(seconds: float, recipe: Recipe, speed: dict[str, Any]) -> list[int]:
@@ -261,12 +262,12 @@ def our_lines(
             **({} if recipe.next_sentence else {"sentence_objective": "none"}),
         }))  # fmt: skip
         # A first phase keeps its rate, as the second goes on from it; short records tell nothing of next sentences.
-        rate = recipe.rate_factor * (size.long_rate if is_last else size.short_rate)
+        rate = recipe.rate_factor * size.learning_rate * (1.0 if is_last else _SHORT_RATE)
         trainings.append(("pretrain", {
             "do_train": True, "input_file": file, "bert_config_file": folder / "bert_config.json",
             "output_dir": folder / ("model" if is_last else "first"), "train_batch_size": BATCH_SIZE,
             "learning_rate": rate, "end_learning_rate": 0.0 if is_last else rate, "num_train_steps": count,
-            "num_warmup_steps": max(1, min(300, count // 8)), "warmup_jump": False, "jit_compile": True,
+            "num_warmup_steps": warmup_of(count), "warmup_jump": False, "jit_compile": True,
             "save_checkpoints_steps": count, "next_sentence_prediction": recipe.next_sentence and is_last, **shape,
             **({"init_from_records": True} if recipe.init_from_records and not number else {}),
             **({"init_checkpoint": folder / "first"} if number else {}),
@@ -304,7 +305,7 @@ def official_bert(run: Run, shared: pathlib.Path, folder: pathlib.Path) -> dict[
     for command, flags in lines(steps)[1]:
         training += _run(command, folder, **flags)
     return {
-        "processor_seconds": used + training, "steps": sum(steps), "rate": recipe.rate_factor * size.long_rate,
+        "processor_seconds": used + training, "steps": sum(steps), "rate": recipe.rate_factor * size.learning_rate,
         "step_seconds": (training - started) / sum(steps), "speed": speed, "before_training": used,
     }  # fmt: skip
 

@@ -7,6 +7,7 @@ what the commands make stands beside them.
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -17,14 +18,14 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import cost
-from official_bert.pretraining.law import FINAL, FIRST, Law, block_parameters
+from official_bert.pretraining.law import FINAL, FROM_RECORDS, Law, block_parameters
 from official_bert.utils import files, resuming
 from official_bert.utils.locks import LOCK_FILE, lock_folder
 from official_bert.utils.progress import duration
 from planning import machine, on_devices, text
 from planning.command_lines import CONFIG_FILE, TEXT_FOLDER, command_line, records_line
 from planning.options import Options
-from planning.recipe import BATCH_SIZE, LONG, SHORT, SIZES, Part, Size, Steps
+from planning.recipe import BATCH_SIZE, PART, SIZES, Size, passes_over, tokens_of, warmup_of
 from planning.text import TextCounts
 
 PLAN_FILE = "plan.json"
@@ -38,7 +39,7 @@ _SECONDS_OF_EVALUATION = 10.0
 
 _MOST_REPEATED = 10  # times that a text is read before it is called too small
 _RELEASED_TOKENS = 3.3e9 * 1.3  # that Google's models were trained on, some of them forty times
-_FIRST_MEASURED = 400  # steps, before which the law was not measured
+_FIRST_MEASURED = 200  # steps, before which the law was not measured
 _STALLED = 0.95  # of the unigram entropy: a model that is no better has hardly begun
 
 
@@ -48,7 +49,7 @@ class Candidate:
 
     size: Size
     config: BertConfig
-    steps: Steps
+    steps: int
     seconds: float  # of the commands
     expected_loss: float
 
@@ -107,15 +108,15 @@ def _choose(options: Options, counts: TextCounts) -> Candidate:
     best: Candidate | None = None
     for size in SIZES:
         config = size.config(counts.vocab_size)
-        speeds = [machine.measure(config, SHORT, False), machine.measure(config, LONG, counts.pairs)]
+        speed = machine.measure(config, PART, counts.pairs)
         # Records take as long as the steps need of them, which is little: two rounds are enough.
-        beside = sum(each.start for each in speeds) + 5 * _START_OF_COMMAND + _SECONDS_OF_EVALUATION
-        steps = Steps.within(options.seconds - beside, speeds[0].step, speeds[1].step)
+        whole = beside = speed.start + 3 * _START_OF_COMMAND + _SECONDS_OF_EVALUATION
         for _ in range(2):
-            records = steps.passes(counts.tokens) * counts.tokens * (1 / SHORT.length + 1 / LONG.length)
+            steps = max(1, int((options.seconds - whole) / speed.step))
+            records = passes_over(counts.tokens, steps) * counts.tokens / PART.length
             whole = beside + records / _RECORDS_PER_SECOND
-            steps = Steps.within(options.seconds - whole, speeds[0].step, speeds[1].step)
-        seconds = whole + steps.short * speeds[0].step + steps.long * speeds[1].step
+        steps = max(1, int((options.seconds - whole) / speed.step))
+        seconds = whole + steps * speed.step
         if seconds > options.seconds:
             if best is None:
                 raise UserError(
@@ -123,8 +124,9 @@ def _choose(options: Options, counts: TextCounts) -> Candidate:
                     f"{whole:.0f} seconds here; give more time"
                 )
             break
-        expected = Law.read(FINAL).loss(counts.unigram_entropy, block_parameters(config), steps.tokens, counts.tokens)
-        print(f"{size.name}: {steps.short:,} steps and {steps.long:,} longer ones, expected loss {expected:.3f}")
+        parameters = block_parameters(config)
+        expected = Law.read(FINAL).loss(counts.unigram_entropy, parameters, tokens_of(steps), counts.tokens)
+        print(f"{size.name}: {steps:,} steps, expected loss {expected:.3f}")
         if best is not None and expected >= best.expected_loss:
             break
         best = Candidate(size, config, steps, seconds, expected)
@@ -135,10 +137,9 @@ def _choose(options: Options, counts: TextCounts) -> Candidate:
 def _describe(options: Options, counts: TextCounts, best: Candidate) -> dict[str, Any]:
     law, config, steps = Law.read(FINAL), best.config, best.steps
     low, high = law.interval(best.expected_loss)
-    memory = cost.memory_estimate(config, BATCH_SIZE, LONG.length, LONG.predictions, "float32", False).total
+    memory = cost.memory_estimate(config, BATCH_SIZE, PART.length, PART.predictions, "float32", False).total
     parameters = cost.parameter_count(config)
-    passes = steps.passes(counts.tokens)
-    records = passes * counts.tokens * 2 * 5  # bytes: both parts hold the text, a token takes about five
+    records = passes_over(counts.tokens, steps) * counts.tokens * 5  # bytes: a token takes about five
     return {
         "minutes": options.seconds / 60,
         "expected_minutes": round(best.seconds / 60, 1),
@@ -151,17 +152,13 @@ def _describe(options: Options, counts: TextCounts, best: Candidate) -> dict[str
         "parameters": parameters,
         "vocab_size": counts.vocab_size,
         "text_tokens": round(counts.tokens),
-        "tokens": steps.tokens,
+        "tokens": tokens_of(steps),
         "train_batch_size": BATCH_SIZE,
         "phases": [
             {
-                "max_seq_length": part.length, "steps": number, "learning_rate": rate,
-                "num_warmup_steps": _warmup(number), "expected_losses": expected,
+                "max_seq_length": PART.length, "steps": steps, "learning_rate": best.size.learning_rate,
+                "num_warmup_steps": warmup_of(steps), "expected_losses": _expected_on_the_way(counts, best),
             }
-            for part, number, rate, expected in (
-                (SHORT, steps.short, best.size.short_rate, _expected_on_the_way(counts, best)),
-                (LONG, steps.long, best.size.long_rate, [[steps.long, round(high, 4)]]),
-            )
         ],
         "memory_bytes": memory,
         "disk_bytes": round(records + 5 * 12 * parameters),
@@ -171,30 +168,26 @@ def _describe(options: Options, counts: TextCounts, best: Candidate) -> dict[str
 
 
 def _expected_on_the_way(counts: TextCounts, best: Candidate) -> list[list[float]]:
-    """Steps of the first part, and the highest loss that is expected there: pretrain says where it is above."""
-    law, parameters = Law.read(FIRST), block_parameters(best.config)
+    """Steps, and the highest loss in training that is expected there: pretrain says where it is above."""
+    law, parameters = Law.read(FROM_RECORDS), block_parameters(best.config)
     points = []
     for tenth in range(1, 11):
-        step = best.steps.short * tenth // 10
+        step = best.steps * tenth // 10
         if step >= _FIRST_MEASURED:
-            tokens = step * BATCH_SIZE * SHORT.length
-            loss = law.loss(counts.unigram_entropy, parameters, tokens, counts.tokens)
+            loss = law.loss(counts.unigram_entropy, parameters, tokens_of(step), counts.tokens)
             points.append([step, round(law.interval(loss)[1], 4)])
     return points
-
-
-def _warmup(steps: int) -> int:
-    return max(1, min(300, steps // 8))
 
 
 def _notes(options: Options, counts: TextCounts, best: Candidate) -> list[str]:
     """What the reader should know beside the figures."""
     notes = []
-    repeated = best.steps.tokens / counts.tokens
+    tokens = tokens_of(best.steps)
+    repeated = tokens / counts.tokens
     if repeated > _MOST_REPEATED:
         law = Law.read(FINAL)
         parameters = block_parameters(best.config)
-        half = law.loss(counts.unigram_entropy, parameters, best.steps.tokens / 2, counts.tokens)
+        half = law.loss(counts.unigram_entropy, parameters, tokens / 2, counts.tokens)
         notes.append(
             f"the text is too small for the time: its {counts.tokens:,.0f} tokens are read {repeated:.0f} times; half "
             f"of the time would come to {half:.3f}; more text would serve better than more time"
@@ -204,10 +197,10 @@ def _notes(options: Options, counts: TextCounts, best: Candidate) -> list[str]:
             "the time is too short for a model to learn more than how frequent words are; give more, or adapt released "
             "weights"
         )
-    if options.language == "en" and best.steps.tokens < _RELEASED_TOKENS:
+    if options.language == "en" and tokens < _RELEASED_TOKENS:
         notes.append(
             "to use a model of English, continue from released weights instead, which were trained on "
-            f"{_RELEASED_TOKENS / best.steps.tokens:,.0f} times as many tokens: official-bert adapt --init=bert-mini "
+            f"{_RELEASED_TOKENS / tokens:,.0f} times as many tokens: official-bert adapt --init=bert-mini "
             f"--input_file={shlex.quote(','.join(options.input_file))} --output_dir=adapted"
         )
     return notes
@@ -219,36 +212,26 @@ def _commands(options: Options, counts: TextCounts, best: Candidate) -> list[str
     def at(*names: str) -> str:
         return os.path.join(options.output_dir, *names)
 
-    steps, vocab_file = best.steps, at(TEXT_FOLDER, text.VOCAB_FILE)
+    def records(name: str, source: str, share: float, passes: int) -> str:
+        return records_line(options, counts, name, source, PART, masked_lm_prob=share, dupe_factor=passes)
 
-    def records(name: str, source: str, part: Part, share: float, passes: int) -> str:
-        return records_line(options, counts, name, source, part, masked_lm_prob=share, dupe_factor=passes)
-
-    def training(name: str, output: str, part: Part, number: int, rate: float, **more: Any) -> str:
-        return command_line("pretrain", {
-            "do_train": True, "input_file": at(f"{name}.tfrecord"), "bert_config_file": at(CONFIG_FILE),
-            "vocab_file": vocab_file, "output_dir": at(output), "max_seq_length": part.length,
-            "max_predictions_per_seq": part.predictions, "train_batch_size": BATCH_SIZE, "learning_rate": rate,
-            "num_train_steps": number, "num_warmup_steps": _warmup(number), "warmup_jump": False,
-            "jit_compile": True, "save_checkpoints_steps": max(1, -(-number // 5)), "keep_checkpoint_max": 2,
-            "random_seed": options.random_seed, "plan": at(PLAN_FILE), **more,
-        })  # fmt: skip
-
-    passes = steps.passes(counts.tokens)
+    steps = best.steps
+    training = {
+        "do_train": True, "do_eval": True, "input_file": at("train.tfrecord"),
+        "eval_input_file": at("heldout.tfrecord"), "bert_config_file": at(CONFIG_FILE),
+        "vocab_file": at(TEXT_FOLDER, text.VOCAB_FILE), "output_dir": at("model"), "init_from_records": True,
+        "max_seq_length": PART.length, "max_predictions_per_seq": PART.predictions, "train_batch_size": BATCH_SIZE,
+        "learning_rate": best.size.learning_rate, "num_train_steps": steps, "num_warmup_steps": warmup_of(steps),
+        "warmup_jump": False, "jit_compile": True, "save_checkpoints_steps": math.ceil(steps / 5),
+        "keep_checkpoint_max": 2, "eval_batch_size": _EVALUATION_BATCH, "max_eval_steps": _EVALUATED,
+        "random_seed": options.random_seed, "plan": at(PLAN_FILE),
+        **({} if counts.pairs else {"next_sentence_prediction": False}),
+    }  # fmt: skip
     return [
-        records("short", text.TEXT_FILE, SHORT, SHORT.masked_share, passes),
-        records("long", text.TEXT_FILE, LONG, LONG.masked_share, passes),
-        records("heldout", text.HELDOUT_FILE, LONG, 0.15, 1),
-        training(
-            "short", "first", SHORT, steps.short, best.size.short_rate, end_learning_rate=best.size.short_rate,
-            next_sentence_prediction=False,
-        ),
-        training(
-            "long", "model", LONG, steps.long, best.size.long_rate, init_checkpoint=at("first"), do_eval=True,
-            eval_input_file=at("heldout.tfrecord"), eval_batch_size=_EVALUATION_BATCH, max_eval_steps=_EVALUATED,
-            **({} if counts.pairs else {"next_sentence_prediction": False}),
-        ),
-    ]  # fmt: skip
+        records("train", text.TEXT_FILE, PART.masked_share, passes_over(counts.tokens, steps)),
+        records("heldout", text.HELDOUT_FILE, 0.15, 1),
+        command_line("pretrain", training),
+    ]
 
 
 def run(options: Options) -> int:

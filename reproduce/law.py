@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.pretraining.law import FINAL, FIRST, LAW_FILE, Law
+from official_bert.pretraining.law import FINAL, FROM_RANDOM, FROM_RECORDS, LAW_FILE, Law
 from official_bert.utils import files
 
 PICTURE = "docs/images/law.svg"
@@ -84,10 +84,14 @@ def _draw(rows: list[dict[str, Any]], laws: dict[str, Law]) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 
-    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    figure = Figure(figsize=(13, 4.6), layout="constrained")
     colors = {each: f"C{number}" for number, each in enumerate(dict.fromkeys(map(_group, rows)))}
-    titles = {FIRST: "training on 16 tokens", FINAL: "held-out, at the end"}
-    for axes, (kind, law) in zip(figure.subplots(1, 2), laws.items(), strict=True):
+    titles = {
+        FROM_RANDOM: "training from random weights",
+        FROM_RECORDS: "training from counts",
+        FINAL: "held-out, from counts, at the end",
+    }
+    for axes, (kind, law) in zip(figure.subplots(1, 3), laws.items(), strict=True):
         for group, color in colors.items():
             of_group = sorted(
                 (row for row in measured(rows, kind) if _group(row) == group), key=lambda row: row["tokens"]
@@ -108,9 +112,9 @@ def _draw(rows: list[dict[str, Any]], laws: dict[str, Law]) -> None:
 
 
 def main() -> None:
-    """Fits both laws and writes them."""
+    """Fits the laws and writes them."""
     rows = files.read_json_object(LAW_FILE)["measured"]
-    laws = {kind: fit(measured(rows, kind)) for kind in (FIRST, FINAL)}
+    laws = {kind: fit(measured(rows, kind)) for kind in (FROM_RANDOM, FROM_RECORDS, FINAL)}
     kept = {kind: {name: float(f"{value:.4g}") for name, value in vars(law).items()} for kind, law in laws.items()}
     lines = ",\n".join(json.dumps(row) for row in rows)
     files.write_text(LAW_FILE, f'{{"laws": {json.dumps(kept, indent=1)},\n"measured": [\n{lines}\n]}}\n')

@@ -122,7 +122,9 @@ def load_saved_model(folder: str) -> Any:
         if files.exists(fingerprint):
             try:
                 tf.saved_model.experimental.read_fingerprint(path)
-            except RuntimeError as error:  # with which TensorFlow would load the model all the same, and log a traceback
+            except (
+                RuntimeError
+            ) as error:  # with which TensorFlow would load the model all the same, and log a traceback
                 raise UserError(
                     f"{fingerprint} is damaged, or not copied to its end; restore the folder from a copy"
                 ) from error

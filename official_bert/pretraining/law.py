@@ -12,7 +12,9 @@ from official_bert.utils import files
 from official_bert.utils.configs import find_config
 
 LAW_FILE = "configs/law.json"
-FIRST, FINAL = "first", "final"  # the loss in training on short sequences; on held-out records when all is done
+# The loss in training: of runs from random weights, on sequences of 16 tokens; of runs from counts of their records
+# (--init_from_records), on 64; and of the latter on held-out records, when all is done.
+FROM_RANDOM, FROM_RECORDS, FINAL = "random", "records", "final"
 
 _BEGUN = 0.95  # of the unigram entropy: what is above says nothing of how the loss will fall
 _WIDE = 1.96  # deviations to each side of a 95 % interval
@@ -52,7 +54,7 @@ class Law:
 
     @classmethod
     def read(cls, kind: str) -> "Law":
-        """Reads the law of one of FIRST and FINAL."""
+        """Reads the law of one of FROM_RANDOM, FROM_RECORDS and FINAL."""
         path = find_config(LAW_FILE)
         held = files.read_json_object(path)
         try:

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.pretraining.law import FIRST, Law
+from official_bert.pretraining.law import FROM_RANDOM, FROM_RECORDS, Law
 from official_bert.pretraining.options import Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
@@ -92,7 +92,7 @@ class Outlook:
             return
         self._said.add(f"part {part}")
         try:
-            law = Law.read(FIRST)
+            law = Law.read(FROM_RECORDS if self._setup.options.init_from_records else FROM_RANDOM)
         except UserError:  # a run does not end for want of it
             return
         entropy = self._unigram_entropy(phase)

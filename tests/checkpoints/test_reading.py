@@ -246,7 +246,9 @@ def test_checksums_of_another_form_are_damaged(tensors: str, tmp_path: pathlib.P
 def test_checksums_that_are_cut_short_are_named_without_the_name_of_an_exception(tmp_path: pathlib.Path):
     write_sample("hugging_face", tmp_path)
     (tmp_path / "checksums.json").write_text("{")
-    with pytest.raises(UserError, match=r"checksums.json is not valid JSON: .*; restore the folder from a copy") as error:
+    with pytest.raises(
+        UserError, match=r"checksums.json is not valid JSON: .*; restore the folder from a copy"
+    ) as error:
         reading.read(str(tmp_path))
     assert "UserError" not in str(error.value)
 

@@ -8,7 +8,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import law
 from official_bert.pretraining.cost import parameter_count
-from official_bert.pretraining.law import FINAL, FIRST, Law, block_parameters
+from official_bert.pretraining.law import FINAL, FROM_RANDOM, FROM_RECORDS, Law, block_parameters
 from official_bert.utils import files
 from reproduce import law as fitting
 from tests.conftest import ROOT
@@ -49,7 +49,7 @@ def test_a_fit_finds_the_law_that_made_the_measurements():
     assert found.deviation < 0.02
 
 
-@pytest.mark.parametrize("kind", [FIRST, FINAL])
+@pytest.mark.parametrize("kind", [FROM_RANDOM, FROM_RECORDS, FINAL])
 def test_the_laws_that_are_kept_are_the_fits_of_the_measurements(kind: str):
     rows = files.read_json_object(str(ROOT / law.LAW_FILE))["measured"]
     again = fitting.fit(fitting.measured(rows, kind))

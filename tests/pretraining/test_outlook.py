@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.pretraining import outlook, training
-from official_bert.pretraining.law import FIRST, Law
+from official_bert.pretraining.law import FROM_RANDOM, FROM_RECORDS, Law
 from official_bert.pretraining.outlook import Outlook
 from official_bert.utils.training_log import NOTICES, TRAIN, line_of, read_log
 from tests.pretraining.pretraining_runs import options_for
@@ -27,7 +27,7 @@ def outlook_of(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, losses: di
     monkeypatch.setattr(outlook, "unigram_entropy", lambda records: ENTROPY)
     setup: Any = SimpleNamespace(
         folder=str(folder), is_chief=True, pretrainer=SimpleNamespace(step=changes.pop("step", 0)),
-        options=SimpleNamespace(**{"plan": None, "init_checkpoint": None, **changes}),
+        options=SimpleNamespace(**{"plan": None, "init_checkpoint": None, "init_from_records": False, **changes}),
         records=SimpleNamespace(training=lambda phase: SimpleNamespace(manifests=[])),
     )  # fmt: skip
     phase: Any = SimpleNamespace(
@@ -55,10 +55,13 @@ def test_a_loss_that_stays_at_the_unigram_level_is_a_warning(tmp_path: pathlib.P
     assert not outlook_of(tmp_path / "d", monkeypatch, stalled, step=1200)
 
 
-def test_a_run_says_where_it_will_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    law = Law.read(FIRST)
+@pytest.mark.parametrize(("from_records", "kind"), [(False, FROM_RANDOM), (True, FROM_RECORDS)])
+def test_a_run_says_where_it_will_end(
+    from_records: bool, kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    law = Law.read(kind)
     falling = {step: law.loss(ENTROPY, 1e6, step * 512, 1e12) for step in (400, 1000, 2000, 3000, 4000)}
-    outlook_of(tmp_path, monkeypatch, falling)
+    outlook_of(tmp_path, monkeypatch, falling, init_from_records=from_records)
     lines = [line for line in capsys.readouterr().out.splitlines() if "as the loss falls so far" in line]
     assert len(lines) == 3
     # A run that falls as the law does ends where the law says.
