@@ -24,24 +24,17 @@ BIN := .venv/bin
 	@touch $@
 
 # Text to a model that answers. Each command below is one that a user would run, on other text, for another model.
-# Pre-training begins on short sequences, from which so small a model learns much sooner what neighbouring words tell
-# (configs/quickstart_short.flagfile), and goes on from those weights on longer ones.
 Q := quickstart
-RECORDS = $(BIN)/official-bert make-records --vocab_file=$Q/vocab.txt
-SHORT := --max_seq_length=16 --max_predictions_per_seq=4
-LONG := --max_seq_length=64 --max_predictions_per_seq=13
+RECORDS = $(BIN)/official-bert make-records --vocab_file=$Q/vocab.txt --max_seq_length=64 --max_predictions_per_seq=13
 
 quickstart: .venv/runtime
 	$(BIN)/official-bert python-docs --output_file=$Q/text.txt --heldout_file=$Q/heldout.txt
 	$(BIN)/official-bert learn-vocabulary --input_file=$Q/text.txt --heldout_file=$Q/heldout.txt --vocab_file=$Q/vocab.txt \
 		--vocab_size=4000
-	$(RECORDS) --input_file=$Q/text.txt --output_file=$Q/short.tfrecord $(SHORT) --masked_lm_prob=0.25 --dupe_factor=5
-	$(RECORDS) --input_file=$Q/text.txt --output_file=$Q/train.tfrecord $(LONG) --masked_lm_prob=0.2 --dupe_factor=5
-	$(RECORDS) --input_file=$Q/heldout.txt --output_file=$Q/heldout.tfrecord $(LONG) --dupe_factor=3
-	$(BIN)/official-bert pretrain --flagfile=configs/quickstart_short.flagfile --do_train --input_file=$Q/short.tfrecord \
-		--vocab_file=$Q/vocab.txt --output_dir=$Q/short
+	$(RECORDS) --input_file=$Q/text.txt --output_file=$Q/train.tfrecord --masked_lm_prob=0.2
+	$(RECORDS) --input_file=$Q/heldout.txt --output_file=$Q/heldout.tfrecord --dupe_factor=3
 	$(BIN)/official-bert pretrain --flagfile=configs/quickstart.flagfile --do_train --do_eval --input_file=$Q/train.tfrecord \
-		--eval_input_file=$Q/heldout.tfrecord --init_checkpoint=$Q/short --vocab_file=$Q/vocab.txt --output_dir=$Q/model \
+		--eval_input_file=$Q/heldout.tfrecord --vocab_file=$Q/vocab.txt --output_dir=$Q/model \
 		--compare_with=configs/curves/tiny.json
 	$(BIN)/official-bert fill-mask --model_dir=$Q/model \
 		"the method [MASK] called when the object is deleted ." \

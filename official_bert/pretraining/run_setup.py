@@ -28,7 +28,6 @@ from official_bert.tokenization.casing import UNCASED, Casing, casing_of
 from official_bert.utils import files
 from official_bert.utils.training_log import TRAIN, read_log
 
-
 _COUNTED_AT_ONCE = 256  # records
 
 

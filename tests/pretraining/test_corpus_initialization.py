@@ -25,12 +25,13 @@ def batch_of(rows: list[list[int]], length: int = 8) -> dict[str, np.ndarray]:
     nothing = np.zeros((len(rows), 2), np.int64)
     return {
         "input_ids": ids, "input_mask": mask,
-        "masked_lm_positions": nothing, "masked_lm_ids": nothing.copy(), "masked_lm_weights": nothing.astype(np.float32),
+        "masked_lm_positions": nothing, "masked_lm_ids": nothing.copy(),
+        "masked_lm_weights": nothing.astype(np.float32),
     }  # fmt: skip
 
 
 def contexts_of(rows: list[list[int]]) -> np.ndarray:
-    """The table of contexts by piece, offset and context, with the contexts in the order of their ids: [V, 2, V]."""
+    """The table of contexts by piece, offset and context, the contexts in the order of their ids: [V, 2, V]."""
     counts = count([batch_of(rows)], V)
     table = counts.contexts.reshape(V, 2, V)
     return table[:, :, np.argsort(np.argsort(-counts.pieces, kind="stable"), kind="stable")]
@@ -134,7 +135,7 @@ def test_a_run_begins_with_such_weights_once_and_equally_with_the_same_seed(
         output = capsys.readouterr().out
         assert "initial weights from " in output
         assert f" of {len(WORDS)} pieces, the others at random" in output
-        losses.append([line for line in output.splitlines() if line.startswith("step 1 ")][0].split("rate")[0])
+        losses.append(next(line for line in output.splitlines() if line.startswith("step 1 ")).split("rate")[0])
     assert losses[0] == losses[1]
     training.run(options_for(record_files, config_file, tmp_path / "first", **changes))
     assert "initial weights from " not in capsys.readouterr().out
