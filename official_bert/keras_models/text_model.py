@@ -224,6 +224,7 @@ class TextModel(Clonable, SteppedModel):
         else:
             initial = read_initial_model(source, vocab_file, do_lower_case, strip_accents)
         spec = initial.task_spec if initial.task_spec and initial.task_spec["kind"] in cls.kinds else None
+        given = settings
         if spec is not None:
             settings = {"max_seq_length": spec["max_seq_length"], **cls._settings_of(spec), **settings}
         elif initial.labels or initial.kind:
@@ -235,6 +236,7 @@ class TextModel(Clonable, SteppedModel):
         weights, notes = head_weights(initial, model.head), initial.notes
         if weights is not None:
             model.set_weights(weights)
+            model._take_decisions(initial.task_spec or {}, given)
             has_head = True
         else:
             paths = {variable.path for variable in model.variables}
@@ -259,6 +261,9 @@ class TextModel(Clonable, SteppedModel):
     def _settings_of_classifier(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
         """The class's own arguments that follow from a checkpoint's classifier, as far as it says what it is."""
         return {}
+
+    def _take_decisions(self, spec: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        """Decides as a fine-tuned model whose head was taken does, but for what the user gave."""
 
     def _head_note(self, has_head: bool) -> str:
         return "the head is the checkpoint's" if has_head else "the head is new: train it before you predict"
