@@ -4,7 +4,6 @@ B batch, S sequence
 """
 
 import dataclasses
-import inspect
 import math
 import os
 import types
@@ -128,8 +127,9 @@ class TextModel(Clonable, SteppedModel):
         gradient_accumulation_steps: int = 1,
         rematerialize: bool = False,
     ) -> None:
-        if gradient_accumulation_steps < 1:
-            raise UserError(f"gradient_accumulation_steps is {gradient_accumulation_steps}; expected 1 or more")
+        if not isinstance(gradient_accumulation_steps, int | np.integer) or gradient_accumulation_steps < 1:
+            given = python_data.shown(gradient_accumulation_steps)
+            raise UserError(f"gradient_accumulation_steps is {given}; expected a whole number, 1 or more")
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
         if max_seq_length is None:
             max_seq_length = min(self.default_max_seq_length, config.max_position_embeddings)
@@ -229,8 +229,6 @@ class TextModel(Clonable, SteppedModel):
             settings = {"max_seq_length": spec["max_seq_length"], **cls._settings_of(spec), **settings}
         elif initial.labels or initial.kind:
             settings = {**cls._settings_of_classifier(initial.labels, initial.kind), **settings}
-        if "labels" in inspect.signature(cls.__init__).parameters:
-            settings.setdefault("labels", None)  # the class refuses it, and says what it expects
         make: Any = cls  # whose own __init__ makes the head
         model: Self = make(initial.config, initial.vocab, **initial.casing._asdict(), **settings)
         weights, notes = head_weights(initial, model.head), initial.notes

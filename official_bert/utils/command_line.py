@@ -292,7 +292,9 @@ def _lack_of_memory(error: BaseException) -> str | None:
     for name, limit in (("VmSize", resource.RLIMIT_AS), ("VmData", resource.RLIMIT_DATA)):
         most, used = resource.getrlimit(limit)[0], 1024 * int(held[name])
         if most != resource.RLIM_INFINITY and used > _NEARLY_ALL * most:
-            said = " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_CHARACTERS]  # NumPy's import has many lines
+            said = " ".join(f"{type(error).__name__}: {error}".split())[
+                :_MOST_CHARACTERS
+            ]  # NumPy's import has many lines
             return f"{used:,} of {most:,} bytes are in use, and then came {said}"
     return None
 
