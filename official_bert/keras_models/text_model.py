@@ -516,6 +516,8 @@ class TextModel(Clonable, SteppedModel):
 
     def get_compile_config(self) -> dict[str, Any]:
         config, request = super().get_compile_config(), self._bert_optimizer
+        if config and "optimizer" not in config:  # Keras takes it out for good where it writes its older format, .h5
+            config["optimizer"] = keras.saving.serialize_keras_object(self.optimizer)
         if config and request:
             config["optimizer"]["config"]["name"] = _OF_FIT
             names = ("learning_rate", "warmup_proportion", "layer_decay")
