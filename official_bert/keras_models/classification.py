@@ -53,7 +53,7 @@ class TextClassifier(TextModel):
         config: BertConfig | Mapping[str, Any],
         vocab: str,
         *,
-        labels: Sequence[Any],
+        labels: Sequence[Any] | None = None,  # none are refused, with what is expected
         multi_label: bool = False,
         pair: bool = False,
         doc_stride: int | None = None,
@@ -97,13 +97,19 @@ class TextClassifier(TextModel):
 
     @classmethod
     def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        names = ("labels", "pair", "doc_stride", *DECISIONS)
-        settings = {name: spec[name] for name in names if name in spec}
+        settings = {name: spec[name] for name in ("labels", "pair", "doc_stride") if name in spec}
         return settings | {"multi_label": spec["kind"] == MultiLabelHead.kind}
 
     @classmethod
     def _settings_of_classifier(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
         return {"multi_label": kind == MultiLabelHead.kind} | ({"labels": labels} if labels else {})
+
+    def _take_decisions(self, spec: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        decisions = {name: spec[name] for name in DECISIONS if name in spec and name not in given}
+        if "thresholds" in decisions:  # of classes that may be in another order here
+            threshold_of = dict(zip(spec["labels"], decisions["thresholds"], strict=True))
+            decisions["thresholds"] = tuple(threshold_of[label] for label in self.head.labels or ())
+        self.head = dataclasses.replace(self.head, **decisions)
 
     def classify(self, x: Any, batch_size: int | None = None) -> list[Any]:
         """Returns the name of each text's likeliest class, None where it is less probable than min_confidence.

@@ -200,7 +200,7 @@ class FitData:
         def ids(x: Any, y: Any, *weights: Any) -> tuple[Any, ...]:
             labels = numbers(y)
             if weights:
-                weight = tf.cast(weights[0], tf.float32)
+                weight = tf.reshape(tf.cast(weights[0], tf.float32), [-1])  # also of a column [B, 1]
                 problem = "a weight of the data set is negative, or no finite number"
                 weights = (python_data.asserted(weight, (weight >= 0) & (weight < np.inf), problem),)
             if by_class is not None:

@@ -20,7 +20,7 @@ _OF_PROBABILITIES = {
 
 
 def losses_of_logits(losses: Any, head: Head) -> Any:
-    """Returns losses as compile takes them, those that are given by name made for logits.
+    """Returns losses as compile takes them, those that are given by name or by class made for logits.
 
     Args:
         losses: a loss, or a list or dict of such.
@@ -33,20 +33,21 @@ def losses_of_logits(losses: Any, head: Head) -> Any:
     def for_logits(loss: Any) -> Any:
         if isinstance(loss, str) and loss in _CROSSENTROPIES:
             return next(iter(keras.tree.flatten(head.loss())))
-        made = _for_logits(loss, keras.losses, head) if isinstance(loss, str) else loss
+        is_kind = _is_kind(loss)
+        made = _for_logits(loss, keras.losses, head) if is_kind else loss
         is_sparse = isinstance(made, keras.losses.SparseCategoricalCrossentropy)
         if is_sparse and made.ignore_class != NO_LABEL and isinstance(own := head.loss(), TaggingLoss):
-            if isinstance(loss, str):
+            if is_kind:
                 return own
             line = f"keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class={NO_LABEL})"
             raise UserError(f"tokens without a label have {NO_LABEL}; leave out the loss, or write {line}")
-        return made if isinstance(loss, str) else _for_logits(loss, keras.losses, head)
+        return made if is_kind else _for_logits(loss, keras.losses, head)
 
     return keras.tree.map_structure(for_logits, losses)
 
 
 def metrics_of_logits(metrics: Any, head: Head) -> Any:
-    """Returns metrics as compile takes them, those that are given by name made for logits; see `losses_of_logits`."""
+    """Returns metrics as compile takes them, made for logits as by `losses_of_logits`."""
 
     def for_logits(metric: Any) -> Any:
         if not (isinstance(metric, str) and metric in _ACCURACIES):
@@ -61,7 +62,8 @@ def metrics_of_logits(metrics: Any, head: Head) -> Any:
 
 def _for_logits(given: Any, module: Any, head: Head) -> Any:
     """A loss or metric as it was given, or, of a name, made for logits."""
-    made = module.get(given) if isinstance(given, str) else given
+    is_kind = _is_kind(given)
+    made = module.get(given) if is_kind else given
     if inspect.isfunction(made):
         kind = getattr(module, made.__name__.title().replace("_", ""), None)
         made = kind() if kind and _is_of_keras(made) else made
@@ -76,10 +78,15 @@ def _for_logits(given: Any, module: Any, head: Head) -> Any:
             f"{name} takes probabilities, and the model gives logits; leave it out, or compute it from what predict "
             "returns"
         )
-    if isinstance(given, str):
-        return type(made)(**{argument: argument == "from_logits"}, name=given)
+    if is_kind:
+        return type(made)(**{argument: argument == "from_logits"}, name=given if isinstance(given, str) else made.name)
     line = f"{module.__name__.removeprefix('keras._tf_keras.')}.{name}({argument}={argument == 'from_logits' or 0})"
     raise UserError(f"{name} as given takes probabilities, and the model gives logits; write {line}")
+
+
+def _is_kind(given: Any) -> bool:
+    """Whether it is a name or a class, of which Keras makes a loss or metric with its defaults."""
+    return isinstance(given, str) or inspect.isclass(given)
 
 
 def _f_score(made: Any, head: Head) -> MetricOfClasses:

@@ -4,7 +4,6 @@ B batch, S sequence
 """
 
 import dataclasses
-import inspect
 import math
 import os
 import types
@@ -128,8 +127,9 @@ class TextModel(Clonable, SteppedModel):
         gradient_accumulation_steps: int = 1,
         rematerialize: bool = False,
     ) -> None:
-        if gradient_accumulation_steps < 1:
-            raise UserError(f"gradient_accumulation_steps is {gradient_accumulation_steps}; expected 1 or more")
+        if not isinstance(gradient_accumulation_steps, int | np.integer) or gradient_accumulation_steps < 1:
+            given = python_data.shown(gradient_accumulation_steps)
+            raise UserError(f"gradient_accumulation_steps is {given}; expected a whole number, 1 or more")
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
         if max_seq_length is None:
             max_seq_length = min(self.default_max_seq_length, config.max_position_embeddings)
@@ -224,17 +224,17 @@ class TextModel(Clonable, SteppedModel):
         else:
             initial = read_initial_model(source, vocab_file, do_lower_case, strip_accents)
         spec = initial.task_spec if initial.task_spec and initial.task_spec["kind"] in cls.kinds else None
+        given = settings
         if spec is not None:
             settings = {"max_seq_length": spec["max_seq_length"], **cls._settings_of(spec), **settings}
         elif initial.labels or initial.kind:
             settings = {**cls._settings_of_classifier(initial.labels, initial.kind), **settings}
-        if "labels" in inspect.signature(cls.__init__).parameters:
-            settings.setdefault("labels", None)  # the class refuses it, and says what it expects
         make: Any = cls  # whose own __init__ makes the head
         model: Self = make(initial.config, initial.vocab, **initial.casing._asdict(), **settings)
         weights, notes = head_weights(initial, model.head), initial.notes
         if weights is not None:
             model.set_weights(weights)
+            model._take_decisions(initial.task_spec or {}, given)
             has_head = True
         else:
             paths = {variable.path for variable in model.variables}
@@ -259,6 +259,9 @@ class TextModel(Clonable, SteppedModel):
     def _settings_of_classifier(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
         """The class's own arguments that follow from a checkpoint's classifier, as far as it says what it is."""
         return {}
+
+    def _take_decisions(self, spec: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        """Decides as a fine-tuned model whose head was taken does, but for what the user gave."""
 
     def _head_note(self, has_head: bool) -> str:
         return "the head is the checkpoint's" if has_head else "the head is new: train it before you predict"
@@ -513,6 +516,8 @@ class TextModel(Clonable, SteppedModel):
 
     def get_compile_config(self) -> dict[str, Any]:
         config, request = super().get_compile_config(), self._bert_optimizer
+        if config and "optimizer" not in config:  # Keras takes it out for good where it writes its older format, .h5
+            config["optimizer"] = keras.saving.serialize_keras_object(self.optimizer)
         if config and request:
             config["optimizer"]["config"]["name"] = _OF_FIT
             names = ("learning_rate", "warmup_proportion", "layer_decay")

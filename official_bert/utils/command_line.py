@@ -47,6 +47,7 @@ from official_bert.utils.signals import end_interrupted
 _HELP = ("--help", "-help", "-h")
 _FLAGFILE = "flagfile"
 _NEARLY_ALL = 0.85  # of the memory that a limit allows
+_MOST_CHARACTERS = 300  # of what an error says
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,7 +292,10 @@ def _lack_of_memory(error: BaseException) -> str | None:
     for name, limit in (("VmSize", resource.RLIMIT_AS), ("VmData", resource.RLIMIT_DATA)):
         most, used = resource.getrlimit(limit)[0], 1024 * int(held[name])
         if most != resource.RLIM_INFINITY and used > _NEARLY_ALL * most:
-            return f"{used:,} of {most:,} bytes are in use, and then came {type(error).__name__} ({error})"
+            said = " ".join(f"{type(error).__name__}: {error}".split())[
+                :_MOST_CHARACTERS
+            ]  # NumPy's import has many lines
+            return f"{used:,} of {most:,} bytes are in use, and then came {said}"
     return None
 
 

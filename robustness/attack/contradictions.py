@@ -18,7 +18,7 @@ _TEXTS = ["the cat sat", "a dog ran in the sun ."]
 def attack(case: "Case") -> None:
     """Reads a checkpoint of a random format with a word, a casing or classes that may not be its own."""
     rng = case.rng
-    where = rng.choice([_vocabulary, _casing, _classes])
+    where = rng.choice([_vocabulary, _casing, _classes, _thresholds])
     case.what = where.__name__.strip("_")
     where(case, rng)
 
@@ -111,3 +111,23 @@ def _classes(case: "Case", rng: random.Random) -> None:
             raise NotHeldError("the classes are in another order than their logits")
     elif logits.shape[-1] != len(labels) or np.isin(logits, expected).any():
         raise NotHeldError("the classifier was taken for other classes")
+
+
+def _thresholds(case: "Case", rng: random.Random) -> None:
+    """A model of several labels that has thresholds, read with the labels in another order."""
+    import official_bert
+    from official_bert.modeling.config import BertConfig
+    from tests.conftest import WORDS
+
+    config = BertConfig(len(WORDS), 8, 1, 2, 16, max_position_embeddings=16, initializer_range=1.0)
+    thresholds = [rng.uniform(0.1, 0.9) for _ in _LABELS]
+    model = official_bert.TextClassifier(
+        config, "\n".join(WORDS) + "\n", labels=_LABELS, multi_label=True, thresholds=thresholds, seed=rng.randrange(99)
+    )
+    folder, labels = str(case.folder / "model"), rng.sample(_LABELS, len(_LABELS))
+    case.done = f"{labels}, {thresholds}"
+    model.save_checkpoint(folder)
+    found = official_bert.TextClassifier.from_checkpoint(folder, labels=labels)
+    expected, seen = ([set(each) for each in one.classify(_TEXTS)] for one in (model, found))
+    if seen != expected:
+        raise NotHeldError(f"{seen} in place of {expected}")

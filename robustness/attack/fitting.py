@@ -1,5 +1,6 @@
 """Odd data, frames, numbers, losses, metrics for models that take text: a UserError, or the figures of plain ones."""
 
+import inspect
 import math
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -108,7 +109,8 @@ def _figures(case: "Case") -> None:
     reference: Any = None
     if given not in ("crossentropy", "ce", "accuracy", "acc"):
         reference = kind.get(given)
-        given = case.rng.choice([given, reference])
+        classes = [] if inspect.isfunction(reference) else [type(reference)]
+        given = case.rng.choice([given, reference, *classes])
     model = _model(several)
     y = [[0], [2], [1], [0, 2]] if several else _CLASSES
     try:
@@ -123,7 +125,8 @@ def _figures(case: "Case") -> None:
     except UserError:
         return
     except (ValueError, TypeError) as error:  # Keras' own word of shapes that do not fit together
-        _check("hape" in str(error) or "rank" in str(error), f"{type(error).__name__}: {error}")
+        words = ("hape", "rank", "dimension")
+        _check(any(word in str(error) for word in words), f"{type(error).__name__}: {error}")
         return
     if reference is None:
         return
@@ -140,6 +143,8 @@ def _figures(case: "Case") -> None:
 
 def _labels(case: "Case") -> None:
     """Whole numbers with a point and without, in a table and in Python; a table is one for every command."""
+    import tensorflow as tf
+
     from official_bert.inference import batch_prediction, feature_extraction
     from official_bert.tasks.heads.python_data import numbers_of
     from official_bert.tasks.options import TableOptions
@@ -160,6 +165,8 @@ def _labels(case: "Case") -> None:
     _check(task.head.labels == tuple(map(str, classes)), f"the classes are {task.head.labels}")
     seen = [example.label for example in task.read("train", BadRows())]
     _check(seen == numbers_of(names, task.head.labels or ()), f"Python and table differ: {seen}")
+    in_data_set: Any = task.head.graph_labels(tf.TensorSpec([None], tf.string), True)
+    _check(seen == in_data_set(tf.constant(names)).numpy().tolist(), f"data set and table differ: {seen}")
     texts = list(feature_extraction.read_texts(str(path), {}))
     rows = [[row["text"]] for row in batch_prediction.read_rows(str(path), ["text"])]
     _check(texts == rows, f"features reads {texts[:2]}, predict {rows[:2]}")

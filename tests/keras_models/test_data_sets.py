@@ -49,6 +49,13 @@ def test_a_data_set_of_ids_trains_as_well(classifier):
     assert history["loss"][0] == pytest.approx((3 * numbers * losses).mean(), rel=0.05)  # dropout
 
 
+def test_a_column_of_weights_is_the_weights(classifier):
+    weights = np.arange(8.0)
+    for given in (weights, weights[:, None]):
+        (batch,) = classifier._fit_data().of_data_set(slices((TEXTS, LABELS, given)), 8, EpochCounter())
+        np.testing.assert_array_equal(batch[2], weights)
+
+
 def test_weights_by_class_name_count_in_a_data_set_of_text(classifier):
     data = slices((TEXTS, LABELS, [2.0] * 8))
     fit_data, weights = classifier._fit_data(), {"good": 3.0, 0: 0.5}

@@ -43,6 +43,16 @@ def test_a_loss_that_is_named_is_made_for_logits(name: str):
     assert isinstance(losses_of_logits(name, TAGS), TaggingLoss)  # padding has no tag
 
 
+def test_a_class_in_place_of_a_loss_or_metric_is_made_for_logits():
+    loss = losses_of_logits(keras.losses.SparseCategoricalCrossentropy, ONE_CLASS)
+    assert loss.from_logits
+    assert isinstance(losses_of_logits(keras.losses.SparseCategoricalCrossentropy, TAGS), TaggingLoss)
+    auc, recall, mean = metrics_of_logits([keras.metrics.AUC, keras.metrics.Recall, keras.metrics.Mean], SEVERAL)
+    assert (auc._from_logits, recall.thresholds, mean) == (True, [0], keras.metrics.Mean)
+    with pytest.raises(UserError, match="compute it from what predict returns"):
+        losses_of_logits(keras.losses.KLDivergence, SEVERAL)
+
+
 @pytest.mark.parametrize("name", ["bce", "binary_focal_crossentropy", "categorical_crossentropy"])
 def test_other_names_are_too(name: str):
     assert losses_of_logits(name, SEVERAL).from_logits

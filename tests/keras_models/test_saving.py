@@ -285,6 +285,20 @@ def test_a_file_that_cannot_be_replaced_stays(name, config, vocab_file, tmp_path
         save(path, overwrite=False)
 
 
+def test_a_model_that_was_saved_in_the_older_format_is_saved_in_the_other_as_before(config, vocab_file, tmp_path):
+    model = official_bert.TextClassifier.from_checkpoint(config, labels=["a", "b"], vocab_file=vocab_file)
+    for optimizer in ("sgd", None):
+        model.compile(optimizer)
+        model.evaluate(["the cat"], ["a"], verbose=0)
+        model.save(tmp_path / "before.keras")
+        model.save(tmp_path / "model.h5")
+        model.save(tmp_path / "after.keras")
+        before, after = (
+            official_bert.TextClassifier.load(str(tmp_path / f"{name}.keras")) for name in ("before", "after")
+        )
+        assert (before.compiled, before.get_compile_config()) == (after.compiled, after.get_compile_config())
+
+
 def test_callbacks_of_keras_replace_the_file_as_a_whole(config, vocab_file, tmp_path, monkeypatch):
     model, x, y = built("classifier", config, vocab_file)
     replaced = []

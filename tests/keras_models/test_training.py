@@ -236,6 +236,7 @@ def test_balanced_classes_weigh_as_in_the_command(classifier):
     ({"num_classes": 2}, "num_classes=2 was given; expected the names of two or more different classes, as labels="),
     ({"labels": ["a", "b"], "max_seq_length": -5}, "max_seq_length is -5; expected at least 3"),
     ({"labels": ["a", "b"], "max_seq_length": 0}, "max_seq_length is 0; expected at least 3"),
+    ({"labels": ["a", "b"], "gradient_accumulation_steps": 1.5}, "steps is 1.5; expected a whole number, 1 or more"),
 ])  # fmt: skip
 def test_arguments_that_cannot_be_are_refused(arguments, message, config, vocab_file):
     with pytest.raises(UserError, match=message):

@@ -1,5 +1,6 @@
 """From one model to the next: folders that save_checkpoint has written, and .keras files, as what others begin with."""
 
+import functools
 import os
 
 import keras
@@ -130,6 +131,25 @@ def test_a_keras_file_of_any_model_is_taken_as_other_checkpoints_are(pretrained,
     for name, value in all_weights.items():
         np.testing.assert_array_equal(again[name], value)
     assert "random" not in capsys.readouterr().out
+
+
+def test_thresholds_go_with_their_classes_and_not_with_a_new_head(tmp_path, capsys):
+    settings = {"multi_label": True, "thresholds": [0.1, 0.5, 0.9], "temperature": 2.0}
+    model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b", "c"], **settings)
+    model.save_checkpoint(str(tmp_path / "model"))
+    model.save(tmp_path / "model.keras")
+    for source in (tmp_path / "model", tmp_path / "model.keras"):
+        read = functools.partial(official_bert.TextClassifier.from_checkpoint, source)
+        turned = read(labels=["c", "a", "b"])
+        decided = turned.head.settings
+        assert (decided["thresholds"], decided["temperature"]) == ([0.9, 0.1, 0.5], 2.0)
+        np.testing.assert_allclose(turned.predict(TEXTS), model.predict(TEXTS)[:, [2, 0, 1]], rtol=1e-6)
+        given = read(labels=["b", "a", "c"], thresholds=[0.3, 0.2, 0.1])
+        assert given.head.settings["thresholds"] == [0.3, 0.2, 0.1]
+        assert "the head is new" not in capsys.readouterr().out
+        for other in ({"labels": ["x", "y", "z"]}, {"labels": ["x", "y"]}, {"multi_label": False}):
+            assert not {"thresholds", "temperature"} & read(**other).head.settings.keys()
+            assert "the head is new" in capsys.readouterr().out
 
 
 def test_a_model_without_a_pooler_says_that_the_next_one_s_is_random(tmp_path, capsys):

@@ -107,9 +107,9 @@ class ClassificationHead(LabelHead):
         import tensorflow as tf
 
         problem = f"a label of the data set is none of {', '.join(self.labels)}"
+        names = [python_data.class_name(label) for label in self.labels]
         if spec.dtype != tf.string and python_data.are_whole_numbers(self.labels):
-            names = [int(python_data.class_name(label)) for label in self.labels]
-            return self._looked_up(tf.constant(names, tf.int64), problem)
+            return self._looked_up(tf.constant([int(name) for name in names], tf.int64), problem)
         if spec.dtype != tf.string:
             classes = len(self.labels)
 
@@ -119,7 +119,9 @@ class ClassificationHead(LabelHead):
                 return python_data.asserted(y, is_class, f"{problem}, nor a number from 0 to {classes - 1}")
 
             return checked
-        return self._looked_up(tf.constant(self.labels), problem)
+        by_name = self._looked_up(tf.constant(names), problem)
+        # As python_data.class_name.
+        return lambda y: by_name(tf.strings.regex_replace(y, r"^(-?[0-9]+)\.0+$", r"\1"))
 
     def _looked_up(self, names: "tf.Tensor", problem: str) -> Callable[[Any], Any]:
         """What makes classes' numbers of their names, strings or whole numbers, [C]."""

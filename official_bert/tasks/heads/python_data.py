@@ -148,16 +148,22 @@ def label_names(labels: Any, least: int, settings: Mapping[str, Any]) -> tuple[s
         settings: what else was given, by name.
 
     Raises:
-        UserError: they are none, or too few, or two of them are the same.
+        UserError: they are none, or too few, one of them is no name, or two of them are the same.
     """
     counts = [f"{name}={settings[name]!r}" for name in ("num_classes", "num_labels") if name in settings]
     is_several = not counts and isinstance(labels, Iterable) and not isinstance(labels, str | bytes)
-    names = tuple(str(name) for name in as_list(labels, "labels")) if is_several else ()
-    if len(names) < least or len(set(names)) < len(names):
+    values = as_list(labels, "labels") if is_several else []
+    names = tuple(str(value) for value in values if _is_name(value))
+    if len(names) < max(least, len(values)) or len({class_name(name) for name in names}) < len(names):
         received = f"{counts[0]} was given" if counts else f"labels is {shown(labels)}"
         count = "two or more" if least > 1 else "one or more"
         raise UserError(f"{received}; expected the names of {count} different classes, as labels=['no', 'yes']")
     return names
+
+
+def _is_name(value: Any) -> bool:
+    """Whether a class can be called so; a gap in a column cannot, be it None or NaN."""
+    return isinstance(value, str | int | float | np.number | np.bool_) and value == value
 
 
 def class_name(value: Any) -> str:

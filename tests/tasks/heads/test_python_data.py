@@ -137,3 +137,21 @@ def test_numbers_are_names_where_the_classes_are_called_by_numbers():
     for wrong in (0.0, 1.5, np.nan):
         with pytest.raises(tf.errors.InvalidArgumentError, match="none of 1, 2, 3"):
             lookup(tf.constant([1.0, wrong]))
+
+
+@pytest.mark.parametrize(
+    "labels", [[None, "a"], ["a", np.nan], [["a"], ["b"]], [b"a", b"b"], ["1", "1.0"], [1, 1.0], ["a", "a"]]
+)
+def test_what_are_no_names_of_different_classes_is_refused(labels):
+    with pytest.raises(UserError, match=r"labels is \[.*; expected the names of two or more different classes"):
+        python_data.label_names(labels, 2, {})
+
+
+def test_names_in_a_data_set_are_those_of_lists():
+    names = ["1.0", "3", "b", "-2.00"]
+    head, spec = ClassificationHead(labels=("1", "3.0", "b", "-2")), tf.TensorSpec([None], tf.string)
+    lookup = head.graph_labels(spec, True)
+    assert lookup is not None
+    assert lookup(tf.constant(names)).numpy().tolist() == head.labels_from(names) == [0, 1, 2, 3]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="none of 1, 3.0, b, -2"):
+        lookup(tf.constant(["1.5"]))
