@@ -81,8 +81,8 @@ class Outlook:
                 step,
                 f"after {step:,} steps the masked LM loss, {lowest:.3f} at the lowest, is still that of guessing by "
                 f"frequency ({entropy:.3f}): the model learns nothing of its context; lower --learning_rate "
-                f"({phase.learning_rate:g}), lengthen --num_warmup_steps ({phase.num_warmup_steps:,}), or begin on "
-                "shorter sequences",
+                f"({phase.learning_rate:g}), lengthen --num_warmup_steps ({phase.num_warmup_steps:,}), or begin "
+                "with --init_from_records",
             )
 
     def _forecast(self, step: int, phase: Phase, loss: float) -> None:

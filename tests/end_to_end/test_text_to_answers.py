@@ -69,12 +69,12 @@ def test_quickstart_learns_to_its_end(tmp_path: pathlib.Path):
     assert (tmp_path / "model" / "curves.png").exists()
     accuracy, baseline = (float(value) for value in re.findall(r"masked_lm_accuracy = ([\d.]+)", done.stdout))
     assert baseline < 0.08
-    assert accuracy > 3 * baseline
+    assert accuracy > 4.5 * baseline
     # On held-out documents: the loss falls from one evaluation to the next, so that the last weights are the best.
     evaluations = read_log(str(tmp_path / "model"), EVAL)
     losses = [line["masked_lm_loss"] for line in evaluations]
     assert len(losses) >= 4
     assert losses == sorted(losses, reverse=True)
-    assert evaluations[-1]["next_sentence_loss"] < 0.69
+    assert evaluations[-1]["next_sentence_loss"] < 0.67
     answers = done.stdout.split("the method [MASK] called when the object is deleted .\n")[-1].splitlines()[:5]
     assert "is" in {line.split()[-1] for line in answers}
