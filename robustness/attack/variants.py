@@ -77,6 +77,7 @@ def _pretraining(what: str, flags: list[str], records: Command = MAKE_RECORDS, s
 PRETRAININGS = (
     _pretraining("packed", ["--pack_sequences"], _SHORT, second=True),
     _pretraining("dynamic", [], _DYNAMIC),
+    _pretraining("counted", ["--init_from_records"]),
     _pretraining("lamb", ["--optimizer=lamb", "--gradient_accumulation_steps=2"]),
     _pretraining("bfloat16", ["--dtype=bfloat16"]),
     _pretraining("float16", ["--dtype=float16"]),

@@ -141,6 +141,15 @@ def test_a_run_begins_with_such_weights_once_and_equally_with_the_same_seed(
     assert "initial weights from " not in capsys.readouterr().out
 
 
+def test_a_damaged_record_is_named(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+    content = bytearray(pathlib.Path(record_files[0]).read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged = tmp_path / "damaged.tfrecord"
+    damaged.write_bytes(content)
+    with pytest.raises(UserError, match=r"damaged.tfrecord.*record \d+"):
+        training.run(options_for([str(damaged)], config_file, tmp_path / "run", init_from_records=True))
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
