@@ -123,10 +123,10 @@ class ShortTextModel(TextModel):
         return {"text": text, "text_pair": text} if self._task_spec.get("pair") else {"text": text}
 
     def tokenize(self, **texts: Any) -> dict[str, Any]:
-        return self._features(**texts)[0]
+        return self.ids_and_cuts(**texts)[0]
 
     def answer(self, **texts: Any) -> dict[str, Any]:
-        features, is_truncated = self._features(**texts)
+        features, is_truncated = self.ids_and_cuts(**texts)
         return {**_without_logits(self.answer_ids(**features)), IS_TRUNCATED: is_truncated}
 
     def _spans(self, texts: Mapping[str, Any]) -> tuple[TokenSpans, TokenSpans | None]:
@@ -134,7 +134,7 @@ class ShortTextModel(TextModel):
         first = token_spans(self._tokenizer.tokenize(texts["text"], special_tokens=self.knows_special_tokens).ids)
         return first, token_spans(self._tokenizer.tokenize(texts["text_pair"]).ids) if "text_pair" in texts else None
 
-    def _features(self, **texts: Any) -> tuple[dict[str, Any], Any]:
+    def ids_and_cuts(self, **texts: Any) -> tuple[dict[str, Any], Any]:
         """The model's inputs, and which texts were too long for them, bool [B]."""
         whole = self._spans(texts)
         spans = graph_inputs.truncated(*whole, self._length, without_empty=True)
@@ -228,7 +228,7 @@ class EncoderModel(ShortTextModel):
     """Vectors of the tokens and of the text, without a head."""
 
     def answer(self, **texts: Any) -> dict[str, Any]:
-        features, is_truncated = self._features(**texts)
+        features, is_truncated = self.ids_and_cuts(**texts)
         mask = features["input_mask"]
         return {**self.answer_ids(**features), "input_mask": mask, IS_TRUNCATED: is_truncated}
 
@@ -282,7 +282,7 @@ class MultipleChoiceModel(ShortTextModel):
     def _ids_spec(self) -> tf.TensorSpec:
         return tf.TensorSpec([None, self._choices, None], tf.int32)
 
-    def _features(self, **texts: Any) -> tuple[dict[str, Any], Any]:
+    def ids_and_cuts(self, **texts: Any) -> tuple[dict[str, Any], Any]:
         """The model's inputs, and of which examples an ending or its prompt was too long for them, bool [B]."""
         prompts = token_spans(self._tokenizer.tokenize(texts["prompt"]).ids)
         endings = token_spans(self._tokenizer.tokenize(tf.reshape(texts["endings"], [-1])).ids)

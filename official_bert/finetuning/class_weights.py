@@ -6,7 +6,7 @@ from official_bert.errors import UserError
 from official_bert.tasks.heads.classes import MultiLabelHead
 from official_bert.tasks.heads.features import LABELS, Array, Features
 from official_bert.tasks.heads.head import Head
-from official_bert.tasks.heads.python_data import BALANCED, balanced_weights
+from official_bert.tasks.heads.python_data import BALANCED, LARGEST, balanced_weights
 
 
 def row_weights(class_weights: list[str], head: Head, features: Features) -> Array | None:
@@ -63,7 +63,7 @@ def _numbers(class_weights: list[str], head: Head) -> Array:
         weights = np.array([float(weight) for weight in class_weights])
     except ValueError:
         weights = np.empty(0)
-    if len(weights) != classes or not ((weights >= 0) & (weights < np.inf)).all():
+    if len(weights) != classes or not ((weights >= 0) & (weights <= LARGEST)).all():
         raise UserError(
             f"--class_weights is {','.join(class_weights)}; expected {BALANCED}, or {classes} numbers, one for "
             f"each of {', '.join(head.labels or ())}"

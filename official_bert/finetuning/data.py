@@ -33,7 +33,7 @@ class RunData:
         if split not in self._features:
             examples = self.read(split)
             features = features_of(self.task, examples, self.tokenizer, self.max_seq_length, self.cache_dir)
-            if note := self.task.head.cut_note(features, len(examples), self.max_seq_length):
+            if note := self.task.head.cut_note(features.cut, len(examples), self.max_seq_length):
                 print(f"note: {split}: {note}", flush=True)
             self._features[split] = features
         return self._features[split]

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.errors import UserError
+from official_bert.keras_models.cut_texts import CutTexts
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import takes_own_steps
 from official_bert.learning import batches
@@ -19,6 +20,7 @@ from official_bert.learning.replicas import static_lengths
 from official_bert.tasks.heads import python_data
 from official_bert.tasks.heads.features import EXAMPLE, LABELS, TEXTS, Array, Features
 from official_bert.tasks.heads.head import Head
+from official_bert.tasks.heads.texts import TextHead
 from official_bert.tokenization.fast import FastTokenizer
 
 _NOT_COUNTED = (
@@ -106,6 +108,27 @@ class FitData:
             np.array(python_data.numbers_of(python_data.as_list(y, "y"), labels)), len(labels)
         )
 
+    def labels_of_ids(self, x: Any, y: Any) -> Any:
+        """Returns labels that come with ids: a list, and names, as numbers; others as they are.
+
+        Raises:
+            UserError: there are none, another number of them, or one cannot be.
+        """
+        if isinstance(x, tf.data.Dataset):
+            return y  # the data set has its labels
+        if y is None and self.head.needs_labels:
+            raise UserError("there are no labels; give them as y")
+        if isinstance(y, list) or (isinstance(y, np.ndarray) and y.dtype.kind in "OSU"):
+            if not isinstance(self.head, TextHead):
+                return y
+            y = self.head.targets(self.head.labels_from(y))
+        if isinstance(y, np.ndarray):
+            python_data.check_same_length(len(x["input_ids"]), y, "y")
+            if y.dtype.kind == "f" and not np.all(is_right := np.abs(y) <= python_data.LARGEST):
+                wrong = python_data.shown(y[~is_right][0])
+                raise UserError(f"y has {wrong}; expected finite numbers, at most {python_data.LARGEST:g}")
+        return y
+
     def training(self, examples: Examples, batch_size: int, shuffle: bool, counter: EpochCounter) -> tf.data.Dataset:
         """Returns batches of like lengths, in another order each epoch."""
         features = self._labelled(examples.items)
@@ -145,7 +168,7 @@ class FitData:
         return features
 
     def _say_what_was_cut(self, features: Features, examples: int) -> None:
-        if note := self.head.cut_note(features, examples, self.max_seq_length):
+        if note := self.head.cut_note(features.cut, examples, self.max_seq_length):
             print(f"note: {note}")
 
     def _row_weights(self, features: Features, examples: Examples) -> Array | None:
@@ -174,10 +197,12 @@ class FitData:
         batch_size: int,
         counter: EpochCounter,
         class_weight: Mapping[Any, float] | str | None = None,
+        cut_texts: CutTexts | None = None,
     ) -> tf.data.Dataset:
         """Returns a data set of texts, or of texts and labels, as one of ids and numbers, batch by batch.
 
         TensorFlow does that where a text is one row and its label one number. Otherwise Python does, as for lists.
+        `cut_texts` counts what is taken of it.
         """
         self._check_data_set(data.element_spec)
         if not int(data.cardinality()):
@@ -188,12 +213,15 @@ class FitData:
         is_batched = python_data.is_batched(spec[0] if isinstance(spec, tuple) else spec)
         numbers = self.head.graph_labels(spec[1], is_batched) if self.head.needs_labels else None
         if numbers is not None:
-            return self._in_graph(data if is_batched else data.batch(batch_size), numbers, class_weight)
-        return self._in_python(data if is_batched else data.ragged_batch(batch_size), counter, class_weight)
+            counted = self._in_graph(data if is_batched else data.batch(batch_size), numbers, class_weight)
+        else:
+            counted = self._in_python(data if is_batched else data.ragged_batch(batch_size), counter, class_weight)
+        return (cut_texts or CutTexts()).counting(counted)
 
     def _in_graph(
         self, data: tf.data.Dataset, numbers: Any, class_weight: Mapping[Any, float] | str | None
     ) -> tf.data.Dataset:
+        """As `CutTexts.counting` takes it; likewise `_in_python`."""
         by_class = None if class_weight is None else self.head.weights_by_class(class_weight)
         preprocessor = self.preprocessor()
 
@@ -201,12 +229,15 @@ class FitData:
             labels = numbers(y)
             if weights:
                 weight = tf.reshape(tf.cast(weights[0], tf.float32), [-1])  # also of a column [B, 1]
-                problem = "a weight of the data set is negative, or no finite number"
-                weights = (python_data.asserted(weight, (weight >= 0) & (weight < np.inf), problem),)
+                is_right, most = (weight >= 0) & (weight <= python_data.LARGEST), f"{python_data.LARGEST:g}"
+                expected = f"a finite number, 0 or more, at most {most}"
+                weights = (python_data.asserted(weight, weight, is_right, "weight", expected),)
             if by_class is not None:
                 of_classes = tf.gather(by_class, tf.cast(labels, tf.int32))
                 weights = (of_classes * weights[0] if weights else of_classes,)
-            return preprocessor(x), labels, *weights
+            inputs, are_cut = preprocessor.ids_and_cuts(x)
+            counts = tf.stack([tf.size(are_cut, tf.int64), tf.math.count_nonzero(are_cut)])
+            return counts, inputs, labels, *weights
 
         return data.map(ids, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
@@ -218,7 +249,8 @@ class FitData:
             for examples in self._examples_of(data, class_weight):
                 features = self._labelled(examples.items)
                 (rows,) = self._rows_of(np.arange(len(features))[None])
-                yield self._batch(features, rows, self._row_weights(features, examples), counter.epoch, first)
+                batch = self._batch(features, rows, self._row_weights(features, examples), counter.epoch, first)
+                yield np.array([len(examples.items), features.cut]), *batch
                 first += len(features)
 
         return batches.streamed(batches_of_ids, int(data.cardinality()))

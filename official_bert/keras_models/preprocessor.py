@@ -60,17 +60,21 @@ class Preprocessor(keras.layers.Layer):
             self._pair = ClassificationModel(keras.Model(), tokenizer, {**task_spec, "pair": True})
 
     def call(self, inputs: Any) -> dict[str, Any]:
+        return self.ids_and_cuts(inputs)[0]
+
+    def ids_and_cuts(self, inputs: Any) -> tuple[dict[str, Any], Any]:
+        """Returns what the layer does, and which texts or pairs were cut, bool [B]."""
         if isinstance(inputs, Mapping):
             inputs = (inputs["text"], inputs["text_pair"]) if "text_pair" in inputs else inputs["text"]
         if isinstance(inputs, tuple):
             first, second = (tf.convert_to_tensor(each, tf.string) for each in inputs)
-            features = self._pair.tokenize(text=first, text_pair=second)
+            features, are_cut = self._pair.ids_and_cuts(text=first, text_pair=second)
         else:
-            features = self._single.tokenize(text=tf.convert_to_tensor(inputs, tf.string))
+            features, are_cut = self._single.ids_and_cuts(text=tf.convert_to_tensor(inputs, tf.string))
         if self._settings["pad_to_max"]:
             length = self._settings["max_seq_length"]
             features = {name: _padded(values, length) for name, values in features.items()}
-        return features
+        return features, are_cut
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **self._settings}

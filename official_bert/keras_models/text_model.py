@@ -22,8 +22,9 @@ from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokeniz
 from official_bert.errors import UserError
 from official_bert.export import saved_model
 from official_bert.export.source import Source
-from official_bert.keras_models import saving
+from official_bert.keras_models import errors_of_data, saving
 from official_bert.keras_models.cloning import Clonable, Graph
+from official_bert.keras_models.cut_texts import CutInEvaluation, CutInTraining, CutTexts
 from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.logits import losses_of_logits, metrics_of_logits
 from official_bert.keras_models.preprocessor import Preprocessor
@@ -501,6 +502,15 @@ class TextModel(Clonable, SteppedModel):
         rate = optimizer.get_config().get("learning_rate")  # a dict for a schedule
         if isinstance(rate, float) and not 0 <= rate < math.inf:
             raise UserError(f"the optimizer's learning_rate is {rate}; expected a finite number, 0 or more")
+        schedule = getattr(optimizer, "_learning_rate", None)  # Keras gives out its rate at this step alone
+        if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+            for step in (0, 1):  # the first steps tell a number that is none, as in the settings
+                rate = float(schedule(tf.constant(step, tf.int64)))
+                if not 0 <= rate < math.inf:
+                    raise UserError(
+                        f"the optimizer's schedule has the rate {rate} in step {step}; expected a finite number, 0 or "
+                        "more"
+                    )
         if self._policy_name != "mixed_float16" or isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             return optimizer
         if isinstance(optimizer, AllReduceClipMixin):
@@ -613,6 +623,8 @@ class TextModel(Clonable, SteppedModel):
         Raises:
             UserError: texts or labels have another form, or another length, there are none, or a number cannot be.
         """
+        if not isinstance(epochs, int | np.integer) or epochs < 1:
+            raise UserError(f"epochs is {python_data.shown(epochs)}; expected a whole number, 1 or more")
         settings: dict[str, Any] = {
             "epochs": epochs, "verbose": verbose, "initial_epoch": initial_epoch, "steps_per_epoch": steps_per_epoch,
             "validation_steps": validation_steps, "validation_freq": validation_freq,
@@ -622,12 +634,14 @@ class TextModel(Clonable, SteppedModel):
         self._predictor = None  # layers may have been changed since it was traced
         self._compile_if_needed()
         data, counter = self._fit_data(), EpochCounter()
+        cut, cut_in_validation = CutInTraining(steps_per_epoch), CutInEvaluation()
         if python_data.are_ids(x):
             for weights in sample_weight.values() if isinstance(sample_weight, Mapping) else [sample_weight]:
                 if weights is not None:
                     python_data.weights_of(np.ravel(weights), "sample_weight")
             if class_weight is not None:
                 class_weight = dict(enumerate(data.weights_by_class(class_weight, y).tolist()))
+            y = data.labels_of_ids(x, y)
             settings |= {"y": y, "sample_weight": sample_weight, "class_weight": class_weight, "shuffle": False}
             if not isinstance(x, tf.data.Dataset):
                 settings |= {"batch_size": batch_size, "validation_split": validation_split, "shuffle": shuffle}
@@ -635,7 +649,7 @@ class TextModel(Clonable, SteppedModel):
         elif isinstance(x, tf.data.Dataset):
             if y is not None or sample_weight is not None or validation_split:
                 raise UserError("a data set holds its labels and weights itself; leave out y, sample_weight and split")
-            batches = data.of_data_set(x, batch_size, counter, class_weight)
+            batches = data.of_data_set(x, batch_size, counter, class_weight, cut)
         else:
             examples = data.examples(x, y, sample_weight, class_weight)
             if validation_split:
@@ -645,23 +659,31 @@ class TextModel(Clonable, SteppedModel):
             batches = data.training(examples, batch_size, shuffle, counter)
         steps_of_epoch = steps_per_epoch or python_data.steps_in(batches, batch_size, validation_split)
         self._compile_for(epochs * steps_of_epoch, initial_epoch > 0)
-        callbacks = [callbacks] if isinstance(callbacks, keras.callbacks.Callback) else callbacks or []
-        return super().fit(
-            shared_out(self.distribute_strategy, batches) if batches is not x else x,
-            callbacks=[counter, *callbacks],
-            validation_data=self._evaluation_data(validation_data, of_validation),
-            validation_batch_size=validation_batch_size,
-            **{"shuffle": False, **settings},
-        )
+        with errors_of_data.in_one_line():
+            history = super().fit(
+                shared_out(self.distribute_strategy, batches) if batches is not x else x,
+                callbacks=[counter, cut, cut_in_validation, *_as_list(callbacks)],
+                validation_data=self._evaluation_data(validation_data, of_validation, cut_in_validation),
+                validation_batch_size=validation_batch_size,
+                **{"shuffle": False, **settings},
+            )
+        epochs_done = f"in {len(history.epoch)} epochs" if len(history.epoch) > 1 else ""
+        self._say_what_was_cut(cut, epochs_done)
+        self._say_what_was_cut(cut_in_validation, "validation", epochs_done)
+        return history
 
-    def _evaluation_data(self, data: Any, batch_size: int) -> Any:
-        """Batches of data to evaluate on in any form; those of texts in the order of length."""
+    def _say_what_was_cut(self, cut: CutTexts, *parts: str) -> None:
+        """Prints how many texts of a data set were cut; those of lists are known, and named, before they are read."""
+        cut.say(lambda number, texts: self.head.cut_note(number, texts, self.max_seq_length), *parts)
+
+    def _evaluation_data(self, data: Any, batch_size: int, cut: CutTexts | None = None) -> Any:
+        """Batches of data to evaluate on in any form; those of texts in the order of length; `cut` counts data sets."""
         first = data[0] if isinstance(data, tuple) and data else data
         if data is None or python_data.are_ids(first):
             return data
         fit_data = self._fit_data()
         if isinstance(data, tf.data.Dataset):
-            batches = fit_data.of_data_set(data, batch_size, EpochCounter())
+            batches = fit_data.of_data_set(data, batch_size, EpochCounter(), cut_texts=cut)
             return shared_out(self.distribute_strategy, batches)
         if not isinstance(data, Examples):
             if not self.head.needs_labels and not (isinstance(data, tuple) and any(part is None for part in data)):
@@ -715,11 +737,18 @@ class TextModel(Clonable, SteppedModel):
                 "confusion_matrix is of texts that have one class each, which TextClassifier takes; leave it out"
             )
         if are_ids:  # also what Keras' fit has made of its validation data
-            return super().evaluate(x, y, batch_size=batch_size, sample_weight=sample_weight, **common)
+            if python_data.are_ids(x):
+                y = self._fit_data().labels_of_ids(x, y)
+            with errors_of_data.in_one_line():
+                return super().evaluate(x, y, batch_size=batch_size, sample_weight=sample_weight, **common)
         data: Any = x
         if not isinstance(x, tf.data.Dataset):
             data = self._fit_data().examples(x, y, sample_weight)
-        figures = super().evaluate(self._evaluation_data(data, batch_size), **common)
+        cut = CutInEvaluation()
+        common["callbacks"] = [cut, *_as_list(callbacks)]
+        with errors_of_data.in_one_line():
+            figures = super().evaluate(self._evaluation_data(data, batch_size, cut), **common)
+        self._say_what_was_cut(cut)
         if isinstance(figures, list | dict) and not figures:
             raise UserError("there are no examples")
         added = {}
@@ -764,7 +793,8 @@ class TextModel(Clonable, SteppedModel):
         """
         batch_size = _checked_batch_size(batch_size)
         if python_data.are_ids(x):
-            return super().predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+            with errors_of_data.in_one_line():
+                return super().predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
         return self._answer(self._fit_data().texts_in(x) if isinstance(x, tf.data.Dataset) else x, batch_size)
 
     def _answering_model(self) -> keras.Model:
@@ -780,7 +810,7 @@ class TextModel(Clonable, SteppedModel):
         if not examples:
             raise UserError("there are no examples")
         features = self.head.featurize(examples, self._tokenizer, self.max_seq_length)
-        note = self.head.cut_note(features, len(examples), self.max_seq_length)
+        note = self.head.cut_note(features.cut, len(examples), self.max_seq_length)
         if note and says_what_was_cut:
             print(f"note: {note}")
         if self._predictor is None:
@@ -805,6 +835,10 @@ def _checked_batch_size(batch_size: Any, name: str = "batch_size", default: int 
     if not isinstance(batch_size, int | np.integer) or not 1 <= batch_size < 2**31:
         raise UserError(f"{name} is {python_data.shown(batch_size)}; expected a whole number, 1 or more, below 2**31")
     return int(batch_size)
+
+
+def _as_list(callbacks: Any) -> list[Any]:
+    return [callbacks] if isinstance(callbacks, keras.callbacks.Callback) else list(callbacks or [])
 
 
 def _is_number(value: Any) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from official_bert.tasks.heads import python_data
 from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
 from official_bert.tasks.heads.python_data import class_name
 from official_bert.tasks.heads.texts import RegressionHead, TextHead
@@ -104,8 +105,9 @@ class ValueColumn(LabelColumn):
     def label_of(self, value: Any, number_of: Mapping[str, int]) -> tuple[Any, str]:
         if value in (None, ""):
             return None, f"no label in {self._name}"
-        if isinstance(value, bool | list | dict) or not is_number(str(value)):
-            return None, f"label {value!r}; expected a number"
+        is_value = not isinstance(value, bool | list | dict) and is_number(str(value))
+        if not is_value or abs(float(value)) > python_data.LARGEST:
+            return None, f"label {value!r}; expected a number, at most {python_data.LARGEST:g}"
         return float(value), ""
 
 

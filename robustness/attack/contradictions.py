@@ -18,7 +18,7 @@ _TEXTS = ["the cat sat", "a dog ran in the sun ."]
 def attack(case: "Case") -> None:
     """Reads a checkpoint of a random format with a word, a casing or classes that may not be its own."""
     rng = case.rng
-    where = rng.choice([_vocabulary, _casing, _classes, _thresholds])
+    where = rng.choice([_vocabulary, _vocabulary_of_records, _casing, _classes, _thresholds])
     case.what = where.__name__.strip("_")
     where(case, rng)
 
@@ -41,6 +41,33 @@ def _checkpoint(case: "Case", rng: random.Random, **fields: Any) -> tuple[str, s
 
 def _vocabulary(case: "Case", rng: random.Random) -> None:
     folder, vocab = _checkpoint(case, rng)
+    path, is_same = _another_vocabulary(case, rng, vocab)
+    _expect(_reads(folder, vocab_file=path), is_same)
+
+
+def _vocabulary_of_records(case: "Case", rng: random.Random) -> None:
+    """Pre-training that begins with a checkpoint, on records of a vocabulary that may be another one."""
+    from official_bert.errors import UserError
+    from official_bert.pretraining import checks
+    from official_bert.pretraining.options import Options
+    from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG
+
+    folder, vocab = _checkpoint(case, rng)
+    path, is_same = _another_vocabulary(case, rng, vocab)
+    options = Options(
+        input_file=[], bert_config_file="", output_dir="", do_train=True, init_checkpoint=folder, vocab_file=path
+    )
+    try:
+        checks.check_vocabulary_size(options, SAMPLE_CONFIG)
+        checks.check_initial_checkpoint(options, SAMPLE_CONFIG, [], None)
+    except UserError:
+        _expect(False, is_same)
+    else:
+        _expect(True, is_same)
+
+
+def _another_vocabulary(case: "Case", rng: random.Random, vocab: str) -> tuple[str, bool]:
+    """A file of a vocabulary that was changed or not, and whether it is the same."""
     lines = vocab.splitlines()
     change = rng.choice(["none", "swap", "shuffle", "shorten", "rename", "lengthen"])
     case.done += f", {change}"
@@ -57,7 +84,7 @@ def _vocabulary(case: "Case", rng: random.Random) -> None:
         lines.append("another")
     path = case.folder / "vocab.txt"
     path.write_text("\n".join(lines) + "\n")
-    _expect(_reads(folder, vocab_file=str(path)), lines == vocab.splitlines())
+    return str(path), lines == vocab.splitlines()
 
 
 def _casing(case: "Case", rng: random.Random) -> None:

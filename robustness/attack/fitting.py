@@ -1,6 +1,8 @@
 """Odd data, frames, numbers, losses, metrics for models that take text: a UserError, or the figures of plain ones."""
 
+import contextlib
 import inspect
+import io
 import math
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,8 @@ NEEDS = ()
 _TEXTS, _CLASSES = ["the cat sat", "a dog ran", "the sun", "a mat and a cat"], [0, 2, 1, 2]
 _LABELS = ["1", "3", "b"]
 _ODD: list[Any] = [
-    None, math.nan, math.inf, -1, -5, 0, 0.5, 7, 10**30, "", "ab", b"\xff", [], {}, (), {"a": 1}, object(), [None],
-    "nan", np.nan, np.array([]), np.zeros((2, 3, 4)), [[]], [[1, 1]], {1, 2}, 1j, "1.0", "balanced", True,
+    None, math.nan, math.inf, 1e39, -1, -5, 0, 0.5, 7, 10**30, "", "ab", b"\xff", [], {}, (), {"a": 1}, object(),
+    [None], "nan", np.nan, np.array([]), np.zeros((2, 3, 4)), [[]], [[1, 1]], {1, 2}, 1j, "1.0", "balanced", True,
 ]  # fmt: skip
 # Of Keras; of each the figure must be that of probabilities, where it is one of probabilities, or of logits.
 _LOSSES = [
@@ -34,8 +36,8 @@ _OF_LOGITS = {"mse"}
 
 
 def attack(case: "Case") -> None:
-    """Tries odd values, a loss or a metric, or a column of labels."""
-    kinds = (_values, _figures, _labels, _frames)
+    """Tries odd values, a loss or a metric, a column of labels, texts that are too long, or a table of few rows."""
+    kinds = (_values, _figures, _labels, _frames, _cut_texts, _small_tables)
     kinds[case.number % len(kinds)](case)
 
 
@@ -59,7 +61,8 @@ def _values(case: "Case") -> None:
     }
     method = rng.choice(["fit", "fit", "evaluate", "predict", "compile", "model"])
     names = {
-        "fit": list(plain), "evaluate": ["x", "y", "batch_size", "sample_weight"], "predict": ["x", "batch_size"],
+        "fit": [*plain, "validation_split"], "evaluate": ["x", "y", "batch_size", "sample_weight"],
+        "predict": ["x", "batch_size"],
         "compile": ["learning_rate", "warmup_proportion", "layer_decay"], "model": ["labels", "max_seq_length"],
     }[method]  # fmt: skip
     name, odd = rng.choice(names), rng.choice(_ODD)
@@ -233,6 +236,71 @@ def _figures_of(model: Any, method: str, values: tuple[Any, ...]) -> Any:
     given = dict(zip(("x", "y", "sample_weight"), values, strict=False))
     figures = getattr(model, method)(**given, batch_size=2, **({} if method == "predict" else {"verbose": 0}))
     return figures.history["loss"] if method == "fit" else figures
+
+
+def _cut_texts(case: "Case") -> None:
+    """Texts that are too long for the model, in lists and data sets: the line on them has their number."""
+    import tensorflow as tf
+
+    rng = case.rng
+    words = [rng.randrange(1, 30) for _ in range(rng.randrange(1, 9))]
+    texts, labels = [" ".join(["cat"] * count) for count in words], [rng.randrange(3) for _ in words]
+    method, epochs, batch_size = rng.choice(["fit", "evaluate"]), rng.randrange(1, 4), rng.randrange(1, 5)
+    form, windows = rng.choice(["lists", "rows", "batches"]), rng.random() < 0.3
+    model = _model(max_seq_length=16, pair=windows, doc_stride=4 if windows else None)
+    case.what, case.done = f"{method}, long texts, {form}", f"{words}, {epochs=}, {batch_size=}, {windows=}"
+    room = (16 - 3) // 2 if windows else 16 - 2  # of pairs in windows the first text has half of what there is
+    cut = sum(count > room for count in words)
+    x: Any = (texts, ["dog"] * len(texts)) if windows else texts
+    given: tuple[Any, ...] = (x, labels)
+    times = 1
+    if form != "lists":
+        data = tf.data.Dataset.from_tensor_slices((x, labels))
+        given = (data if form == "rows" else data.batch(batch_size),)
+        times = epochs if method == "fit" else 1
+    settings = {"epochs": epochs} if method == "fit" else {}
+    if form != "batches":
+        settings["batch_size"] = batch_size
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        getattr(model, method)(*given, verbose=0, **settings)
+    expected = f"{times * cut} of {times * len(words)} text"
+    lines = [line for line in output.getvalue().splitlines() if "max_seq_length" in line]
+    is_said = len(lines) == 1 and expected in lines[0]
+    _check(is_said if cut else not lines, f"{lines}; expected {expected!r}")
+
+
+def _small_tables(case: "Case") -> None:
+    """The command on a table of fewer rows than a batch: the loss in its log is that of the rows."""
+    import official_bert
+    from official_bert.finetuning import runner
+    from official_bert.finetuning.options import Options
+    from official_bert.tasks.options import TableOptions
+    from official_bert.utils.training_log import read_log
+    from tests.conftest import WORDS
+
+    rng = case.rng
+    rows = [(rng.choice(_TEXTS), name) for name in ["good", "bad", *rng.choices(["good", "bad"], k=rng.randrange(9))]]
+    batch_size = rng.randrange(len(rows), 40)
+    case.what, case.done = "finetune, few rows", f"{len(rows)} rows in batches of {batch_size}"
+    (case.folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (case.folder / "few.csv").write_text("text,label\n" + "".join(f"{text},{name}\n" for text, name in rows))
+    config = official_bert.BertConfig(
+        len(WORDS), 8, 1, 2, 16, max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    (case.folder / "config.json").write_text(config.to_json())
+    options = Options(
+        task="table", task_options=TableOptions(train_file=str(case.folder / "few.csv")), do_train=True,
+        init=str(case.folder / "config.json"), vocab_file=str(case.folder / "vocab.txt"), max_seq_length=16,
+        output_dir=str(case.folder / "run"), train_batch_size=batch_size, learning_rate=1e-12, num_train_epochs=1.0,
+        log_steps=1,
+    )  # fmt: skip
+    runner.run(options)
+    model = official_bert.TextClassifier.from_checkpoint(options.output_dir)
+    texts, names = zip(*rows, strict=True)
+    expected = model.evaluate(list(texts), list(names), verbose=0)[0]
+    seen = [line["loss"] for line in read_log(options.output_dir, "train")]
+    is_right = len(seen) == 1 and math.isclose(seen[0], expected, rel_tol=1e-3)
+    _check(is_right, f"the losses are {seen}, of the rows {expected}")
 
 
 def _check(is_right: Any, seen: str) -> None:

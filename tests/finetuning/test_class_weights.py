@@ -34,7 +34,7 @@ def test_classes_weigh_alike_when_balanced():
     assert class_weights.row_weights([], SST_2.head, features) is None
     with pytest.raises(UserError, match="expected balanced, or 2 numbers, one for each of 0, 1"):
         class_weights.row_weights(["2"], SST_2.head, features)
-    for wrong in ("nan", "inf", "-1"):
+    for wrong in ("nan", "inf", "-1", "1e39"):
         with pytest.raises(UserError, match=f"--class_weights is 2,{wrong}; expected balanced, or 2 numbers"):
             class_weights.row_weights(["2", wrong], SST_2.head, features)
 

@@ -69,6 +69,32 @@ def test_weights_by_class_name_count_in_a_data_set_of_text(classifier):
         classifier.fit(data, class_weight={"fair": 1.0}, verbose=0)
 
 
+def lines_on_cut_texts(capsys) -> list[str]:
+    return [line for line in capsys.readouterr().out.splitlines() if "max_seq_length" in line]
+
+
+@pytest.mark.parametrize("doc_stride", [None, 4])  # batches that TensorFlow makes, and Python
+def test_cut_texts_of_a_data_set_are_counted_as_they_are_taken(doc_stride, capsys):
+    model = official_bert.TextClassifier(
+        CONFIG, VOCAB, labels=["bad", "good"], pair=True, max_seq_length=12, doc_stride=doc_stride
+    )
+    firsts = ["the cat sat " * 4, "the dog", "the sun", "a mat in the sun " * 9]
+    data = slices(((firsts, ["a dog"] * 4), [0, 1, 1, 0])).batch(1)
+    model.fit(data, epochs=3, validation_data=data.take(1), verbose=0)
+    assert lines_on_cut_texts(capsys) == [
+        "note: in 3 epochs: cut to 12 tokens (max_seq_length): 6 of 12 texts",
+        "note: validation, in 3 epochs: cut to 12 tokens (max_seq_length): 3 of 3 texts",
+    ]
+    model.fit(data.repeat(), epochs=3, steps_per_epoch=3, verbose=0)  # what is made ahead does not count
+    assert lines_on_cut_texts(capsys) == ["note: in 3 epochs: cut to 12 tokens (max_seq_length): 5 of 9 texts"]
+    model.evaluate(data, verbose=0)
+    assert lines_on_cut_texts(capsys) == ["note: cut to 12 tokens (max_seq_length): 2 of 4 texts"]
+    model.evaluate(data, steps=3, verbose=0)
+    assert lines_on_cut_texts(capsys) == ["note: cut to 12 tokens (max_seq_length): 1 of 3 texts"]
+    model.fit(data.skip(1).take(2), validation_data=data.skip(1).take(2), verbose=0)
+    assert not lines_on_cut_texts(capsys)
+
+
 # Each class, its settings, and examples as lists and as a data set; of the latter those of predict.
 MODELS = {
     "windows": (
@@ -158,6 +184,51 @@ def test_a_masked_lm_takes_data_sets_of_text():
 def test_a_data_set_that_does_not_fit_is_named(data, message, classifier):
     with pytest.raises(UserError, match=message):
         classifier.fit(data, verbose=0)
+
+
+@pytest.mark.parametrize(("columns", "message"), [
+    (([0, 1, 1, 7],), "a label of the data set is 7; expected one of bad, good, or a number from 0 to 1"),
+    ((["bad", "good", "bad", "fair"],), "a label of the data set is fair; expected one of bad, good"),
+    (([0, 1, 1, 0], [1.0, 1.0, 1.0, -1.0]), r"a weight of the data set is -1; expected .*, at most 1e\+18"),
+    (([0, 1, 1, 0], np.array([1.0, 1.0, 1.0, 1e39])), r"a weight of the data set is inf; expected .*, at most 1e\+18"),
+    (([[1, 0], [1, 0], [1, 0], [1, 7]],), r"y\[1\] is .*; expected"),  # in Python, as for lists
+])  # fmt: skip
+def test_wrong_labels_and_weights_of_a_later_batch_are_named_in_one_line(columns, message, classifier):
+    data = slices((TEXTS[:4], *columns)).batch(2)
+    for learn in (classifier.fit, classifier.evaluate):
+        with pytest.raises(UserError, match=f"^{message}.*$") as raised:
+            learn(data, verbose=0)
+        assert "\n" not in str(raised.value)
+
+
+def test_wrong_numbers_for_texts_of_a_data_set_are_named_in_one_line():
+    regressor = official_bert.TextRegressor(CONFIG, VOCAB)
+    several = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], multi_label=True)
+    with pytest.raises(UserError, match=r"^a label of the data set is nan; expected a finite number, at most 1e\+18$"):
+        regressor.fit(slices((TEXTS[:2], [0.5, np.nan])).batch(1), verbose=0)
+    with pytest.raises(UserError, match="^a label of the data set is 7; expected 0 or 1 for each of a, b$"):
+        several.fit(slices((TEXTS[:2], [[0, 1], [0, 7]])).batch(1), verbose=0)
+
+
+def test_labels_of_ids_are_checked(classifier):
+    ids = {name: values.numpy() for name, values in classifier.preprocessor(TEXTS[:4]).items()}
+    wrong = {
+        "a label is 7; expected a number from 0 to 1": np.array([0, 1, 7, 1]),
+        r"y has nan; expected finite numbers, at most 1e\+18": np.array([0, 1, np.nan, 1]),
+        "there are 4 examples and 2 values in y": np.array([0, 1]),
+        "there are no labels; give them as y": None,
+        r"y\[3\] is 'fair'; expected one of bad, good": ["bad", "good", "bad", "fair"],
+    }
+    for message, y in wrong.items():
+        for learn in (classifier.fit, classifier.evaluate):
+            with pytest.raises(UserError, match=f"^{message}"):
+                learn(ids, y, verbose=0)
+    with pytest.raises(UserError, match="^a label is 7; expected a number from 0 to 1$"):
+        classifier.fit(slices((ids, [0, 1, 7, 1])).batch(2), verbose=0)
+    with pytest.raises(UserError, match=f"^the ids have .*; expected numbers from 0 to {len(WORDS) - 1}$"):
+        classifier.predict({**ids, "input_ids": ids["input_ids"] + len(WORDS)})
+    figures = [classifier.evaluate(ids, y, verbose=0) for y in (["bad", "good"] * 2, np.array([0, 1, 0, 1]))]
+    assert figures[0] == figures[1]
 
 
 def test_labels_of_a_data_set_that_are_no_lists_are_named():

@@ -202,10 +202,32 @@ def test_evaluate_and_predict_refuse_what_fit_does(classifier):
         classifier.fit(ids, np.array([0, 1]), sample_weight=np.array([1.0, np.nan]), verbose=0)
 
 
+@pytest.mark.parametrize("settings", [
+    {"epochs": 0}, {"epochs": -1}, {"epochs": 1.5}, {"epochs": "2"}, {"validation_split": np.nan},
+    {"validation_split": "0.5"}, {"validation_split": -0.1},
+])  # fmt: skip
+def test_epochs_and_splits_that_cannot_be_are_refused(classifier, settings):
+    ((name, value),) = settings.items()
+    with pytest.raises(UserError, match=f"^{name} is {value!r}; expected a (whole number, 1 or more|share between)"):
+        classifier.fit(TEXTS[:4], LABELS[:4], verbose=0, **settings)
+
+
+def test_numbers_that_a_loss_of_float32_does_not_hold_are_refused(classifier, config, vocab_file):
+    regressor = official_bert.TextRegressor.from_checkpoint(config, vocab_file=vocab_file)
+    for model, y, weights, message in (
+        (regressor, [0.0, 1e39], None, r"y\[1\] is 1e\+39; expected a finite number, at most 1e\+18"),
+        (classifier, [0, 1], [1.0, 1e39], r"sample_weight\[1\] is 1e\+39; expected .*, at most 1e\+18"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model.fit(TEXTS[:2], y, sample_weight=weights, verbose=0)
+    with pytest.raises(UserError, match=r"class_weight\[0\] is 1e\+39; expected .*, at most 1e\+18"):
+        classifier.fit(TEXTS[:2], [0, 1], class_weight={0: 1e39}, verbose=0)
+
+
 @pytest.mark.parametrize(("columns", "message"), [
-    (([0, 1], [1.0, -1.0]), "a weight of the data set is negative"),
-    (([0.0, 0.5],), "a label of the data set is none of bad, good, nor a number from 0 to 1"),
-    (([0, 2],), "a label of the data set is none of bad, good, nor a number from 0 to 1"),
+    (([0, 1], [1.0, -1.0]), "a weight of the data set is -1; expected a finite number, 0 or more"),
+    (([0.0, 0.5],), "a label of the data set is 0.5; expected one of bad, good, or a number from 0 to 1"),
+    (([0, 2],), "a label of the data set is 2; expected one of bad, good, or a number from 0 to 1"),
 ])  # fmt: skip
 def test_labels_and_weights_of_a_data_set_are_checked_too(classifier, columns, message):
     data = tf.data.Dataset.from_tensor_slices((TEXTS[:2], *columns)).batch(2)
@@ -255,6 +277,8 @@ def test_arguments_that_cannot_be_are_refused(arguments, message, config, vocab_
     ({"layer_decay": 0.0}, "layer_decay is 0.0; expected a factor"),
     ({"optimizer": keras.optimizers.Adam(float("nan"))}, "the optimizer's learning_rate is nan"),
     ({"optimizer": BertAdamW(-1e-3)}, "the optimizer's learning_rate is -0.001"),
+    ({"optimizer": keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(float("nan"), 9, 0.9))},
+     "the optimizer's schedule has the rate nan in step 0"),
 ])  # fmt: skip
 def test_rates_that_cannot_be_are_refused(classifier, arguments, message):
     with pytest.raises(UserError, match=message):

@@ -93,9 +93,10 @@ def test_numbers_are_labels_too(tmp_path):
     path = written(tmp_path, "text,label\na,1.5\nb,-2\n")
     task = table.TableTask(options(path, label_kind="regression"))
     assert [example.label for example in task.read("train", BadRows())] == [1.5, -2.0]
-    path = written(tmp_path, "text,label\na,1.5\nb,inf\n")
-    with pytest.raises(UserError, match="line 3: label 'inf'; expected a number"):
-        read(path, label_kind="regression")
+    for wrong in ("inf", "1e39"):
+        path = written(tmp_path, f"text,label\na,1.5\nb,{wrong}\n")
+        with pytest.raises(UserError, match=rf"line 3: label '{wrong}'; expected a number, at most 1e\+18"):
+            read(path, label_kind="regression")
 
 
 @pytest.mark.parametrize(("rows", "message"), [

@@ -106,24 +106,24 @@ class ClassificationHead(LabelHead):
             return None
         import tensorflow as tf
 
-        problem = f"a label of the data set is none of {', '.join(self.labels)}"
+        expected = f"one of {', '.join(self.labels)}"
         names = [python_data.class_name(label) for label in self.labels]
         if spec.dtype != tf.string and python_data.are_whole_numbers(self.labels):
-            return self._looked_up(tf.constant([int(name) for name in names], tf.int64), problem)
+            return self._looked_up(tf.constant([int(name) for name in names], tf.int64), expected)
         if spec.dtype != tf.string:
             classes = len(self.labels)
 
             def checked(y: Any) -> Any:
                 number = tf.cast(y, tf.float32)
                 is_class = (number >= 0) & (number < classes) & (tf.math.floor(number) == number)
-                return python_data.asserted(y, is_class, f"{problem}, nor a number from 0 to {classes - 1}")
+                return python_data.asserted(y, y, is_class, "label", f"{expected}, or a number from 0 to {classes - 1}")
 
             return checked
-        by_name = self._looked_up(tf.constant(names), problem)
+        by_name = self._looked_up(tf.constant(names), expected)
         # As python_data.class_name.
         return lambda y: by_name(tf.strings.regex_replace(y, r"^(-?[0-9]+)\.0+$", r"\1"))
 
-    def _looked_up(self, names: "tf.Tensor", problem: str) -> Callable[[Any], Any]:
+    def _looked_up(self, names: "tf.Tensor", expected: str) -> Callable[[Any], Any]:
         """What makes classes' numbers of their names, strings or whole numbers, [C]."""
         import tensorflow as tf
 
@@ -134,7 +134,7 @@ class ClassificationHead(LabelHead):
             keys = tf.cast(y, names.dtype)
             numbers = table.lookup(keys)
             is_name = (numbers >= 0) & (True if y.dtype == tf.string else tf.cast(keys, y.dtype) == y)
-            return python_data.asserted(numbers, is_name, problem)
+            return python_data.asserted(numbers, y, is_name, "label", expected)
 
         return lookup
 
@@ -277,7 +277,10 @@ class MultiLabelHead(LabelHead):
 
         is_array = isinstance(spec, tf.TensorSpec) and spec.dtype != tf.string
         is_simple = is_array and spec.shape[int(is_batched) :] == (len(self.labels),)
-        return (lambda y: y) if is_simple and not self.doc_stride else None
+        if not is_simple or self.doc_stride:
+            return None
+        expected = f"0 or 1 for each of {', '.join(self.labels)}"
+        return lambda y: python_data.asserted(y, y, (y == 0) | (y == 1), "label", expected)
 
     def targets(self, labels: Sequence[Sequence[int]]) -> Array:
         """Returns rows of 0 and 1, float32 [E, C]."""

@@ -182,9 +182,9 @@ class Head(abc.ABC):
     def loss(self) -> Any:
         """Returns the Keras loss of logits, or losses by output, as the original's."""
 
-    def cut_note(self, features: Features, examples: int, max_seq_length: int) -> str | None:
-        """Returns a line on what `featurize` has left out of so many examples; None where that is nothing."""
-        return cut_note(features.cut, examples, "text", max_seq_length, "max_seq_length")
+    def cut_note(self, cut: int, examples: int, max_seq_length: int) -> str | None:
+        """Returns a line on how many of so many examples `featurize` has cut; None where it is none."""
+        return cut_note(cut, examples, "text", max_seq_length, "max_seq_length")
 
     def loss_weights(self) -> dict[str, float] | None:
         """Returns the weights of several losses."""

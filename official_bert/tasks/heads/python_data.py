@@ -14,6 +14,7 @@ import numpy as np
 from official_bert.errors import UserError
 from official_bert.tasks.heads.features import Array
 
+LARGEST = 1e18  # of labels and weights: the square of more, in a sum over a batch, is no number of float32
 BALANCED = "balanced"  # in place of class weights: each class weighs as much as any other altogether
 
 
@@ -254,8 +255,8 @@ def weights_of(values: Any, name: str) -> Array:
 
 def _weight(value: Any, name: str) -> float:
     weight = as_number(value)
-    if not 0 <= weight < math.inf:
-        raise UserError(f"{name} is {shown(value)}; expected a finite number, 0 or more")
+    if not 0 <= weight <= LARGEST:
+        raise UserError(f"{name} is {shown(value)}; expected a finite number, 0 or more, at most {LARGEST:g}")
     return weight
 
 
@@ -308,10 +309,23 @@ def is_batched(texts: Any) -> bool:
     return bool(rank)
 
 
-def asserted(values: Any, is_right: Any, problem: str) -> Any:
-    """Returns a data set's tensor; TensorFlow raises an error unless all of `is_right`, of the same shape, is true."""
+def asserted(values: Any, given: Any, is_right: Any, name: str, expected: str) -> Any:
+    """Returns a data set's tensor; TensorFlow raises an error unless all of `is_right` is true.
+
+    Args:
+        values: any tensor.
+        given: what it was made of.
+        is_right: which of these may be, bool of the same shape.
+        name: what they are, "label".
+        expected: what they should be.
+    """
     import tensorflow as tf
 
+    first_wrong = tf.strings.format("{}", tf.boolean_mask(given, ~is_right)[:1])
+    problem = tf.strings.join([
+        f"a {name} of the data set is ", tf.strings.regex_replace(first_wrong, r'^\["?|"?\]$', ""),
+        f"; expected {expected}",
+    ])  # fmt: skip
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_right), [problem])]):
         return tf.identity(values)
 
@@ -356,8 +370,10 @@ def split_off(examples: int, validation_split: float) -> int:
     """Returns how many examples are left to train on when the last share of them is for validation.
 
     Raises:
-        UserError: one of both parts would be empty.
+        UserError: it is no share, or one of both parts would be empty.
     """
+    if not (isinstance(validation_split, int | float | np.number) and 0 < validation_split < 1):
+        raise UserError(f"validation_split is {shown(validation_split)}; expected a share between 0 and 1")
     kept = math.floor(examples * (1 - validation_split))
     if not 0 < kept < examples:
         raise UserError(f"validation_split={validation_split:g} of {examples} examples leaves one of both parts empty")

@@ -145,8 +145,8 @@ class QuestionAnsweringHead(Head):
         lengths = np.diff(tokenizer.encode([example.text for example in examples])[1])
         return dataclasses.replace(features, is_cut=lengths > self.max_query_length)
 
-    def cut_note(self, features: Features, examples: int, max_seq_length: int) -> str | None:
-        return cut_note(features.cut, examples, "question", self.max_query_length, "max_query_length")
+    def cut_note(self, cut: int, examples: int, max_seq_length: int) -> str | None:
+        return cut_note(cut, examples, "question", self.max_query_length, "max_query_length")
 
     def loss(self) -> "dict[str, keras.losses.Loss]":
         import keras

@@ -189,11 +189,11 @@ class TaggingHead(Head):
         ]
         return dataclasses.replace(features, is_cut=np.array(is_cut, bool))
 
-    def cut_note(self, features: Features, examples: int, max_seq_length: int) -> str | None:
-        if not features.cut:
+    def cut_note(self, cut: int, examples: int, max_seq_length: int) -> str | None:
+        if not cut:
             return None
         return (
-            f"{features.cut:,} of {examples:,} texts have a word of more than {max_seq_length - 2} tokens, whose "
+            f"{cut:,} of {examples:,} texts have a word of more than {max_seq_length - 2} tokens, whose "
             "rest was left out (max_seq_length)"
         )
 

@@ -86,8 +86,10 @@ class TextHead(Head):
 
         if spec.dtype == tf.string:
             raise UserError("the data set's labels are strings; expected numbers")
-        problem = "a label of the data set is no finite number"
-        return lambda y: python_data.asserted(y, tf.math.is_finite(tf.cast(y, tf.float32)), problem)
+        expected = f"a finite number, at most {python_data.LARGEST:g}"
+        return lambda y: python_data.asserted(
+            y, y, tf.abs(tf.cast(y, tf.float32)) <= python_data.LARGEST, "label", expected
+        )
 
     def _has_simple_labels(self, spec: Any, is_batched: bool) -> bool:
         """Whether a text is one row, and its label in a data set one number or name."""
@@ -154,9 +156,10 @@ class RegressionHead(TextHead):
     def labels_from(self, y: Any) -> list[float]:
         given = python_data.as_list(y, "y")
         values = [python_data.as_number(value) for value in given]
-        wrong = next((number for number, value in enumerate(values) if not np.isfinite(value)), None)
+        wrong = next((number for number, value in enumerate(values) if not abs(value) <= python_data.LARGEST), None)
         if wrong is not None:
-            raise UserError(f"y[{wrong}] is {given[wrong]!r}; expected a finite number")
+            shown, most = python_data.shown(given[wrong]), python_data.LARGEST
+            raise UserError(f"y[{wrong}] is {shown}; expected a finite number, at most {most:g}")
         return values
 
     def targets(self, labels: Sequence[float]) -> Array:
