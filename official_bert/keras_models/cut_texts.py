@@ -51,9 +51,8 @@ class CutTexts(keras.callbacks.Callback):
     def _take(self, last: int) -> None:
         """Counts the batches up to the one of that number in the epoch."""
         while self._taken <= self._taken_before + last:
-            texts, cut = self._made.pop(
-                self._taken, (0, 0)
-            )  # of a last step over several batches some may not be there
+            # Of a last step over several batches some may not be there.
+            texts, cut = self._made.pop(self._taken, (0, 0))
             self.texts, self.cut, self._taken = self.texts + texts, self.cut + cut, self._taken + 1
 
     def say(self, note: Callable[[int, int], str | None], *parts: str) -> None:
