@@ -35,7 +35,7 @@ _EVALUATED, _EVALUATION_BATCH = 100, 64  # batches, and records in each
 # What commands take beside their steps.
 _START_OF_COMMAND = 6.0  # seconds, to import TensorFlow among others
 _RECORDS_PER_SECOND = 50_000  # that make-records makes
-_SECONDS_OF_EVALUATION = 10.0
+_SECONDS_OF_COUNTING, _SECONDS_OF_EVALUATION = 3.0, 10.0
 
 _MOST_REPEATED = 10  # times that a text is read before it is called too small
 _RELEASED_TOKENS = 3.3e9 * 1.3  # that Google's models were trained on, some of them forty times
@@ -110,7 +110,7 @@ def _choose(options: Options, counts: TextCounts) -> Candidate:
         config = size.config(counts.vocab_size)
         speed = machine.measure(config, PART, counts.pairs)
         # Records take as long as the steps need of them, which is little: two rounds are enough.
-        whole = beside = speed.start + 3 * _START_OF_COMMAND + _SECONDS_OF_EVALUATION
+        whole = beside = speed.start + 3 * _START_OF_COMMAND + _SECONDS_OF_COUNTING + _SECONDS_OF_EVALUATION
         for _ in range(2):
             steps = max(1, int((options.seconds - whole) / speed.step))
             records = passes_over(counts.tokens, steps) * counts.tokens / PART.length
