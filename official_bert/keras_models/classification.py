@@ -53,7 +53,7 @@ class TextClassifier(TextModel):
         config: BertConfig | Mapping[str, Any],
         vocab: str,
         *,
-        labels: Sequence[Any] | None = None,  # none are refused, with what is expected
+        labels: Sequence[Any],
         multi_label: bool = False,
         pair: bool = False,
         doc_stride: int | None = None,

@@ -40,7 +40,7 @@ class TokenTagger(TextModel):
         config: BertConfig | Mapping[str, Any],
         vocab: str,
         *,
-        labels: Sequence[Any] | None = None,  # none are refused, with what is expected
+        labels: Sequence[Any],
         doc_stride: int | None = None,
         **settings: Any,
     ) -> None:

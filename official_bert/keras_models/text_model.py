@@ -4,6 +4,7 @@ B batch, S sequence
 """
 
 import dataclasses
+import inspect
 import math
 import os
 import types
@@ -230,6 +231,8 @@ class TextModel(Clonable, SteppedModel):
             settings = {"max_seq_length": spec["max_seq_length"], **cls._settings_of(spec), **settings}
         elif initial.labels or initial.kind:
             settings = {**cls._settings_of_classifier(initial.labels, initial.kind), **settings}
+        if "labels" in inspect.signature(cls.__init__).parameters:
+            settings.setdefault("labels", None)  # the class refuses it, and says what it expects
         make: Any = cls  # whose own __init__ makes the head
         model: Self = make(initial.config, initial.vocab, **initial.casing._asdict(), **settings)
         weights, notes = head_weights(initial, model.head), initial.notes
