@@ -120,11 +120,10 @@ def load_saved_model(folder: str) -> Any:
     with loadable(folder) as path:
         fingerprint = os.path.join(folder, _FINGERPRINT_FILE)
         if files.exists(fingerprint):
+            # TensorFlow would load the model all the same, and log a traceback.
             try:
                 tf.saved_model.experimental.read_fingerprint(path)
-            except (
-                RuntimeError
-            ) as error:  # with which TensorFlow would load the model all the same, and log a traceback
+            except RuntimeError as error:
                 raise UserError(
                     f"{fingerprint} is damaged, or not copied to its end; restore the folder from a copy"
                 ) from error

@@ -271,14 +271,14 @@ def _print_memory_estimates(
 
 
 def restore_or_initialize(setup: RunSetup) -> None:
-    """Gives the model its weights: the run's own, those of --init_checkpoint, or the random ones that it has.
+    """Gives the model its weights: the run's own, those of --init_checkpoint, counted or random ones.
 
     Raises:
         UserError: a checkpoint does not fit, or there is nothing to evaluate.
     """
     # A run's own checkpoint comes before --init_checkpoint, so that the same command begins a run and goes on with it;
-    # random weights are the last choice, and none for an evaluation. Whether all workers stand at one step is checked
-    # before weights are read from elsewhere: that may fail on one worker alone, and the others would wait for it.
+    # counted and random weights are the last choice, and none for an evaluation. Whether all workers stand at one step
+    # is checked before weights are read from elsewhere: that may fail on one worker alone, and the others would wait.
     options = setup.options
     if setup.resumed_from:
         _restore(setup, setup.resumed_from)
