@@ -5,6 +5,7 @@ the user has measured.
 """
 
 import dataclasses
+import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -142,7 +143,7 @@ def _pretraining_flags(options: Options, run: Run) -> dict[str, Any]:
 def describe(options: Options, counts: TextCounts, whole: Sequence[Run], run: Run) -> dict[str, Any]:
     """Returns the plan of a run, as plan.json holds it; `whole` are the paper's runs."""
     flags, tokens = _pretraining_flags(options, run), run.tokens
-    passes = max(1, min(MOST_PASSES, round(tokens / counts.tokens)))
+    passes = max(1, min(MOST_PASSES, math.ceil(tokens / counts.tokens)))
     notes = [
         "no loss is expected: the law was measured up to BERT-Small and five million tokens (docs/planning.md)",
         "hours are at the rate given; start, input and saving come on top" if options.device_tflops else

@@ -7,7 +7,6 @@ what the commands make stands beside them.
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import shlex
 import subprocess
@@ -18,19 +17,17 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import cost
-from official_bert.pretraining.law import FINAL, FROM_RECORDS, Law, block_parameters
+from official_bert.pretraining.law import FINAL, Law, Reached, block_parameters
 from official_bert.utils import files, resuming
 from official_bert.utils.locks import LOCK_FILE, lock_folder
 from official_bert.utils.progress import duration
-from planning import machine, on_devices, text
-from planning.command_lines import CONFIG_FILE, TEXT_FOLDER, command_line, records_line
+from planning import machine, on_devices, pilot, text
+from planning.command_lines import CONFIG_FILE, PLAN_FILE, TEXT_FOLDER, lines_here, process_of, reached_loss
 from planning.options import Options
 from planning.recipe import BATCH_SIZE, PART, SIZES, Size, passes_over, tokens_of, warmup_of
 from planning.text import TextCounts
 
-PLAN_FILE = "plan.json"
 _OPTIONS = "options"
-_EVALUATED, _EVALUATION_BATCH = 100, 64  # batches, and records in each
 
 # What commands take beside their steps.
 _START_OF_COMMAND = 6.0  # seconds, to import TensorFlow among others
@@ -39,8 +36,21 @@ _SECONDS_OF_COUNTING, _SECONDS_OF_EVALUATION = 3.0, 10.0
 
 _MOST_REPEATED = 10  # times that a text is read before it is called too small
 _RELEASED_TOKENS = 3.3e9 * 1.3  # that Google's models were trained on, some of them forty times
-_FIRST_MEASURED = 200  # steps, before which the law was not measured
 _STALLED = 0.95  # of the unigram entropy: a model that is no better has hardly begun
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What is known of the text: its counts, and what the pilot reached on it."""
+
+    counts: TextCounts
+    reached: Reached
+
+    def expected_loss(self, config: BertConfig, steps: int) -> float:
+        """Returns the held-out masked-LM loss that the law expects after some steps, in nats."""
+        return Law.read(FINAL).loss_later(
+            self.reached, tokens_of(steps), block_parameters(config), self.counts.unigram_entropy, self.counts.tokens
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,13 +96,15 @@ def _plan(options: Options) -> dict[str, Any]:
     files.remove_folder(folder)  # of a plan that was stopped on the way
     with files.folder_written_whole(folder) as beside:
         counts = text.prepare(options, beside)
+        if options.devices is None:
+            known = Known(counts, pilot.run(options, counts, beside))
     if options.devices is not None:
         whole = on_devices.runs(options, counts.vocab_size)
         run = on_devices.chosen(options, whole)
         config, made = run.config, on_devices.describe(options, counts, whole, run)
     else:
-        best = _choose(options, counts)
-        config, made = best.config, _describe(options, counts, best)
+        best = _choose(options, known)
+        config, made = best.config, _describe(options, known, best)
     made[_OPTIONS] = resuming.locked_values(options)
     files.write_text(os.path.join(options.output_dir, CONFIG_FILE), config.to_json())
     _write(options, made)
@@ -103,9 +115,9 @@ def _write(options: Options, made: Mapping[str, Any]) -> None:
     files.write_text(os.path.join(options.output_dir, PLAN_FILE), json.dumps(made, indent=1) + "\n")
 
 
-def _choose(options: Options, counts: TextCounts) -> Candidate:
+def _choose(options: Options, known: Known) -> Candidate:
     """Returns the size that comes to the lowest loss; larger ones are tried until one does not."""
-    best: Candidate | None = None
+    counts, best = known.counts, None
     for size in SIZES:
         config = size.config(counts.vocab_size)
         speed = machine.measure(config, PART, counts.pairs)
@@ -124,8 +136,7 @@ def _choose(options: Options, counts: TextCounts) -> Candidate:
                     f"{whole:.0f} seconds here; give more time"
                 )
             break
-        parameters = block_parameters(config)
-        expected = Law.read(FINAL).loss(counts.unigram_entropy, parameters, tokens_of(steps), counts.tokens)
+        expected = known.expected_loss(config, steps)
         print(f"{size.name}: {steps:,} steps, expected loss {expected:.3f}")
         if best is not None and expected >= best.expected_loss:
             break
@@ -134,9 +145,9 @@ def _choose(options: Options, counts: TextCounts) -> Candidate:
     return best
 
 
-def _describe(options: Options, counts: TextCounts, best: Candidate) -> dict[str, Any]:
-    law, config, steps = Law.read(FINAL), best.config, best.steps
-    low, high = law.interval(best.expected_loss)
+def _describe(options: Options, known: Known, best: Candidate) -> dict[str, Any]:
+    counts, config, steps = known.counts, best.config, best.steps
+    low, high = Law.read(FINAL).interval(best.expected_loss)
     memory = cost.memory_estimate(config, BATCH_SIZE, PART.length, PART.predictions, "float32", False).total
     parameters = cost.parameter_count(config)
     records = passes_over(counts.tokens, steps) * counts.tokens * 5  # bytes: a token takes about five
@@ -147,6 +158,7 @@ def _describe(options: Options, counts: TextCounts, best: Candidate) -> dict[str
         "expected_loss_low": round(low, 4),
         "expected_loss_high": round(high, 4),
         "unigram_loss": round(counts.unigram_entropy, 4),
+        "pilot": dataclasses.asdict(known.reached),
         "model": best.size.name,
         "config": config.to_dict(),
         "parameters": parameters,
@@ -157,37 +169,37 @@ def _describe(options: Options, counts: TextCounts, best: Candidate) -> dict[str
         "phases": [
             {
                 "max_seq_length": PART.length, "steps": steps, "learning_rate": best.size.learning_rate,
-                "num_warmup_steps": warmup_of(steps), "expected_losses": _expected_on_the_way(counts, best),
+                "num_warmup_steps": warmup_of(steps), "expected_losses": _expected_on_the_way(known, best),
             }
         ],
         "memory_bytes": memory,
         "disk_bytes": round(records + 5 * 12 * parameters),
-        "notes": _notes(options, counts, best),
-        "commands": _commands(options, counts, best),
+        "notes": _notes(options, known, best),
+        "commands": lines_here(options, counts, best.size, steps),
     }  # fmt: skip
 
 
-def _expected_on_the_way(counts: TextCounts, best: Candidate) -> list[list[float]]:
-    """Steps, and the highest loss in training that is expected there: pretrain says where it is above."""
-    law, parameters = Law.read(FROM_RECORDS), block_parameters(best.config)
+def _expected_on_the_way(known: Known, best: Candidate) -> list[list[float]]:
+    """Steps, and the highest loss in training that is expected there: pretrain says where it is above.
+
+    On the way the loss in training is at most that of a run that ends there, on held-out text.
+    """
     points = []
     for tenth in range(1, 11):
         step = best.steps * tenth // 10
-        if step >= _FIRST_MEASURED:
-            loss = law.loss(counts.unigram_entropy, parameters, tokens_of(step), counts.tokens)
-            points.append([step, round(law.interval(loss)[1], 4)])
+        if step >= pilot.STEPS:
+            highest = Law.read(FINAL).interval(known.expected_loss(best.config, step))[1]
+            points.append([step, round(highest, 4)])
     return points
 
 
-def _notes(options: Options, counts: TextCounts, best: Candidate) -> list[str]:
+def _notes(options: Options, known: Known, best: Candidate) -> list[str]:
     """What the reader should know beside the figures."""
-    notes = []
-    tokens = tokens_of(best.steps)
+    notes: list[str] = []
+    counts, tokens = known.counts, tokens_of(best.steps)
     repeated = tokens / counts.tokens
     if repeated > _MOST_REPEATED:
-        law = Law.read(FINAL)
-        parameters = block_parameters(best.config)
-        half = law.loss(counts.unigram_entropy, parameters, tokens / 2, counts.tokens)
+        half = known.expected_loss(best.config, best.steps // 2)
         notes.append(
             f"the text is too small for the time: its {counts.tokens:,.0f} tokens are read {repeated:.0f} times; half "
             f"of the time would come to {half:.3f}; more text would serve better than more time"
@@ -204,34 +216,6 @@ def _notes(options: Options, counts: TextCounts, best: Candidate) -> list[str]:
             f"--input_file={shlex.quote(','.join(options.input_file))} --output_dir=adapted"
         )
     return notes
-
-
-def _commands(options: Options, counts: TextCounts, best: Candidate) -> list[str]:
-    """The commands, as a user would type them, each to be given when those before are done."""
-
-    def at(*names: str) -> str:
-        return os.path.join(options.output_dir, *names)
-
-    def records(name: str, source: str, share: float, passes: int) -> str:
-        return records_line(options, counts, name, source, PART, masked_lm_prob=share, dupe_factor=passes)
-
-    steps = best.steps
-    training = {
-        "do_train": True, "do_eval": True, "input_file": at("train.tfrecord"),
-        "eval_input_file": at("heldout.tfrecord"), "bert_config_file": at(CONFIG_FILE),
-        "vocab_file": at(TEXT_FOLDER, text.VOCAB_FILE), "output_dir": at("model"), "init_from_records": True,
-        "max_seq_length": PART.length, "max_predictions_per_seq": PART.predictions, "train_batch_size": BATCH_SIZE,
-        "learning_rate": best.size.learning_rate, "num_train_steps": steps, "num_warmup_steps": warmup_of(steps),
-        "warmup_jump": False, "jit_compile": True, "save_checkpoints_steps": math.ceil(steps / 5),
-        "keep_checkpoint_max": 2, "eval_batch_size": _EVALUATION_BATCH, "max_eval_steps": _EVALUATED,
-        "random_seed": options.random_seed, "plan": at(PLAN_FILE),
-        **({} if counts.pairs else {"next_sentence_prediction": False}),
-    }  # fmt: skip
-    return [
-        records("train", text.TEXT_FILE, PART.masked_share, passes_over(counts.tokens, steps)),
-        records("heldout", text.HELDOUT_FILE, 0.15, 1),
-        command_line("pretrain", training),
-    ]
 
 
 def run(options: Options) -> int:
@@ -258,13 +242,10 @@ def _train(options: Options, made: dict[str, Any]) -> int:
     """Runs the commands, and adds to the plan what was reached; returns the exit code of one that was stopped."""
     for line in made["commands"]:
         print(line, file=sys.stderr, flush=True)
-        words = [sys.executable, "-m", "official_bert_cli", *shlex.split(line)[1:]]
-        code = subprocess.run(words, stdout=sys.stderr, check=False).returncode
+        code = subprocess.run(process_of(line), stdout=sys.stderr, check=False).returncode
         if code:
             return code if code > 0 else 128 - code
-    path = os.path.join(options.output_dir, "model", "eval_results.txt")
-    results = dict(line.split(" = ") for line in files.read_text(path).splitlines())
-    made["reached_loss"] = round(float(results["masked_lm_loss"]), 4)
+    made["reached_loss"] = round(reached_loss(options.output_dir), 4)
     _write(options, made)
     if not options.json:
         low, high = made["expected_loss_low"], made["expected_loss_high"]

@@ -1,4 +1,4 @@
-"""What a loss will be: a law over parameters and tokens, fitted to measured runs (configs/law.json).
+"""What a loss will be, from one that was measured: a law that was fitted to measured runs (configs/law.json).
 
 `python -m reproduce.law` fits it, and docs/planning.md has the measurements and how well the law fits them.
 """
@@ -16,7 +16,7 @@ LAW_FILE = "configs/law.json"
 # (--init_from_records), on 64; and of the latter on held-out records, when all is done.
 FROM_RANDOM, FROM_RECORDS, FINAL = "random", "records", "final"
 
-_BEGUN = 0.95  # of the unigram entropy: what is above says nothing of how the loss will fall
+_LEAST_FALLEN, _LEAST_LEFT = 0.99, 0.9  # bounds of a share and of the floor below it: the law is not measured beyond
 _WIDE = 1.96  # deviations to each side of a 95 % interval
 
 
@@ -27,26 +27,41 @@ def block_parameters(config: BertConfig) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Law:
-    """The masked-LM loss as a share of the unigram entropy, which is the loss of guessing by frequency.
-
-    It falls with the tokens that were trained on, as
-
-        floor + (1 - floor) / (1 + (tokens / scale)^slope),    scale proportional to parameters^-growth
-
-    Tokens of repeated text count for less: of R repetitions, repeats * (1 - exp(-R / repeats)).
+class Reached:
+    """A loss that was measured.
 
     Attributes:
-        floor: the share that is left after any number of tokens.
-        scale: the tokens after which a model of a million parameters in its blocks has come half of the way.
+        loss: of the masked LM, in nats.
+        tokens: that were trained on, padding counted.
+        parameters: of the model, see `block_parameters`.
+    """
+
+    loss: float
+    tokens: float
+    parameters: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Law:
+    """How the masked-LM loss falls from one that was measured.
+
+    As a share of the unigram entropy, which is the loss of guessing by frequency, it falls with the tokens that were
+    trained on, as
+
+        floor + (1 - floor) / (1 + (tokens / scale)^slope),    floor proportional to parameters^-growth
+
+    The scale differs between texts and vocabularies; it is found from the loss that was measured. Tokens of repeated
+    text count for less: of R repetitions, repeats * (1 - exp(-R / repeats)).
+
+    Attributes:
+        floor: the share that is left after any number of tokens, of a model of a million parameters in its blocks.
         slope: how fast it falls.
-        growth: how much sooner larger models come there.
+        growth: how much lower the floor of larger models is.
         repeats: how many repetitions are worth learning from.
         deviation: of the logarithm of measured losses from the law's.
     """
 
     floor: float
-    scale: float
     slope: float
     growth: float
     repeats: float
@@ -69,35 +84,26 @@ class Law:
         repetitions = max(0.0, tokens / text_tokens - 1)
         return min(tokens, text_tokens) + text_tokens * self.repeats * (1 - math.exp(-repetitions / self.repeats))
 
-    def loss(self, unigram_entropy: float, parameters: float, tokens: float, text_tokens: float) -> float:
-        """Returns the masked-LM loss to expect, in nats.
+    def loss_later(
+        self, reached: Reached, tokens: float, parameters: float, unigram_entropy: float, text_tokens: float
+    ) -> float:
+        """Returns the masked-LM loss to expect of more tokens of the same text, or of another size, in nats.
 
         Args:
+            reached: what was measured.
+            tokens: that are trained on in all, padding counted.
+            parameters: of the model that is trained on them.
             unigram_entropy: of the text's tokens, in nats.
-            parameters: see `block_parameters`.
-            tokens: that were trained on, padding counted.
             text_tokens: of the text, once.
         """
-        scale = self.scale * (parameters / 1e6) ** -self.growth
-        falling = (self.worth(tokens, text_tokens) / scale) ** self.slope
-        return unigram_entropy * (self.floor + (1 - self.floor) / (1 + falling))
-
-    def loss_later(self, unigram_entropy: float, loss: float, worth: float, worth_later: float) -> float:
-        """Returns the loss to expect later of a run that has come to a loss, in nats; NaN where it has hardly begun.
-
-        The run is taken for one whose loss falls as the law's does, sooner or later than the law expects.
-
-        Args:
-            unigram_entropy: of the text's tokens, in nats.
-            loss: of the run so far.
-            worth: of the tokens so far, as `Law.worth` gives it.
-            worth_later: of those until then.
-        """
-        share = loss / unigram_entropy
-        if not self.floor < share < _BEGUN:
-            return math.nan
-        falling = ((1 - self.floor) / (share - self.floor) - 1) * (worth_later / worth) ** self.slope
-        return unigram_entropy * (self.floor + (1 - self.floor) / (1 + falling))
+        share = min(reached.loss / unigram_entropy, _LEAST_FALLEN)
+        most = _LEAST_LEFT * share  # of a floor: text that is more regular than any measured has a lower one
+        floor, floor_later = (
+            min(self.floor * (each / 1e6) ** -self.growth, most) for each in (reached.parameters, parameters)
+        )
+        longer = self.worth(tokens, text_tokens) / self.worth(reached.tokens, text_tokens)
+        falling = ((1 - floor) / (share - floor) - 1) * longer**self.slope
+        return unigram_entropy * (floor_later + (1 - floor_later) / (1 + falling))
 
     def interval(self, loss: float) -> tuple[float, float]:
         """Returns between which losses one that is expected to be `loss` lies in 95 of 100 runs."""

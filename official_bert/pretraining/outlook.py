@@ -1,13 +1,12 @@
 """What a run's curve says while it trains: that it does not learn, that it is above its plan, where it will end."""
 
 import collections
-import math
 
 import numpy as np
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.pretraining.law import FROM_RANDOM, FROM_RECORDS, Law
+from official_bert.pretraining.law import FROM_RANDOM, FROM_RECORDS, Law, Reached, block_parameters
 from official_bert.pretraining.options import Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
@@ -16,6 +15,7 @@ from official_bert.utils.training_log import TRAIN, TrainingLog, read_log
 
 _ENOUGH_STEPS = 1000  # after which a run should have learned more than how frequent tokens are
 _UNIGRAM_LEVEL = 0.98  # of the unigram entropy
+_BEGUN = 0.95  # of the unigram entropy: what is above says nothing of how the loss will fall
 _PARTS = 4  # of a phase, after each of which but the last the run says where it will end
 _COUNTED = (200, 64)  # batches, and records in each, whose predictions are counted
 
@@ -96,17 +96,19 @@ class Outlook:
         except UserError:  # a run does not end for want of it
             return
         entropy = self._unigram_entropy(phase)
-        tokens = [number * phase.train_batch_size * phase.max_seq_length for number in (step, phase.last_step)]
+        if loss > _BEGUN * entropy:
+            return
+        tokens, all_tokens = (n * phase.train_batch_size * phase.max_seq_length for n in (step, phase.last_step))
         statistics = [each.statistics for each in self._setup.records.training(phase).manifests]
-        text = sum(each.get("text_tokens", 0) for each in statistics) or tokens[1]
-        expected = law.loss_later(entropy, loss, *(law.worth(each, text) for each in tokens))
-        if math.isfinite(expected):
-            low, high = law.interval(expected)
-            print(
-                f"as the loss falls so far, it will be about {expected:.2f} at step {phase.last_step:,} ({low:.2f} to "
-                f"{high:.2f}); lower, if the rate decays",
-                flush=True,
-            )
+        text = sum(each.get("text_tokens", 0) for each in statistics) or all_tokens
+        parameters = block_parameters(self._setup.config)
+        expected = law.loss_later(Reached(loss, tokens, parameters), all_tokens, parameters, entropy, text)
+        low, high = law.interval(expected)
+        print(
+            f"as the loss falls so far, it will be about {expected:.2f} at step {phase.last_step:,} ({low:.2f} to "
+            f"{high:.2f}); lower, if the rate decays",
+            flush=True,
+        )
 
     def _unigram_entropy(self, phase: Phase) -> float:
         if self._entropy is None:

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import pathlib
 
 import numpy as np
@@ -8,20 +9,33 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import law
 from official_bert.pretraining.cost import parameter_count
-from official_bert.pretraining.law import FINAL, FROM_RANDOM, FROM_RECORDS, Law, block_parameters
+from official_bert.pretraining.law import FINAL, FROM_RANDOM, FROM_RECORDS, Law, Reached, block_parameters
 from official_bert.utils import files
 from reproduce import law as fitting
 from tests.conftest import ROOT
 
-LAW = Law(floor=0.3, scale=2e6, slope=1.0, growth=0.2, repeats=10.0, deviation=0.05)
+LAW = Law(floor=0.3, slope=1.0, growth=0.2, repeats=10.0, deviation=0.05)
+MILLION, ENDLESS = 1e6, 1e12
 
 
-def test_a_loss_falls_from_the_unigram_entropy_to_the_floor():
-    losses = [LAW.loss(6.0, 1e6, tokens, 1e12) for tokens in (1.0, 2e6, 1e12)]
-    assert losses == pytest.approx([6.0, 6.0 * 0.65, 6.0 * 0.3], abs=1e-4)
-    assert LAW.loss(6.0, 1e7, 2e6, 1e12) < losses[1]  # a larger model comes there sooner
+def later(loss: float, tokens: float, parameters: float = MILLION) -> float:
+    """The loss that is expected after some tokens, of a loss after two million of them."""
+    return LAW.loss_later(Reached(loss, 2e6, MILLION), tokens, parameters, 6.0, ENDLESS)
+
+
+def test_a_loss_falls_from_what_was_reached_to_the_floor():
+    half = 6.0 * 0.65  # of the way from the unigram entropy to the floor
+    assert [later(half, tokens) for tokens in (1.0, 2e6, 6e6, 1e12)] == pytest.approx(
+        [6.0, half, 6.0 * (0.3 + 0.7 / 4), 6.0 * 0.3], abs=1e-4
+    )
+    assert later(half, 2e6, 1e7) == pytest.approx(6.0 * (0.3 * 10**-0.2 + (1 - 0.3 * 10**-0.2) / 2))
     low, high = LAW.interval(4.0)
     assert (low, high) == pytest.approx((4.0 * np.exp(-0.098), 4.0 * np.exp(0.098)))
+
+
+def test_a_loss_below_the_floor_or_above_the_unigram_entropy_still_says_something():
+    assert 6.0 * 0.25 * 0.9 < later(6.0 * 0.25, 1e8) < 6.0 * 0.25
+    assert later(7.0, 2e6) < 6.0
 
 
 def test_repeated_text_is_worth_less_than_new_text():
@@ -38,21 +52,33 @@ def test_the_weights_of_blocks_are_those_of_the_model_without_embeddings_and_hea
 
 def test_a_fit_finds_the_law_that_made_the_measurements():
     rows = [
-        {"run": f"{text} {size}", "kind": FINAL, "unigram_entropy": 6.0, "parameters": size, "text_tokens": text,
-         "tokens": tokens}
-        for text in (2e5, 1e7) for size in (4e5, 3e6) for tokens in (3e5, 1e6, 3e6, 1e7)
+        {"text": str(text), "model": str(size), "kind": FINAL, "unigram_entropy": 6.0, "parameters": size,
+         "text_tokens": text, "tokens": tokens, "loss": 5.0 - text / 1e7}
+        for text in (2e5, 4e5, 1e7) for size in (4e5, 3e6) for tokens in (3e5, 1e6, 3e6, 1e7)
     ]  # fmt: skip
-    for row in rows:
-        row["loss"] = fitting.expected(LAW, row)
-    found = fitting.fit(rows)
-    assert np.abs(fitting.residuals(found, rows)).max() < 0.01
+    groups = fitting.pairs(rows, FINAL)
+    assert list(map(len, groups.values())) == [7, 7, 7]
+    for first, row in itertools.chain(*groups.values()):
+        row["loss"] = fitting.expected(LAW, first, row)
+    found = fitting.fit(groups)
+    assert max(np.abs(fitting.residuals(found, of)).max() for of in groups.values()) < 0.01
     assert found.deviation < 0.02
+
+
+def test_a_loss_in_training_is_expected_from_each_earlier_one_of_its_run():
+    rows = [
+        {"text": "a", "model": model, "kind": FROM_RANDOM, "tokens": tokens}
+        for model in ("BERT-Tiny", "BERT-Mini") for tokens in (1, 2, 3)
+    ]  # fmt: skip
+    of = fitting.pairs(rows, FROM_RANDOM)["a, BERT-Mini"]
+    assert [(first["tokens"], row["tokens"]) for first, row in of] == [(1, 2), (1, 3), (2, 3)]
+    assert {row["model"] for pair in of for row in pair} == {"BERT-Mini"}
 
 
 @pytest.mark.parametrize("kind", [FROM_RANDOM, FROM_RECORDS, FINAL])
 def test_the_laws_that_are_kept_are_the_fits_of_the_measurements(kind: str):
     rows = files.read_json_object(str(ROOT / law.LAW_FILE))["measured"]
-    again = fitting.fit(fitting.measured(rows, kind))
+    again = fitting.fit(fitting.pairs(rows, kind))
     assert dataclasses.astuple(Law.read(kind)) == pytest.approx(dataclasses.astuple(again), rel=2e-3)
 
 

@@ -1,14 +1,17 @@
+import dataclasses
 import json
 import pathlib
 import shlex
+import sys
 
 import pytest
 
 from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.devices import BATCH, Device
-from official_bert.pretraining.law import FINAL, Law
+from official_bert.pretraining.law import FINAL, Law, Reached, block_parameters
 from official_bert_cli import load
-from planning import machine, on_devices, planning, recipe
+from planning import machine, on_devices, pilot, planning, recipe
 from planning.machine import Speed
 from planning.options import COUNTED, Options
 from planning.recipe import passes_over, tokens_of, warmup_of
@@ -25,9 +28,16 @@ def corpus(tmp_path: pathlib.Path) -> str:
     return str(path)
 
 
+REACHED = Reached(2.5, tokens_of(pilot.STEPS), 4e5)
+
+
 @pytest.fixture(autouse=True)
 def speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which a step takes as many microseconds as the model has weights in its blocks."""
+    """A machine on which a step takes as many microseconds as the model has weights in its blocks, and a pilot's loss.
+
+    Of words in a short order the entropy is about 3 nats; a loss of 2.5 says that the pilot has learned something.
+    """
+    monkeypatch.setattr(pilot, "run", lambda *_: REACHED)
     monkeypatch.setattr(
         machine, "measure", lambda config, part, _: Speed(1.0, 1e-9 * config.hidden_size**2 * part.length * 32)
     )
@@ -62,7 +72,7 @@ def test_a_small_text_and_a_short_time_are_said(corpus: str, tmp_path: pathlib.P
 
 
 def test_the_size_with_the_lowest_loss_is_chosen(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Law, "loss", lambda self, entropy, parameters, tokens, text: abs(parameters - 3.2e6) / 1e7 + 1)
+    monkeypatch.setattr(Law, "loss_later", lambda self, reached, tokens, parameters, *_: abs(parameters - 3.2e6) / 1e7)
     made = planning.plan(options(corpus, tmp_path))
     assert made["model"] == "BERT-Mini"
     assert made["phases"][0]["learning_rate"] == recipe.SIZES[1].learning_rate
@@ -119,12 +129,50 @@ def test_text_that_is_not_there_or_too_short_leaves_no_plan(tmp_path: pathlib.Pa
     assert not (tmp_path / "plan" / "plan.json").exists()
 
 
+def test_what_is_expected_begins_with_what_the_pilot_reached(corpus: str, tmp_path: pathlib.Path):
+    made = planning.plan(options(corpus, tmp_path, minutes=30.0))
+    assert made["pilot"] == dataclasses.asdict(REACHED)
+    law, steps = Law.read(FINAL), made["phases"][0]["steps"]
+    parameters = block_parameters(BertConfig.from_dict(made["config"]))
+    expected = law.loss_later(REACHED, tokens_of(steps), parameters, made["unigram_loss"], made["text_tokens"])
+    assert made["expected_loss"] == pytest.approx(expected, abs=1e-3)
+    # On the way, from the pilot's steps on, to where the plan ends.
+    first, *_, last = made["phases"][0]["expected_losses"]
+    assert first[0] >= pilot.STEPS
+    assert last == [steps, pytest.approx(made["expected_loss_high"], abs=1e-3)]
+
+
+def test_a_pilot_whose_command_fails_says_which(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        pilot, "process_of", lambda line: [sys.executable, "-c", "raise SystemExit('the disk is full')"]
+    )
+    with pytest.raises(
+        UserError, match=r"(?s)the pilot's command failed: official-bert make-records .*the disk is full"
+    ):
+        planning.plan(options(corpus, tmp_path))
+    assert not (tmp_path / "plan" / "plan.json").exists()
+
+
+def test_a_pilot_gets_the_first_lines_of_a_text(tmp_path: pathlib.Path):
+    source, target = tmp_path / "all.txt", tmp_path / "part.txt"
+    source.write_text("one line.\n\nanother.\nand more.\n")
+    assert pilot._copy_part(str(source), str(target), 0.5) == pytest.approx(20 / 30)
+    assert target.read_text() == "one line.\n\nanother.\n"
+    assert pilot._copy_part(str(source), str(target), 7.0) == 1
+    assert target.read_text() == source.read_text()
+
+
 @pytest.mark.slow
 def test_a_plan_that_is_run_reaches_a_loss(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()  # of the pilot
+    monkeypatch.setattr(pilot, "STEPS", 60)
     monkeypatch.setattr(machine, "measure", lambda *_: Speed(1.0, 0.6))
     assert planning.run(options(corpus, tmp_path, run=True, minutes=1.0)) == 0
     made = json.loads((tmp_path / "plan" / "plan.json").read_text())
-    assert 0 < made["reached_loss"] < 10
+    assert 0 < made["reached_loss"] < made["pilot"]["loss"] < 10
+    assert made["pilot"]["tokens"] == tokens_of(60)
+    assert not (tmp_path / "plan" / "text" / "pilot").exists()
     assert Law.read(FINAL).interval(made["expected_loss"])[0] == pytest.approx(made["expected_loss_low"], abs=1e-3)
 
 

@@ -10,13 +10,15 @@ import pytest
 import tensorflow as tf
 
 from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import outlook, training
-from official_bert.pretraining.law import FROM_RANDOM, FROM_RECORDS, Law
+from official_bert.pretraining.law import FROM_RANDOM, FROM_RECORDS, Law, Reached, block_parameters
 from official_bert.pretraining.outlook import Outlook
 from official_bert.utils.training_log import NOTICES, TRAIN, line_of, read_log
 from tests.pretraining.pretraining_runs import options_for
 
 ENTROPY = 7.0
+CONFIG = BertConfig(vocab_size=100, hidden_size=16, num_hidden_layers=1, num_attention_heads=1, intermediate_size=32)
 
 
 def outlook_of(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, losses: dict[int, float], **changes: Any):
@@ -26,7 +28,7 @@ def outlook_of(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, losses: di
     (folder / f"{TRAIN}.jsonl").write_text("".join(lines))
     monkeypatch.setattr(outlook, "unigram_entropy", lambda records: ENTROPY)
     setup: Any = SimpleNamespace(
-        folder=str(folder), is_chief=True, pretrainer=SimpleNamespace(step=changes.pop("step", 0)),
+        folder=str(folder), config=CONFIG, is_chief=True, pretrainer=SimpleNamespace(step=changes.pop("step", 0)),
         options=SimpleNamespace(**{"plan": None, "init_checkpoint": None, "init_from_records": False, **changes}),
         records=SimpleNamespace(training=lambda phase: SimpleNamespace(manifests=[])),
     )  # fmt: skip
@@ -60,13 +62,19 @@ def test_a_run_says_where_it_will_end(
     from_records: bool, kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
     law = Law.read(kind)
-    falling = {step: law.loss(ENTROPY, 1e6, step * 512, 1e12) for step in (400, 1000, 2000, 3000, 4000)}
+    reached = Reached(6.0, 400 * 512, block_parameters(CONFIG))
+    falling = {
+        step: law.loss_later(reached, step * 512, reached.parameters, ENTROPY, 4000 * 512)
+        for step in (400, 1000, 2000, 3000, 4000)
+    }
     outlook_of(tmp_path, monkeypatch, falling, init_from_records=from_records)
     lines = [line for line in capsys.readouterr().out.splitlines() if "as the loss falls so far" in line]
     assert len(lines) == 3
     # A run that falls as the law does ends where the law says.
     assert all(f"about {falling[4000]:.2f} at step 4,000" in line for line in lines)
-    assert math.isnan(law.loss_later(ENTROPY, 6.9, 1e5, 1e6))  # it has not begun to fall
+    # Of one that has not begun to fall nothing is said.
+    outlook_of(tmp_path / "begun", monkeypatch, {1000: 6.9, 2000: 6.8}, init_from_records=from_records)
+    assert "as the loss falls so far" not in capsys.readouterr().out
 
 
 def test_a_loss_above_its_plan_is_a_warning_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,67 @@
+"""A short training on a part of the text, from whose loss the law says what a longer one comes to.
+
+Texts differ in how regular they are, and vocabularies in how much there is to learn: that is measured, not guessed.
+"""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import time
+
+from official_bert.errors import UserError
+from official_bert.pretraining.corpus_initialization import MOST_TOKENS
+from official_bert.pretraining.law import Reached, block_parameters
+from official_bert.utils import files
+from official_bert.utils.progress import duration
+from planning.command_lines import CONFIG_FILE, PLAN_FILE, TEXT_FOLDER, lines_here, process_of, reached_loss
+from planning.options import Options
+from planning.recipe import SIZES, tokens_of
+from planning.text import HELDOUT_FILE, TEXT_FILE, VOCAB_FILE, TextCounts
+
+STEPS = 300
+
+
+def run(options: Options, counts: TextCounts, folder: str) -> Reached:
+    """Trains the smallest model for some steps, as the plan's commands do, and returns what it reached.
+
+    Args:
+        options: the plan's.
+        counts: of the text.
+        folder: of the text, what is held out of it and its vocabulary. What the commands write there is removed again.
+
+    Raises:
+        UserError: a command has failed.
+    """
+    size, since = SIZES[0], time.monotonic()
+    print(f"pilot: {size.name}, {STEPS} steps", flush=True)
+    own = os.path.join(folder, "pilot")
+    os.makedirs(os.path.join(own, TEXT_FOLDER))
+    for name in (HELDOUT_FILE, VOCAB_FILE):
+        os.link(os.path.join(folder, name), os.path.join(own, TEXT_FOLDER, name))
+    source, part = os.path.join(folder, TEXT_FILE), os.path.join(own, TEXT_FOLDER, TEXT_FILE)
+    # As much as the initial weights are counted from: they are worse from less.
+    copied = _copy_part(source, part, max(tokens_of(STEPS), MOST_TOKENS) / counts.tokens)
+    config = size.config(counts.vocab_size)
+    files.write_text(os.path.join(own, CONFIG_FILE), config.to_json())
+    files.write_text(os.path.join(own, PLAN_FILE), '{"phases": []}')  # there is nothing to expect yet
+    counts = dataclasses.replace(counts, tokens=copied * counts.tokens)
+    for line in lines_here(dataclasses.replace(options, output_dir=own), counts, size, STEPS):
+        done = subprocess.run(process_of(line), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise UserError(f"the pilot's command failed: {line}\n{done.stderr.strip()}")
+    reached = Reached(reached_loss(own), tokens_of(STEPS), block_parameters(config))
+    shutil.rmtree(own)
+    print(f"pilot: held-out masked LM loss {reached.loss:.3f}, {duration(time.monotonic() - since)}", flush=True)
+    return reached
+
+
+def _copy_part(source: str, target: str, share: float) -> float:
+    """Copies the first lines of a text, which stands in an order of chance; returns which share of it they are."""
+    size, written = os.path.getsize(source), 0
+    with open(source, "rb") as reader, open(target, "wb") as writer:
+        for line in reader:
+            written += writer.write(line)
+            if written >= share * size:
+                break
+    return written / size
