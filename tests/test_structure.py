@@ -49,7 +49,7 @@ LAYERS = {
         ("options", "recipe"),
         ("text", "machine"),
         ("command_lines",),
-        ("on_devices",),
+        ("on_devices", "pilot"),
         ("planning",),
         ("commands",),
     ),
