@@ -11,6 +11,7 @@ from official_bert.data.left_to_right import LeftToRight
 from official_bert.data.packing import Packing, choose_packing, group_size, pack, rows_needed
 from official_bert.data.record_damage import RecordRanges
 from official_bert.data.record_schema import Schema
+from official_bert.optimization import distribution
 
 _FILES_AT_ONCE = 4
 _WINDOW = 10_000  # records shuffled with each other; the original's buffer was 100; a record takes about a kilobyte
@@ -265,7 +266,6 @@ def _of_files(
 
 
 def _for_replicas(batches: tf.data.Dataset) -> tf.data.Dataset:
-    options = tf.data.Options()
     # Several workers share the records one by one; by files, the default, would need a file for each.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    options = distribution.data_options(tf.data.experimental.AutoShardPolicy.DATA)
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)

@@ -380,3 +380,9 @@ def test_evaluation_reads_each_record_once_and_fills_the_last_batch_with_zeros(s
     real = [batch["input_ids"][row, 0].numpy() for batch in batches for row in range(8) if batch["input_mask"][row, 0]]
     assert real == ALL
     assert sum(int(tf.reduce_sum(batch["masked_lm_weights"])) for batch in batches) == len(ALL)
+
+
+def test_no_thread_tunes_the_data_by_the_time_of_day(tmp_path: pathlib.Path):
+    paths = write_records(tmp_path, [20, 30])
+    for data in (training_batches(paths, 4, UNMASKED, 1), evaluation_batches(paths, 4, UNMASKED)):
+        assert data.options().autotune.enabled is False

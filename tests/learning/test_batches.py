@@ -105,3 +105,9 @@ def test_a_row_alone_has_nothing_to_be_told_from():
     texts = np.arange(8).reshape(4, 2)
     with pytest.raises(UserError, match="batches of one row have nothing to tell its texts from"):
         batches.training_batch_indices(np.full(4, 5), 1, seed=0, epoch=0, texts=texts)
+
+
+def test_no_thread_tunes_the_data_by_the_time_of_day():
+    made = features([2, 3, 9])
+    data = batches.as_dataset(lambda rows: batches.padded_batch(made, rows, 12)[:2], [np.array([0, 1]), np.array([2])])
+    assert data.options().autotune.enabled is False
