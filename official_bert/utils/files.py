@@ -26,6 +26,8 @@ MAX_JSON_BYTES = 64 << 20  # of a file of settings; the largest tokenizer.json o
 
 _START = 1000  # bytes by which an encoding is known
 _SENDING = ".writing"  # is in a remote folder while its files are sent
+# How HDF5 and Rust word a refusal to write, each in its own class of error.
+_REFUSED = re.compile(r"errno = \d+, error message = '(?P<hdf5>[^']*)'|I/O error: (?P<rust>.*) \(os error \d+\)")
 
 
 def is_remote(path: str) -> bool:
@@ -380,8 +382,8 @@ def write_errors_explained(path: str) -> Iterator[None]:
     except Exception as error:
         if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
             raise UserError(f"cannot write {path}: {error}") from error
-        if refused := re.search(r"errno = \d+, error message = '([^']*)'", str(error)):  # as HDF5 words it
-            raise UserError(f"cannot write {path}: {refused[1]}") from error
+        if refused := _REFUSED.search(str(error)):
+            raise UserError(f"cannot write {path}: {refused['hdf5'] or refused['rust']}") from error
         raise
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import filecmp
 import pathlib
+import resource
 import subprocess
 import sys
 
@@ -177,4 +178,19 @@ def test_nothing_is_left_of_a_conversion_that_fails(
     monkeypatch.setitem(FORMATS, "tf1", dataclasses.replace(FORMATS["tf1"], write=wrong_write))
     with pytest.raises(UserError, match="reads back with a difference of"):
         conversion.convert(conversion_options(tmp_path / "google", tmp_path / "out", to_format="tf1"))
+    assert [path.name for path in tmp_path.iterdir()] == ["google"]
+
+
+@pytest.mark.parametrize("name", WRITABLE)
+def test_what_a_full_disk_refuses_is_an_error_of_one_line(name: str, tiny_config: BertConfig, tmp_path: pathlib.Path):
+    tf1.write(sample(tiny_config, frozenset({ENCODER, POOLER})), str(tmp_path / "google"))
+    options = conversion_options(tmp_path / "google", tmp_path / "out", to_format=name)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The weights alone are larger than this.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8000, before[1]))
+    try:
+        with pytest.raises(UserError, match="cannot write .*File too large"):
+            conversion.convert(options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [path.name for path in tmp_path.iterdir()] == ["google"]
