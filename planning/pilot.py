@@ -34,7 +34,7 @@ def run(options: Options, counts: TextCounts, folder: str) -> Reached:
         UserError: a command has failed.
     """
     size, since = SIZES[0], time.monotonic()
-    print(f"pilot: {size.name}, {STEPS} steps", flush=True)
+    print(f"pilot: {size.name}, {STEPS} steps, a minute or two", flush=True)
     own = os.path.join(folder, "pilot")
     os.makedirs(os.path.join(own, TEXT_FOLDER))
     for name in (HELDOUT_FILE, VOCAB_FILE):
