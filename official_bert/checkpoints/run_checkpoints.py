@@ -65,7 +65,9 @@ class RunCheckpoints:
         files.write_text(os.path.join(self._folder, STATE_FILE), "\n".join(names) + "\n")
 
     def remove_unfinished(self) -> None:
-        """Removes what saves that were killed have left: files of checkpoints without an index."""
+        """Removes what killed saves have left: unfinished files, and those of checkpoints without an index."""
+        if not files.is_remote(self._folder):
+            files.remove_unfinished(self._folder)
         whole = {os.path.basename(path) for path in bundle.newest_first(self._folder, _NAME)}
         for name in files.list_folder(self._folder) if files.exists(self._folder) else ():
             match = re.match(rf"{_NAME}-\d+(?=\.|_temp)", name)

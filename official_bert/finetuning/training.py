@@ -97,6 +97,8 @@ def train(
         digest(task, each, data.tokenizer, data.max_seq_length) for each in (examples, *held_out.values())
     )
     check_resume_compatibility(options, data_digest, evaluation_digests, is_writer=is_chief)
+    if is_chief:
+        state.remove_unfinished()
     step = 0
     if restored := state.restore_latest():
         step = run_checkpoints.step_of(restored)

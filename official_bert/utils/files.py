@@ -441,8 +441,11 @@ def list_folder(path: str) -> list[str]:
 
 def remove(path: str) -> None:
     """Removes the file if it is there."""
-    if exists(path):
-        file_system(path).remove(path) if is_remote(path) else os.remove(path)
+    if not is_remote(path):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # another process may have removed it
+            os.remove(path)
+    elif exists(path):
+        file_system(path).remove(path)
 
 
 def remove_folder(path: str) -> None:

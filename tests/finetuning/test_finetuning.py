@@ -22,7 +22,7 @@ from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.tasks.table import TableTask
-from official_bert.utils import progress
+from official_bert.utils import files, progress
 from official_bert.utils.bad_rows import BadRows
 from tests.conftest import ROOT, WORDS
 
@@ -223,6 +223,19 @@ def test_sigterm_saves_and_the_same_command_goes_on(options, tmp_path, monkeypat
     weights = [finetuned.load(each.output_dir).model.get_weights() for each in (options, other)]
     for expected, found in zip(*weights, strict=True):
         np.testing.assert_array_equal(expected, found)
+
+
+def test_what_a_killed_process_left_among_the_checkpoints_of_a_finished_run_is_removed(options, tmp_path):
+    options = dataclasses.replace(options, num_train_epochs=1.0, do_eval=False, do_predict=False)
+    runner.run(options)
+    state = tmp_path / "run" / "checkpoints"
+    before = {path.name for path in state.iterdir()}
+    (state / "checkpoint.writing-0123456789ab").mkdir()
+    (state / "checkpoint.writing-0123456789ab" / "checkpoint").touch()
+    (state / "ckpt-99.data-00000-of-00001").touch()
+    files._unfinished_in.cache_clear()  # as in another process
+    runner.run(options)
+    assert {path.name for path in state.iterdir()} == before
 
 
 def test_rows_that_are_not_there_count_neither_in_the_loss_nor_in_the_progress(options, tmp_path, monkeypatch, capsys):

@@ -132,6 +132,14 @@ def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(
     assert sorted(capfd.readouterr().err.splitlines()) == sorted(removed)
 
 
+def test_a_file_that_another_process_has_removed_is_removed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(files, "exists", lambda path: True)  # a moment ago
+    files.remove(str(tmp_path / "gone"))
+    (tmp_path / "file").touch()
+    files.remove(str(tmp_path / "file" / "below"))
+    assert (tmp_path / "file").exists()
+
+
 def test_a_file_of_several_parts_is_never_mixed_of_two(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "index.json"
     replaced: list[bool] = []
