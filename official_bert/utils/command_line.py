@@ -42,7 +42,7 @@ from official_bert.errors import UserError
 from official_bert.utils import extras, files, tensorflow_import
 from official_bert.utils.configs import NAMING_CONFIGS, find_config
 from official_bert.utils.flags import Flag, describe, flags_of
-from official_bert.utils.signals import end_interrupted
+from official_bert.utils.signals import end_interrupted, interrupts_noted
 
 _HELP = ("--help", "-help", "-h")
 _FLAGFILE = "flagfile"
@@ -238,7 +238,8 @@ def exit_codes(extra: str | None = None) -> Iterator[None]:
     open no more files, are UserErrors too. A reader of the output that stops reading ends the process with code 0.
     """
     try:
-        yield
+        with interrupts_noted():
+            yield
     except UserError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:

@@ -21,6 +21,7 @@ from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.utils.remote import TEMPORARY, UNFINISHED, TensorFlowFiles, file_system, new_name
+from official_bert.utils.signals import check_interrupted
 
 MAX_JSON_BYTES = 64 << 20  # of a file of settings; the largest tokenizer.json of a BERT has some 10 MB
 
@@ -219,10 +220,12 @@ def folder_written_whole(path: str) -> Iterator[str]:
     if is_remote(path):
         with write_errors_explained(path), tempfile.TemporaryDirectory(prefix=TEMPORARY) as local:
             yield local
+            check_interrupted()
             _send_folder(local, path)
         return
     with write_errors_explained(path), folder_beside(path) as beside:
         yield beside
+        check_interrupted()
         remove_folder(path)
         os.replace(beside, path)
 
@@ -289,6 +292,7 @@ def written_whole(path: str) -> Iterator[str]:
         folder, name = os.path.split(path)
         with write_errors_explained(path), tempfile.TemporaryDirectory(prefix=TEMPORARY) as local:
             yield os.path.join(local, name)
+            check_interrupted()
             _move_parts(local, name, path, lambda part, to: file_system(to).send(part, to))
         return
     path = os.path.realpath(path)  # what a link points to is replaced, not the link
@@ -298,6 +302,7 @@ def written_whole(path: str) -> Iterator[str]:
     make_folder(folder)
     with write_errors_explained(path), folder_beside(path) as beside:
         yield os.path.join(beside, name)
+        check_interrupted()
         _move_parts(beside, name, path, os.replace)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -32,8 +33,49 @@ class StopRequest:
 
     def _note(self, number: int, _: object) -> None:
         self.signal = number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        before = self._before[signal.SIGINT]
+        signal.signal(signal.SIGINT, before if callable(before) else signal.default_int_handler)
         print(f"received {signal.Signals(number).name}: saving after the steps under way", flush=True)
+
+
+_is_interrupted = False
+
+
+def interrupt(*_: object) -> NoReturn:
+    """Answers Ctrl-C as Python does, and notes it; a signal's handler."""
+    global _is_interrupted
+    _is_interrupted = True
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def interrupts_noted() -> Iterator[None]:
+    """Within its context, in the main thread, the process ends as interrupted, whatever becomes of the exception.
+
+    TensorFlow loses an exception that Ctrl-C raises in Python code which it calls in turn, and goes on with a wrong
+    answer of that code: another error follows, or none.
+    """
+    global _is_interrupted
+    is_main = threading.current_thread() is threading.main_thread()
+    is_answered = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_answered:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except BaseException:
+        if _is_interrupted:
+            end_interrupted()
+        raise
+    finally:
+        _is_interrupted = False
+        if is_answered:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def check_interrupted() -> None:
+    """Raises KeyboardInterrupt if it was raised before: what was computed since may be wrong, and is not to be kept."""
+    if _is_interrupted:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 
-from official_bert.utils.signals import end_interrupted
+from official_bert.utils.signals import end_interrupted, interrupt
 
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # TensorFlow's own
 
@@ -68,14 +68,14 @@ def _interrupted_at_once() -> Iterator[None]:
         os.dup2(kept, 2)
         end_interrupted()
 
-    is_answered = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_answered and threading.current_thread() is threading.main_thread():
+    before = signal.getsignal(signal.SIGINT)
+    if before in (signal.default_int_handler, interrupt) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, end)
     try:
         yield
     finally:
         if signal.getsignal(signal.SIGINT) is end:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, before)
         os.close(kept)
 
 

@@ -359,6 +359,30 @@ def test_ctrl_c_within_the_import_of_tensorflow_is_answered_at_once(tmp_path: pa
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
+@pytest.mark.parametrize("then", ["raise ValueError('of a wrong answer')", "raise SystemExit(0)", "pass"])
+def test_ctrl_c_that_code_of_others_loses_ends_the_command_all_the_same(then: str, tmp_path: pathlib.Path):
+    (tmp_path / "lost.py").write_text(f"""
+import os, signal
+from official_bert.utils import command_line, files
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores the signal
+with command_line.exit_codes(), files.written_whole("{tmp_path}/answer") as beside:
+    open(beside, "w").close()
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            pass
+    except KeyboardInterrupt:
+        pass
+    {then}
+""")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, tmp_path / "lost.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+    assert not (tmp_path / "answer").exists()
+
+
 @pytest.mark.parametrize("megabytes", [60, 150])
 def test_too_little_memory_for_the_imports_is_a_line(megabytes: int):
     limit = megabytes << 20
