@@ -97,8 +97,6 @@ def train(
         digest(task, each, data.tokenizer, data.max_seq_length) for each in (examples, *held_out.values())
     )
     check_resume_compatibility(options, data_digest, evaluation_digests, is_writer=is_chief)
-    if is_chief:
-        state.remove_unfinished()
     step = 0
     if restored := state.restore_latest():
         step = run_checkpoints.step_of(restored)
@@ -108,6 +106,8 @@ def train(
             f"{options.output_dir} holds a run that has saved its state, but the state is gone "
             f"({_STATE_FOLDER}/ckpt-*.index): copy it back to go on, or give another --output_dir to begin anew"
         )
+    if is_chief:
+        state.remove_unfinished()
     distribution.check_same_step(strategy, step, options.output_dir)
     print(
         f"fine-tuning {task.name}: {counted(len(examples), 'example')}, {counted(config.num_steps, 'step')} of "
