@@ -166,12 +166,12 @@ def test_a_pilot_gets_the_first_lines_of_a_text(tmp_path: pathlib.Path):
 @pytest.mark.slow
 def test_a_plan_that_is_run_reaches_a_loss(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()  # of the pilot
-    monkeypatch.setattr(pilot, "STEPS", 60)
+    monkeypatch.setattr(pilot, "STEPS", 10)
     monkeypatch.setattr(machine, "measure", lambda *_: Speed(1.0, 0.6))
     assert planning.run(options(corpus, tmp_path, run=True, minutes=1.0)) == 0
     made = json.loads((tmp_path / "plan" / "plan.json").read_text())
     assert 0 < made["reached_loss"] < made["pilot"]["loss"] < 10
-    assert made["pilot"]["tokens"] == tokens_of(60)
+    assert made["pilot"]["tokens"] == tokens_of(10)
     assert not (tmp_path / "plan" / "text" / "pilot").exists()
     assert Law.read(FINAL).interval(made["expected_loss"])[0] == pytest.approx(made["expected_loss_low"], abs=1e-3)
 
