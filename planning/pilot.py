@@ -38,7 +38,7 @@ def run(options: Options, counts: TextCounts, folder: str) -> Reached:
     own = os.path.join(folder, "pilot")
     os.makedirs(os.path.join(own, TEXT_FOLDER))
     for name in (HELDOUT_FILE, VOCAB_FILE):
-        os.link(os.path.join(folder, name), os.path.join(own, TEXT_FOLDER, name))
+        shutil.copyfile(os.path.join(folder, name), os.path.join(own, TEXT_FOLDER, name))
     source, part = os.path.join(folder, TEXT_FILE), os.path.join(own, TEXT_FOLDER, TEXT_FILE)
     # As much as the initial weights are counted from: they are worse from less.
     copied = _copy_part(source, part, max(tokens_of(STEPS), MOST_TOKENS) / counts.tokens)

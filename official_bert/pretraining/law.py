@@ -96,6 +96,8 @@ class Law:
             unigram_entropy: of the text's tokens, in nats.
             text_tokens: of the text, once.
         """
+        if unigram_entropy <= 0 or reached.loss <= 0:  # there is nothing left to learn
+            return reached.loss
         share = min(reached.loss / unigram_entropy, _LEAST_FALLEN)
         most = _LEAST_LEFT * share  # of a floor: text that is more regular than any measured has a lower one
         floor, floor_later = (

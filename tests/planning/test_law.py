@@ -36,6 +36,8 @@ def test_a_loss_falls_from_what_was_reached_to_the_floor():
 def test_a_loss_below_the_floor_or_above_the_unigram_entropy_still_says_something():
     assert 6.0 * 0.25 * 0.9 < later(6.0 * 0.25, 1e8) < 6.0 * 0.25
     assert later(7.0, 2e6) < 6.0
+    assert later(0.0, 1e8) == 0.0
+    assert LAW.loss_later(Reached(0.1, 2e6, MILLION), 1e8, MILLION, 0.0, ENDLESS) == 0.1  # of one word alone
 
 
 def test_repeated_text_is_worth_less_than_new_text():
