@@ -57,7 +57,7 @@ def run(options: Options, counts: TextCounts, folder: str) -> Reached:
 
 
 def _copy_part(source: str, target: str, share: float) -> float:
-    """Copies the first lines of a text, which stands in an order of chance; returns which share of it they are."""
+    """Copies the first lines of a text, its documents in an order of chance; returns their share of it."""
     size, written = os.path.getsize(source), 0
     with open(source, "rb") as reader, open(target, "wb") as writer:
         for line in reader:

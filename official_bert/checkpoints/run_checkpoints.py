@@ -66,8 +66,7 @@ class RunCheckpoints:
 
     def remove_unfinished(self) -> None:
         """Removes what killed saves have left: unfinished files, and those of checkpoints without an index."""
-        if not files.is_remote(self._folder):
-            files.remove_unfinished(self._folder)
+        files.remove_unfinished(self._folder)
         whole = {os.path.basename(path) for path in bundle.newest_first(self._folder, _NAME)}
         for name in files.list_folder(self._folder) if files.exists(self._folder) else ():
             match = re.match(rf"{_NAME}-\d+(?=\.|_temp)", name)

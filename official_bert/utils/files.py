@@ -345,12 +345,16 @@ def _locked_folder(path: str) -> tuple[str, int]:
 
 
 def remove_unfinished(folder: str, names: str = ".*") -> None:
-    """Removes what processes that were killed have left of files that they wrote into a local folder, and says so.
+    """Removes what processes that were killed have left of files that they wrote into a folder, and says so.
+
+    A file that is sent to a remote folder leaves nothing there that is unfinished.
 
     Args:
         folder: where to look.
         names: a regular expression of the files' whole names.
     """
+    if is_remote(folder):
+        return
     for left in _unfinished_in(folder):
         if not re.fullmatch(rf"(?s:{names}){re.escape(UNFINISHED)}[0-9a-f]+", left):
             continue

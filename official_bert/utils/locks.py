@@ -44,8 +44,7 @@ def lock_folder(folder: str, flag: str) -> Iterator[None]:
     files.make_folder(folder)
     try:
         with _lock(os.path.join(folder, LOCK_FILE), folder, flag):
-            if not files.is_remote(folder):
-                files.remove_unfinished(folder)
+            files.remove_unfinished(folder)
             yield
     finally:
         if is_new and not files.is_remote(folder):
