@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from official_bert.data.dataset_options import dataset_options
 from official_bert.data.record_schema import pretraining_schema
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
@@ -39,6 +40,7 @@ def measure(config: BertConfig, part: Part, next_sentence: bool, clock: Callable
         next_sentence=next_sentence,
     )
     data = tf.data.Dataset.from_tensors(_batch(config, part)).repeat()
+    data = data.with_options(dataset_options())
     batches = iter(strategy.experimental_distribute_dataset(data))
     pretrainer.train(batches, 1)
     start = clock() - since

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.data import record_codec, record_damage, record_reader, record_schema
+from official_bert.data.dataset_options import dataset_options
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -76,6 +77,7 @@ def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int
     """
     compression = record_reader.compression([path])
     data = tf.data.TFRecordDataset(files.local_copy(path), compression).batch(_RECORDS_AT_ONCE).prefetch(1)
+    data = data.with_options(dataset_options())
     done, unread = 0, files.size(path)
     try:
         for serialized in data.as_numpy_iterator():
@@ -111,6 +113,7 @@ def read_together(paths: Sequence[str], schema: record_schema.Schema) -> Iterato
 
     of_files = tf.data.Dataset.from_tensor_slices(list(map(files.local_copy, paths))).enumerate()
     data = of_files.flat_map(numbered).batch(_RECORDS_AT_ONCE).prefetch(1)
+    data = data.with_options(dataset_options())
     for numbers, serialized in data.as_numpy_iterator():
         yield numbers, _parsed(serialized, schema)
 

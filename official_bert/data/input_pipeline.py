@@ -6,12 +6,12 @@ B batch, W records of a window
 import tensorflow as tf
 
 from official_bert.data import record_codec, record_reader
+from official_bert.data.dataset_options import dataset_options
 from official_bert.data.dynamic_masking import DynamicMasking, record_keys
 from official_bert.data.left_to_right import LeftToRight
 from official_bert.data.packing import Packing, choose_packing, group_size, pack, rows_needed
 from official_bert.data.record_damage import RecordRanges
 from official_bert.data.record_schema import Schema
-from official_bert.optimization import distribution
 
 _FILES_AT_ONCE = 4
 _WINDOW = 10_000  # records shuffled with each other; the original's buffer was 100; a record takes about a kilobyte
@@ -76,6 +76,7 @@ def packed_shapes(
     size = group_size(batch_size)
     groups = _training_batches(paths, size, schema, seed, 0, record_ranges, masking, compression)
     rows = groups.map(rows_needed, num_parallel_calls=tf.data.AUTOTUNE).take(-(-_MEASURED // size))
+    rows = rows.with_options(dataset_options())
     return choose_packing(list(rows.as_numpy_iterator()), batch_size, replicas, micro_batches)
 
 
@@ -89,7 +90,8 @@ def record_locations(
 ) -> list[tuple[str, int]]:
     """Returns the file, and the number in it (from 0), of the `number` records after the skipped ones."""
     locations: list[tuple[str, int]] = []
-    for _, record_ids, _ in _shuffled_records(paths, seed, skipped_records, record_ranges, compression):
+    records = _shuffled_records(paths, seed, skipped_records, record_ranges, compression)
+    for _, record_ids, _ in records.with_options(dataset_options()):
         some = record_ids.numpy()[: number - len(locations)].tolist()
         locations += [(paths[record_id >> _FILE_BITS], record_id & (1 << _FILE_BITS) - 1) for record_id in some]
         if len(locations) == number:
@@ -267,5 +269,5 @@ def _of_files(
 
 def _for_replicas(batches: tf.data.Dataset) -> tf.data.Dataset:
     # Several workers share the records one by one; by files, the default, would need a file for each.
-    options = distribution.data_options(tf.data.experimental.AutoShardPolicy.DATA)
+    options = dataset_options(tf.data.experimental.AutoShardPolicy.DATA)
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)

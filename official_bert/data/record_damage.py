@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 from official_bert.data import record_codec, record_reader
+from official_bert.data.dataset_options import dataset_options
 from official_bert.data.record_schema import INT64, Schema
 from official_bert.errors import UserError
 from official_bert.utils import files
@@ -42,6 +43,7 @@ def _damaged_records(path: str, schema: Schema) -> tuple[list[int], int]:
     import tensorflow as tf
 
     data = tf.data.TFRecordDataset(path, record_reader.compression([path]))
+    data = data.with_options(dataset_options())
     damaged: list[int] = []
     start, previous_error = 0, None
     while True:

@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from official_bert.data.dataset_options import dataset_options
 from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.progress import Progress
@@ -58,10 +59,11 @@ def read_file(path: str) -> Iterator[bytes]:
     """
     import tensorflow as tf
 
+    options = dataset_options()
     number, near = 0, ""
     kind = compression([path])
     try:
-        for record in tf.data.TFRecordDataset(files.local_copy(path), kind).as_numpy_iterator():
+        for record in tf.data.TFRecordDataset(files.local_copy(path), kind).with_options(options).as_numpy_iterator():
             yield record
             number += 1
         return
@@ -77,7 +79,8 @@ def read_file(path: str) -> Iterator[bytes]:
             for piece in _decompressed(path):
                 plain.write(piece)
             plain.flush()
-            for record in tf.data.TFRecordDataset(plain.name).skip(number).as_numpy_iterator():
+            rest = tf.data.TFRecordDataset(plain.name).skip(number)
+            for record in rest.with_options(options).as_numpy_iterator():
                 yield record
                 number += 1
     raise UserError(f"{path}: record {number} (from 0){near} is damaged; {REPAIR_HINT}")

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from official_bert.data.dataset_options import dataset_options
 from official_bert.errors import UserError
 from official_bert.keras_models.cut_texts import CutTexts
 from official_bert.keras_models.preprocessor import Preprocessor
@@ -239,7 +240,8 @@ class FitData:
             counts = tf.stack([tf.size(are_cut, tf.int64), tf.math.count_nonzero(are_cut)])
             return counts, inputs, labels, *weights
 
-        return data.map(ids, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        data = data.map(ids, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        return data.with_options(dataset_options())
 
     def _in_python(
         self, data: tf.data.Dataset, counter: EpochCounter, class_weight: Mapping[Any, float] | str | None

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from official_bert.data.dataset_options import dataset_options
 from official_bert.errors import UserError
-from official_bert.optimization import distribution
 from official_bert.tasks.heads.features import LABELS, NO_LABEL, Array, Features
 from official_bert.tasks.heads.rows import MULTIPLE as MULTIPLE
 from official_bert.tasks.heads.rows import padded_inputs as padded_inputs
@@ -253,7 +253,7 @@ def _from_generator(
         one = with_any_length(values)
         return tf.TensorSpec((size, *one.shape[1:]), one.dtype)
 
-    options = distribution.data_options(tf.data.experimental.AutoShardPolicy.OFF)
+    options = dataset_options(tf.data.experimental.AutoShardPolicy.OFF)
     signature = tf.nest.map_structure(spec, first)
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     if cardinality != tf.data.UNKNOWN_CARDINALITY:

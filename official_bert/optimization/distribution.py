@@ -151,19 +151,6 @@ def _slurm_workers() -> tuple[list[str], int]:
     return hosts, index
 
 
-def data_options(shard_policy: tf.data.experimental.AutoShardPolicy) -> tf.data.Options:
-    """Returns the options of data sets that several workers share by a policy.
-
-    TensorFlow's thread that tunes a data set while it is read is left out. It waits by the time of day, and is woken a
-    moment before it can see that the data set has ended: where the clock was set back by an hour, a run would end an
-    hour late. Without it, as many calls run in parallel as there are processors.
-    """
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = shard_policy
-    options.autotune.enabled = False
-    return options
-
-
 def needs_static_shapes(strategy: tf.distribute.Strategy) -> bool:
     """Whether each shape of a batch is compiled by itself, so that there should be few: on a TPU."""
     return isinstance(strategy, tf.distribute.TPUStrategy)

@@ -1,5 +1,6 @@
 """Batches of records: their order, starting anywhere in it, and masks that are made on the way."""
 
+import gzip
 import itertools
 import pathlib
 from collections.abc import Callable
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from data_gen.inspection.batches import read_batches, read_together
 from data_gen.pipelines import writer
-from official_bert.data import input_pipeline, manifest, record_codec, record_reader, record_schema
+from official_bert.data import input_pipeline, manifest, record_codec, record_damage, record_reader, record_schema
 from official_bert.data.dynamic_masking import DynamicMasking, record_keys
 from official_bert.data.input_pipeline import evaluation_batches, training_batches
 from official_bert.errors import UserError
@@ -382,7 +384,29 @@ def test_evaluation_reads_each_record_once_and_fills_the_last_batch_with_zeros(s
     assert sum(int(tf.reduce_sum(batch["masked_lm_weights"])) for batch in batches) == len(ALL)
 
 
-def test_no_thread_tunes_the_data_by_the_time_of_day(tmp_path: pathlib.Path):
-    paths = write_records(tmp_path, [20, 30])
-    for data in (training_batches(paths, 4, UNMASKED, 1), evaluation_batches(paths, 4, UNMASKED)):
-        assert data.options().autotune.enabled is False
+def test_no_thread_tunes_the_data_by_the_time_of_day(
+    shards: list[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    tuned, start = [], tf.data.Dataset.__iter__
+
+    def noting(data: tf.data.Dataset):
+        tuned.append(data.options().autotune.enabled)
+        return start(data)
+
+    monkeypatch.setattr(tf.data.Dataset, "__iter__", noting)
+    next(iter(training_batches(shards, 4, SCHEMA, 1)))
+    next(iter(evaluation_batches(shards, 4, SCHEMA)))
+    input_pipeline.record_locations(shards, 5, 0, 3)
+    input_pipeline.packed_shapes(shards, 4, SCHEMA, 1, None, None, replicas=1, micro_batches=1)
+    assert len(list(record_reader.read_file(shards[0]))) == 7
+    record_damage.find_readable_ranges(shards, SCHEMA)
+    damaged = bytearray(pathlib.Path(shards[0]).read_bytes())
+    damaged[-30] ^= 1
+    zipped = tmp_path / "damaged.tfrecord.gz"
+    zipped.write_bytes(gzip.compress(damaged))
+    with pytest.raises(UserError, match="record 6"):
+        list(record_reader.read_file(str(zipped)))
+    list(read_batches(shards[0], SCHEMA, lambda size: None))
+    list(read_together(shards, SCHEMA))
+    assert len(tuned) >= 10
+    assert not any(each is not False for each in tuned)
