@@ -30,7 +30,7 @@ from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
-from planning.command_lines import command_line
+from planning.command_lines import command_line, process_of
 from planning.recipe import BATCH_SIZE, MOST_PASSES, SIZES, Part, Size, warmup_of
 
 _OURS = "official_bert"
@@ -192,7 +192,7 @@ def _run(command: str, folder: pathlib.Path, **flags: Any) -> float:
     """Runs a command of official-bert, its output to a log; returns its processor seconds."""
     line = command_line(command, flags)
     print(line, file=sys.stderr, flush=True)
-    return _process(["-m", "official_bert_cli", *shlex.split(line)[1:]], folder)[0]
+    return _process(process_of(line)[1:], folder)[0]
 
 
 def _peer(

@@ -66,6 +66,8 @@ class Options(TextOptions):
         for name in ("input_file", "output_dir"):
             if not getattr(self, name):
                 raise UserError(f"--{name} is empty; expected {'text files' if name == 'input_file' else 'a folder'}")
+        if "," in self.output_dir:
+            raise UserError(f"--output_dir is {self.output_dir}; expected no comma: it separates files in the commands")
         if files.is_remote(self.output_dir):
             raise UserError(f"{self.output_dir} is not on this machine; plan where the commands will run")
 

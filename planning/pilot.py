@@ -5,7 +5,9 @@ Texts differ in how regular they are, and vocabularies in how much there is to l
 
 import dataclasses
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import time
 
@@ -41,27 +43,37 @@ def run(options: Options, counts: TextCounts, folder: str) -> Reached:
         shutil.copyfile(os.path.join(folder, name), os.path.join(own, TEXT_FOLDER, name))
     source, part = os.path.join(folder, TEXT_FILE), os.path.join(own, TEXT_FOLDER, TEXT_FILE)
     # As much as the initial weights are counted from: they are worse from less.
-    copied = _copy_part(source, part, max(tokens_of(STEPS), MOST_TOKENS) / counts.tokens)
+    _copy_part(source, part, max(tokens_of(STEPS), MOST_TOKENS) / counts.tokens)
     config = size.config(counts.vocab_size)
     files.write_text(os.path.join(own, CONFIG_FILE), config.to_json())
     files.write_text(os.path.join(own, PLAN_FILE), '{"phases": []}')  # there is nothing to expect yet
-    counts = dataclasses.replace(counts, tokens=copied * counts.tokens)
     for line in lines_here(dataclasses.replace(options, output_dir=own), counts, size, STEPS):
-        done = subprocess.run(process_of(line), capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise UserError(f"the pilot's command failed: {line}\n{done.stderr.strip()}")
+        _do(line)
     reached = Reached(reached_loss(own), tokens_of(STEPS), block_parameters(config))
     shutil.rmtree(own)
     print(f"pilot: held-out masked LM loss {reached.loss:.3f}, {duration(time.monotonic() - since)}", flush=True)
     return reached
 
 
-def _copy_part(source: str, target: str, share: float) -> float:
-    """Copies the first lines of a text, its documents in an order of chance; returns their share of it."""
+def _do(line: str) -> None:
+    """Does what a command's line says; the command ends with this process.
+
+    Raises:
+        UserError: it has failed.
+    """
+    done = subprocess.run(process_of(line), capture_output=True, errors="replace", check=False)
+    if done.returncode:
+        how = f"ended by {signal.Signals(-done.returncode).name}" if done.returncode < 0 else "failed"
+        # Its last line says why; those before are warnings. The folder that they name is removed.
+        why = done.stderr.strip().rpartition("\n")[2] or "it said nothing"
+        raise UserError(f"the pilot's {shlex.split(line)[1]} {how}: {why}")
+
+
+def _copy_part(source: str, target: str, share: float) -> None:
+    """Copies the first lines of a text, its documents in an order of chance."""
     size, written = os.path.getsize(source), 0
     with open(source, "rb") as reader, open(target, "wb") as writer:
         for line in reader:
             written += writer.write(line)
             if written >= share * size:
                 break
-    return written / size

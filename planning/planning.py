@@ -33,9 +33,11 @@ _OPTIONS = "options"
 _START_OF_COMMAND = 6.0  # seconds, to import TensorFlow among others
 _RECORDS_PER_SECOND = 50_000  # that make-records makes
 _SECONDS_OF_COUNTING, _SECONDS_OF_EVALUATION = 3.0, 10.0
+_LEAST_SECONDS = 3 * _START_OF_COMMAND + _SECONDS_OF_COUNTING + _SECONDS_OF_EVALUATION
 
 _MOST_REPEATED = 10  # times that a text is read before it is called too small
 _RELEASED_TOKENS = 3.3e9 * 1.3  # that Google's models were trained on, some of them forty times
+_LEARNED = 0.99  # of the unigram entropy: the least that a pilot has learned
 _STALLED = 0.95  # of the unigram entropy: a model that is no better has hardly begun
 
 
@@ -47,8 +49,15 @@ class Known:
     reached: Reached
     law: Law
 
+    @property
+    def has_learned(self) -> bool:
+        """Whether the pilot was better than guessing by frequency: else the law says nothing."""
+        return self.reached.loss < _LEARNED * self.counts.unigram_entropy
+
     def expected_loss(self, config: BertConfig, steps: int) -> float:
-        """Returns the held-out masked-LM loss that the law expects after some steps, in nats."""
+        """Returns the held-out masked-LM loss to expect after some steps, in nats."""
+        if not self.has_learned:
+            return self.reached.loss
         return self.law.loss_later(
             self.reached, tokens_of(steps), block_parameters(config), self.counts.unigram_entropy, self.counts.tokens
         )
@@ -94,6 +103,8 @@ def _plan(options: Options) -> dict[str, Any]:
         raise UserError(
             f"{options.output_dir} holds other files ({others[0]}); give --output_dir as a new or empty folder"
         )
+    if options.devices is None and options.seconds <= _LEAST_SECONDS:
+        raise _too_short(options, _LEAST_SECONDS)
     files.remove_folder(folder)  # of a plan that was stopped on the way
     with files.folder_written_whole(folder) as beside:
         counts = text.prepare(options, beside)
@@ -123,7 +134,7 @@ def _choose(options: Options, known: Known) -> Candidate:
         config = size.config(counts.vocab_size)
         speed = machine.measure(config, PART, counts.pairs)
         # Records take as long as the steps need of them, which is little: two rounds are enough.
-        whole = beside = speed.start + 3 * _START_OF_COMMAND + _SECONDS_OF_COUNTING + _SECONDS_OF_EVALUATION
+        whole = beside = speed.start + _LEAST_SECONDS
         for _ in range(2):
             steps = max(1, int((options.seconds - whole) / speed.step))
             records = passes_over(counts.tokens, steps) * counts.tokens / PART.length
@@ -132,10 +143,7 @@ def _choose(options: Options, known: Known) -> Candidate:
         seconds = whole + steps * speed.step
         if seconds > options.seconds:
             if best is None:
-                raise UserError(
-                    f"{options.seconds / 60:g} minutes are too short: to start the commands and to make records takes "
-                    f"{whole:.0f} seconds here; give more time"
-                )
+                raise _too_short(options, whole)
             break
         expected = known.expected_loss(config, steps)
         print(f"{size.name}: {steps:,} steps, expected loss {expected:.3f}")
@@ -144,6 +152,13 @@ def _choose(options: Options, known: Known) -> Candidate:
         best = Candidate(size, config, steps, seconds, expected)
     assert best is not None
     return best
+
+
+def _too_short(options: Options, seconds: float) -> UserError:
+    return UserError(
+        f"{options.seconds / 60:g} minutes are too short: to start the commands and to make records takes at least "
+        f"{seconds:.0f} seconds; give more time"
+    )
 
 
 def _describe(options: Options, known: Known, best: Candidate) -> dict[str, Any]:
@@ -199,13 +214,19 @@ def _notes(options: Options, known: Known, best: Candidate) -> list[str]:
     notes: list[str] = []
     counts, tokens = known.counts, tokens_of(best.steps)
     repeated = tokens / counts.tokens
-    if repeated > _MOST_REPEATED:
+    if not known.has_learned:
+        notes.append(
+            f"the pilot learned nothing: its loss is {known.reached.loss:.3f}, that of guessing by frequency "
+            f"{counts.unigram_entropy:.3f}; what more steps come to cannot be said. Give more text, or adapt released "
+            "weights"
+        )
+    elif repeated > _MOST_REPEATED:
         half = known.expected_loss(best.config, best.steps // 2)
         notes.append(
             f"the text is too small for the time: its {counts.tokens:,.0f} tokens are read {repeated:.0f} times; half "
             f"of the time would come to {half:.3f}; more text would serve better than more time"
         )
-    if best.expected_loss > _STALLED * counts.unigram_entropy:
+    if known.has_learned and best.expected_loss > _STALLED * counts.unigram_entropy:
         notes.append(
             "the time is too short for a model to learn more than how frequent words are; give more, or adapt released "
             "weights"

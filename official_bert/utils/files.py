@@ -28,7 +28,10 @@ MAX_JSON_BYTES = 64 << 20  # of a file of settings; the largest tokenizer.json o
 _START = 1000  # bytes by which an encoding is known
 _SENDING = ".writing"  # is in a remote folder while its files are sent
 # How HDF5 and Rust word a refusal to write, each in its own class of error.
-_REFUSED = re.compile(r"errno = \d+, error message = '(?P<hdf5>[^']*)'|I/O error: (?P<rust>.*) \(os error \d+\)")
+_REFUSED = re.compile(
+    r"errno = \d+, error message = '(?P<hdf5>[^']*)'|I/O error: (?P<rust>.*) \(os error \d+\)"
+    r"|IoError\(Os \{.*message: \"(?P<older_rust>[^\"]*)\""
+)
 
 
 def is_remote(path: str) -> bool:
@@ -392,7 +395,7 @@ def write_errors_explained(path: str) -> Iterator[None]:
         if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
             raise UserError(f"cannot write {path}: {error}") from error
         if refused := _REFUSED.search(str(error)):
-            raise UserError(f"cannot write {path}: {refused['hdf5'] or refused['rust']}") from error
+            raise UserError(f"cannot write {path}: {refused[refused.lastgroup or 0]}") from error
         raise
 
 

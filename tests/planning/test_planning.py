@@ -1,8 +1,12 @@
 import dataclasses
+import itertools
 import json
 import pathlib
+import re
 import shlex
 import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,6 +19,7 @@ from planning import machine, on_devices, pilot, planning, recipe
 from planning.machine import Speed
 from planning.options import COUNTED, Options
 from planning.recipe import passes_over, tokens_of, warmup_of
+from planning.text import TextCounts
 from tests.conftest import ROOT
 
 WORDS = "the cat dog sat ran on mat in sun play walk and tree house water stone light river road hill".split()
@@ -47,6 +52,14 @@ def options(corpus: str, tmp_path: pathlib.Path, **changes: object) -> Options:
     return Options(**{"input_file": [corpus], "minutes": 3.0, "output_dir": str(tmp_path / "plan"), **changes})
 
 
+def counts_of(made: Mapping[str, Any]) -> TextCounts:
+    return TextCounts(made["text_tokens"], 100, made["unigram_loss"], made["vocab_size"], pairs=True)
+
+
+def unwanted(*_: object) -> NoReturn:
+    raise AssertionError("it ran")
+
+
 def test_a_plan_says_what_to_train_and_what_comes_out(corpus: str, tmp_path: pathlib.Path, capsys):
     assert planning.run(options(corpus, tmp_path, json=True)) == 0
     made = json.loads(capsys.readouterr().out)
@@ -67,8 +80,36 @@ def test_a_small_text_and_a_short_time_are_said(corpus: str, tmp_path: pathlib.P
     shown = capsys.readouterr().out
     assert "the text is too small for the time: its 8," in shown
     assert "official-bert adapt --init=bert-mini" in shown
-    with pytest.raises(UserError, match=r"0.5 minutes are too short: to start the commands .* takes \d+ seconds here"):
-        planning.run(options(corpus, tmp_path, minutes=0.5, output_dir=str(tmp_path / "other")))
+    half = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    known = planning.Known(counts_of(half), REACHED, Law.read(FINAL))
+    steps = half["phases"][0]["steps"] // 2
+    loss = known.expected_loss(BertConfig.from_dict(half["config"]), steps)
+    assert f"half of the time would come to {loss:.3f}" in shown
+
+
+def test_too_little_time_is_refused_before_the_pilot(
+    corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    # What a step takes is known after the pilot.
+    monkeypatch.setattr(machine, "measure", lambda *_: Speed(20.0, 1.0))
+    with pytest.raises(UserError, match=r"0.6 minutes are too short: to start .* takes at least \d+ seconds; give"):
+        planning.run(options(corpus, tmp_path, minutes=0.6))
+    monkeypatch.setattr(pilot, "run", unwanted)
+    with pytest.raises(UserError, match=r"0.5 minutes are too short: .* takes at least 31 seconds; give more time"):
+        planning.run(options(corpus, tmp_path, minutes=0.5))
+
+
+def test_a_pilot_that_learned_nothing_is_said_and_nothing_better_expected(
+    corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pilot, "run", lambda *_: Reached(3.4, tokens_of(pilot.STEPS), 4e5))
+    made = planning.plan(options(corpus, tmp_path))
+    assert made["expected_loss"] == 3.4
+    assert made["model"] == "BERT-Tiny"
+    (note,) = (each for each in made["notes"] if "adapt --init" not in each)
+    assert note.startswith(
+        f"the pilot learned nothing: its loss is 3.400, that of guessing by frequency {made['unigram_loss']:.3f}"
+    )
 
 
 def test_the_size_with_the_lowest_loss_is_chosen(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -114,6 +155,7 @@ def test_a_small_text_is_read_often():
     ({"device_dollars": 1.0}, "--device_dollars is given without --devices"),
     ({"heldout_share": 1.0}, "--heldout_share is 1.0; expected a share between 0 and 1"),
     ({"output_dir": "gs://bucket/plan"}, "is not on this machine"),
+    ({"output_dir": "plans,one"}, "--output_dir is plans,one; expected no comma"),
 ])  # fmt: skip
 def test_what_cannot_be_planned_is_refused(changes: dict[str, object], message: str, tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=message):
@@ -130,36 +172,88 @@ def test_text_that_is_not_there_or_too_short_leaves_no_plan(tmp_path: pathlib.Pa
 
 
 def test_what_is_expected_begins_with_what_the_pilot_reached(corpus: str, tmp_path: pathlib.Path):
-    made = planning.plan(options(corpus, tmp_path, minutes=30.0))
+    made = planning.plan(options(corpus, tmp_path, minutes=1.5))
     assert made["pilot"] == dataclasses.asdict(REACHED)
     law, steps = Law.read(FINAL), made["phases"][0]["steps"]
     parameters = block_parameters(BertConfig.from_dict(made["config"]))
     expected = law.loss_later(REACHED, tokens_of(steps), parameters, made["unigram_loss"], made["text_tokens"])
     assert made["expected_loss"] == pytest.approx(expected, abs=1e-3)
     # On the way, from the pilot's steps on, to where the plan ends.
-    first, *_, last = made["phases"][0]["expected_losses"]
-    assert first[0] >= pilot.STEPS
+    counts = counts_of(made)
+    limits = made["phases"][0]["expected_losses"]
+    known = planning.Known(counts, REACHED, law)
+    for step, limit in limits:
+        loss = known.expected_loss(BertConfig.from_dict(made["config"]), step)
+        assert limit == pytest.approx(law.interval(loss)[1], abs=1e-3)
+    assert all(later < earlier for (_, earlier), (_, later) in itertools.pairwise(limits))
+    assert [step for step, _ in limits] == [
+        steps * tenth // 10 for tenth in range(1, 11) if steps * tenth // 10 >= pilot.STEPS
+    ]
+    first, *_, last = limits
+    assert steps // 10 < pilot.STEPS <= first[0]  # before the pilot's steps nothing is expected
     assert last == [steps, pytest.approx(made["expected_loss_high"], abs=1e-3)]
 
 
-def test_a_pilot_whose_command_fails_says_which(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("program", "message"), [
+    ("print('a warning', file=sys.stderr); raise SystemExit('error: the disk is full')",
+     "the pilot's make-records failed: error: the disk is full"),
+    ("os.kill(os.getpid(), 9)", "the pilot's make-records ended by SIGKILL: it said nothing"),
+    ("sys.stderr.buffer.write(bytes([255])); sys.exit(1)", "the pilot's make-records failed: \ufffd"),
+])  # fmt: skip
+def test_a_pilot_whose_command_fails_says_which(
+    corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, program: str, message: str
+):
     monkeypatch.undo()
-    monkeypatch.setattr(
-        pilot, "process_of", lambda line: [sys.executable, "-c", "raise SystemExit('the disk is full')"]
-    )
-    with pytest.raises(
-        UserError, match=r"(?s)the pilot's command failed: official-bert make-records .*the disk is full"
-    ):
+    monkeypatch.setattr(pilot, "process_of", lambda line: [sys.executable, "-c", f"import os, sys; {program}"])
+    with pytest.raises(UserError, match=re.escape(message) + "$"):
         planning.plan(options(corpus, tmp_path))
     assert not (tmp_path / "plan" / "plan.json").exists()
+
+
+def test_a_pilot_trains_tiny_on_a_part_of_the_text(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "domain.txt").write_text("a line of the text.\n" * 5000)
+    (text / "heldout.txt").write_text("a line of other text.\n")
+    (text / "vocab.txt").write_text("[PAD]\nline\n")
+    lines: list[list[str]] = []
+
+    def process_of(line: str) -> list[str]:
+        lines.append(shlex.split(line)[1:])
+        folder = text / "pilot"
+        if lines[-1][0] == "pretrain":
+            assert (folder / "text" / "heldout.txt").read_text() == (text / "heldout.txt").read_text()
+            assert (folder / "text" / "vocab.txt").read_text() == (text / "vocab.txt").read_text()
+            config = recipe.SIZES[0].config(8000)
+            assert json.loads((folder / "bert_config.json").read_text()) == json.loads(config.to_json())
+            part = (folder / "text" / "domain.txt").stat().st_size
+            assert part == pytest.approx(0.1 * (text / "domain.txt").stat().st_size, abs=30)
+            (folder / "model").mkdir()
+            (folder / "model" / "eval_results.txt").write_text("loss = 3.0\nmasked_lm_loss = 2.75\n")
+        return [sys.executable, "-c", ""]
+
+    monkeypatch.setattr(pilot, "process_of", process_of)
+    counts = TextCounts(40e6, 100, 6.0, 8000, pairs=True)  # of which the initial weights are counted from a tenth
+    reached = pilot.run(options("text.txt", tmp_path), counts, str(text))
+    tiny = block_parameters(recipe.SIZES[0].config(8000))
+    assert reached == Reached(2.75, tokens_of(pilot.STEPS), tiny)
+    assert [command for command, *_ in lines] == ["make-records", "make-records", "pretrain"]
+    folder = text / "pilot"
+    (_, *learned), (_, *heldout), (_, *training) = lines
+    assert {f"--input_file={folder / 'text' / 'domain.txt'}", "--dupe_factor=1"} < set(learned)
+    assert f"--input_file={folder / 'text' / 'heldout.txt'}" in heldout
+    heldout_records = next(each.partition("=")[2] for each in heldout if each.startswith("--output_file="))
+    assert {f"--num_train_steps={pilot.STEPS}", f"--eval_input_file={heldout_records}"} < set(training)
+    assert not folder.exists()
 
 
 def test_a_pilot_gets_the_first_lines_of_a_text(tmp_path: pathlib.Path):
     source, target = tmp_path / "all.txt", tmp_path / "part.txt"
     source.write_text("one line.\n\nanother.\nand more.\n")
-    assert pilot._copy_part(str(source), str(target), 0.5) == pytest.approx(20 / 30)
+    pilot._copy_part(str(source), str(target), 0.5)
     assert target.read_text() == "one line.\n\nanother.\n"
-    assert pilot._copy_part(str(source), str(target), 7.0) == 1
+    pilot._copy_part(str(source), str(target), 7.0)
     assert target.read_text() == source.read_text()
 
 
@@ -178,8 +272,15 @@ def test_a_plan_that_is_run_reaches_a_loss(corpus: str, tmp_path: pathlib.Path, 
 
 @pytest.mark.parametrize(("hours", "model", "steps"), [(40.0, "BERT-Large", 1_000_000), (6.0, "BERT-Base", 490_000)])
 def test_a_plan_for_devices_is_the_papers_recipe_with_hours_dollars_and_a_tpus_commands(
-    corpus: str, tmp_path: pathlib.Path, hours: float, model: str, steps: int, capsys
+    corpus: str,
+    tmp_path: pathlib.Path,
+    hours: float,
+    model: str,
+    steps: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr(pilot, "run", unwanted)  # nothing is measured here
     given = options(corpus, tmp_path, minutes=None, hours=hours, devices=8)
     assert planning.run(given) == 0
     made = json.loads((tmp_path / "plan" / "plan.json").read_text())

@@ -149,3 +149,13 @@ def test_a_file_of_several_parts_is_never_mixed_of_two(tmp_path: pathlib.Path, m
         for name in ("index.json", "part-0", "part-1"):
             pathlib.Path(beside).with_name(name).write_text("new")
     assert replaced == [False] * 3
+
+
+@pytest.mark.parametrize("message", [
+    "Can't write data (file write failed: errno = 27, error message = 'File too large', buf = 0x7f)",
+    "Error while serializing: I/O error: File too large (os error 27)",
+    'Error while serializing: IoError(Os { code: 27, kind: FileTooLarge, message: "File too large" })',
+])  # fmt: skip
+def test_a_refusal_to_write_is_explained_however_a_library_words_it(message: str):
+    with pytest.raises(UserError, match="^cannot write model: File too large$"), files.write_errors_explained("model"):
+        raise RuntimeError(message)
