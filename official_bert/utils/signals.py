@@ -53,13 +53,20 @@ def interrupts_noted() -> Iterator[None]:
     """Within its context, in the main thread, the process ends as interrupted, whatever becomes of the exception.
 
     TensorFlow loses an exception that Ctrl-C raises in Python code which it calls in turn, and goes on with a wrong
-    answer of that code: another error follows, or none.
+    answer of that code: another error follows, or none. Python itself drops one that is raised while an object is
+    deleted, and would show its traceback.
     """
     global _is_interrupted
-    is_main = threading.current_thread() is threading.main_thread()
+    is_main, shown = threading.current_thread() is threading.main_thread(), sys.unraisablehook
+
+    def show_others(dropped: "sys.UnraisableHookArgs") -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            shown(dropped)
+
     is_answered = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_answered:
         signal.signal(signal.SIGINT, interrupt)
+        sys.unraisablehook = show_others
     try:
         yield
     except BaseException:
@@ -70,6 +77,7 @@ def interrupts_noted() -> Iterator[None]:
         _is_interrupted = False
         if is_answered:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.unraisablehook = shown
 
 
 def check_interrupted() -> None:

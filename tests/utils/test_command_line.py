@@ -383,6 +383,28 @@ with command_line.exit_codes(), files.written_whole("{tmp_path}/answer") as besi
     assert not (tmp_path / "answer").exists()
 
 
+def test_ctrl_c_while_an_object_is_deleted_shows_no_traceback(tmp_path: pathlib.Path):
+    (tmp_path / "deleting.py").write_text("""
+import os, signal
+from official_bert.utils import command_line
+
+class Deleted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            pass
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores the signal
+with command_line.exit_codes():
+    Deleted()  # Python drops what is raised here
+    raise SystemExit(0)
+""")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, tmp_path / "deleting.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 @pytest.mark.parametrize("megabytes", [60, 150])
 def test_too_little_memory_for_the_imports_is_a_line(megabytes: int):
     limit = megabytes << 20
