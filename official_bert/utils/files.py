@@ -418,11 +418,9 @@ def copy(source: str, target: str) -> None:
 
 def check_writable(path: str) -> None:
     """Raises a UserError unless a file of that name can be written."""
-    try:
-        with written_whole(f"{path}.probe") as beside, open(beside, "wb"):
-            pass
-    finally:
-        remove(f"{path}.probe")
+    probe = f"{path}.probe"
+    with contextlib.ExitStack() as stack, written_whole(probe) as beside, open(beside, "wb"):
+        stack.callback(remove, probe)
 
 
 def make_folder(path: str) -> None:

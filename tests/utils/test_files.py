@@ -159,3 +159,11 @@ def test_a_file_of_several_parts_is_never_mixed_of_two(tmp_path: pathlib.Path, m
 def test_a_refusal_to_write_is_explained_however_a_library_words_it(message: str):
     with pytest.raises(UserError, match="^cannot write model: File too large$"), files.write_errors_explained("model"):
         raise RuntimeError(message)
+
+
+def test_a_path_that_is_too_long_is_named_before_work_begins(tmp_path: pathlib.Path):
+    path = "/".join([str(tmp_path), *["long" * 50] * 25, "records"])
+    with pytest.raises(UserError, match=r"^cannot make the folder .*: File name too long$"):
+        files.check_writable(path)
+    files.check_writable(str(tmp_path / "records"))
+    assert not list(tmp_path.glob("records*"))
