@@ -611,7 +611,7 @@ class TextModel(Clonable, SteppedModel):
             epochs: how many times all texts are gone through.
             verbose: as of keras.Model.fit.
             callbacks: as of keras.Model.fit.
-            validation_split: the share of the texts, at their end, that is not trained on but evaluated.
+            validation_split: the share of the texts, at their end, that is evaluated only; not beside validation_data.
             validation_data: a tuple of texts and labels (and weights), or a data set.
             shuffle: whether texts are put into another order.
             class_weight: how much each class weighs, by number or by name; or "balanced": by how rare it is, as in the
@@ -632,6 +632,7 @@ class TextModel(Clonable, SteppedModel):
             "epochs": epochs, "verbose": verbose, "initial_epoch": initial_epoch, "steps_per_epoch": steps_per_epoch,
             "validation_steps": validation_steps, "validation_freq": validation_freq,
         }  # fmt: skip
+        validation_split = python_data.checked_split(validation_split, validation_data)
         batch_size = _checked_batch_size(batch_size)
         of_validation = _checked_batch_size(validation_batch_size, "validation_batch_size", batch_size)
         self._predictor = None  # layers may have been changed since it was traced
@@ -657,8 +658,7 @@ class TextModel(Clonable, SteppedModel):
             examples = data.examples(x, y, sample_weight, class_weight)
             if validation_split:
                 kept = python_data.split_off(len(examples.items), validation_split)
-                validation_data = validation_data or examples[kept:]
-                examples = examples[:kept]
+                examples, validation_data = examples[:kept], examples[kept:]
             batches = data.training(examples, batch_size, shuffle, counter)
         steps_of_epoch = steps_per_epoch or python_data.steps_in(batches, batch_size, validation_split)
         self._compile_for(epochs * steps_of_epoch, initial_epoch > 0)

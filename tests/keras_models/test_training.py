@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -204,12 +205,20 @@ def test_evaluate_and_predict_refuse_what_fit_does(classifier):
 
 @pytest.mark.parametrize("settings", [
     {"epochs": 0}, {"epochs": -1}, {"epochs": 1.5}, {"epochs": "2"}, {"validation_split": np.nan},
-    {"validation_split": "0.5"}, {"validation_split": -0.1},
+    {"validation_split": "0.5"}, {"validation_split": -0.1}, {"validation_split": 1.0},
+    {"validation_split": np.array([])}, {"validation_split": ""},
 ])  # fmt: skip
 def test_epochs_and_splits_that_cannot_be_are_refused(classifier, settings):
     ((name, value),) = settings.items()
-    with pytest.raises(UserError, match=f"^{name} is {value!r}; expected a (whole number, 1 or more|share between)"):
+    with pytest.raises(
+        UserError, match=f"^{name} is {re.escape(repr(value))}; expected a (whole number, 1 or more|share from)"
+    ):
         classifier.fit(TEXTS[:4], LABELS[:4], verbose=0, **settings)
+
+
+def test_a_split_beside_other_examples_for_validation_is_refused(classifier):
+    with pytest.raises(UserError, match="validation_split and validation_data are both given; give one of them"):
+        classifier.fit(TEXTS, LABELS, validation_split=0.25, validation_data=(TEXTS, LABELS), verbose=0)
 
 
 def test_numbers_that_a_loss_of_float32_does_not_hold_are_refused(classifier, config, vocab_file):

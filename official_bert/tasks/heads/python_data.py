@@ -366,14 +366,27 @@ def steps_in(data: Any, batch_size: int, validation_split: float) -> int:
     return steps
 
 
+def checked_split(validation_split: Any, validation_data: Any) -> float:
+    """Returns the share of the examples that is for validation, 0 for none.
+
+    Raises:
+        UserError: it is no share, or there are other examples for validation.
+    """
+    if validation_split is None:
+        return 0.0
+    if not (isinstance(validation_split, int | float | np.number) and 0 <= validation_split < 1):
+        raise UserError(f"validation_split is {shown(validation_split)}; expected a share from 0 to 1, less than 1")
+    if validation_split and validation_data is not None:
+        raise UserError("validation_split and validation_data are both given; give one of them")
+    return float(validation_split)
+
+
 def split_off(examples: int, validation_split: float) -> int:
     """Returns how many examples are left to train on when the last share of them is for validation.
 
     Raises:
-        UserError: it is no share, or one of both parts would be empty.
+        UserError: one of both parts would be empty.
     """
-    if not (isinstance(validation_split, int | float | np.number) and 0 < validation_split < 1):
-        raise UserError(f"validation_split is {shown(validation_split)}; expected a share between 0 and 1")
     kept = math.floor(examples * (1 - validation_split))
     if not 0 < kept < examples:
         raise UserError(f"validation_split={validation_split:g} of {examples} examples leaves one of both parts empty")
