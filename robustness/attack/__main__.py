@@ -10,6 +10,7 @@ import tempfile
 import time
 
 from robustness.attack import campaign
+from robustness.attack.browser import find_chromium
 from robustness.attack.campaign import KINDS, Result
 
 _AT_ONCE = 2  # kinds
@@ -32,6 +33,11 @@ def main() -> int:
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds:
         parser.error(f"--only={arguments.only}: expected some of {', '.join(KINDS)}")
+    if "browser" in kinds and not find_chromium():
+        print("browser is left out: there is no chromium, chromium-browser or google-chrome; install one", flush=True)
+        kinds.remove("browser")
+        if not kinds:
+            return 1
     print(f"seed {seed}", flush=True)
     since = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="attack-samples-") as temporary:

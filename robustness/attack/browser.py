@@ -29,14 +29,17 @@ _HOSTILE = (
 _NAMES = ("a<b", "a/b", "<script>", "a b", "a\nb", "..", "__proto__", "constructor", "toString", "-", "a.b")
 
 
+def find_chromium() -> str | None:
+    """Returns the program, None where it is not installed."""
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
 def attack(case: "Case") -> None:
     """Opens the page of models that call themselves and their inputs by scripts, clicks all, and asks them."""
     rng = case.rng
     case.what = "page, hostile words"
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not program:
-        case.what = "page, without Chromium: nothing was tried"
-        return
+    program = find_chromium()
+    assert program is not None
     models = case.folder / "models"
     for number, kind in enumerate(sorted(path.name for path in (case.samples.folder / SERVED).iterdir())):
         folder = models / f"{rng.choice(['__proto__', 'constructor', 'm'])}{number or ''}"

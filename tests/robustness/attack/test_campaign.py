@@ -2,11 +2,13 @@
 
 import os
 import select
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from robustness.attack import __main__ as attack
 from robustness.attack import campaign
 from robustness.attack.campaign import Result
 from tests.conftest import ROOT
@@ -49,3 +51,12 @@ def test_cases_that_their_seed_repeats_are_held():
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     for kind in kinds:
         assert f"\n| {kind} | " in done.stdout
+
+
+def test_without_a_browser_none_is_counted_as_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["attack", "--only=browser", "--cases=1"])
+    assert attack.main() == 1
+    assert "browser is left out: there is no chromium" in capsys.readouterr().out
