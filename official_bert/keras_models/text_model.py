@@ -626,15 +626,18 @@ class TextModel(Clonable, SteppedModel):
         Raises:
             UserError: texts or labels have another form, or another length, there are none, or a number cannot be.
         """
-        if not isinstance(epochs, int | np.integer) or epochs < 1:
-            raise UserError(f"epochs is {python_data.shown(epochs)}; expected a whole number, 1 or more")
+        epochs, initial_epoch = _checked_count(epochs, "epochs"), _checked_count(initial_epoch, "initial_epoch", 0, 0)
+        steps_per_epoch = _checked_count(steps_per_epoch, "steps_per_epoch", None)
+        validation_steps = _checked_count(validation_steps, "validation_steps", None)
+        if not isinstance(validation_freq, list | tuple):  # of the epochs after which it is done
+            validation_freq = _checked_count(validation_freq, "validation_freq")
         settings: dict[str, Any] = {
             "epochs": epochs, "verbose": verbose, "initial_epoch": initial_epoch, "steps_per_epoch": steps_per_epoch,
             "validation_steps": validation_steps, "validation_freq": validation_freq,
         }  # fmt: skip
         validation_split = python_data.checked_split(validation_split, validation_data)
-        batch_size = _checked_batch_size(batch_size)
-        of_validation = _checked_batch_size(validation_batch_size, "validation_batch_size", batch_size)
+        batch_size = _checked_count(batch_size, "batch_size", 32)
+        of_validation = _checked_count(validation_batch_size, "validation_batch_size", batch_size)
         self._predictor = None  # layers may have been changed since it was traced
         self._compile_if_needed()
         data, counter = self._fit_data(), EpochCounter()
@@ -732,7 +735,8 @@ class TextModel(Clonable, SteppedModel):
             UserError: texts or labels have another form, there are none, or there are no classes to confuse.
         """
         self._compile_if_needed()
-        batch_size = _checked_batch_size(batch_size)
+        batch_size = _checked_count(batch_size, "batch_size", 32)
+        steps = _checked_count(steps, "steps", None)
         common = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **settings}
         are_ids = python_data.are_ids(x) or isinstance(x, tf.distribute.DistributedDataset)
         if confusion_matrix and (are_ids or not self.head.has_one_class):
@@ -792,12 +796,16 @@ class TextModel(Clonable, SteppedModel):
             callbacks: likewise.
 
         Raises:
-            UserError: texts have another form, or there are none.
+            UserError: texts have another form, or there are none; or what is for ids is given with them.
         """
-        batch_size = _checked_batch_size(batch_size)
+        batch_size = _checked_count(batch_size, "batch_size", 32)
         if python_data.are_ids(x):
             with errors_of_data.in_one_line():
                 return super().predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+        if steps is not None or callbacks is not None:
+            raise UserError(
+                "steps and callbacks are given with texts; predict takes them with ids alone: leave them out"
+            )
         return self._answer(self._fit_data().texts_in(x) if isinstance(x, tf.data.Dataset) else x, batch_size)
 
     def _answering_model(self) -> keras.Model:
@@ -818,7 +826,7 @@ class TextModel(Clonable, SteppedModel):
             print(f"note: {note}")
         if self._predictor is None:
             self._predictor = Predictor(self._answering_model(), self.distribute_strategy, self.max_seq_length)
-        outputs = self._predictor.predict(features, _checked_batch_size(batch_size))
+        outputs = self._predictor.predict(features, _checked_count(batch_size, "batch_size", 32))
         return self.head.decode(outputs, features, examples)
 
 
@@ -832,12 +840,14 @@ def _saved_model(path: str) -> TextModel:
     return model
 
 
-def _checked_batch_size(batch_size: Any, name: str = "batch_size", default: int = 32) -> int:
-    if batch_size is None:
+def _checked_count(value: Any, name: str, default: int | None = 1, least: int = 1) -> Any:
+    """Returns a whole number that a caller gave, or the default for None."""
+    if value is None:
         return default
-    if not isinstance(batch_size, int | np.integer) or not 1 <= batch_size < 2**31:
-        raise UserError(f"{name} is {python_data.shown(batch_size)}; expected a whole number, 1 or more, below 2**31")
-    return int(batch_size)
+    if not isinstance(value, int | np.integer) or not least <= value < 2**31:
+        shown = python_data.shown(value)
+        raise UserError(f"{name} is {shown}; expected a whole number, {least} or more, below 2**31")
+    return int(value)
 
 
 def _as_list(callbacks: Any) -> list[Any]:

@@ -206,14 +206,23 @@ def test_evaluate_and_predict_refuse_what_fit_does(classifier):
 @pytest.mark.parametrize("settings", [
     {"epochs": 0}, {"epochs": -1}, {"epochs": 1.5}, {"epochs": "2"}, {"validation_split": np.nan},
     {"validation_split": "0.5"}, {"validation_split": -0.1}, {"validation_split": 1.0},
-    {"validation_split": np.array([])}, {"validation_split": ""},
+    {"validation_split": np.array([])}, {"validation_split": ""}, {"initial_epoch": -1}, {"steps_per_epoch": 0},
+    {"steps_per_epoch": -1}, {"validation_steps": np.array([])}, {"validation_freq": 0}, {"batch_size": 0},
 ])  # fmt: skip
 def test_epochs_and_splits_that_cannot_be_are_refused(classifier, settings):
     ((name, value),) = settings.items()
     with pytest.raises(
-        UserError, match=f"^{name} is {re.escape(repr(value))}; expected a (whole number, 1 or more|share from)"
+        UserError, match=f"^{name} is {re.escape(repr(value))}; expected a (whole number, [01] or more|share from)"
     ):
         classifier.fit(TEXTS[:4], LABELS[:4], verbose=0, **settings)
+
+
+def test_steps_and_callbacks_are_refused_where_they_would_do_nothing(classifier):
+    for settings in ({"steps": 1}, {"callbacks": [keras.callbacks.Callback()]}):
+        with pytest.raises(UserError, match="steps and callbacks are given with texts; predict takes them with ids"):
+            classifier.predict(TEXTS, **settings)
+    with pytest.raises(UserError, match="^steps is -1; expected a whole number, 1 or more"):
+        classifier.evaluate(TEXTS, LABELS, steps=-1, verbose=0)
 
 
 def test_a_split_beside_other_examples_for_validation_is_refused(classifier):

@@ -53,9 +53,7 @@ def test_cases_that_their_seed_repeats_are_held():
         assert f"\n| {kind} | " in done.stdout
 
 
-def test_without_a_browser_nothing_counts_as_tried(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_without_a_browser_nothing_counts_as_tried(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["attack", "--only=browser", "--cases=1"])
     assert attack.main() == 1
