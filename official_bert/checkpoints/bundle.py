@@ -92,13 +92,17 @@ def newest_first(folder: str, name: str | None = None) -> list[str]:
 def newest_whole(folder: str, name: str | None = None) -> str | None:
     """Returns the numbered checkpoint with the highest number that can be read as a whole; None where there is none.
 
-    One that is cut short or damaged is passed over with a warning. The arguments are those of `newest_first`.
+    One that is cut short or damaged is passed over with a warning; one with an empty index was never saved as a whole.
+    The arguments are those of `newest_first`.
 
     Raises:
         UserError: there are checkpoints, but none that can be read.
     """
     damaged = []
     for prefix in newest_first(folder, name):
+        if not files.size(f"{prefix}.index"):
+            print(f"{prefix} was not saved as a whole and is passed over", flush=True)
+            continue
         damage = find_damage(prefix)
         if damage is None:
             return prefix

@@ -50,7 +50,8 @@ class RunCheckpoints:
                     self._remove(each)
             self._write_state(path, kept)
         except (OSError, UserError, tf.errors.OpError) as error:
-            if not files.exists(f"{path}.index"):
+            # TensorFlow leaves an index without content where the disk is full only then.
+            if bundle.find_damage(path) is not None:
                 self._remove(path)
             raise UserError(
                 f"cannot save step {step} in {self._folder}: {error}; the earlier checkpoints are intact: make room "
@@ -65,9 +66,10 @@ class RunCheckpoints:
         files.write_text(os.path.join(self._folder, STATE_FILE), "\n".join(names) + "\n")
 
     def remove_unfinished(self) -> None:
-        """Removes what killed saves have left: unfinished files, and those of checkpoints without an index."""
+        """Removes what killed saves have left: unfinished files, and checkpoints whose index is missing or empty."""
         files.remove_unfinished(self._folder)
-        whole = {os.path.basename(path) for path in bundle.newest_first(self._folder, _NAME)}
+        saved = bundle.newest_first(self._folder, _NAME)
+        whole = {os.path.basename(path) for path in saved if files.size(f"{path}.index")}
         for name in files.list_folder(self._folder) if files.exists(self._folder) else ():
             match = re.match(rf"{_NAME}-\d+(?=\.|_temp)", name)
             if match and match[0] not in whole:

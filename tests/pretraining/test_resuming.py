@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -205,6 +206,37 @@ def test_a_save_that_fails_leaves_the_other_checkpoints(tiny_config: BertConfig,
     (tmp_path / "ckpt-30_temp").mkdir()
     saved.remove_unfinished()
     assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"ckpt-20", "checkpoint"}
+
+
+def test_a_disk_that_is_full_at_the_index_of_a_first_checkpoint_leaves_none(
+    tiny_config: BertConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    saved = run_checkpoints.RunCheckpoints(str(tmp_path), pretrainer_for(tiny_config).variables, keep=5)
+    write = saved._checkpoint.write
+
+    def fill(path: str) -> None:
+        write(path)
+        open(f"{path}.index", "w").close()
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr(saved._checkpoint, "write", fill)
+    with pytest.raises(UserError, match="cannot save step 2 in .*: No space left on device; the earlier"):
+        saved.save(2)
+    assert not list(tmp_path.iterdir())
+    assert saved.restore_latest() is None
+    # The step that was saved before is kept where its second save never came to its files.
+    monkeypatch.undo()
+    saved.save(2)
+    before = checkpoint(tmp_path, 2)
+    monkeypatch.setattr(saved._checkpoint, "write", mock.Mock(side_effect=OSError("No space left on device")))
+    with pytest.raises(UserError, match="cannot save step 2 in"):
+        saved.save(2)
+    assert_same_to_the_bit(before, checkpoint(tmp_path, 2))
+    (tmp_path / "ckpt-4.index").touch()  # by a kill at that moment
+    (tmp_path / "ckpt-4.data-00000-of-00001").write_bytes(b"whole")
+    assert saved.newest_whole() == str(tmp_path / "ckpt-2")
+    saved.remove_unfinished()
+    assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"ckpt-2", "checkpoint"}
 
 
 def damage(path: str, number: int) -> None:
