@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
@@ -53,20 +53,20 @@ def interrupts_noted() -> Iterator[None]:
     """Within its context, in the main thread, the process ends as interrupted, whatever becomes of the exception.
 
     TensorFlow loses an exception that Ctrl-C raises in Python code which it calls in turn, and goes on with a wrong
-    answer of that code: another error follows, or none. Python itself drops one that is raised while an object is
-    deleted, and would show its traceback.
+    answer of that code: another error follows, or none. Of one that is raised while an object is deleted, Python would
+    show the traceback and go on; so would TensorFlow, of one within its own calls of Python.
     """
     global _is_interrupted
-    is_main, shown = threading.current_thread() is threading.main_thread(), sys.unraisablehook
+    is_main = threading.current_thread() is threading.main_thread()
+    hooks = sys.excepthook, sys.unraisablehook
 
-    def show_others(dropped: "sys.UnraisableHookArgs") -> None:
-        if not issubclass(dropped.exc_type, KeyboardInterrupt):
-            shown(dropped)
+    def unless_interrupted(hook: Callable[..., None]) -> Callable[..., None]:
+        return lambda *raised: None if _is_interrupted else hook(*raised)
 
     is_answered = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_answered:
         signal.signal(signal.SIGINT, interrupt)
-        sys.unraisablehook = show_others
+        sys.excepthook, sys.unraisablehook = unless_interrupted(hooks[0]), unless_interrupted(hooks[1])
     try:
         yield
     except BaseException:
@@ -77,7 +77,7 @@ def interrupts_noted() -> Iterator[None]:
         _is_interrupted = False
         if is_answered:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            sys.unraisablehook = shown
+            sys.excepthook, sys.unraisablehook = hooks
 
 
 def check_interrupted() -> None:
@@ -90,7 +90,8 @@ def check_interrupted() -> None:
 def interruptible() -> Iterator[None]:
     """Within its context Ctrl-C ends the process by one line, and not by a traceback; so does a lack of memory."""
     try:
-        yield
+        with interrupts_noted():
+            yield
     except KeyboardInterrupt:
         end_interrupted()
     except (MemoryError, ImportError) as error:

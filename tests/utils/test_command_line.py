@@ -383,9 +383,31 @@ with command_line.exit_codes(), files.written_whole("{tmp_path}/answer") as besi
     assert not (tmp_path / "answer").exists()
 
 
+def test_ctrl_c_of_which_python_makes_another_error_ends_the_command_all_the_same(tmp_path: pathlib.Path):
+    code = """
+import os, signal
+from official_bert.utils.signals import interruptible
+
+class Field:
+    def __set_name__(self, owner, name):  # while a command's options are declared, say
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            pass
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores the signal
+with interruptible():
+    class Options:
+        output_file = Field()
+"""
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 def test_ctrl_c_while_an_object_is_deleted_shows_no_traceback(tmp_path: pathlib.Path):
     (tmp_path / "deleting.py").write_text("""
-import os, signal
+import os, signal, sys
 from official_bert.utils import command_line
 
 class Deleted:
@@ -397,6 +419,7 @@ class Deleted:
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores the signal
 with command_line.exit_codes():
     Deleted()  # Python drops what is raised here
+    sys.excepthook(SystemError, SystemError("what C++ code made of it, and shows"), None)
     raise SystemExit(0)
 """)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
