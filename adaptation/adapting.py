@@ -30,12 +30,17 @@ from official_bert.pretraining.report import write_report
 from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import parse_vocab
-from official_bert.utils import files, resuming
+from official_bert.utils import files, resuming, row_files
 from official_bert.utils.locks import lock_folder
 from official_bert.utils.training_log import EVAL, GENERAL, read_log
 
 _WORK, _TEXTS, _INITIAL, _ORIGINAL, _RECORDS = "adaptation", "texts", "initial", "original", "records"
-_OPTIONS_FILE, _WORDS_FILE, _LOSSES_FILE = "options.json", "words.json", "original_losses.json"
+_CONTENTS_FILE, _OPTIONS_FILE, _WORDS_FILE, _LOSSES_FILE = (
+    "contents.json",
+    "options.json",
+    "words.json",
+    "original_losses.json",
+)
 _MOST_PROPOSED = 3000
 
 
@@ -112,6 +117,9 @@ def _check_folder(options: Options, work: str) -> None:
                 f"{options.output_dir} holds an adaptation that was begun otherwise: {resuming.described(changes)}; "
                 "give what it was begun with, or another --output_dir"
             )
+        contents = os.path.join(work, _TEXTS, _CONTENTS_FILE)
+        if files.exists(contents):  # earlier versions did not keep it
+            row_files.check_unchanged(files.read_json_object(contents), options.input_file, "input_file")
         return
     others = sorted(set(os.listdir(options.output_dir)) - {_WORK})
     if others:
@@ -132,6 +140,8 @@ def _begin(options: Options, work: str) -> None:
     if not files.exists(text_folder):
         with files.folder_written_whole(text_folder) as beside:
             texts.prepare(options, beside)
+            contents = row_files.contents(row_files.expand(options.input_file, "input_file"))
+            files.write_text(os.path.join(beside, _CONTENTS_FILE), json.dumps(contents))
             files.write_text(os.path.join(beside, _OPTIONS_FILE), json.dumps(resuming.locked_values(options)))
     vocab, casing = str(checkpoint.vocab), checkpoint.casing
     counts = words.count(os.path.join(text_folder, texts.DOMAIN), casing)

@@ -8,26 +8,34 @@ import contextlib
 import dataclasses
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from data_gen.options import TextOptions
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import cost
 from official_bert.pretraining.law import FINAL, Law, Reached, block_parameters
-from official_bert.utils import files, resuming
+from official_bert.utils import files, resuming, row_files
 from official_bert.utils.locks import LOCK_FILE, lock_folder
 from official_bert.utils.progress import duration
 from planning import machine, on_devices, pilot, text
-from planning.command_lines import CONFIG_FILE, PLAN_FILE, TEXT_FOLDER, lines_here, process_of, reached_loss
+from planning.command_lines import (
+    CONFIG_FILE,
+    PLAN_FILE,
+    TEXT_FOLDER,
+    command_line,
+    lines_here,
+    process_of,
+    reached_loss,
+)
 from planning.options import Options
 from planning.recipe import BATCH_SIZE, PART, SIZES, Size, passes_over, tokens_of, warmup_of
 from planning.text import TextCounts
 
-_OPTIONS = "options"
+_OPTIONS, _FILES = "options", "files"
 
 # What commands take beside their steps.
 _START_OF_COMMAND = 6.0  # seconds, to import TensorFlow among others
@@ -90,12 +98,15 @@ def _plan(options: Options) -> dict[str, Any]:
     path = os.path.join(options.output_dir, PLAN_FILE)
     if files.exists(path):
         held = files.read_json_object(path)
-        changes = resuming.changed_options(options, held.get(_OPTIONS, {}))
+        if not all(isinstance(held.get(name), dict) for name in (_OPTIONS, _FILES, "config")):
+            raise UserError(f"{path} is no plan, or damaged; remove it, or give another --output_dir")
+        changes = resuming.changed_options(options, held[_OPTIONS])
         if changes:
             raise UserError(
                 f"{options.output_dir} holds another plan: {resuming.described(changes)}; give the same, or another "
                 "--output_dir"
             )
+        row_files.check_unchanged(held[_FILES], options.input_file, "input_file")
         return held
     folder = os.path.join(options.output_dir, TEXT_FOLDER)
     others = sorted(set(files.list_folder(options.output_dir)) - {TEXT_FOLDER, CONFIG_FILE, LOCK_FILE})
@@ -106,6 +117,7 @@ def _plan(options: Options) -> dict[str, Any]:
     if options.devices is None and options.seconds <= _LEAST_SECONDS:
         raise _too_short(options, _LEAST_SECONDS)
     files.remove_folder(folder)  # of a plan that was stopped on the way
+    contents = row_files.contents(row_files.expand(options.input_file, "input_file"))
     with files.folder_written_whole(folder) as beside:
         counts = text.prepare(options, beside)
         reached = pilot.run(options, counts, beside) if options.devices is None else None
@@ -117,7 +129,7 @@ def _plan(options: Options) -> dict[str, Any]:
         known = Known(counts, reached, Law.read(FINAL))
         best = _choose(options, known)
         config, made = best.config, _describe(options, known, best)
-    made[_OPTIONS] = resuming.locked_values(options)
+    made |= {_OPTIONS: resuming.locked_values(options), _FILES: contents}
     files.write_text(os.path.join(options.output_dir, CONFIG_FILE), config.to_json())
     _write(options, made)
     return made
@@ -232,12 +244,19 @@ def _notes(options: Options, known: Known, best: Candidate) -> list[str]:
             "weights"
         )
     if options.language == "en" and tokens < _RELEASED_TOKENS:
+        adapt = {"init": "bert-mini", **_reading(options), "output_dir": "adapted"}
         notes.append(
             "to use a model of English, continue from released weights instead, which were trained on "
-            f"{_RELEASED_TOKENS / tokens:,.0f} times as many tokens: official-bert adapt --init=bert-mini "
-            f"--input_file={shlex.quote(','.join(options.input_file))} --output_dir=adapted"
+            f"{_RELEASED_TOKENS / tokens:,.0f} times as many tokens: {command_line('adapt', adapt)}"
         )
     return notes
+
+
+def _reading(options: Options) -> dict[str, Any]:
+    """The flags by which the text is read, but those that have their default."""
+    values = {field.name: (getattr(options, field.name), field.default) for field in dataclasses.fields(TextOptions)}
+    given = {name: value for name, (value, default) in values.items() if value != default}
+    return given | {"input_file": ",".join(options.input_file)}
 
 
 def run(options: Options) -> int:

@@ -20,6 +20,7 @@ from planning.recipe import vocabulary_size
 TEXT_FILE, HELDOUT_FILE, VOCAB_FILE = texts.DOMAIN, texts.HELDOUT, "vocab.txt"
 _FACTS = "counts.json"
 _LEAST_TOKENS = 2000
+_LEAST_HELDOUT = 1000  # characters: on fewer the loss of one model differs much from that of an equal one
 _TOKENS_PER_WORD = 1.2  # with a vocabulary of the size that its text gets
 
 
@@ -69,7 +70,12 @@ def prepare(options: Options, folder: str) -> TextCounts:
     if tokens < _LEAST_TOKENS:
         raise UserError(
             f"--input_file holds {tokens:,} tokens to train on; expected at least {_LEAST_TOKENS:,}: give more text, "
-            "or adapt released weights to it (official-bert adapt)"
+            f"hold less than --heldout_share={share:g} of it out, or adapt released weights to it (official-bert adapt)"
+        )
+    if facts.heldout_characters < _LEAST_HELDOUT:
+        raise UserError(
+            f"--heldout_share={share:g} holds {facts.heldout_characters:,} characters of the text out; expected at "
+            f"least {_LEAST_HELDOUT:,} to measure a loss on: give a larger share, or more text"
         )
     entropy = -sum(n / frequencies.total() * math.log(n / frequencies.total()) for n in frequencies.values())
     counts = TextCounts(tokens, facts.heldout_characters, entropy, len(pieces), facts.pairs)

@@ -1,5 +1,6 @@
 """The page of a comparison."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,8 +37,11 @@ def compare(paths: Sequence[str], output_file: str) -> str:
     if len(paths) < 2:
         given = counted(len(paths), "argument")
         raise UserError(f"{given}; expected at least two runs: official-bert compare RUN RUN ...")
-    if len(set(paths)) < len(paths):
-        raise UserError(f"{next(path for path in paths if paths.count(path) > 1)} is given twice; name each run once")
+    for first, second in itertools.combinations(paths, 2):
+        if files.is_same_file(first, second):
+            raise UserError(f"{second} is given twice; name each run once")
+    of_runs = (f"{path}/{name}" for path in paths if files.is_folder(path) for name in files.list_folder(path))
+    files.refuse_overwriting(output_file, "output_file", (*paths, *of_runs))
     runs = [comparison.read(path) for path in paths]
     files.write_text(output_file, _page(runs))
     differences = comparison.differing_settings(runs)

@@ -184,21 +184,27 @@ def _answers_to_keep(part: str, run: str, identity: dict[str, Any]) -> int:
     return kept
 
 
-def read_rows(path: str, inputs: list[str], table: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+def read_rows(
+    path: str, inputs: list[str], table: Mapping[str, Any] | None = None, unexpected: str | None = None
+) -> Iterator[dict[str, Any]]:
     """Yields the model's inputs of each row; other columns are ignored.
 
     In a table the endings of multiple choice have columns of their own: ending0, ending1, ...
 
     `table` says which columns the model was trained on, as a fine-tuned model's task.json does; a row is read by these
-    where it lacks the inputs themselves.
+    where it lacks the inputs themselves. `unexpected` is an input that no row may have.
 
     Raises:
-        UserError: the file cannot be read, or a row lacks an input; its line is named.
+        UserError: the file cannot be read, or a row lacks an input or has another one; its line is named.
     """
     table = table or {}
     # Each text gets its answer in the line of its number, so that no row may be left out.
     for line, row in tables.read_rows(path, NoBadRows(), table.get("columns") or None):
         row |= exports.texts_by_columns(row, table)[0]
+        if unexpected in row:
+            raise UserError(
+                f"{position(path, line)}: it has {unexpected!r}, which the first row has not; give files of one kind"
+            )
         if "endings" not in row:
             row["endings"] = [row[name] for name in row if name.startswith("ending")]
         values = {name: row.get(name) for name in inputs}

@@ -123,11 +123,13 @@ def read_texts(path: str, trained: Mapping[str, Any]) -> Iterator[str | list[str
         yield from read_lines(path)
         return
     table = trained.get("table") or {}
-    is_pair = trained.get("pair")
+    is_pair, unexpected = trained.get("pair"), None
     if is_pair is None:
         _, first = next(tables.read_rows(path, BadRows(SKIP, silent=True)), (0, {}))
         is_pair = "text_pair" in first
-    for row in batch_prediction.read_rows(path, ["text", "text_pair"] if is_pair else ["text"], table):
+        unexpected = None if is_pair else "text_pair"
+    inputs = ["text", "text_pair"] if is_pair else ["text"]
+    for row in batch_prediction.read_rows(path, inputs, table, unexpected):
         yield list(row.values())
 
 

@@ -570,6 +570,7 @@ class TextModel(Clonable, SteppedModel):
                 learning_rate=request.learning_rate, warmup_proportion=request.warmup_proportion,
                 layer_decay=request.layer_decay, scales_loss=self._policy_name == "mixed_float16",
             )  # fmt: skip
+            self.reset_metrics()  # Keras does not, of metrics that are compiled again
             super().compile(optimizer, **request.arguments)
 
     def _fit_data(self) -> FitData:

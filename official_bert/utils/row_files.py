@@ -8,7 +8,8 @@ wet       the extracted text of web crawls (WARC records of type conversion), in
 Files, folders of Hugging Face's datasets, and data sets of TensorFlow Datasets by name: `expand` finds the files.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from official_bert.errors import UserError
@@ -136,6 +137,36 @@ def expand(patterns: Sequence[str], flag: str) -> list[str]:
         else:
             paths += files.expand([pattern], flag)
     return paths
+
+
+def contents(paths: Sequence[str]) -> dict[str, str]:
+    """Returns for each file its length and a checksum of its contents, by which a later run knows it again."""
+    found = {}
+    for path in paths:
+        checksum, size = 0, 0
+        with files.read_errors_explained(path), files.open_bytes(path) as reader:
+            while piece := reader.read(1 << 20):
+                checksum, size = zlib.crc32(piece, checksum), size + len(piece)
+        found[path] = f"{size:,} bytes, crc32 {checksum:08x}"
+    return found
+
+
+def check_unchanged(before: Mapping[str, str], patterns: Sequence[str], flag: str) -> None:
+    """Raises a UserError if the files that a flag names are others than before, or hold something else.
+
+    Of text that is not there any more a line is printed: what was read of it is used.
+    """
+    try:
+        now = contents(expand(patterns, flag))
+    except UserError as error:
+        print(f"note: {error}; what was read of it before is used", flush=True)
+        return
+    if changed := sorted(path for path in {**before, **now} if before.get(path) != now.get(path)):
+        path = changed[0]
+        raise UserError(
+            f"--{flag} has changed since: {path} was {before.get(path, 'not there')}, and is "
+            f"{now.get(path, 'not there')}; restore it, or give another --output_dir"
+        )
 
 
 def is_data_set(name: str) -> bool:

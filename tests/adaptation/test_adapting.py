@@ -50,6 +50,7 @@ def test_what_was_held_out_stays_and_the_rest_of_the_work_is_gone(adapted: pathl
     kept = {str(path.relative_to(adapted / "adaptation")) for path in (adapted / "adaptation").rglob("*.*")}
     assert kept == {
         "words.json", "original_losses.json", "texts/heldout.txt", "texts/general_heldout.txt", "texts/texts.json",
+        "texts/contents.json",
         "texts/options.json",
     }  # fmt: skip
 
@@ -64,6 +65,14 @@ def test_the_same_call_again_returns_what_is_there(adapted: pathlib.Path, capsys
     assert {path: path.stat().st_mtime_ns for path in adapted.rglob("*.*")} == state
     with pytest.raises(UserError, match="was begun otherwise: --new_words was 2 and is 3; give what it was begun with"):
         official_bert.adapt(**{**arguments, "new_words": 3})
+    text = pathlib.Path(arguments["input_file"])
+    before = text.read_bytes()
+    text.write_bytes(before + b"One more line.\n")
+    try:
+        with pytest.raises(UserError, match="--input_file has changed since: .* was .* bytes, crc32 .*, and is"):
+            official_bert.adapt(**arguments)
+    finally:
+        text.write_bytes(before)
 
 
 @pytest.mark.slow

@@ -84,4 +84,12 @@ def test_what_is_no_run_is_one_line(tmp_path: pathlib.Path):
         page.compare([good], str(target))
     with pytest.raises(UserError, match=r"good is given twice"):
         page.compare([good, good], str(target))
+    with pytest.raises(UserError, match=r"good/../good is given twice"):
+        page.compare([good, f"{good}/../good"], str(target))
+    other = pretraining_run(tmp_path / "other", 1e-4, [7.0])
+    for name in ("run.json", "train.jsonl"):
+        before = (tmp_path / "other" / name).read_text()
+        with pytest.raises(UserError, match=rf"--output_file would write {other}/{name}, which is an input"):
+            page.compare([good, other], f"{other}/{name}")
+        assert (tmp_path / "other" / name).read_text() == before
     assert not target.exists()

@@ -212,6 +212,8 @@ def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
     assert list(feature_extraction.read_texts(str(tmp_path / "a.gz"), {})) == ["the cat", " sat"]
     with pytest.raises(UserError, match=r"a.csv, line 2: 'text' is nothing; expected a text"):
         texts("a.csv", "words\nthe cat\n")
+    with pytest.raises(UserError, match=r"a.jsonl, line 2: it has 'text_pair', which the first row has not"):
+        texts("a.jsonl", '{"text": "the cat"}\n{"text": "the dog", "text_pair": "ran"}\n')
     trained = {
         "pair": True,
         "table": {"columns": ["no", "one", "two"], "text_column": "one", "text_pair_column": "two"},

@@ -186,6 +186,16 @@ def test_a_data_set_that_does_not_fit_is_named(data, message, classifier):
         classifier.fit(data, verbose=0)
 
 
+def test_a_truth_value_in_a_data_set_is_the_class_of_its_name(tiny_config, vocab_file):
+    model = official_bert.TextClassifier.from_checkpoint(tiny_config, labels=["True", "False"], vocab_file=vocab_file)
+    truth, names = [True, False, False, True], ["True", "False", "False", "True"]
+    expected = model.evaluate(TEXTS[:4], names, verbose=0)
+    for labels in (truth, names):
+        np.testing.assert_allclose(model.evaluate(slices((TEXTS[:4], labels)).batch(2), verbose=0), expected, rtol=1e-5)
+    with pytest.raises(UserError, match="is 1; expected one of True, False$"):
+        model.evaluate(slices((TEXTS[:4], [1, 0, 0, 1])).batch(2), verbose=0)
+
+
 @pytest.mark.parametrize(("columns", "message"), [
     (([0, 1, 1, 7],), "a label of the data set is 7; expected one of bad, good, or a number from 0 to 1"),
     ((["bad", "good", "bad", "fair"],), "a label of the data set is fair; expected one of bad, good"),

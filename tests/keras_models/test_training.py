@@ -225,6 +225,13 @@ def test_steps_and_callbacks_are_refused_where_they_would_do_nothing(classifier)
         classifier.evaluate(TEXTS, LABELS, steps=-1, verbose=0)
 
 
+def test_metrics_of_a_second_fit_begin_anew(classifier):
+    classifier.fit(TEXTS[:4], LABELS[:4], verbose=0)
+    classifier.evaluate(TEXTS[:3], LABELS[:3], verbose=0)
+    history = classifier.fit(TEXTS[:1], LABELS[:1], verbose=0).history
+    assert history["accuracy"][0] in (0.0, 1.0)  # of one text
+
+
 def test_a_split_beside_other_examples_for_validation_is_refused(classifier):
     with pytest.raises(UserError, match="validation_split and validation_data are both given; give one of them"):
         classifier.fit(TEXTS, LABELS, validation_split=0.25, validation_data=(TEXTS, LABELS), verbose=0)

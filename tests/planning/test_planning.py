@@ -130,6 +130,46 @@ def test_the_same_plan_is_read_again_and_another_refused(corpus: str, tmp_path: 
         planning.plan(options(corpus, tmp_path, output_dir=str(tmp_path / "full")))
 
 
+def test_a_plan_knows_its_text_again(corpus: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    first = planning.plan(options(corpus, tmp_path))
+    text = pathlib.Path(corpus).read_text()
+    pathlib.Path(corpus).write_text(text.replace("cat", "dog"))  # of the same length
+    with pytest.raises(
+        UserError, match=r"--input_file has changed since: .*text.txt was [\d,]+ bytes, crc32 \w+, and is"
+    ):
+        planning.plan(options(corpus, tmp_path))
+    pathlib.Path(corpus).unlink()
+    assert planning.plan(options(corpus, tmp_path)) == first  # which is made, and can be trained
+    assert re.search(r"note: .*text.txt.*; what was read of it before is used", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("held", [{}, {"options": []}, {"options": {}, "files": {}}])
+def test_a_damaged_plan_is_named(corpus: str, tmp_path: pathlib.Path, held: dict[str, object]):
+    (tmp_path / "plan").mkdir()
+    (tmp_path / "plan" / "plan.json").write_text(json.dumps(held))
+    with pytest.raises(UserError, match=r"plan.json is no plan, or damaged; remove it, or give another --output_dir"):
+        planning.plan(options(corpus, tmp_path))
+
+
+def test_the_command_that_is_proposed_reads_the_text_alike(corpus: str, tmp_path: pathlib.Path):
+    lines = [json.dumps({"body": each, "text": "other"}) for each in pathlib.Path(corpus).read_text().split("\n\n")]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n")
+    made = planning.plan(options(str(tmp_path / "rows.jsonl"), tmp_path, text_field="body"))
+    (note,) = (each for each in made["notes"] if "adapt --init" in each)
+    words = shlex.split(note.partition("official-bert ")[2])
+    assert {"--init=bert-mini", f"--input_file={tmp_path / 'rows.jsonl'}", "--text_field=body"} < set(words)
+    load("adapt").parse(words[1:])
+
+
+@pytest.mark.parametrize(("share", "message"), [
+    (0.0001, r"--heldout_share=0.0001 holds \d+ characters of the text out; expected at least 1,000"),
+    (0.9, r"expected at least 2,000: give more text, hold less than --heldout_share=0.9 of it out"),
+])  # fmt: skip
+def test_a_share_that_leaves_too_little_is_named(corpus: str, tmp_path: pathlib.Path, share: float, message: str):
+    with pytest.raises(UserError, match=message):
+        planning.plan(options(corpus, tmp_path, heldout_share=share))
+
+
 def test_steps_fill_the_time(corpus: str, tmp_path: pathlib.Path):
     made = planning.plan(options(corpus, tmp_path))
     (phase,) = made["phases"]

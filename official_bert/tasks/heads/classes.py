@@ -106,6 +106,9 @@ class ClassificationHead(LabelHead):
             return None
         import tensorflow as tf
 
+        is_mixed = python_data.are_values(self.labels) and not python_data.are_whole_numbers(self.labels)
+        if spec.dtype != tf.string and is_mixed:
+            return None  # Python compares a value with names
         expected = f"one of {', '.join(self.labels)}"
         names = [python_data.class_name(label) for label in self.labels]
         if spec.dtype != tf.string and python_data.are_whole_numbers(self.labels):

@@ -15,6 +15,7 @@ from official_bert.errors import UserError
 from official_bert.tasks.heads.features import Array
 
 LARGEST = 1e18  # of labels and weights: the square of more, in a sum over a batch, is no number of float32
+_TRUTH = ("False", "True")
 BALANCED = "balanced"  # in place of class weights: each class weighs as much as any other altogether
 
 
@@ -184,15 +185,22 @@ def are_whole_numbers(labels: Sequence[str]) -> bool:
     return all(re.fullmatch("-?[0-9]+", class_name(label)) for label in labels)
 
 
-def numbers_of(values: Iterable[Any], labels: Sequence[str], name: str = "y") -> list[int]:
-    """Returns the numbers of classes that are given by name or, unless the names are numbers, by number.
+def are_values(labels: Sequence[str]) -> bool:
+    """Whether one of the classes is called by a number or a truth value: a value then is a name, as above."""
+    return any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", label) or label in _TRUTH for label in labels)
 
-    Each value may be in a list of its own, as in a column [E, 1], or be a row of 0 and one 1, [C].
+
+def numbers_of(values: Iterable[Any], labels: Sequence[str], name: str = "y") -> list[int]:
+    """Returns the numbers of classes that are given by name or, unless one of the names is a number, by number.
+
+    Of the classes False and True, in this order, 0 and 1 are the numbers. Each value may be in a list of its own, as in
+    a column [E, 1], or be a row of 0 and one 1, [C].
 
     Raises:
         UserError: a value is none of these.
     """
-    number_of, are_names = numbers_by_name(labels), are_whole_numbers(labels)
+    number_of = numbers_by_name(labels)
+    are_names = are_values(labels) and tuple(labels) != _TRUTH
     numbers = []
     for position, value in enumerate(values):
         number = _place_of_one(value, len(labels))
@@ -211,10 +219,10 @@ def _number_of(value: Any, number_of: Mapping[str, int], are_names: bool) -> int
         value = bytes(value).decode("utf-8", "replace")
     if isinstance(value, str):
         return number_of.get(value, number_of.get(class_name(value), -1))
+    if are_names:
+        return number_of.get(str(value), number_of.get(class_name(value), -1))
     number = as_number(value)
-    if not number.is_integer():
-        return -1
-    return number_of.get(str(int(number)), -1) if are_names else int(number)
+    return int(number) if number.is_integer() else -1
 
 
 def _alone(value: Any) -> Any:

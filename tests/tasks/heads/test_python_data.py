@@ -54,7 +54,7 @@ def test_the_columns_of_a_frame_are_known_by_their_names():
 ])  # fmt: skip
 def test_what_is_no_row_of_several_classes_is_refused(row):
     with pytest.raises(UserError, match=r"y\[0\] is [^\n]*expected") as caught:
-        MultiLabelHead(labels=("no", "yes", "3")).labels_from([row])
+        MultiLabelHead(labels=("no", "yes", "maybe")).labels_from([row])
     assert "\n" not in str(caught.value)
 
 
@@ -79,6 +79,25 @@ def test_a_whole_number_with_a_point_is_the_class_of_the_number():
     assert python_data.class_name(3.0) == python_data.class_name("3.00") == python_data.class_name("3") == "3"
     for name in ("3.5", "a.0", "3.", ".0", "v1.0", "01", "1e0", ""):
         assert python_data.class_name(name) == name
+
+
+@pytest.mark.parametrize(("labels", "y", "numbers"), [
+    (["True", "False"], [True, False], [0, 1]), (["False", "True"], [True, False], [1, 0]),
+    (["False", "True"], [1, 0], [1, 0]), (["True", "False"], np.array([True, False]), [0, 1]),
+    (["1", "2", "n/a"], [1, 2], [0, 1]), (["1", "2", "n/a"], np.array([2.0]), [1]),
+    (["1.0", "1.5", "2.0"], [1.0, 2.0, 1.5], [0, 2, 1]), (["1.0", "0.5"], [1], [0]),
+    (["3", "1"], [1, 3], [1, 0]), (["no", "yes"], [True, 0], [1, 0]),
+])  # fmt: skip
+def test_a_value_that_a_class_is_called_by_is_that_class(labels, y, numbers: list[int]):
+    assert python_data.numbers_of(y, labels) == numbers
+
+
+@pytest.mark.parametrize(("labels", "value"), [
+    (["True", "False"], 1), (["1", "2", "n/a"], 0), (["1.0", "1.5"], 0), (["0.5", "no"], 1), (["2", "no"], True),
+])  # fmt: skip
+def test_a_number_is_refused_where_classes_are_called_by_others(labels, value):
+    with pytest.raises(UserError, match=rf"^y\[0\] is {value}; expected one of {', '.join(labels)}$"):
+        python_data.numbers_of([value], labels)
 
 
 @pytest.mark.parametrize("value", [
