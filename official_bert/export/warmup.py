@@ -14,6 +14,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import tensor_pb2
 
+from official_bert.data.dataset_options import dataset_options
 from official_bert.errors import UserError
 from official_bert.inference.exports import DEFAULT_SIGNATURE
 from official_bert.tokenization.exact import MASK
@@ -67,7 +68,8 @@ def read_requests(path: str) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         UserError: the file is cut short or damaged.
     """
     try:
-        for record in tf.data.TFRecordDataset(files.local_copy(path)).as_numpy_iterator():
+        records = tf.data.TFRecordDataset(files.local_copy(path)).with_options(dataset_options())
+        for record in records.as_numpy_iterator():
             for log in _fields(record, _PREDICT_LOG):
                 for request in _fields(log, _REQUEST):
                     yield _read_request(request)

@@ -268,7 +268,7 @@ class FitData:
         self, data: tf.data.Dataset, class_weight: Mapping[Any, float] | str | None = None
     ) -> Iterator[Examples]:
         """Yields the examples of each batch."""
-        for element in data:
+        for element in data.with_options(dataset_options()):
             columns = python_data.as_values(element if self.head.needs_labels else (element,))
             x, y, weights = (*columns, None, None)[:3]
             if isinstance(y, tuple):
@@ -296,7 +296,7 @@ class FitData:
             spec = data.element_spec
         if python_data.is_batched(spec):
             data = data.unbatch()
-        rows = list(data.as_numpy_iterator())
+        rows = list(data.with_options(dataset_options()).as_numpy_iterator())
         if isinstance(spec, Mapping):
             return {name: [row[name] for row in rows] for name in spec}
         if isinstance(spec, tuple):

@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -194,6 +195,8 @@ def test_a_small_text_is_read_often():
     ({"devices": 8, "device_tflops": -1.0}, "--device_tflops is -1.0; expected a positive number"),
     ({"device_dollars": 1.0}, "--device_dollars is given without --devices"),
     ({"heldout_share": 1.0}, "--heldout_share is 1.0; expected a share between 0 and 1"),
+    ({"heldout_share": 0.0}, "--heldout_share is 0.0; expected a share between 0 and 1"),
+    ({"random_seed": -1}, "--random_seed is -1; expected at least 0"),
     ({"output_dir": "gs://bucket/plan"}, "is not on this machine"),
     ({"output_dir": "plans,one"}, "--output_dir is plans,one; expected no comma"),
 ])  # fmt: skip
@@ -337,6 +340,20 @@ def test_a_plan_for_devices_is_the_papers_recipe_with_hours_dollars_and_a_tpus_c
     assert {"--distribution_strategy=tpu", "--num_tpu_cores=8", "--phase2_max_seq_length=512"} < set(training)
     # In one piece 32 sequences of 512 tokens of BERT-Large do not fit a chip.
     assert f"--gradient_accumulation_steps={2 if model == 'BERT-Large' else 1}" in training
+
+
+def test_too_little_time_for_devices_is_said_by_their_steps(corpus: str, tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"minutes are too short: a step of BERT-Base on 8 devices takes up to"):
+        planning.plan(options(corpus, tmp_path, devices=8, minutes=1e-4))
+    assert planning.plan(options(corpus, tmp_path, devices=8, minutes=0.4))["model"] == "BERT-Base"
+
+
+def test_a_command_that_a_signal_ends_ends_the_plan(
+    corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    killed = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"]
+    monkeypatch.setattr(planning, "process_of", lambda line: killed)
+    assert planning.run(options(corpus, tmp_path, run=True)) == 128 + signal.SIGTERM
 
 
 def test_the_rate_that_was_measured_and_a_price_leave_no_bounds(corpus: str, tmp_path: pathlib.Path):

@@ -97,7 +97,7 @@ def as_text(value: Any, name: str) -> str:
     """Returns a text as str.
 
     Raises:
-        UserError: it is none, or not UTF-8.
+        UserError: it is none, or not UTF-8, or has half a surrogate.
     """
     if isinstance(value, bytes | np.bytes_):
         try:
@@ -106,6 +106,8 @@ def as_text(value: Any, name: str) -> str:
             raise UserError(f"{name} is not UTF-8: {shown(value)}") from error
     if not isinstance(value, str):
         raise UserError(f"{name} is {shown(value)}; expected a text")
+    if re.search("[\ud800-\udfff]", value):
+        raise UserError(f"{name} has half a surrogate, which is no character: {shown(value)}; remove it")
     return str(value)
 
 

@@ -108,6 +108,12 @@ def test_a_value_that_is_no_class_is_named(value):
         ClassificationHead(labels=("no", "yes")).labels_from([0, value])
 
 
+@pytest.mark.parametrize("text", ["a\ud800", "\udc80"])
+def test_half_a_surrogate_is_no_text(text: str):
+    with pytest.raises(UserError, match=r"^x\[1\] has half a surrogate, which is no character: '.*'; remove it$"):
+        python_data.as_texts(["a \U0001f600", text])
+
+
 @pytest.mark.parametrize("value", [None, float("inf"), "a", [1.0, 2.0]])
 def test_a_value_that_is_no_number_is_named(value):
     with pytest.raises(UserError, match=r"y\[1\] is .*; expected a finite number"):
