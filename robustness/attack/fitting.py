@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NEEDS = ()
 _TEXTS, _CLASSES = ["the cat sat", "a dog ran", "the sun", "a mat and a cat"], [0, 2, 1, 2]
-_LABELS = ["1", "3", "b"]
+_NAMES, _LABELS = ["no", "yes", "b"], ["1", "3", "b"]  # of the latter none is known by its place
 _ODD: list[Any] = [
     None, math.nan, math.inf, 1e39, -1, -5, 0, 0.5, 7, 10**30, "", "ab", b"\xff", [], {}, (), {"a": 1}, object(),
     [None], "nan", np.nan, np.array([]), np.zeros((2, 3, 4)), [[]], [[1, 1]], {1, 2}, 1j, "1.0", "balanced", True,
@@ -46,7 +46,7 @@ def _model(several: Any = False, **arguments: Any) -> Any:
     from tests.conftest import WORDS
 
     config = official_bert.BertConfig(len(WORDS), 8, 1, 2, 16, max_position_embeddings=16, initializer_range=0.5)
-    settings = {"labels": _LABELS, "multi_label": several, "vocab": "\n".join(WORDS) + "\n", **arguments}
+    settings = {"labels": _NAMES, "multi_label": several, "vocab": "\n".join(WORDS) + "\n", **arguments}
     return official_bert.TextClassifier(config, **settings)
 
 
@@ -218,13 +218,13 @@ def _frames(case: "Case") -> None:
     plain = (_TEXTS, np.array(rows) if several else [_LABELS[each] for each in numbers], [1.0, 2.0, 0.5, 1.0])
     with warnings.catch_warnings(action="ignore"):
         try:
-            seen = _figures_of(_model(several), method, frames)
+            seen = _figures_of(_model(several, labels=_LABELS), method, frames)
         except UserError as error:
             _check("\n" not in str(error), f"an error of several lines: {error}")
             _check(gap and (method != "predict" or gap == "x"), f"refused: {error}")
             return
         _check(not gap or (method == "predict" and gap != "x"), "a gap was taken for a value")
-        expected = _figures_of(_model(several), method, plain[: len(frames)])
+        expected = _figures_of(_model(several, labels=_LABELS), method, plain[: len(frames)])
     _check(np.array_equal(seen, expected), f"{seen}, of lists {expected}")
 
 
