@@ -134,7 +134,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        return f"{self.title}-{self.size}-{self.minutes:.3g}-{self.seed}".replace(" ", "_")
+        # A comma would part the names of files.
+        return f"{self.title}-{self.size}-{self.minutes:.3g}-{self.seed}".replace(" ", "_").replace(",", "")
 
 
 def runs_of(options: Options) -> list[Run]:

@@ -26,6 +26,12 @@ def lines(recipe: Recipe, steps: list[int]) -> list[dict[str, Any]]:
     return [flags for _, flags in records + trainings]
 
 
+def test_the_folder_of_a_run_can_stand_in_a_list_of_files():
+    names = [run.name for run in quality.runs_of(options(thirds=True))]
+    assert len(names) == len(set(names)) == 12
+    assert not any(mark in name for name in names for mark in ", ")
+
+
 def test_the_recipe_is_one_phase_that_begins_from_counts():
     records, training = lines(Recipe(), [800])
     assert (records["masked_lm_prob"], records["max_predictions_per_seq"], records["dupe_factor"]) == (0.2, 13, 2)
