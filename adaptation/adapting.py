@@ -35,12 +35,8 @@ from official_bert.utils.locks import lock_folder
 from official_bert.utils.training_log import EVAL, GENERAL, read_log
 
 _WORK, _TEXTS, _INITIAL, _ORIGINAL, _RECORDS = "adaptation", "texts", "initial", "original", "records"
-_CONTENTS_FILE, _OPTIONS_FILE, _WORDS_FILE, _LOSSES_FILE = (
-    "contents.json",
-    "options.json",
-    "words.json",
-    "original_losses.json",
-)
+_OPTIONS_FILE, _CONTENTS_FILE = "options.json", "contents.json"  # both of the texts
+_WORDS_FILE, _LOSSES_FILE = "words.json", "original_losses.json"
 _MOST_PROPOSED = 3000
 
 

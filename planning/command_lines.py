@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.utils import files
+from official_bert.utils.signals import ending_with_this_process
 from planning import text
 from planning.options import Options
 from planning.recipe import BATCH_SIZE, PART, Part, Size, passes_over, warmup_of
@@ -64,9 +65,8 @@ def reached_loss(folder: str) -> float:
 
 def process_of(line: str) -> list[str]:
     """Returns the words of a process that does what a line says, and that Linux ends when this one ends."""
-    ends = f"from official_bert.utils.signals import end_with_parent; end_with_parent({os.getpid()})"
     named = "import sys; sys.argv[0] = 'official-bert'"  # what model cards say that it was
-    program = f"{ends}; {named}; from official_bert_cli import main; main()"
+    program = f"{ending_with_this_process()}; {named}; from official_bert_cli import main; main()"
     return [sys.executable, "-c", program, *shlex.split(line)[1:]]
 
 

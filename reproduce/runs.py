@@ -21,7 +21,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.choices import FEATURES, LINEAR
 from official_bert.utils import files
 from official_bert.utils.flags import option
-from official_bert.utils.signals import interruptible
+from official_bert.utils.signals import ending_with_this_process, interruptible
 from reproduce.tables import COLUMNS, PERPLEXITY, SCALES, TABLES, Flags, Scale, Shape, Variant
 
 _DONE_FILE, _OUTPUT_FILE = "done.json", "output.txt"
@@ -385,10 +385,9 @@ def _program(processors: set[int]) -> str:
 
     It ends with this process: else the next one would find the folder in use.
     """
-    ends = f"from official_bert.utils.signals import end_with_parent; end_with_parent({os.getpid()}); "
     held = f"import os; os.sched_setaffinity(0, {sorted(processors)}); " if processors else ""
     named = "import sys; sys.argv[0] = 'official-bert'"  # what the run's model card says it was
-    return f"{ends}{held}{named}; from official_bert_cli import main; main()"
+    return f"{ending_with_this_process()}; {held}{named}; from official_bert_cli import main; main()"
 
 
 def _call(command: Sequence[str], output: str) -> tuple[int, float]:

@@ -144,3 +144,8 @@ def end_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended before
         os._exit(1)
+
+
+def ending_with_this_process() -> str:
+    """Returns the Python statements by which a process that this one starts ends with it, as `end_with_parent`."""
+    return f"from {__name__} import {end_with_parent.__name__}; {end_with_parent.__name__}({os.getpid()})"

@@ -50,8 +50,7 @@ def test_what_was_held_out_stays_and_the_rest_of_the_work_is_gone(adapted: pathl
     kept = {str(path.relative_to(adapted / "adaptation")) for path in (adapted / "adaptation").rglob("*.*")}
     assert kept == {
         "words.json", "original_losses.json", "texts/heldout.txt", "texts/general_heldout.txt", "texts/texts.json",
-        "texts/contents.json",
-        "texts/options.json",
+        "texts/contents.json", "texts/options.json",
     }  # fmt: skip
 
 
