@@ -114,14 +114,24 @@ def _check_folder(options: Options, work: str) -> None:
                 "give what it was begun with, or another --output_dir"
             )
         contents = os.path.join(work, _TEXTS, _CONTENTS_FILE)
-        if files.exists(contents):  # earlier versions did not keep it
-            row_files.check_unchanged(files.read_json_object(contents), options.input_file, "input_file")
+        held = files.read_json_object(contents) if files.exists(contents) else {}  # earlier versions did not keep it
+        for flag, patterns in _read_files(options).items():
+            if isinstance(held.get(flag), dict):
+                row_files.check_unchanged(held[flag], patterns, flag)
         return
     others = sorted(set(os.listdir(options.output_dir)) - {_WORK})
     if others:
         raise UserError(
             f"{options.output_dir} holds other files ({others[0]}); give --output_dir as a new or empty folder"
         )
+
+
+def _read_files(options: Options) -> dict[str, list[str]]:
+    """Returns the flags that name text and words, with the files or patterns that each is given as."""
+    named = {name: getattr(options, name) for name in ("input_file", "general_file", "exclude_texts")}
+    if options.new_words_file:
+        named["new_words_file"] = [options.new_words_file]
+    return {flag: patterns for flag, patterns in named.items() if patterns}
 
 
 def _begin(options: Options, work: str) -> None:
@@ -136,7 +146,10 @@ def _begin(options: Options, work: str) -> None:
     if not files.exists(text_folder):
         with files.folder_written_whole(text_folder) as beside:
             texts.prepare(options, beside)
-            contents = row_files.contents(row_files.expand(options.input_file, "input_file"))
+            contents = {
+                flag: row_files.contents(row_files.expand(patterns, flag))
+                for flag, patterns in _read_files(options).items()
+            }
             files.write_text(os.path.join(beside, _CONTENTS_FILE), json.dumps(contents))
             files.write_text(os.path.join(beside, _OPTIONS_FILE), json.dumps(resuming.locked_values(options)))
     vocab, casing = str(checkpoint.vocab), checkpoint.casing

@@ -77,8 +77,8 @@ def _ends(runs: Sequence[Run]) -> html_pages.Table:
             else:
                 row.append(f"{last:,.0f}" if amount in ("steps", "tokens") else duration(last))
         for kind, score in heads:
-            _, values = run.curve(kind, score, "steps")
-            row.append(f"{values[-1]:.4g}" if len(values) else _UNKNOWN)
+            last = run.last(kind, score)
+            row.append(_UNKNOWN if last is None else f"{last:.4g}")
         table.append(row)
     return table
 

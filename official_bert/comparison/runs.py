@@ -65,6 +65,11 @@ class Run:
             "processor seconds": np.cumsum(curves.values_of(self.train, "processor_seconds")),
         }
 
+    def last(self, kind: str, score: str) -> float | None:
+        """Returns the value of the last line that has the score, NaN where it was not a number; None without a line."""
+        lines = self.train if kind == TRAIN else self.eval
+        return next((line[score] for line in reversed(lines) if line.get(score) is not None), None)
+
     def curve(self, kind: str, score: str, amount: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the points of a score over an amount, each [points]; none where the log lacks one of the two.
 

@@ -74,7 +74,7 @@ class FeatureExtractor:
         batch_size: texts at a time.
 
     Raises:
-        UserError: there is no such layer, or the length is impossible.
+        UserError: there is no such layer, one is named twice, or the length is impossible.
     """
 
     def __init__(
@@ -93,6 +93,9 @@ class FeatureExtractor:
         wrong = [layer for layer in layers if layer == 0 or not -count <= layer <= count]
         if wrong or not layers:
             raise UserError(f"layers {list(layers)}: expected some of 1 to {count}, or of -1 to -{count} from the last")
+        numbers = [layer % (count + 1) for layer in layers]
+        if len(set(numbers)) < len(numbers):
+            raise UserError(f"layers {list(layers)}: one is named twice (-1 is {count}); name each once")
         if not 4 <= max_seq_length <= config.max_position_embeddings:
             raise UserError(f"max_seq_length is {max_seq_length}; expected 4 to {config.max_position_embeddings}")
         if pooling != NONE and align == WORDS:

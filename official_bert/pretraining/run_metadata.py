@@ -19,6 +19,10 @@ from official_bert.utils import files, resuming
 from official_bert.version import __version__
 
 RUN_FILE = "run.json"
+_KINDS = {
+    "flags": dict, "config": dict, "versions": dict, "records": dict, "data": list, "evaluation_data": list,
+    "devices": list,
+}  # fmt: skip
 
 
 def read_run_metadata(folder: str) -> dict[str, Any]:
@@ -27,7 +31,11 @@ def read_run_metadata(folder: str) -> dict[str, Any]:
     if not files.exists(path):
         return {}
     try:
-        return files.read_json_object(path)
+        held = files.read_json_object(path)
+        for name, kind in _KINDS.items():
+            if not isinstance(held.get(name, kind()), kind):
+                raise UserError(f"its {name} is {held[name]!r}; expected {'an object' if kind is dict else 'a list'}")
+        return held
     except UserError as error:
         raise UserError(f"{path} is damaged ({error}); remove it: the next run writes it again") from error
 

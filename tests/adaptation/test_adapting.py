@@ -64,14 +64,15 @@ def test_the_same_call_again_returns_what_is_there(adapted: pathlib.Path, capsys
     assert {path: path.stat().st_mtime_ns for path in adapted.rglob("*.*")} == state
     with pytest.raises(UserError, match="was begun otherwise: --new_words was 2 and is 3; give what it was begun with"):
         official_bert.adapt(**{**arguments, "new_words": 3})
-    text = pathlib.Path(arguments["input_file"])
-    before = text.read_bytes()
-    text.write_bytes(before + b"One more line.\n")
-    try:
-        with pytest.raises(UserError, match="--input_file has changed since: .* was .* bytes, crc32 .*, and is"):
-            official_bert.adapt(**arguments)
-    finally:
-        text.write_bytes(before)
+    for flag in ("input_file", "general_file"):
+        text = pathlib.Path(options[flag][0])
+        before = text.read_bytes()
+        text.write_bytes(before + b"One more line.\n")
+        try:
+            with pytest.raises(UserError, match=f"--{flag} has changed since: .* was .* bytes, crc32 .*, and is"):
+                official_bert.adapt(**arguments)
+        finally:
+            text.write_bytes(before)
 
 
 @pytest.mark.slow
@@ -90,6 +91,9 @@ def test_text_of_single_sentences_is_learned_without_pairs(
     assert "2 words added, 1 of them in the places of unused pieces" in output
     assert json.loads((tmp_path / "model" / "adapt.json").read_text())["general"] is None
     assert json.loads((tmp_path / "model" / "run.json").read_text())["flags"]["next_sentence_prediction"] is False
+    (tmp_path / "words.txt").write_text("sunny\nwalking\n")
+    with pytest.raises(UserError, match="--new_words_file has changed since: .*words.txt was .* bytes"):
+        adapting.run(options)
 
 
 def test_new_words_begin_as_the_mean_of_their_pieces_in_table_and_bias(source: pathlib.Path):

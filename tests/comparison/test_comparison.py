@@ -71,6 +71,15 @@ def test_runs_of_all_kinds_and_kept_curves_stand_on_one_page(tmp_path: pathlib.P
     assert runs.read(kept).curve(TRAIN, "masked_lm_loss", "steps")[0].size > 5
 
 
+def test_a_loss_that_is_no_number_at_the_end_is_shown_as_such(tmp_path: pathlib.Path):
+    paths = [pretraining_run(tmp_path / name, 1e-4, losses) for name, losses in (("a", [7, 6.25]), ("b", [7.0, 0.5]))]
+    with (tmp_path / "b" / f"{TRAIN}.jsonl").open("a") as log:
+        log.write(line_of({"step": 30, **LINE, "masked_lm_loss": float("nan")}))
+    page.compare(paths, str(tmp_path / "compare.html"))
+    stands = (tmp_path / "compare.html").read_text().partition("Settings that differ")[0]
+    assert ">6.25<" in stands and ">nan<" in stands and ">0.5<" not in stands
+
+
 def test_what_is_no_run_is_one_line(tmp_path: pathlib.Path):
     good = pretraining_run(tmp_path / "good", 1e-4, [7.0])
     (tmp_path / "empty").mkdir()
@@ -79,6 +88,10 @@ def test_what_is_no_run_is_one_line(tmp_path: pathlib.Path):
         page.compare([good, str(tmp_path / "empty")], str(target))
     (tmp_path / "empty" / "train.jsonl").write_text("")
     with pytest.raises(UserError, match=r"empty has no curve: its train.jsonl is empty"):
+        page.compare([good, str(tmp_path / "empty")], str(target))
+    (tmp_path / "empty" / "train.jsonl").write_text(line_of({"step": 10, **LINE}))
+    (tmp_path / "empty" / "run.json").write_text('{"config": 3}')
+    with pytest.raises(UserError, match=r"run.json is damaged \(its config is 3; expected an object\)"):
         page.compare([good, str(tmp_path / "empty")], str(target))
     with pytest.raises(UserError, match=r"1 argument; expected at least two runs"):
         page.compare([good], str(target))

@@ -102,6 +102,7 @@ def test_what_is_too_long_is_cut_and_said(loaded: Loaded):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"layers": [0]}, "expected some of 1 to 2, or of -1 to -2"),
+    ({"layers": [-1, 2]}, r"layers \[-1, 2\]: one is named twice \(-1 is 2\); name each once"),
     ({"layers": [-3]}, "expected some of 1 to 2"),
     ({"layers": []}, "expected some of 1 to 2"),
     ({"layers": [1], "max_seq_length": 33}, "max_seq_length is 33; expected 4 to 32"),
