@@ -1,6 +1,7 @@
-"""A short training on a part of the text, from whose loss the law says what a longer one comes to.
+"""Short trainings on a part of the text, from whose losses the law says what a longer one comes to.
 
-Texts differ in how regular they are, and vocabularies in how much there is to learn: that is measured, not guessed.
+Texts differ in how regular they are, and vocabularies in how much there is to learn: that is measured, not guessed. The
+first loss says how soon it falls, the second how far.
 """
 
 import dataclasses
@@ -21,35 +22,48 @@ from planning.options import Options
 from planning.recipe import SIZES, tokens_of
 from planning.text import HELDOUT_FILE, TEXT_FILE, VOCAB_FILE, TextCounts
 
-STEPS = 300
+STEPS = (300, 1200)
+_LEAST_SECONDS_OF_TWO = 300  # of the plan: a shorter one has the first pilot alone
 
 
-def run(options: Options, counts: TextCounts, folder: str) -> Reached:
-    """Trains the smallest model for some steps, as the plan's commands do, and returns what it reached.
+def run(options: Options, counts: TextCounts, folder: str) -> list[Reached]:
+    """Trains the smallest model for some steps, as the plan's commands do, then anew for more.
 
     Args:
         options: the plan's.
         counts: of the text.
         folder: of the text, what is held out of it and its vocabulary. What the commands write there is removed again.
 
+    Returns:
+        What each training reached.
+
     Raises:
         UserError: a command has failed.
     """
+    return [_train(options, counts, folder, steps) for steps in steps_of(options.seconds)]
+
+
+def steps_of(seconds: float) -> tuple[int, ...]:
+    """Returns the steps of each pilot of a plan of some time."""
+    return STEPS if seconds >= _LEAST_SECONDS_OF_TWO else STEPS[:1]
+
+
+def _train(options: Options, counts: TextCounts, folder: str, steps: int) -> Reached:
     size, since = SIZES[0], time.monotonic()
-    print(f"pilot: {size.name}, {STEPS} steps, a minute or two", flush=True)
+    print(f"pilot: {size.name}, {steps:,} steps, a minute or more", flush=True)
     own = os.path.join(folder, "pilot")
     os.makedirs(os.path.join(own, TEXT_FOLDER))
     for name in (HELDOUT_FILE, VOCAB_FILE):
         shutil.copyfile(os.path.join(folder, name), os.path.join(own, TEXT_FOLDER, name))
     source, part = os.path.join(folder, TEXT_FILE), os.path.join(own, TEXT_FOLDER, TEXT_FILE)
     # As much as the initial weights are counted from: they are worse from less.
-    _copy_part(source, part, max(tokens_of(STEPS), MOST_TOKENS) / counts.tokens)
+    _copy_part(source, part, max(tokens_of(steps), MOST_TOKENS) / counts.tokens)
     config = size.config(counts.vocab_size)
     files.write_text(os.path.join(own, CONFIG_FILE), config.to_json())
     files.write_text(os.path.join(own, PLAN_FILE), '{"phases": []}')  # there is nothing to expect yet
-    for line in lines_here(dataclasses.replace(options, output_dir=own), counts, size, STEPS):
+    for line in lines_here(dataclasses.replace(options, output_dir=own), counts, size, steps):
         _do(line)
-    reached = Reached(reached_loss(own), tokens_of(STEPS), block_parameters(config))
+    reached = Reached(reached_loss(own), tokens_of(steps), block_parameters(config))
     shutil.rmtree(own)
     print(f"pilot: held-out masked LM loss {reached.loss:.3f}, {duration(time.monotonic() - since)}", flush=True)
     return reached

@@ -51,15 +51,25 @@ _STALLED = 0.95  # of the unigram entropy: a model that is no better has hardly 
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What is known of the text: its counts, what the pilot reached on it, and how losses fall from there."""
+    """What is known of the text: its counts, what the pilots reached on it, and how losses fall from there."""
 
     counts: TextCounts
-    reached: Reached
-    law: Law
+    pilots: list[Reached]
+    law: Law  # of this text
+
+    @classmethod
+    def of(cls, counts: TextCounts, pilots: list[Reached], law: Law) -> "Known":
+        """Returns what is known by the law of all texts."""
+        return cls(counts, pilots, law.of_text(pilots, counts.unigram_entropy, counts.tokens))
+
+    @property
+    def reached(self) -> Reached:
+        """What the last pilot reached."""
+        return self.pilots[-1]
 
     @property
     def has_learned(self) -> bool:
-        """Whether the pilot was better than guessing by frequency: else the law says nothing."""
+        """Whether that pilot was better than guessing by frequency: else the law says nothing."""
         return self.reached.loss < _LEARNED * self.counts.unigram_entropy
 
     def expected_loss(self, config: BertConfig, steps: int) -> float:
@@ -120,13 +130,13 @@ def _plan(options: Options) -> dict[str, Any]:
     contents = row_files.contents(row_files.expand(options.input_file, "input_file"))
     with files.folder_written_whole(folder) as beside:
         counts = text.prepare(options, beside)
-        reached = pilot.run(options, counts, beside) if options.devices is None else None
-    if reached is None:
+        pilots = pilot.run(options, counts, beside) if options.devices is None else []
+    if not pilots:
         whole = on_devices.runs(options, counts.vocab_size)
         run = on_devices.chosen(options, whole)
         config, made = run.config, on_devices.describe(options, counts, whole, run)
     else:
-        known = Known(counts, reached, Law.read(FINAL))
+        known = Known.of(counts, pilots, Law.read(FINAL))
         best = _choose(options, known)
         config, made = best.config, _describe(options, known, best)
     made |= {_OPTIONS: resuming.locked_values(options), _FILES: contents}
@@ -159,7 +169,8 @@ def _choose(options: Options, known: Known) -> Candidate:
             break
         expected = known.expected_loss(config, steps)
         print(f"{size.name}: {steps:,} steps, expected loss {expected:.3f}")
-        if best is not None and expected >= best.expected_loss:
+        # The law was measured from the first pilot's steps on.
+        if best is not None and (steps < pilot.STEPS[0] or expected >= best.expected_loss):
             break
         best = Candidate(size, config, steps, seconds, expected)
     assert best is not None
@@ -186,7 +197,7 @@ def _describe(options: Options, known: Known, best: Candidate) -> dict[str, Any]
         "expected_loss_low": round(low, 4),
         "expected_loss_high": round(high, 4),
         "unigram_loss": round(counts.unigram_entropy, 4),
-        "pilot": dataclasses.asdict(known.reached),
+        "pilots": [dataclasses.asdict(each) for each in known.pilots],
         "model": best.size.name,
         "config": config.to_dict(),
         "parameters": parameters,
@@ -215,7 +226,7 @@ def _expected_on_the_way(known: Known, best: Candidate) -> list[list[float]]:
     points = []
     for tenth in range(1, 11):
         step = best.steps * tenth // 10
-        if step >= pilot.STEPS:
+        if step >= pilot.STEPS[0]:
             highest = known.law.interval(known.expected_loss(best.config, step))[1]
             points.append([step, round(highest, 4)])
     return points

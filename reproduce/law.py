@@ -22,66 +22,74 @@ _NAMES = ("floor", "slope", "growth", "repeats")
 # What is believed before anything is measured, as logarithms and their deviations: few runs do not decide all of it.
 _BEFORE = {"floor": (0.4, 0.3), "slope": (1.0, 0.3), "growth": (0.05, 1.0), "repeats": (8.0, 0.5)}
 _NOISE = 0.02  # of a loss, believed
+_SPREAD = 0.25  # of texts' floors, believed
 
 Row = dict[str, Any]
-Pair = tuple[Row, Row]  # a measurement, and one that is to be expected from it
+Pair = tuple[list[Row], Row]  # measurements by number of tokens, and one that is to be expected from them
 
 
 def pairs(rows: list[Row], kind: str) -> dict[str, list[Pair]]:
     """Returns the measurements of a law, by what has a scale of its own.
 
-    A loss in training is expected from each earlier one of the run; a held-out loss at the end from that of the text's
-    pilot, which is its first.
+    A loss in training is expected from each earlier one of the run; a held-out loss at the end from those of the
+    text's pilots.
     """
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row["kind"] == kind:
             groups.setdefault(row["text"] if kind == FINAL else _curve(row), []).append(row)
     if kind == FINAL:
-        return {name: [(group[0], row) for row in group[1:]] for name, group in groups.items()}
-    return {name: list(itertools.combinations(group, 2)) for name, group in groups.items()}
+        return {name: [(_pilots(group), row) for row in group if not row["pilot"]] for name, group in groups.items()}
+    return {name: [([first], row) for first, row in itertools.combinations(group, 2)] for name, group in groups.items()}
+
+
+def _pilots(rows: list[Row]) -> list[Row]:
+    return sorted((row for row in rows if row["pilot"]), key=lambda row: row["tokens"])
 
 
 def _curve(row: Row) -> str:
     return f"{row['text']}, {row['model']}"
 
 
-def _law(logarithms: np.ndarray, deviation: float = 0.0) -> Law:
+def _law(logarithms: np.ndarray, spread: float) -> Law:
     values = dict(zip(_NAMES, np.exp(logarithms).tolist(), strict=True))
-    return Law(**values, deviation=deviation)
+    return Law(**values, spread=spread, deviation=0.0)
 
 
 def residuals(law: Law, of: list[Pair]) -> np.ndarray:
     """Returns the logarithms of measured by expected losses, [pairs]."""
-    return np.array([math.log(row["loss"] / expected(law, first, row)) for first, row in of])
+    return np.array([math.log(row["loss"] / expected(law, known, row)) for known, row in of])
 
 
-def expected(law: Law, first: Row, row: Row) -> float:
-    """Returns the loss that a law expects of a measured run, from the first measurement."""
-    reached = Reached(first["loss"], first["tokens"], first["parameters"])
-    return law.loss_later(reached, row["tokens"], row["parameters"], row["unigram_entropy"], row["text_tokens"])
+def expected(law: Law, known: list[Row], row: Row) -> float:
+    """Returns the loss that a law expects of a measured run, from other measurements of its text."""
+    reached = [Reached(each["loss"], each["tokens"], each["parameters"]) for each in known]
+    text = row["unigram_entropy"], row["text_tokens"]
+    return law.of_text(reached, *text).loss_later(reached[-1], row["tokens"], row["parameters"], *text)
 
 
-def fit(groups: dict[str, list[Pair]]) -> Law:
+def fit(groups: dict[str, list[Pair]], spread: float) -> Law:
     """Returns the law that is the most probable, given the measurements and what is believed before them.
+
+    Texts are taken to have floors of their own, as far apart as the spread says.
 
     Its deviation is that of measurements from laws that were fitted without the run, or the text, that they are of.
     """
     left_out = [
-        residuals(_fit([pair for name in groups if name != each for pair in groups[name]]), of)
+        residuals(_fit([pair for name in groups if name != each for pair in groups[name]], spread), of)
         for each, of in groups.items()
         if of
     ]
     deviation = math.sqrt(np.mean(np.concatenate(left_out) ** 2))
-    return dataclasses.replace(_fit([pair for of in groups.values() for pair in of]), deviation=deviation)
+    return dataclasses.replace(_fit([pair for of in groups.values() for pair in of], spread), deviation=deviation)
 
 
-def _fit(of: list[Pair]) -> Law:
+def _fit(of: list[Pair], spread: float) -> Law:
     middle = np.array([math.log(_BEFORE[name][0]) for name in _NAMES])
     widths = np.array([_BEFORE[name][1] for name in _NAMES])
 
     def errors(logarithms: np.ndarray) -> np.ndarray:
-        return np.concatenate([residuals(_law(logarithms), of) / _NOISE, (logarithms - middle) / widths])
+        return np.concatenate([residuals(_law(logarithms, spread), of) / _NOISE, (logarithms - middle) / widths])
 
     # Gauss and Newton's steps, damped where they do not help.
     best, damping = middle, 1.0
@@ -93,7 +101,12 @@ def _fit(of: list[Pair]) -> Law:
             best, damping = best + step, damping / 3
         else:
             damping *= 4
-    return _law(best)
+    return _law(best, spread)
+
+
+def fit_kind(rows: list[Row], kind: str) -> Law:
+    """Returns the law of one kind of measurements; a text's floor is told by pilots, which training does not have."""
+    return fit(pairs(rows, kind), _SPREAD if kind == FINAL else 0.0)
 
 
 def _draw(rows: list[Row], laws: dict[str, Law]) -> None:
@@ -110,14 +123,15 @@ def _draw(rows: list[Row], laws: dict[str, Law]) -> None:
     for axes, (kind, law) in zip(figure.subplots(1, 3), laws.items(), strict=True):
         groups = pairs(rows, kind)
         for curve, color in colors.items():
-            # A line goes through the measurement that the others are expected from.
             of = [pair for group in groups.values() for pair in group if _curve(pair[1]) == curve]
-            of = [pair for pair in of if pair[0] is of[0][0]]
             if not of:
                 continue
-            points = sorted((row["tokens"], row["loss"]) for row in (of[0][0], *(row for _, row in of)))
-            tokens = np.geomspace(points[0][0], points[-1][0], 40)
-            line = [expected(law, of[0][0], {**of[0][1], "tokens": each}) for each in tokens]
+            # The line is what is expected from the same measurements: the first, or the pilots.
+            known, some = of[0]
+            rows_of = [row for each, row in of if each == known]
+            points = sorted((row["tokens"], row["loss"]) for row in (*known, *rows_of) if _curve(row) == curve)
+            tokens = np.geomspace(known[0]["tokens"], points[-1][0], 40)
+            line = [expected(law, known, {**some, "tokens": each}) for each in tokens]
             axes.plot(tokens, line, color=color, linewidth=1)
             axes.plot(*zip(*points, strict=True), "o", markersize=4, color=color, label=curve)
         axes.set(title=titles[kind], xlabel="tokens trained on", ylabel="masked LM loss (nats)", xscale="log")
@@ -133,7 +147,7 @@ def _draw(rows: list[Row], laws: dict[str, Law]) -> None:
 def main() -> None:
     """Fits the laws and writes them."""
     rows = files.read_json_object(LAW_FILE)["measured"]
-    laws = {kind: fit(pairs(rows, kind)) for kind in (FROM_RANDOM, FROM_RECORDS, FINAL)}
+    laws = {kind: fit_kind(rows, kind) for kind in (FROM_RANDOM, FROM_RECORDS, FINAL)}
     kept = {kind: {name: float(f"{value:.4g}") for name, value in vars(law).items()} for kind, law in laws.items()}
     lines = ",\n".join(json.dumps(row) for row in rows)
     files.write_text(LAW_FILE, f'{{"laws": {json.dumps(kept, indent=1)},\n"measured": [\n{lines}\n]}}\n')
@@ -141,10 +155,10 @@ def main() -> None:
     for kind, law in laws.items():
         print(kind, law)
         for of in pairs(rows, kind).values():
-            for (first, row), error in zip(of, residuals(law, of), strict=True):
+            for (known, row), error in zip(of, residuals(law, of), strict=True):
                 print(
-                    f"  {_curve(row)}, {row['tokens'] / 1e6:.1f} M tokens from {first['tokens'] / 1e6:.1f}: "
-                    f"{row['loss']:.3f}, expected {expected(law, first, row):.3f} ({100 * error:+.1f} %)"
+                    f"  {_curve(row)}, {row['tokens'] / 1e6:.1f} M tokens from {known[-1]['tokens'] / 1e6:.1f}: "
+                    f"{row['loss']:.3f}, expected {expected(law, known, row):.3f} ({100 * error:+.1f} %)"
                 )
 
 

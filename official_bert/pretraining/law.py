@@ -4,7 +4,11 @@
 """
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -17,6 +21,7 @@ LAW_FILE = "configs/law.json"
 FROM_RANDOM, FROM_RECORDS, FINAL = "random", "records", "final"
 
 _LEAST_FALLEN, _LEAST_LEFT = 0.99, 0.9  # bounds of a share and of the floor below it: the law is not measured beyond
+_NOISE = 0.01  # of a measured loss, as a share of it
 _WIDE = 1.96  # deviations to each side of a 95 % interval
 
 
@@ -58,6 +63,7 @@ class Law:
         slope: how fast it falls.
         growth: how much lower the floor of larger models is.
         repeats: how many repetitions are worth learning from.
+        spread: of the logarithms of texts' floors around the law's; 0 where all texts are taken to have one.
         deviation: of the logarithm of measured losses from the law's.
     """
 
@@ -65,6 +71,7 @@ class Law:
     slope: float
     growth: float
     repeats: float
+    spread: float
     deviation: float
 
     @classmethod
@@ -83,6 +90,28 @@ class Law:
         """Returns how many new tokens those of a text are worth, which is repeated where it is shorter."""
         repetitions = max(0.0, tokens / text_tokens - 1)
         return min(tokens, text_tokens) + text_tokens * self.repeats * (1 - math.exp(-repetitions / self.repeats))
+
+    def of_text(self, reached: Sequence[Reached], unigram_entropy: float, text_tokens: float) -> "Law":
+        """Returns the law with the floor of one text, which several measured losses tell: regular text has a lower one.
+
+        It is the mean of the floors that are possible, each weighed by how well the losses after the first are
+        expected from the one before, and by how far it is from the law's own.
+
+        Args:
+            reached: what was measured, by number of tokens. One loss says nothing of the floor.
+            unigram_entropy: of the text's tokens, in nats.
+            text_tokens: of the text, once.
+        """
+        distances = np.linspace(-3, 3, 121)  # in spreads
+        laws = [dataclasses.replace(self, floor=self.floor * math.exp(self.spread * each)) for each in distances]
+        squares = distances**2
+        for before, after in itertools.pairwise(reached):
+            expected = [
+                law.loss_later(before, after.tokens, after.parameters, unigram_entropy, text_tokens) for law in laws
+            ]
+            squares += (np.log(after.loss / np.array(expected)) / _NOISE) ** 2
+        mean = np.average(distances, weights=np.exp((squares.min() - squares) / 2))
+        return dataclasses.replace(self, floor=self.floor * math.exp(self.spread * mean))
 
     def loss_later(
         self, reached: Reached, tokens: float, parameters: float, unigram_entropy: float, text_tokens: float

@@ -34,16 +34,17 @@ def corpus(tmp_path: pathlib.Path) -> str:
     return str(path)
 
 
-REACHED = Reached(2.5, tokens_of(pilot.STEPS), 4e5)
+FIRST, SECOND = pilot.STEPS
+REACHED = [Reached(2.5, tokens_of(FIRST), 4e5), Reached(2.2, tokens_of(SECOND), 4e5)]
 
 
 @pytest.fixture(autouse=True)
 def speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which a step takes as many microseconds as the model has weights in its blocks, and a pilot's loss.
+    """A machine on which a step takes as many microseconds as the model has weights in its blocks, and pilots' losses.
 
-    Of words in a short order the entropy is about 3 nats; a loss of 2.5 says that the pilot has learned something.
+    Of words in a short order the entropy is about 3 nats; a loss of 2.5 says that a pilot has learned something.
     """
-    monkeypatch.setattr(pilot, "run", lambda *_: REACHED)
+    monkeypatch.setattr(pilot, "run", lambda given, *_: REACHED[: len(pilot.steps_of(given.seconds))])
     monkeypatch.setattr(
         machine, "measure", lambda config, part, _: Speed(1.0, 1e-9 * config.hidden_size**2 * part.length * 32)
     )
@@ -82,7 +83,7 @@ def test_a_small_text_and_a_short_time_are_said(corpus: str, tmp_path: pathlib.P
     assert "the text is too small for the time: its 8," in shown
     assert "official-bert adapt --init=bert-mini" in shown
     half = json.loads((tmp_path / "plan" / "plan.json").read_text())
-    known = planning.Known(counts_of(half), REACHED, Law.read(FINAL))
+    known = planning.Known.of(counts_of(half), REACHED[:1], Law.read(FINAL))
     steps = half["phases"][0]["steps"] // 2
     loss = known.expected_loss(BertConfig.from_dict(half["config"]), steps)
     assert f"half of the time would come to {loss:.3f}" in shown
@@ -103,7 +104,7 @@ def test_too_little_time_is_refused_before_the_pilot(
 def test_a_pilot_that_learned_nothing_is_said_and_nothing_better_expected(
     corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pilot, "run", lambda *_: Reached(3.4, tokens_of(pilot.STEPS), 4e5))
+    monkeypatch.setattr(pilot, "run", lambda *_: [Reached(3.4, tokens_of(FIRST), 4e5)])
     made = planning.plan(options(corpus, tmp_path))
     assert made["expected_loss"] == 3.4
     assert made["model"] == "BERT-Tiny"
@@ -214,26 +215,30 @@ def test_text_that_is_not_there_or_too_short_leaves_no_plan(tmp_path: pathlib.Pa
     assert not (tmp_path / "plan" / "plan.json").exists()
 
 
-def test_what_is_expected_begins_with_what_the_pilot_reached(corpus: str, tmp_path: pathlib.Path):
-    made = planning.plan(options(corpus, tmp_path, minutes=1.5))
-    assert made["pilot"] == dataclasses.asdict(REACHED)
-    law, steps = Law.read(FINAL), made["phases"][0]["steps"]
+@pytest.mark.parametrize(("minutes", "pilots"), [(1.5, REACHED[:1]), (6.0, REACHED)])
+def test_what_is_expected_begins_with_what_the_pilots_reached(
+    corpus: str, tmp_path: pathlib.Path, minutes: float, pilots: list[Reached]
+):
+    made = planning.plan(options(corpus, tmp_path, minutes=minutes))
+    assert made["pilots"] == [dataclasses.asdict(each) for each in pilots]
+    steps, text = made["phases"][0]["steps"], (made["unigram_loss"], made["text_tokens"])
+    law = Law.read(FINAL).of_text(pilots, *text)
     parameters = block_parameters(BertConfig.from_dict(made["config"]))
-    expected = law.loss_later(REACHED, tokens_of(steps), parameters, made["unigram_loss"], made["text_tokens"])
+    expected = law.loss_later(pilots[-1], tokens_of(steps), parameters, *text)
     assert made["expected_loss"] == pytest.approx(expected, abs=1e-3)
     # On the way, from the pilot's steps on, to where the plan ends.
     counts = counts_of(made)
     limits = made["phases"][0]["expected_losses"]
-    known = planning.Known(counts, REACHED, law)
+    known = planning.Known(counts, pilots, law)
     for step, limit in limits:
         loss = known.expected_loss(BertConfig.from_dict(made["config"]), step)
         assert limit == pytest.approx(law.interval(loss)[1], abs=1e-3)
-    assert all(later < earlier for (_, earlier), (_, later) in itertools.pairwise(limits))
+    assert all(later <= earlier for (_, earlier), (_, later) in itertools.pairwise(limits))
     assert [step for step, _ in limits] == [
-        steps * tenth // 10 for tenth in range(1, 11) if steps * tenth // 10 >= pilot.STEPS
+        steps * tenth // 10 for tenth in range(1, 11) if steps * tenth // 10 >= FIRST
     ]
     first, *_, last = limits
-    assert steps // 10 < pilot.STEPS <= first[0]  # before the pilot's steps nothing is expected
+    assert steps // 10 < FIRST <= first[0]  # before the pilot's steps nothing is expected
     assert last == [steps, pytest.approx(made["expected_loss_high"], abs=1e-3)]
 
 
@@ -273,21 +278,28 @@ def test_a_pilot_trains_tiny_on_a_part_of_the_text(tmp_path: pathlib.Path, monke
             part = (folder / "text" / "domain.txt").stat().st_size
             assert part == pytest.approx(0.1 * (text / "domain.txt").stat().st_size, abs=30)
             (folder / "model").mkdir()
-            (folder / "model" / "eval_results.txt").write_text("loss = 3.0\nmasked_lm_loss = 2.75\n")
+            loss = 2.75 - len(lines) / 12
+            (folder / "model" / "eval_results.txt").write_text(f"loss = 3.5\nmasked_lm_loss = {loss}\n")
         return [sys.executable, "-c", ""]
 
     monkeypatch.setattr(pilot, "process_of", process_of)
     counts = TextCounts(40e6, 100, 6.0, 8000, pairs=True)  # of which the initial weights are counted from a tenth
-    reached = pilot.run(options("text.txt", tmp_path), counts, str(text))
     tiny = block_parameters(recipe.SIZES[0].config(8000))
-    assert reached == Reached(2.75, tokens_of(pilot.STEPS), tiny)
-    assert [command for command, *_ in lines] == ["make-records", "make-records", "pretrain"]
+    # A short plan has the first of the two alone.
+    (reached,) = pilot.run(options("text.txt", tmp_path, minutes=4.9), counts, str(text))
+    assert reached == Reached(2.5, tokens_of(FIRST), tiny)
+    lines.clear()
+    reached = pilot.run(options("text.txt", tmp_path, minutes=5.0), counts, str(text))
+    assert reached == [Reached(2.5, tokens_of(FIRST), tiny), Reached(2.25, tokens_of(SECOND), tiny)]
+    assert [command for command, *_ in lines] == ["make-records", "make-records", "pretrain"] * 2
+    assert f"--num_train_steps={SECOND}" in lines.pop()
+    del lines[3:]
     folder = text / "pilot"
     (_, *learned), (_, *heldout), (_, *training) = lines
     assert {f"--input_file={folder / 'text' / 'domain.txt'}", "--dupe_factor=1"} < set(learned)
     assert f"--input_file={folder / 'text' / 'heldout.txt'}" in heldout
     heldout_records = next(each.partition("=")[2] for each in heldout if each.startswith("--output_file="))
-    assert {f"--num_train_steps={pilot.STEPS}", f"--eval_input_file={heldout_records}"} < set(training)
+    assert {f"--num_train_steps={FIRST}", f"--eval_input_file={heldout_records}"} < set(training)
     assert not folder.exists()
 
 
@@ -303,12 +315,13 @@ def test_a_pilot_gets_the_first_lines_of_a_text(tmp_path: pathlib.Path):
 @pytest.mark.slow
 def test_a_plan_that_is_run_reaches_a_loss(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()  # of the pilot
-    monkeypatch.setattr(pilot, "STEPS", 10)
+    monkeypatch.setattr(pilot, "STEPS", (5, 10))
     monkeypatch.setattr(machine, "measure", lambda *_: Speed(1.0, 0.6))
     assert planning.run(options(corpus, tmp_path, run=True, minutes=1.0)) == 0
     made = json.loads((tmp_path / "plan" / "plan.json").read_text())
-    assert 0 < made["reached_loss"] < made["pilot"]["loss"] < 10
-    assert made["pilot"]["tokens"] == tokens_of(10)
+    (reached,) = made["pilots"]
+    assert 0 < made["reached_loss"] < reached["loss"] < 10
+    assert reached["tokens"] == tokens_of(5)
     assert not (tmp_path / "plan" / "text" / "pilot").exists()
     assert Law.read(FINAL).interval(made["expected_loss"])[0] == pytest.approx(made["expected_loss_low"], abs=1e-3)
 
