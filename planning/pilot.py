@@ -14,7 +14,7 @@ import time
 
 from official_bert.errors import UserError
 from official_bert.pretraining.corpus_initialization import MOST_TOKENS
-from official_bert.pretraining.law import Reached, block_parameters
+from official_bert.pretraining.scaling_law import Reached, block_parameters
 from official_bert.utils import files
 from official_bert.utils.progress import duration
 from planning.command_lines import CONFIG_FILE, PLAN_FILE, TEXT_FOLDER, lines_here, process_of, reached_loss

@@ -17,7 +17,7 @@ from data_gen.options import TextOptions
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import cost
-from official_bert.pretraining.law import FINAL, Law, Reached, block_parameters
+from official_bert.pretraining.scaling_law import FINAL, Reached, ScalingLaw, block_parameters
 from official_bert.utils import files, resuming, row_files
 from official_bert.utils.locks import LOCK_FILE, lock_folder
 from official_bert.utils.progress import duration
@@ -55,10 +55,10 @@ class Known:
 
     counts: TextCounts
     pilots: list[Reached]
-    law: Law  # of this text
+    law: ScalingLaw  # of this text
 
     @classmethod
-    def of(cls, counts: TextCounts, pilots: list[Reached], law: Law) -> "Known":
+    def of(cls, counts: TextCounts, pilots: list[Reached], law: ScalingLaw) -> "Known":
         """Returns what is known by the law of all texts."""
         return cls(counts, pilots, law.of_text(pilots, counts.unigram_entropy, counts.tokens))
 
@@ -136,7 +136,7 @@ def _plan(options: Options) -> dict[str, Any]:
         run = on_devices.chosen(options, whole)
         config, made = run.config, on_devices.describe(options, counts, whole, run)
     else:
-        known = Known.of(counts, pilots, Law.read(FINAL))
+        known = Known.of(counts, pilots, ScalingLaw.read(FINAL))
         best = _choose(options, known)
         config, made = best.config, _describe(options, known, best)
     made |= {_OPTIONS: resuming.locked_values(options), _FILES: contents}

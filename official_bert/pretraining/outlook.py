@@ -6,10 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.pretraining.law import FROM_RANDOM, FROM_RECORDS, Law, Reached, block_parameters
 from official_bert.pretraining.options import Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
+from official_bert.pretraining.scaling_law import FROM_RANDOM, FROM_RECORDS, Reached, ScalingLaw, block_parameters
 from official_bert.utils import files
 from official_bert.utils.training_log import TRAIN, TrainingLog, read_log
 
@@ -92,7 +92,7 @@ class Outlook:
             return
         self._said.add(f"part {part}")
         try:
-            law = Law.read(FROM_RECORDS if self._setup.options.init_from_records else FROM_RANDOM)
+            law = ScalingLaw.read(FROM_RECORDS if self._setup.options.init_from_records else FROM_RANDOM)
         except UserError:  # a run does not end for want of it
             return
         entropy = self._unigram_entropy(phase)

@@ -14,7 +14,7 @@ import pytest
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.devices import BATCH, Device
-from official_bert.pretraining.law import FINAL, Law, Reached, block_parameters
+from official_bert.pretraining.scaling_law import FINAL, Reached, ScalingLaw, block_parameters
 from official_bert_cli import load
 from planning import machine, on_devices, pilot, planning, recipe
 from planning.machine import Speed
@@ -83,7 +83,7 @@ def test_a_small_text_and_a_short_time_are_said(corpus: str, tmp_path: pathlib.P
     assert "the text is too small for the time: its 8," in shown
     assert "official-bert adapt --init=bert-mini" in shown
     half = json.loads((tmp_path / "plan" / "plan.json").read_text())
-    known = planning.Known.of(counts_of(half), REACHED[:1], Law.read(FINAL))
+    known = planning.Known.of(counts_of(half), REACHED[:1], ScalingLaw.read(FINAL))
     steps = half["phases"][0]["steps"] // 2
     loss = known.expected_loss(BertConfig.from_dict(half["config"]), steps)
     assert f"half of the time would come to {loss:.3f}" in shown
@@ -115,7 +115,10 @@ def test_a_pilot_that_learned_nothing_is_said_and_nothing_better_expected(
 
 
 def test_the_size_with_the_lowest_loss_is_chosen(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Law, "loss_later", lambda self, reached, tokens, parameters, *_: abs(parameters - 3.2e6) / 1e7)
+    def loss_later(_: ScalingLaw, reached: Reached, tokens: float, parameters: float, *text: float) -> float:
+        return abs(parameters - 3.2e6) / 1e7
+
+    monkeypatch.setattr(ScalingLaw, "loss_later", loss_later)
     made = planning.plan(options(corpus, tmp_path))
     assert made["model"] == "BERT-Mini"
     assert made["phases"][0]["learning_rate"] == recipe.SIZES[1].learning_rate
@@ -222,7 +225,7 @@ def test_what_is_expected_begins_with_what_the_pilots_reached(
     made = planning.plan(options(corpus, tmp_path, minutes=minutes))
     assert made["pilots"] == [dataclasses.asdict(each) for each in pilots]
     steps, text = made["phases"][0]["steps"], (made["unigram_loss"], made["text_tokens"])
-    law = Law.read(FINAL).of_text(pilots, *text)
+    law = ScalingLaw.read(FINAL).of_text(pilots, *text)
     parameters = block_parameters(BertConfig.from_dict(made["config"]))
     expected = law.loss_later(pilots[-1], tokens_of(steps), parameters, *text)
     assert made["expected_loss"] == pytest.approx(expected, abs=1e-3)
@@ -323,7 +326,9 @@ def test_a_plan_that_is_run_reaches_a_loss(corpus: str, tmp_path: pathlib.Path, 
     assert 0 < made["reached_loss"] < reached["loss"] < 10
     assert reached["tokens"] == tokens_of(5)
     assert not (tmp_path / "plan" / "text" / "pilot").exists()
-    assert Law.read(FINAL).interval(made["expected_loss"])[0] == pytest.approx(made["expected_loss_low"], abs=1e-3)
+    assert ScalingLaw.read(FINAL).interval(made["expected_loss"])[0] == pytest.approx(
+        made["expected_loss_low"], abs=1e-3
+    )
 
 
 @pytest.mark.parametrize(("hours", "model", "steps"), [(40.0, "BERT-Large", 1_000_000), (6.0, "BERT-Base", 490_000)])

@@ -12,8 +12,8 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import outlook, training
-from official_bert.pretraining.law import FROM_RANDOM, FROM_RECORDS, Law, Reached, block_parameters
 from official_bert.pretraining.outlook import Outlook
+from official_bert.pretraining.scaling_law import FROM_RANDOM, FROM_RECORDS, Reached, ScalingLaw, block_parameters
 from official_bert.utils.training_log import NOTICES, TRAIN, line_of, read_log
 from tests.pretraining.pretraining_runs import options_for
 
@@ -61,7 +61,7 @@ def test_a_loss_that_stays_at_the_unigram_level_is_a_warning(tmp_path: pathlib.P
 def test_a_run_says_where_it_will_end(
     from_records: bool, kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
-    law = Law.read(kind)
+    law = ScalingLaw.read(kind)
     reached = Reached(6.0, 400 * 512, block_parameters(CONFIG))
     falling = {
         step: law.loss_later(reached, step * 512, reached.parameters, ENTROPY, 4000 * 512)

@@ -7,14 +7,21 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining import law
+from official_bert.pretraining import scaling_law
 from official_bert.pretraining.cost import parameter_count
-from official_bert.pretraining.law import FINAL, FROM_RANDOM, FROM_RECORDS, Law, Reached, block_parameters
+from official_bert.pretraining.scaling_law import (
+    FINAL,
+    FROM_RANDOM,
+    FROM_RECORDS,
+    Reached,
+    ScalingLaw,
+    block_parameters,
+)
 from official_bert.utils import files
-from reproduce import law as fitting
+from reproduce import scaling_law as fitting
 from tests.conftest import ROOT
 
-LAW = Law(floor=0.3, slope=1.0, growth=0.2, repeats=10.0, spread=0.25, deviation=0.05)
+LAW = ScalingLaw(floor=0.3, slope=1.0, growth=0.2, repeats=10.0, spread=0.25, deviation=0.05)
 MILLION, ENDLESS = 1e6, 1e12
 
 
@@ -99,14 +106,14 @@ def test_a_loss_in_training_is_expected_from_each_earlier_one_of_its_run():
 
 @pytest.mark.parametrize("kind", [FROM_RANDOM, FROM_RECORDS, FINAL])
 def test_the_laws_that_are_kept_are_the_fits_of_the_measurements(kind: str):
-    rows = files.read_json_object(str(ROOT / law.LAW_FILE))["measured"]
+    rows = files.read_json_object(str(ROOT / scaling_law.LAW_FILE))["measured"]
     again = fitting.fit_kind(rows, kind)
-    assert dataclasses.astuple(Law.read(kind)) == pytest.approx(dataclasses.astuple(again), rel=2e-3)
+    assert dataclasses.astuple(ScalingLaw.read(kind)) == pytest.approx(dataclasses.astuple(again), rel=2e-3)
 
 
 def test_a_damaged_law_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "law.json").write_text('{"laws": {}}')
-    with pytest.raises(UserError, match=r"configs/law.json holds no law \(KeyError\('final'\)\)"):
-        Law.read(FINAL)
+    (tmp_path / "configs" / "scaling_law.json").write_text('{"laws": {}}')
+    with pytest.raises(UserError, match=r"configs/scaling_law.json holds no law \(KeyError\('final'\)\)"):
+        ScalingLaw.read(FINAL)

@@ -1,9 +1,9 @@
-"""Fits the laws of planning (official_bert/pretraining/law.py) to measured runs, and draws the fits.
+"""Fits the laws of planning (official_bert/pretraining/scaling_law.py) to measured runs, and draws the fits.
 
-    python -m reproduce.law
+    python -m reproduce.scaling_law
 
-reads the measurements in configs/law.json, fits, and writes the laws beside them and docs/images/law.svg.
-docs/planning.md says how the measurements were made.
+reads the measurements in configs/scaling_law.json, fits, and writes the laws beside them and
+docs/images/scaling_law.svg. docs/planning.md says how the measurements were made.
 """
 
 import dataclasses
@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.pretraining.law import FINAL, FROM_RANDOM, FROM_RECORDS, LAW_FILE, Law, Reached
+from official_bert.pretraining.scaling_law import FINAL, FROM_RANDOM, FROM_RECORDS, LAW_FILE, Reached, ScalingLaw
 from official_bert.utils import files
 
-PICTURE = "docs/images/law.svg"
+PICTURE = "docs/images/scaling_law.svg"
 _NAMES = ("floor", "slope", "growth", "repeats")
 # What is believed before anything is measured, as logarithms and their deviations: few runs do not decide all of it.
 _BEFORE = {"floor": (0.4, 0.3), "slope": (1.0, 0.3), "growth": (0.05, 1.0), "repeats": (8.0, 0.5)}
 _NOISE = 0.02  # of a loss, believed
+_NO_STEP = 1e9  # damping by which no step helps any more: the fit is there
 _SPREAD = 0.25  # of texts' floors, believed
 
 Row = dict[str, Any]
@@ -51,24 +52,24 @@ def _curve(row: Row) -> str:
     return f"{row['text']}, {row['model']}"
 
 
-def _law(logarithms: np.ndarray, spread: float) -> Law:
+def _law(logarithms: np.ndarray, spread: float) -> ScalingLaw:
     values = dict(zip(_NAMES, np.exp(logarithms).tolist(), strict=True))
-    return Law(**values, spread=spread, deviation=0.0)
+    return ScalingLaw(**values, spread=spread, deviation=0.0)
 
 
-def residuals(law: Law, of: list[Pair]) -> np.ndarray:
+def residuals(law: ScalingLaw, of: list[Pair]) -> np.ndarray:
     """Returns the logarithms of measured by expected losses, [pairs]."""
     return np.array([math.log(row["loss"] / expected(law, known, row)) for known, row in of])
 
 
-def expected(law: Law, known: list[Row], row: Row) -> float:
+def expected(law: ScalingLaw, known: list[Row], row: Row) -> float:
     """Returns the loss that a law expects of a measured run, from other measurements of its text."""
     reached = [Reached(each["loss"], each["tokens"], each["parameters"]) for each in known]
     text = row["unigram_entropy"], row["text_tokens"]
     return law.of_text(reached, *text).loss_later(reached[-1], row["tokens"], row["parameters"], *text)
 
 
-def fit(groups: dict[str, list[Pair]], spread: float) -> Law:
+def fit(groups: dict[str, list[Pair]], spread: float) -> ScalingLaw:
     """Returns the law that is the most probable, given the measurements and what is believed before them.
 
     Texts are taken to have floors of their own, as far apart as the spread says.
@@ -84,7 +85,7 @@ def fit(groups: dict[str, list[Pair]], spread: float) -> Law:
     return dataclasses.replace(_fit([pair for of in groups.values() for pair in of], spread), deviation=deviation)
 
 
-def _fit(of: list[Pair], spread: float) -> Law:
+def _fit(of: list[Pair], spread: float) -> ScalingLaw:
     middle = np.array([math.log(_BEFORE[name][0]) for name in _NAMES])
     widths = np.array([_BEFORE[name][1] for name in _NAMES])
 
@@ -101,15 +102,17 @@ def _fit(of: list[Pair], spread: float) -> Law:
             best, damping = best + step, damping / 3
         else:
             damping *= 4
+        if damping > _NO_STEP:
+            break
     return _law(best, spread)
 
 
-def fit_kind(rows: list[Row], kind: str) -> Law:
+def fit_kind(rows: list[Row], kind: str) -> ScalingLaw:
     """Returns the law of one kind of measurements; a text's floor is told by pilots, which training does not have."""
     return fit(pairs(rows, kind), _SPREAD if kind == FINAL else 0.0)
 
 
-def _draw(rows: list[Row], laws: dict[str, Law]) -> None:
+def _draw(rows: list[Row], laws: dict[str, ScalingLaw]) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 

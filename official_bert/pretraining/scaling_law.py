@@ -1,6 +1,6 @@
-"""What a loss will be, from one that was measured: a law that was fitted to measured runs (configs/law.json).
+"""What a loss will be, from one that was measured: a law that was fitted to measured runs (configs/scaling_law.json).
 
-`python -m reproduce.law` fits it, and docs/planning.md has the measurements and how well the law fits them.
+`python -m reproduce.scaling_law` fits it, and docs/planning.md has the measurements and how well the law fits them.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
 from official_bert.utils.configs import find_config
 
-LAW_FILE = "configs/law.json"
+LAW_FILE = "configs/scaling_law.json"
 # The loss in training: of runs from random weights, on sequences of 16 tokens; of runs from counts of their records
 # (--init_from_records), on 64; and of the latter on held-out records, when all is done.
 FROM_RANDOM, FROM_RECORDS, FINAL = "random", "records", "final"
@@ -47,7 +47,7 @@ class Reached:
 
 
 @dataclasses.dataclass(frozen=True)
-class Law:
+class ScalingLaw:
     """How the masked-LM loss falls from one that was measured.
 
     As a share of the unigram entropy, which is the loss of guessing by frequency, it falls with the tokens that were
@@ -75,7 +75,7 @@ class Law:
     deviation: float
 
     @classmethod
-    def read(cls, kind: str) -> "Law":
+    def read(cls, kind: str) -> "ScalingLaw":
         """Reads the law of one of FROM_RANDOM, FROM_RECORDS and FINAL."""
         path = find_config(LAW_FILE)
         held = files.read_json_object(path)
@@ -83,7 +83,7 @@ class Law:
             return cls(**held["laws"][kind])
         except (KeyError, TypeError) as error:
             raise UserError(
-                f"{path} holds no law ({error!r}); restore the file, or run python -m reproduce.law"
+                f"{path} holds no law ({error!r}); restore the file, or run python -m reproduce.scaling_law"
             ) from error
 
     def worth(self, tokens: float, text_tokens: float) -> float:
@@ -91,17 +91,19 @@ class Law:
         repetitions = max(0.0, tokens / text_tokens - 1)
         return min(tokens, text_tokens) + text_tokens * self.repeats * (1 - math.exp(-repetitions / self.repeats))
 
-    def of_text(self, reached: Sequence[Reached], unigram_entropy: float, text_tokens: float) -> "Law":
+    def of_text(self, reached: Sequence[Reached], unigram_entropy: float, text_tokens: float) -> "ScalingLaw":
         """Returns the law with the floor of one text, which several measured losses tell: regular text has a lower one.
 
         It is the mean of the floors that are possible, each weighed by how well the losses after the first are
         expected from the one before, and by how far it is from the law's own.
 
         Args:
-            reached: what was measured, by number of tokens. One loss says nothing of the floor.
+            reached: what was measured, by number of tokens.
             unigram_entropy: of the text's tokens, in nats.
             text_tokens: of the text, once.
         """
+        if not self.spread or len(reached) < 2:  # one loss says nothing of the floor
+            return self
         distances = np.linspace(-3, 3, 121)  # in spreads
         laws = [dataclasses.replace(self, floor=self.floor * math.exp(self.spread * each)) for each in distances]
         squares = distances**2
