@@ -17,7 +17,7 @@ from data_gen.options import TextOptions
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import cost
-from official_bert.pretraining.scaling_law import FINAL, Reached, ScalingLaw, block_parameters
+from official_bert.pretraining.scaling_law import FINAL, LEARNED, Reached, ScalingLaw, block_parameters
 from official_bert.utils import files, resuming, row_files
 from official_bert.utils.locks import LOCK_FILE, lock_folder
 from official_bert.utils.progress import duration
@@ -45,7 +45,6 @@ _LEAST_SECONDS = 3 * _START_OF_COMMAND + _SECONDS_OF_COUNTING + _SECONDS_OF_EVAL
 
 _MOST_REPEATED = 10  # times that a text is read before it is called too small
 _RELEASED_TOKENS = 3.3e9 * 1.3  # that Google's models were trained on, some of them forty times
-_LEARNED = 0.99  # of the unigram entropy: the least that a pilot has learned
 _STALLED = 0.95  # of the unigram entropy: a model that is no better has hardly begun
 
 
@@ -70,7 +69,7 @@ class Known:
     @property
     def has_learned(self) -> bool:
         """Whether that pilot was better than guessing by frequency: else the law says nothing."""
-        return self.reached.loss < _LEARNED * self.counts.unigram_entropy
+        return self.reached.loss < LEARNED * self.counts.unigram_entropy
 
     def expected_loss(self, config: BertConfig, steps: int) -> float:
         """Returns the held-out masked-LM loss to expect after some steps, in nats."""

@@ -20,7 +20,8 @@ LAW_FILE = "configs/scaling_law.json"
 # (--init_from_records), on 64; and of the latter on held-out records, when all is done.
 FROM_RANDOM, FROM_RECORDS, FINAL = "random", "records", "final"
 
-_LEAST_FALLEN, _LEAST_LEFT = 0.99, 0.9  # bounds of a share and of the floor below it: the law is not measured beyond
+LEARNED = 0.99  # of the unigram entropy: a loss above is that of a model that has learned nothing of the context
+_LEAST_LEFT = 0.9  # of a loss, bound of the floor below it: the law is not measured beyond
 _NOISE = 0.01  # of a measured loss, as a share of it
 _WIDE = 1.96  # deviations to each side of a 95 % interval
 
@@ -129,7 +130,7 @@ class ScalingLaw:
         """
         if unigram_entropy <= 0 or reached.loss <= 0:  # there is nothing left to learn
             return reached.loss
-        share = min(reached.loss / unigram_entropy, _LEAST_FALLEN)
+        share = min(reached.loss / unigram_entropy, LEARNED)
         most = _LEAST_LEFT * share  # of a floor: text that is more regular than any measured has a lower one
         floor, floor_later = (
             min(self.floor * (each / 1e6) ** -self.growth, most) for each in (reached.parameters, parameters)
