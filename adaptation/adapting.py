@@ -31,6 +31,7 @@ from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import parse_vocab
 from official_bert.utils import files, resuming, row_files
+from official_bert.utils.counting import counted
 from official_bert.utils.locks import lock_folder
 from official_bert.utils.training_log import EVAL, GENERAL, read_log
 
@@ -116,8 +117,16 @@ def _check_folder(options: Options, work: str) -> None:
         contents = os.path.join(work, _TEXTS, _CONTENTS_FILE)
         held = files.read_json_object(contents) if files.exists(contents) else {}  # earlier versions did not keep it
         for flag, patterns in _read_files(options).items():
-            if isinstance(held.get(flag), dict):
+            if flag in held:
                 row_files.check_unchanged(held[flag], patterns, flag)
+        kept = os.path.join(work, _WORDS_FILE)
+        if options.new_words_file and files.exists(options.new_words_file) and files.exists(kept):
+            before, now = files.read_json_object(kept)["new_words"], words.read_new_words(options.new_words_file)
+            if before != now:
+                raise UserError(
+                    f"--new_words_file has changed since: {options.new_words_file} has {counted(len(now), 'word')}, "
+                    f"which are not the {len(before):,} of before; restore it, or give another --output_dir"
+                )
         return
     others = sorted(set(os.listdir(options.output_dir)) - {_WORK})
     if others:
@@ -127,10 +136,8 @@ def _check_folder(options: Options, work: str) -> None:
 
 
 def _read_files(options: Options) -> dict[str, list[str]]:
-    """Returns the flags that name text and words, with the files or patterns that each is given as."""
+    """Returns the flags that name text, with the files or patterns that each is given as."""
     named = {name: getattr(options, name) for name in ("input_file", "general_file", "exclude_texts")}
-    if options.new_words_file:
-        named["new_words_file"] = [options.new_words_file]
     return {flag: patterns for flag, patterns in named.items() if patterns}
 
 

@@ -5,6 +5,7 @@ first loss says how soon it falls, the second how far.
 """
 
 import dataclasses
+import math
 import os
 import shlex
 import shutil
@@ -50,20 +51,22 @@ def steps_of(seconds: float) -> tuple[int, ...]:
 
 def _train(options: Options, counts: TextCounts, folder: str, steps: int) -> Reached:
     size, since = SIZES[0], time.monotonic()
-    print(f"pilot: {size.name}, {steps:,} steps, a minute or more", flush=True)
+    print(f"pilot: {size.name}, {steps:,} steps, some minutes at most", flush=True)
     own = os.path.join(folder, "pilot")
     os.makedirs(os.path.join(own, TEXT_FOLDER))
     for name in (HELDOUT_FILE, VOCAB_FILE):
         shutil.copyfile(os.path.join(folder, name), os.path.join(own, TEXT_FOLDER, name))
     source, part = os.path.join(folder, TEXT_FILE), os.path.join(own, TEXT_FOLDER, TEXT_FILE)
-    # As much as the initial weights are counted from: they are worse from less.
-    _copy_part(source, part, max(tokens_of(steps), MOST_TOKENS) / counts.tokens)
+    # As much as the initial weights are counted from, which is more than is trained on: they are worse from less.
+    _copy_part(source, part, MOST_TOKENS / counts.tokens)
     config = size.config(counts.vocab_size)
     files.write_text(os.path.join(own, CONFIG_FILE), config.to_json())
     files.write_text(os.path.join(own, PLAN_FILE), '{"phases": []}')  # there is nothing to expect yet
     for line in lines_here(dataclasses.replace(options, output_dir=own), counts, size, steps):
         _do(line)
     reached = Reached(reached_loss(own), tokens_of(steps), block_parameters(config))
+    if not math.isfinite(reached.loss):
+        raise UserError(f"the pilot's held-out loss is {reached.loss}: its training has failed; try another text")
     shutil.rmtree(own)
     print(f"pilot: held-out masked LM loss {reached.loss:.3f}, {duration(time.monotonic() - since)}", flush=True)
     return reached

@@ -166,10 +166,11 @@ def _choose(options: Options, known: Known) -> Candidate:
             if best is None:
                 raise _too_short(options, whole)
             break
+        if best is not None and steps < pilot.STEPS[0]:  # the law was measured from the first pilot's steps on
+            break
         expected = known.expected_loss(config, steps)
         print(f"{size.name}: {steps:,} steps, expected loss {expected:.3f}")
-        # The law was measured from the first pilot's steps on.
-        if best is not None and (steps < pilot.STEPS[0] or expected >= best.expected_loss):
+        if best is not None and expected >= best.expected_loss:
             break
         best = Candidate(size, config, steps, seconds, expected)
     assert best is not None

@@ -54,7 +54,7 @@ def _curve(row: Row) -> str:
 
 def _law(logarithms: np.ndarray, spread: float) -> ScalingLaw:
     values = dict(zip(_NAMES, np.exp(logarithms).tolist(), strict=True))
-    return ScalingLaw(**values, spread=spread, deviation=0.0)
+    return ScalingLaw(**values, spread=spread, deviation=0.0, deviation_of_text=0.0)
 
 
 def residuals(law: ScalingLaw, of: list[Pair]) -> np.ndarray:
@@ -74,15 +74,16 @@ def fit(groups: dict[str, list[Pair]], spread: float) -> ScalingLaw:
 
     Texts are taken to have floors of their own, as far apart as the spread says.
 
-    Its deviation is that of measurements from laws that were fitted without the run, or the text, that they are of.
+    Its deviations are those of measurements from laws that were fitted without the run, or the text, that they are of.
     """
-    left_out = [
-        residuals(_fit([pair for name in groups if name != each for pair in groups[name]], spread), of)
-        for each, of in groups.items()
-        if of
-    ]
-    deviation = math.sqrt(np.mean(np.concatenate(left_out) ** 2))
-    return dataclasses.replace(_fit([pair for of in groups.values() for pair in of], spread), deviation=deviation)
+    of_one, of_all = [], []
+    for each, of in groups.items():
+        law = _fit([pair for name in groups if name != each for pair in groups[name]], spread)
+        of_one.append(residuals(law, [(known[:1], row) for known, row in of]))
+        of_all.append(residuals(law, of))
+    deviation, deviation_of_text = (math.sqrt(np.mean(np.concatenate(each) ** 2)) for each in (of_one, of_all))
+    found = _fit([pair for of in groups.values() for pair in of], spread)
+    return dataclasses.replace(found, deviation=deviation, deviation_of_text=deviation_of_text)
 
 
 def _fit(of: list[Pair], spread: float) -> ScalingLaw:

@@ -66,7 +66,10 @@ class Run:
         }
 
     def last(self, kind: str, score: str) -> float | None:
-        """Returns the value of the last line that has the score, NaN where it was not a number; None without a line."""
+        """Returns the value of the last line that has the score; None where no line has it.
+
+        It is NaN where the run's was; files of curves keep no such values.
+        """
         lines = self.train if kind == TRAIN else self.eval
         return next((line[score] for line in reversed(lines) if line.get(score) is not None), None)
 

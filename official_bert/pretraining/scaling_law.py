@@ -65,7 +65,8 @@ class ScalingLaw:
         growth: how much lower the floor of larger models is.
         repeats: how many repetitions are worth learning from.
         spread: of the logarithms of texts' floors around the law's; 0 where all texts are taken to have one.
-        deviation: of the logarithm of measured losses from the law's.
+        deviation: of the logarithm of measured losses from those that were expected of one earlier loss.
+        deviation_of_text: likewise from those that were expected of several, which tell the text's floor.
     """
 
     floor: float
@@ -74,6 +75,7 @@ class ScalingLaw:
     repeats: float
     spread: float
     deviation: float
+    deviation_of_text: float
 
     @classmethod
     def read(cls, kind: str) -> "ScalingLaw":
@@ -95,26 +97,28 @@ class ScalingLaw:
     def of_text(self, reached: Sequence[Reached], unigram_entropy: float, text_tokens: float) -> "ScalingLaw":
         """Returns the law with the floor of one text, which several measured losses tell: regular text has a lower one.
 
-        It is the mean of the floors that are possible, each weighed by how well the losses after the first are
-        expected from the one before, and by how far it is from the law's own.
+        It is the geometric mean of the floors that are possible, each weighed by how well the losses after the first
+        are expected from the one before, and by how far it is from the law's own.
 
         Args:
-            reached: what was measured, by number of tokens.
+            reached: what was measured, by number of tokens. Losses of models that have learned nothing say nothing.
             unigram_entropy: of the text's tokens, in nats.
             text_tokens: of the text, once.
         """
-        if not self.spread or len(reached) < 2:  # one loss says nothing of the floor
+        telling = [each for each in reached if 0 < each.loss < LEARNED * unigram_entropy]
+        if not self.spread or len(telling) < 2:  # one loss says nothing of the floor
             return self
         distances = np.linspace(-3, 3, 121)  # in spreads
         laws = [dataclasses.replace(self, floor=self.floor * math.exp(self.spread * each)) for each in distances]
         squares = distances**2
-        for before, after in itertools.pairwise(reached):
+        for before, after in itertools.pairwise(telling):
             expected = [
                 law.loss_later(before, after.tokens, after.parameters, unigram_entropy, text_tokens) for law in laws
             ]
             squares += (np.log(after.loss / np.array(expected)) / _NOISE) ** 2
         mean = np.average(distances, weights=np.exp((squares.min() - squares) / 2))
-        return dataclasses.replace(self, floor=self.floor * math.exp(self.spread * mean))
+        floor = self.floor * math.exp(self.spread * mean)
+        return dataclasses.replace(self, floor=floor, deviation=self.deviation_of_text)
 
     def loss_later(
         self, reached: Reached, tokens: float, parameters: float, unigram_entropy: float, text_tokens: float

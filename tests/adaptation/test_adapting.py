@@ -15,6 +15,7 @@ from official_bert.checkpoints import reading
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
 from official_bert.keras_models.classification import TextClassifier
+from official_bert.utils import resuming, row_files
 from official_bert.utils.training_log import read_log
 from tests.adaptation.adapted_models import options_for, write_text
 
@@ -75,6 +76,24 @@ def test_the_same_call_again_returns_what_is_there(adapted: pathlib.Path, capsys
             text.write_bytes(before)
 
 
+def test_texts_left_out_are_known_again(source: pathlib.Path, tmp_path: pathlib.Path):
+    text, left_out = write_text(tmp_path / "text.txt"), tmp_path / "dev.txt"
+    left_out.write_text("the cat sat on the mat, and nobody knew how long it would sit there.\n")
+    options = options_for(source, text, tmp_path / "model", exclude_texts=[str(left_out)])
+    held = tmp_path / "model" / "adaptation" / "texts"
+    held.mkdir(parents=True)
+    (held / "options.json").write_text(json.dumps(resuming.locked_values(options)))
+    contents = {"input_file": row_files.contents([str(text)]), "exclude_texts": row_files.contents([str(left_out)])}
+    (held / "contents.json").write_text(json.dumps(contents))
+    work = str(tmp_path / "model" / "adaptation")
+    adapting._check_folder(options, work)
+    left_out.write_text("the dog ran in the sun, and nobody knew how long it would run there.\n")
+    with pytest.raises(UserError, match="--exclude_texts has changed since: .*dev.txt was .* bytes"):
+        adapting._check_folder(options, work)
+    (held / "contents.json").unlink()
+    adapting._check_folder(options, work)
+
+
 @pytest.mark.slow
 def test_text_of_single_sentences_is_learned_without_pairs(
     source: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
@@ -92,8 +111,10 @@ def test_text_of_single_sentences_is_learned_without_pairs(
     assert json.loads((tmp_path / "model" / "adapt.json").read_text())["general"] is None
     assert json.loads((tmp_path / "model" / "run.json").read_text())["flags"]["next_sentence_prediction"] is False
     (tmp_path / "words.txt").write_text("sunny\nwalking\n")
-    with pytest.raises(UserError, match="--new_words_file has changed since: .*words.txt was .* bytes"):
+    with pytest.raises(UserError, match="--new_words_file has changed since: .*words.txt has 2 words, which are not"):
         adapting.run(options)
+    (tmp_path / "words.txt").unlink()
+    assert adapting.run(options) == 0, "what was read of it is used"
 
 
 def test_new_words_begin_as_the_mean_of_their_pieces_in_table_and_bias(source: pathlib.Path):

@@ -41,6 +41,9 @@ def test_curves_are_over_what_was_spent(tmp_path: pathlib.Path):
     assert (at.tolist(), losses.tolist()) == ([4, 8], [7, 6])
     # An evaluation after step 15 stands between the lines of training.
     assert [each.tolist() for each in run.curve(EVAL, "masked_lm_loss", "seconds")] == [[3], [5.5]]
+    assert [run.last(kind, "masked_lm_loss") for kind in (TRAIN, EVAL)] == [6.0, 5.5]
+    assert run.last(EVAL, "dev/accuracy") is None
+    assert runs.read(pretraining_run(tmp_path / "b", 1e-4, [7.0, 0.0])).last(TRAIN, "masked_lm_loss") == 0.0
 
 
 def test_the_page_has_a_picture_for_each_amount_and_the_settings_that_differ(tmp_path: pathlib.Path):
@@ -92,9 +95,14 @@ def test_what_is_no_run_is_one_line(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"empty has no curve: its train.jsonl is empty"):
         page.compare([good, str(tmp_path / "empty")], str(target))
     (tmp_path / "empty" / "train.jsonl").write_text(line_of({"step": 10, **LINE}))
-    (tmp_path / "empty" / "run.json").write_text('{"config": 3}')
-    with pytest.raises(UserError, match=r"run.json is damaged \(its config is 3; expected an object\)"):
-        page.compare([good, str(tmp_path / "empty")], str(target))
+    for name in ("flags", "config", "versions", "records"):
+        (tmp_path / "empty" / "run.json").write_text(f'{{"{name}": null}}')
+        with pytest.raises(UserError, match=rf"run.json is damaged \(its {name} is None; expected an object\)"):
+            page.compare([good, str(tmp_path / "empty")], str(target))
+    for name in ("data", "evaluation_data", "devices"):
+        (tmp_path / "empty" / "run.json").write_text(f'{{"{name}": 3}}')
+        with pytest.raises(UserError, match=rf"run.json is damaged \(its {name} is 3; expected a list\)"):
+            page.compare([good, str(tmp_path / "empty")], str(target))
     with pytest.raises(UserError, match=r"1 argument; expected at least two runs"):
         page.compare([good], str(target))
     with pytest.raises(UserError, match=r"good is given twice"):

@@ -114,6 +114,24 @@ def test_a_pilot_that_learned_nothing_is_said_and_nothing_better_expected(
     )
 
 
+@pytest.mark.parametrize(("losses", "has_learned"), [((2.2, 3.4), False), ((3.4, 2.2), True)])
+def test_the_last_pilot_says_whether_anything_was_learned(
+    corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, losses: tuple[float, float], has_learned: bool
+):
+    reached = [dataclasses.replace(each, loss=loss) for each, loss in zip(REACHED, losses, strict=True)]
+    monkeypatch.setattr(pilot, "run", lambda *_: reached)
+    made = planning.plan(options(corpus, tmp_path, minutes=6.0))
+    assert any("the pilot learned nothing" in each for each in made["notes"]) is not has_learned
+    assert (made["expected_loss"] == 3.4) is not has_learned
+
+
+def test_what_is_known_of_a_text_has_its_own_floor():
+    law, counts = ScalingLaw.read(FINAL), TextCounts(1e9, 100, 3.0, 100, pairs=True)
+    known = planning.Known.of(counts, REACHED, law)
+    assert known.law == law.of_text(REACHED, 3.0, 1e9) != law
+    assert known.reached == REACHED[1]
+
+
 def test_the_size_with_the_lowest_loss_is_chosen(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     def loss_later(_: ScalingLaw, reached: Reached, tokens: float, parameters: float, *text: float) -> float:
         return abs(parameters - 3.2e6) / 1e7
@@ -294,6 +312,7 @@ def test_a_pilot_trains_tiny_on_a_part_of_the_text(tmp_path: pathlib.Path, monke
     lines.clear()
     reached = pilot.run(options("text.txt", tmp_path, minutes=5.0), counts, str(text))
     assert reached == [Reached(2.5, tokens_of(FIRST), tiny), Reached(2.25, tokens_of(SECOND), tiny)]
+    assert tokens_of(SECOND) < pilot.MOST_TOKENS
     assert [command for command, *_ in lines] == ["make-records", "make-records", "pretrain"] * 2
     assert f"--num_train_steps={SECOND}" in lines.pop()
     del lines[3:]

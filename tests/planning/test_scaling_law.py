@@ -21,7 +21,7 @@ from official_bert.utils import files
 from reproduce import scaling_law as fitting
 from tests.conftest import ROOT
 
-LAW = ScalingLaw(floor=0.3, slope=1.0, growth=0.2, repeats=10.0, spread=0.25, deviation=0.05)
+LAW = ScalingLaw(floor=0.3, slope=1.0, growth=0.2, repeats=10.0, spread=0.25, deviation=0.05, deviation_of_text=0.03)
 MILLION, ENDLESS = 1e6, 1e12
 
 
@@ -50,8 +50,10 @@ def test_a_loss_below_the_floor_or_above_the_unigram_entropy_still_says_somethin
 def test_two_losses_tell_the_floor_of_a_text():
     def floor(later_share: float, spread: float = 0.25) -> float:
         reached = [Reached(6.0 * 0.8, 6e5, MILLION), Reached(6.0 * later_share, 24e5, MILLION)]
-        found = dataclasses.replace(LAW, spread=spread).of_text(reached, 6.0, ENDLESS)
-        assert dataclasses.replace(found, floor=LAW.floor) == dataclasses.replace(LAW, spread=spread)
+        law = dataclasses.replace(LAW, spread=spread)
+        found = law.of_text(reached, 6.0, ENDLESS)
+        assert dataclasses.replace(found, floor=LAW.floor, deviation=LAW.deviation) == law
+        assert found.deviation == (LAW.deviation_of_text if spread else LAW.deviation)
         return found.floor
 
     expected = LAW.loss_later(Reached(6.0 * 0.8, 6e5, MILLION), 24e5, MILLION, 6.0, ENDLESS) / 6.0
@@ -62,7 +64,28 @@ def test_two_losses_tell_the_floor_of_a_text():
     assert 0.35 < floor(of_alone) < 0.4
     assert floor(of_alone - 0.05) < floor(of_alone) < floor(of_alone + 0.02)
     assert floor(of_alone, spread=0.0) == LAW.floor
-    assert LAW.of_text([Reached(4.0, 6e5, MILLION)], 6.0, ENDLESS).floor == pytest.approx(LAW.floor)
+
+
+def test_losses_that_say_nothing_of_the_floor_leave_the_law_as_it_is():
+    reached = Reached(4.0, 6e5, MILLION)
+    assert LAW.of_text([reached], 6.0, ENDLESS) is LAW
+    for loss in (5.95, 7.0, 0.0):  # nothing was learned of the context, or there was nothing to learn
+        assert LAW.of_text([Reached(loss, 1e5, MILLION), reached], 6.0, ENDLESS) is LAW
+
+
+def test_all_losses_of_a_text_tell_its_floor_whatever_the_size():
+    first = Reached(4.8, 6e5, MILLION)
+    reached = [
+        first,
+        *(
+            Reached(LAW.loss_later(first, tokens, size, 6.0, ENDLESS), tokens, size)
+            for tokens, size in ((24e5, 1e7), (1e8, 1e7))
+        ),
+    ]
+    told = LAW.of_text(reached, 6.0, ENDLESS).floor
+    assert told == pytest.approx(LAW.floor, rel=0.03)
+    lower = dataclasses.replace(reached[2], loss=0.9 * reached[2].loss)
+    assert LAW.of_text([*reached[:2], lower], 6.0, ENDLESS).floor < 0.98 * told
 
 
 def test_repeated_text_is_worth_less_than_new_text():
@@ -91,7 +114,7 @@ def test_a_fit_finds_the_law_that_made_the_measurements():
         row["loss"] = fitting.expected(LAW, known, row)
     found = fitting.fit(groups, LAW.spread)
     assert max(np.abs(fitting.residuals(found, of)).max() for of in groups.values()) < 0.02
-    assert found.deviation < 0.03
+    assert found.deviation_of_text < 0.03 < found.deviation
 
 
 def test_a_loss_in_training_is_expected_from_each_earlier_one_of_its_run():
