@@ -27,6 +27,6 @@ ADAPT = Command(
     aliases=OLDER_NAMES,
     examples=(
         "--init=google://uncased_L-4_H-256_A-4 --input_file='tickets/*.txt' --output_dir=adapted",
-        "--init=bert-base --input_file=law.txt --general_file='wiki/*' --new_words=500 --output_dir=adapted",
+        "--init=bert-base-uncased --input_file=law.txt --general_file='wiki/*' --new_words=500 --output_dir=adapted",
     ),
 )

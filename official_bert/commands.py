@@ -308,8 +308,8 @@ FEATURES = Command(
     aliases=ALIASES["features"],
     refused=REFUSED["features"],
     examples=(
-        "--init=bert-base --input_file=texts.txt --output_file=vectors.jsonl",
-        "--init=bert-base --input_file=texts.txt --output_file=vectors.npy --layers=-1 --pooling=mean",
+        "--init=bert-base-uncased --input_file=texts.txt --output_file=vectors.jsonl",
+        "--init=bert-base-uncased --input_file=texts.txt --output_file=vectors.npy --layers=-1 --pooling=mean",
     ),
 )
 
