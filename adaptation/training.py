@@ -32,6 +32,7 @@ def train(options: Options, facts: Texts, records: Records, model_folder: str) -
             do_train=True,
             eval_steps=options.eval_steps,
             input_file=[records.train],
+            allow_changes=["init_checkpoint"],  # it is in the folder, which may have been moved
         )
     )
 

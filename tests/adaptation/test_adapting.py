@@ -95,6 +95,20 @@ def test_texts_left_out_are_known_again(source: pathlib.Path, tmp_path: pathlib.
 
 
 @pytest.mark.slow
+def test_a_folder_that_was_moved_goes_on(
+    source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    text = write_text(tmp_path / "text.txt")
+    monkeypatch.setattr(adapting, "_finish", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        adapting.run(options_for(source, text, tmp_path / "here"))
+    monkeypatch.undo()
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    assert adapting.run(options_for(source, text, tmp_path / "there")) == 0
+    assert "nothing to do: 4 steps of 4 done already" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_text_of_single_sentences_is_learned_without_pairs(
     source: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
