@@ -145,7 +145,7 @@ def describe(options: Options, counts: TextCounts, whole: Sequence[Run], run: Ru
     flags, tokens = _pretraining_flags(options, run), run.tokens
     passes = max(1, min(MOST_PASSES, math.ceil(tokens / counts.tokens)))
     notes = [
-        "no loss is expected: the law was measured up to BERT-Mini and 22 million tokens (docs/planning.md)",
+        "no loss is expected: the law was measured up to BERT-Mini and 28 million tokens (docs/planning.md)",
         "hours are at the rate given; start, input and saving come on top" if options.device_tflops else
         "hours lie between two bounds by published rates: nothing was measured; start, input and saving come on top",
     ]  # fmt: skip
