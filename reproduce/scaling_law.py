@@ -114,11 +114,13 @@ def fit_kind(rows: list[Row], kind: str) -> ScalingLaw:
 
 
 def _draw(rows: list[Row], laws: dict[str, ScalingLaw]) -> None:
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 
     figure = Figure(figsize=(13, 4.6), layout="constrained")
-    colors = {each: f"C{number}" for number, each in enumerate(dict.fromkeys(map(_curve, rows)))}
+    curves = dict.fromkeys(map(_curve, rows))
+    colors = {each: colormaps["tab20"](number) for number, each in enumerate(curves)}
     titles = {
         FROM_RANDOM: "training from random weights",
         FROM_RECORDS: "training from counts",

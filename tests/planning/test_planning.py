@@ -14,6 +14,7 @@ import pytest
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.devices import BATCH, Device
+from official_bert.pretraining.corpus_initialization import MOST_TOKENS
 from official_bert.pretraining.scaling_law import FINAL, Reached, ScalingLaw, block_parameters
 from official_bert_cli import load
 from planning import machine, on_devices, pilot, planning, recipe
@@ -312,7 +313,7 @@ def test_a_pilot_trains_tiny_on_a_part_of_the_text(tmp_path: pathlib.Path, monke
     lines.clear()
     reached = pilot.run(options("text.txt", tmp_path, minutes=5.0), counts, str(text))
     assert reached == [Reached(2.5, tokens_of(FIRST), tiny), Reached(2.25, tokens_of(SECOND), tiny)]
-    assert tokens_of(SECOND) < pilot.MOST_TOKENS
+    assert tokens_of(SECOND) < MOST_TOKENS
     assert [command for command, *_ in lines] == ["make-records", "make-records", "pretrain"] * 2
     assert f"--num_train_steps={SECOND}" in lines.pop()
     del lines[3:]
