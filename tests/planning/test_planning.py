@@ -13,8 +13,8 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.devices import BATCH, Device
 from official_bert.pretraining.corpus_initialization import MOST_TOKENS
+from official_bert.pretraining.devices import BATCH, Device
 from official_bert.pretraining.scaling_law import FINAL, Reached, ScalingLaw, block_parameters
 from official_bert_cli import load
 from planning import machine, on_devices, pilot, planning, recipe
