@@ -131,6 +131,11 @@ def test_what_is_known_of_a_text_has_its_own_floor():
     known = planning.Known.of(counts, REACHED, law)
     assert known.law == law.of_text(REACHED, 3.0, 1e9) != law
     assert known.reached == REACHED[1]
+    # Of a text that is not read again and again, less is expected with every step.
+    size = recipe.SIZES[0]
+    limits = planning._expected_on_the_way(known, planning.Candidate(size, size.config(100), 4000, 60.0, 2.0))
+    assert len(limits) == 10
+    assert all(later < earlier for (_, earlier), (_, later) in itertools.pairwise(limits))
 
 
 def test_the_size_with_the_lowest_loss_is_chosen(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
