@@ -1,7 +1,7 @@
 """Short trainings on a part of the text, from whose losses the law says what a longer one comes to.
 
 Texts differ in how regular they are, and vocabularies in how much there is to learn: that is measured, not guessed. The
-first loss says how soon it falls, the second how far.
+first loss says how soon it falls, those of longer pilots how far.
 """
 
 import dataclasses
@@ -23,51 +23,50 @@ from planning.options import Options
 from planning.recipe import SIZES, tokens_of
 from planning.text import HELDOUT_FILE, TEXT_FILE, VOCAB_FILE, TextCounts
 
-STEPS = (300, 1200)
-_LEAST_SECONDS_OF_TWO = 300  # of the plan: a shorter one has the first pilot alone
-
-
-def run(options: Options, counts: TextCounts, folder: str) -> list[Reached]:
-    """Trains the smallest model for some steps, as the plan's commands do, then anew for more.
-
-    Args:
-        options: the plan's.
-        counts: of the text.
-        folder: of the text, what is held out of it and its vocabulary. What the commands write there is removed again.
-
-    Returns:
-        What each training reached.
-
-    Raises:
-        UserError: a command has failed.
-    """
-    return [_train(options, counts, folder, steps) for steps in steps_of(options.seconds)]
+STEPS = (300, 1200, 4800)
+_LEAST_SECONDS = (0, 300, 1200)  # of a plan that has so many pilots: they should take a small part of its time
+PILOT_FOLDER = "pilot"
 
 
 def steps_of(seconds: float) -> tuple[int, ...]:
     """Returns the steps of each pilot of a plan of some time."""
-    return STEPS if seconds >= _LEAST_SECONDS_OF_TWO else STEPS[:1]
+    return tuple(steps for steps, least in zip(STEPS, _LEAST_SECONDS, strict=True) if seconds >= least)
 
 
-def _train(options: Options, counts: TextCounts, folder: str, steps: int) -> Reached:
+def train(options: Options, counts: TextCounts, steps: int) -> Reached:
+    """Trains the smallest model for some steps, as the plan's commands do, and returns what it reached.
+
+    Args:
+        options: the plan's. Its folder holds the text, what is held out of it and its vocabulary; what the commands
+            write there is removed again.
+        counts: of the text.
+        steps: of training.
+
+    Raises:
+        UserError: a command has failed.
+    """
     size, since = SIZES[0], time.monotonic()
     print(f"pilot: {size.name}, {steps:,} steps, some minutes at most", flush=True)
-    own = os.path.join(folder, "pilot")
+    folder = os.path.join(options.output_dir, TEXT_FOLDER)
+    own = os.path.join(options.output_dir, PILOT_FOLDER)
+    files.remove_folder(own)  # of a pilot that was killed
     os.makedirs(os.path.join(own, TEXT_FOLDER))
     for name in (HELDOUT_FILE, VOCAB_FILE):
         shutil.copyfile(os.path.join(folder, name), os.path.join(own, TEXT_FOLDER, name))
     source, part = os.path.join(folder, TEXT_FILE), os.path.join(own, TEXT_FOLDER, TEXT_FILE)
-    # As much as the initial weights are counted from, which is more than is trained on: they are worse from less.
-    _copy_part(source, part, MOST_TOKENS / counts.tokens)
+    # As much as is trained on, and as the initial weights are counted from: they are worse from less.
+    _copy_part(source, part, max(MOST_TOKENS, tokens_of(steps)) / counts.tokens)
     config = size.config(counts.vocab_size)
     files.write_text(os.path.join(own, CONFIG_FILE), config.to_json())
     files.write_text(os.path.join(own, PLAN_FILE), '{"phases": []}')  # there is nothing to expect yet
-    for line in lines_here(dataclasses.replace(options, output_dir=own), counts, size, steps):
-        _do(line)
-    reached = Reached(reached_loss(own), tokens_of(steps), block_parameters(config))
+    try:
+        for line in lines_here(dataclasses.replace(options, output_dir=own), counts, size, steps):
+            _do(line)
+        reached = Reached(reached_loss(own), tokens_of(steps), block_parameters(config))
+    finally:
+        files.remove_folder(own)
     if not math.isfinite(reached.loss):
         raise UserError(f"the pilot's held-out loss is {reached.loss}: its training has failed; try another text")
-    shutil.rmtree(own)
     print(f"pilot: held-out masked LM loss {reached.loss:.3f}, {duration(time.monotonic() - since)}", flush=True)
     return reached
 

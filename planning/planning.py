@@ -35,7 +35,9 @@ from planning.options import Options
 from planning.recipe import BATCH_SIZE, PART, SIZES, Size, passes_over, tokens_of, warmup_of
 from planning.text import TextCounts
 
-_OPTIONS, _FILES = "options", "files"
+_OPTIONS, _FILES = "options", "files"  # that a plan was made of
+_COUNTS, _PILOTS = "counts", "pilots"  # all that a plan holds beside them before it is made
+_OF_TIME = {"minutes", "hours", "devices", "device", "device_tflops", "device_dollars"}  # options
 
 # What commands take beside their steps.
 _START_OF_COMMAND = 6.0  # seconds, to import TensorFlow among others
@@ -104,44 +106,78 @@ def plan(options: Options) -> dict[str, Any]:
 
 
 def _plan(options: Options) -> dict[str, Any]:
-    path = os.path.join(options.output_dir, PLAN_FILE)
-    if files.exists(path):
-        held = files.read_json_object(path)
-        if not all(isinstance(held.get(name), dict) for name in (_OPTIONS, _FILES, "config")):
-            raise UserError(f"{path} is no plan, or damaged; remove it, or give another --output_dir")
-        changes = resuming.changed_options(options, held[_OPTIONS])
-        if changes:
-            raise UserError(
-                f"{options.output_dir} holds another plan: {resuming.described(changes)}; give the same, or another "
-                "--output_dir"
-            )
-        row_files.check_unchanged(held[_FILES], options.input_file, "input_file")
+    if options.devices is None and options.seconds <= _LEAST_SECONDS:
+        raise _too_short(options, _LEAST_SECONDS)
+    held = _held(options) or _begin(options)
+    if "commands" in held:
         return held
+    try:
+        counts, pilots = TextCounts(**held[_COUNTS]), [Reached(**each) for each in held[_PILOTS]]
+    except TypeError as error:
+        raise _damaged(options) from error
+    if options.devices is None:
+        for each in pilots:
+            print(f"pilot: {each.tokens:,.0f} tokens were trained on before, held-out masked LM loss {each.loss:.3f}")
+        for steps in pilot.steps_of(options.seconds)[len(pilots) :]:
+            pilots.append(pilot.train(options, counts, steps))
+            _write(options, {**held, _PILOTS: [dataclasses.asdict(each) for each in pilots]})
+        known = Known.of(counts, pilots, ScalingLaw.read(FINAL))
+        best = _choose(options, known)
+        config, made = best.config, _describe(options, known, best)
+    else:
+        whole = on_devices.runs(options, counts.vocab_size)
+        run = on_devices.chosen(options, whole)
+        config, made = run.config, on_devices.describe(options, counts, whole, run)
+    made |= {_OPTIONS: resuming.locked_values(options), _FILES: held[_FILES]}
+    files.write_text(os.path.join(options.output_dir, CONFIG_FILE), config.to_json())
+    _write(options, made)
+    return made
+
+
+def _held(options: Options) -> dict[str, Any] | None:
+    """Returns the plan that the folder holds, or what was counted and trained for it before it was stopped."""
+    path = os.path.join(options.output_dir, PLAN_FILE)
+    if not files.exists(path):
+        return None
+    held = files.read_json_object(path)
+    kinds = {"config": dict} if "commands" in held else {_COUNTS: dict, _PILOTS: list}
+    if not all(isinstance(held.get(name), kind) for name, kind in ({_OPTIONS: dict, _FILES: dict} | kinds).items()):
+        raise _damaged(options)
+    changes = resuming.changed_options(options, held[_OPTIONS])
+    if "commands" not in held:  # what was counted and trained serves a plan of any time
+        changes = {name: change for name, change in changes.items() if name not in _OF_TIME}
+    if changes:
+        raise UserError(
+            f"{options.output_dir} holds another plan: {resuming.described(changes)}; give the same, or another "
+            "--output_dir"
+        )
+    row_files.check_unchanged(held[_FILES], options.input_file, "input_file")
+    return held
+
+
+def _damaged(options: Options) -> UserError:
+    path = os.path.join(options.output_dir, PLAN_FILE)
+    return UserError(f"{path} is no plan, or damaged; remove it, or give another --output_dir")
+
+
+def _begin(options: Options) -> dict[str, Any]:
+    """Reads and counts the text, and returns what the folder now holds of the plan."""
     folder = os.path.join(options.output_dir, TEXT_FOLDER)
-    others = sorted(set(files.list_folder(options.output_dir)) - {TEXT_FOLDER, CONFIG_FILE, LOCK_FILE})
+    own = {TEXT_FOLDER, CONFIG_FILE, LOCK_FILE, pilot.PILOT_FOLDER}
+    others = sorted(set(files.list_folder(options.output_dir)) - own)
     if others:
         raise UserError(
             f"{options.output_dir} holds other files ({others[0]}); give --output_dir as a new or empty folder"
         )
-    if options.devices is None and options.seconds <= _LEAST_SECONDS:
-        raise _too_short(options, _LEAST_SECONDS)
     files.remove_folder(folder)  # of a plan that was stopped on the way
     contents = row_files.contents(row_files.expand(options.input_file, "input_file"))
     with files.folder_written_whole(folder) as beside:
         counts = text.prepare(options, beside)
-        pilots = pilot.run(options, counts, beside) if options.devices is None else []
-    if not pilots:
-        whole = on_devices.runs(options, counts.vocab_size)
-        run = on_devices.chosen(options, whole)
-        config, made = run.config, on_devices.describe(options, counts, whole, run)
-    else:
-        known = Known.of(counts, pilots, ScalingLaw.read(FINAL))
-        best = _choose(options, known)
-        config, made = best.config, _describe(options, known, best)
-    made |= {_OPTIONS: resuming.locked_values(options), _FILES: contents}
-    files.write_text(os.path.join(options.output_dir, CONFIG_FILE), config.to_json())
-    _write(options, made)
-    return made
+    begun = {
+        _OPTIONS: resuming.locked_values(options), _FILES: contents, _COUNTS: dataclasses.asdict(counts), _PILOTS: []
+    }  # fmt: skip
+    _write(options, begun)
+    return begun
 
 
 def _write(options: Options, made: Mapping[str, Any]) -> None:
@@ -197,7 +233,7 @@ def _describe(options: Options, known: Known, best: Candidate) -> dict[str, Any]
         "expected_loss_low": round(low, 4),
         "expected_loss_high": round(high, 4),
         "unigram_loss": round(counts.unigram_entropy, 4),
-        "pilots": [dataclasses.asdict(each) for each in known.pilots],
+        _PILOTS: [dataclasses.asdict(each) for each in known.pilots],
         "model": best.size.name,
         "config": config.to_dict(),
         "parameters": parameters,

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import json
 import math
 import os
 
@@ -18,7 +17,6 @@ from planning.options import Options
 from planning.recipe import vocabulary_size
 
 TEXT_FILE, HELDOUT_FILE, VOCAB_FILE = texts.DOMAIN, texts.HELDOUT, "vocab.txt"
-_FACTS = "counts.json"
 _LEAST_TOKENS = 2000
 _LEAST_HELDOUT = 1000  # characters: on fewer the loss of one model differs much from that of an equal one
 _TOKENS_PER_WORD = 1.2  # with a vocabulary of the size that its text gets
@@ -78,9 +76,7 @@ def prepare(options: Options, folder: str) -> TextCounts:
             f"least {_LEAST_HELDOUT:,} to measure a loss on: give a larger share, or more text"
         )
     entropy = -sum(n / frequencies.total() * math.log(n / frequencies.total()) for n in frequencies.values())
-    counts = TextCounts(tokens, facts.heldout_characters, entropy, len(pieces), facts.pairs)
-    files.write_text(os.path.join(folder, _FACTS), json.dumps(dataclasses.asdict(counts)))
-    return counts
+    return TextCounts(tokens, facts.heldout_characters, entropy, len(pieces), facts.pairs)
 
 
 def _piece_counts(pieces: list[str], word_counts: dict[str, int]) -> collections.Counter[str]:

@@ -23,6 +23,7 @@ _NAMES = ("floor", "slope", "growth", "repeats")
 _BEFORE = {"floor": (0.4, 0.3), "slope": (1.0, 0.3), "growth": (0.05, 1.0), "repeats": (8.0, 0.5)}
 _NOISE = 0.02  # of a loss, believed
 _NO_STEP = 1e9  # damping by which no step helps any more: the fit is there
+_LATER = 2  # times as many tokens
 _SPREAD = 0.25  # of texts' floors, believed
 
 Row = dict[str, Any]
@@ -33,19 +34,22 @@ def pairs(rows: list[Row], kind: str) -> dict[str, list[Pair]]:
     """Returns the measurements of a law, by what has a scale of its own.
 
     A loss in training is expected from each earlier one of the run; a held-out loss at the end from those of the
-    text's pilots.
+    text's shorter pilots.
     """
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row["kind"] == kind:
             groups.setdefault(row["text"] if kind == FINAL else _curve(row), []).append(row)
     if kind == FINAL:
-        return {name: [(_pilots(group), row) for row in group if not row["pilot"]] for name, group in groups.items()}
+        found = {name: [(_pilots_before(row, group), row) for row in group] for name, group in groups.items()}
+        return {name: [(known, row) for known, row in of if known] for name, of in found.items()}
     return {name: [([first], row) for first, row in itertools.combinations(group, 2)] for name, group in groups.items()}
 
 
-def _pilots(rows: list[Row]) -> list[Row]:
-    return sorted((row for row in rows if row["pilot"]), key=lambda row: row["tokens"])
+def _pilots_before(row: Row, rows: list[Row]) -> list[Row]:
+    # One of as many tokens still tells what a larger model comes to.
+    found = (each for each in rows if each["pilot"] and each["tokens"] <= row["tokens"] and each is not row)
+    return sorted(found, key=lambda each: each["tokens"])
 
 
 def _curve(row: Row) -> str:
@@ -54,7 +58,7 @@ def _curve(row: Row) -> str:
 
 def _law(logarithms: np.ndarray, spread: float) -> ScalingLaw:
     values = dict(zip(_NAMES, np.exp(logarithms).tolist(), strict=True))
-    return ScalingLaw(**values, spread=spread, deviation=0.0, deviation_of_text=0.0)
+    return ScalingLaw(**values, spread=spread, deviations=(0.0,))
 
 
 def residuals(law: ScalingLaw, of: list[Pair]) -> np.ndarray:
@@ -74,16 +78,20 @@ def fit(groups: dict[str, list[Pair]], spread: float) -> ScalingLaw:
 
     Texts are taken to have floors of their own, as far apart as the spread says.
 
-    Its deviations are those of measurements from laws that were fitted without the run, or the text, that they are of.
+    Its deviations are those of measurements from laws that were fitted without the run, or the text, that they are of;
+    those of runs that are hardly longer than what they are expected from would say less of longer ones.
     """
-    of_one, of_all = [], []
+    missed: dict[int, list[float]] = {}  # by how many earlier losses were used
     for each, of in groups.items():
         law = _fit([pair for name in groups if name != each for pair in groups[name]], spread)
-        of_one.append(residuals(law, [(known[:1], row) for known, row in of]))
-        of_all.append(residuals(law, of))
-    deviation, deviation_of_text = (math.sqrt(np.mean(np.concatenate(each) ** 2)) for each in (of_one, of_all))
+        for known, row in of:
+            for number in range(1, len(known) + 1):
+                if row["tokens"] >= _LATER * known[number - 1]["tokens"]:
+                    missed.setdefault(number, []).extend(residuals(law, [(known[:number], row)]))
     found = _fit([pair for of in groups.values() for pair in of], spread)
-    return dataclasses.replace(found, deviation=deviation, deviation_of_text=deviation_of_text)
+    return dataclasses.replace(
+        found, deviations=tuple(math.sqrt(np.mean(np.square(missed[number]))) for number in sorted(missed))
+    )
 
 
 def _fit(of: list[Pair], spread: float) -> ScalingLaw:
@@ -132,10 +140,10 @@ def _draw(rows: list[Row], laws: dict[str, ScalingLaw]) -> None:
             of = [pair for group in groups.values() for pair in group if _curve(pair[1]) == curve]
             if not of:
                 continue
-            # The line is what is expected from the same measurements: the first, or the pilots.
-            known, some = of[0]
-            rows_of = [row for each, row in of if each == known]
-            points = sorted((row["tokens"], row["loss"]) for row in (*known, *rows_of) if _curve(row) == curve)
+            # The line is what is expected from the same measurements: the first, or all pilots.
+            known, some = max(of, key=lambda pair: len(pair[0]))
+            measured = [row for each in of for row in (*each[0], each[1]) if _curve(row) == curve]
+            points = sorted({(row["tokens"], row["loss"]) for row in measured})
             tokens = np.geomspace(known[0]["tokens"], points[-1][0], 40)
             line = [expected(law, known, {**some, "tokens": each}) for each in tokens]
             axes.plot(tokens, line, color=color, linewidth=1)
@@ -154,7 +162,8 @@ def main() -> None:
     """Fits the laws and writes them."""
     rows = files.read_json_object(LAW_FILE)["measured"]
     laws = {kind: fit_kind(rows, kind) for kind in (FROM_RANDOM, FROM_RECORDS, FINAL)}
-    kept = {kind: {name: float(f"{value:.4g}") for name, value in vars(law).items()} for kind, law in laws.items()}
+    everything = json.dumps({kind: vars(law) for kind, law in laws.items()})
+    kept = json.loads(everything, parse_float=lambda digits: float(f"{float(digits):.4g}"))
     lines = ",\n".join(json.dumps(row) for row in rows)
     files.write_text(LAW_FILE, f'{{"laws": {json.dumps(kept, indent=1)},\n"measured": [\n{lines}\n]}}\n')
     _draw(rows, laws)

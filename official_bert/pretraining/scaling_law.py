@@ -65,8 +65,8 @@ class ScalingLaw:
         growth: how much lower the floor of larger models is.
         repeats: how many repetitions are worth learning from.
         spread: of the logarithms of texts' floors around the law's; 0 where all texts are taken to have one.
-        deviation: of the logarithm of measured losses from those that were expected of one earlier loss.
-        deviation_of_text: likewise from those that were expected of several, which tell the text's floor.
+        deviations: of the logarithm of measured losses from those that were expected of one earlier loss, of two, and
+            so on. The first is the law's own.
     """
 
     floor: float
@@ -74,8 +74,7 @@ class ScalingLaw:
     growth: float
     repeats: float
     spread: float
-    deviation: float
-    deviation_of_text: float
+    deviations: tuple[float, ...]
 
     @classmethod
     def read(cls, kind: str) -> "ScalingLaw":
@@ -83,7 +82,8 @@ class ScalingLaw:
         path = find_config(LAW_FILE)
         held = files.read_json_object(path)
         try:
-            return cls(**held["laws"][kind])
+            law = held["laws"][kind]
+            return cls(**{**law, "deviations": tuple(law["deviations"])})
         except (KeyError, TypeError) as error:
             raise UserError(
                 f"{path} holds no law ({error!r}); restore the file, or run python -m reproduce.scaling_law"
@@ -118,7 +118,8 @@ class ScalingLaw:
             squares += (np.log(after.loss / np.array(expected)) / _NOISE) ** 2
         mean = np.average(distances, weights=np.exp((squares.min() - squares) / 2))
         floor = self.floor * math.exp(self.spread * mean)
-        return dataclasses.replace(self, floor=floor, deviation=self.deviation_of_text)
+        left = self.deviations[len(telling) - 1 :] or self.deviations[-1:]
+        return dataclasses.replace(self, floor=floor, deviations=left)
 
     def loss_later(
         self, reached: Reached, tokens: float, parameters: float, unigram_entropy: float, text_tokens: float
@@ -145,4 +146,5 @@ class ScalingLaw:
 
     def interval(self, loss: float) -> tuple[float, float]:
         """Returns between which losses one that is expected to be `loss` lies in 95 of 100 runs."""
-        return loss * math.exp(-_WIDE * self.deviation), loss * math.exp(_WIDE * self.deviation)
+        factor = math.exp(_WIDE * self.deviations[0])
+        return loss / factor, loss * factor

@@ -13,7 +13,6 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.corpus_initialization import MOST_TOKENS
 from official_bert.pretraining.devices import BATCH, Device
 from official_bert.pretraining.scaling_law import FINAL, Reached, ScalingLaw, block_parameters
 from official_bert_cli import load
@@ -35,8 +34,8 @@ def corpus(tmp_path: pathlib.Path) -> str:
     return str(path)
 
 
-FIRST, SECOND = pilot.STEPS
-REACHED = [Reached(2.5, tokens_of(FIRST), 4e5), Reached(2.2, tokens_of(SECOND), 4e5)]
+FIRST, SECOND, THIRD = pilot.STEPS
+REACHED = [Reached(loss, tokens_of(steps), 4e5) for loss, steps in zip((2.5, 2.2, 2.0), pilot.STEPS, strict=True)]
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +44,7 @@ def speed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Of words in a short order the entropy is about 3 nats; a loss of 2.5 says that a pilot has learned something.
     """
-    monkeypatch.setattr(pilot, "run", lambda given, *_: REACHED[: len(pilot.steps_of(given.seconds))])
+    monkeypatch.setattr(pilot, "train", lambda *given: REACHED[pilot.STEPS.index(given[-1])])
     monkeypatch.setattr(
         machine, "measure", lambda config, part, _: Speed(1.0, 1e-9 * config.hidden_size**2 * part.length * 32)
     )
@@ -97,7 +96,7 @@ def test_too_little_time_is_refused_before_the_pilot(
     monkeypatch.setattr(machine, "measure", lambda *_: Speed(20.0, 1.0))
     with pytest.raises(UserError, match=r"0.6 minutes are too short: to start .* takes at least \d+ seconds; give"):
         planning.run(options(corpus, tmp_path, minutes=0.6))
-    monkeypatch.setattr(pilot, "run", unwanted)
+    monkeypatch.setattr(pilot, "train", unwanted)
     with pytest.raises(UserError, match=r"0.5 minutes are too short: .* takes at least 31 seconds; give more time"):
         planning.run(options(corpus, tmp_path, minutes=0.5))
 
@@ -105,7 +104,7 @@ def test_too_little_time_is_refused_before_the_pilot(
 def test_a_pilot_that_learned_nothing_is_said_and_nothing_better_expected(
     corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pilot, "run", lambda *_: [Reached(3.4, tokens_of(FIRST), 4e5)])
+    monkeypatch.setattr(pilot, "train", lambda *_: Reached(3.4, tokens_of(FIRST), 4e5))
     made = planning.plan(options(corpus, tmp_path))
     assert made["expected_loss"] == 3.4
     assert made["model"] == "BERT-Tiny"
@@ -119,8 +118,8 @@ def test_a_pilot_that_learned_nothing_is_said_and_nothing_better_expected(
 def test_the_last_pilot_says_whether_anything_was_learned(
     corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, losses: tuple[float, float], has_learned: bool
 ):
-    reached = [dataclasses.replace(each, loss=loss) for each, loss in zip(REACHED, losses, strict=True)]
-    monkeypatch.setattr(pilot, "run", lambda *_: reached)
+    reached = iter([dataclasses.replace(each, loss=loss) for each, loss in zip(REACHED, losses, strict=False)])
+    monkeypatch.setattr(pilot, "train", lambda *_: next(reached))
     made = planning.plan(options(corpus, tmp_path, minutes=6.0))
     assert any("the pilot learned nothing" in each for each in made["notes"]) is not has_learned
     assert (made["expected_loss"] == 3.4) is not has_learned
@@ -128,8 +127,8 @@ def test_the_last_pilot_says_whether_anything_was_learned(
 
 def test_what_is_known_of_a_text_has_its_own_floor():
     law, counts = ScalingLaw.read(FINAL), TextCounts(1e9, 100, 3.0, 100, pairs=True)
-    known = planning.Known.of(counts, REACHED, law)
-    assert known.law == law.of_text(REACHED, 3.0, 1e9) != law
+    known = planning.Known.of(counts, REACHED[:2], law)
+    assert known.law == law.of_text(REACHED[:2], 3.0, 1e9) != law
     assert known.reached == REACHED[1]
     # Of a text that is not read again and again, less is expected with every step.
     size = recipe.SIZES[0]
@@ -172,7 +171,10 @@ def test_a_plan_knows_its_text_again(corpus: str, tmp_path: pathlib.Path, capsys
     assert re.search(r"note: .*text.txt.*; what was read of it before is used", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("held", [{}, {"options": []}, {"options": {}, "files": {}}])
+@pytest.mark.parametrize("held", [
+    {}, {"options": []}, {"options": {}, "files": {}}, {"options": {}, "files": {}, "counts": {}, "pilots": {}},
+    {"options": {}, "files": {}, "config": [], "commands": []},
+])  # fmt: skip
 def test_a_damaged_plan_is_named(corpus: str, tmp_path: pathlib.Path, held: dict[str, object]):
     (tmp_path / "plan").mkdir()
     (tmp_path / "plan" / "plan.json").write_text(json.dumps(held))
@@ -242,7 +244,7 @@ def test_text_that_is_not_there_or_too_short_leaves_no_plan(tmp_path: pathlib.Pa
     assert not (tmp_path / "plan" / "plan.json").exists()
 
 
-@pytest.mark.parametrize(("minutes", "pilots"), [(1.5, REACHED[:1]), (6.0, REACHED)])
+@pytest.mark.parametrize(("minutes", "pilots"), [(1.5, REACHED[:1]), (6.0, REACHED[:2]), (20.0, REACHED)])
 def test_what_is_expected_begins_with_what_the_pilots_reached(
     corpus: str, tmp_path: pathlib.Path, minutes: float, pilots: list[Reached]
 ):
@@ -265,7 +267,7 @@ def test_what_is_expected_begins_with_what_the_pilots_reached(
         steps * tenth // 10 for tenth in range(1, 11) if steps * tenth // 10 >= FIRST
     ]
     first, *_, last = limits
-    assert steps // 10 < FIRST <= first[0]  # before the pilot's steps nothing is expected
+    assert first[0] >= FIRST  # before the pilot's steps nothing is expected
     assert last == [steps, pytest.approx(made["expected_loss_high"], abs=1e-3)]
 
 
@@ -282,53 +284,91 @@ def test_a_pilot_whose_command_fails_says_which(
     monkeypatch.setattr(pilot, "process_of", lambda line: [sys.executable, "-c", f"import os, sys; {program}"])
     with pytest.raises(UserError, match=re.escape(message) + "$"):
         planning.plan(options(corpus, tmp_path))
-    assert not (tmp_path / "plan" / "plan.json").exists()
+    assert "commands" not in json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert not (tmp_path / "plan" / "pilot").exists()
+
+
+def test_a_plan_that_was_stopped_goes_on_with_its_pilots(
+    corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    asked: list[int] = []
+    stopped = {SECOND}
+
+    def train(*given: Any) -> Reached:
+        asked.append(given[-1])
+        if given[-1] in stopped:
+            raise KeyboardInterrupt
+        return REACHED[pilot.STEPS.index(given[-1])]
+
+    monkeypatch.setattr(pilot, "train", train)
+    with pytest.raises(KeyboardInterrupt):
+        planning.plan(options(corpus, tmp_path, minutes=6.0))
+    counted = (tmp_path / "plan" / "text" / "vocab.txt").stat().st_mtime_ns
+    with pytest.raises(UserError, match="holds another plan: --random_seed was 12345 and is 7"):
+        planning.plan(options(corpus, tmp_path, minutes=6.0, random_seed=7))
+    stopped.clear()
+    held = (tmp_path / "plan" / "plan.json").read_text()
+    (tmp_path / "plan" / "plan.json").write_text(held.replace('"loss"', '"lost"'))
+    with pytest.raises(UserError, match=r"plan.json is no plan, or damaged"):
+        planning.plan(options(corpus, tmp_path, minutes=6.0))
+    (tmp_path / "plan" / "plan.json").write_text(held)
+    made = planning.plan(options(corpus, tmp_path, minutes=20.0))  # the time alone is another
+    assert asked == [FIRST, SECOND, SECOND, THIRD]
+    assert "614,400 tokens were trained on before, held-out masked LM loss 2.500" in capsys.readouterr().out
+    assert (tmp_path / "plan" / "text" / "vocab.txt").stat().st_mtime_ns == counted
+    assert made["pilots"] == [dataclasses.asdict(each) for each in REACHED]
+    assert made["minutes"] == 20.0
+    assert planning.plan(options(corpus, tmp_path, minutes=20.0)) == made
+    with pytest.raises(UserError, match=r"--minutes was 20.0 and is 6.0"):  # now it is made
+        planning.plan(options(corpus, tmp_path, minutes=6.0))
 
 
 def test_a_pilot_trains_tiny_on_a_part_of_the_text(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
-    text = tmp_path / "text"
-    text.mkdir()
+    text, folder = tmp_path / "plan" / "text", tmp_path / "plan" / "pilot"
+    text.mkdir(parents=True)
     (text / "domain.txt").write_text("a line of the text.\n" * 5000)
     (text / "heldout.txt").write_text("a line of other text.\n")
     (text / "vocab.txt").write_text("[PAD]\nline\n")
+    (folder / "of a pilot that was killed").mkdir(parents=True)
     lines: list[list[str]] = []
+    parts: list[int] = []
 
     def process_of(line: str) -> list[str]:
         lines.append(shlex.split(line)[1:])
-        folder = text / "pilot"
         if lines[-1][0] == "pretrain":
             assert (folder / "text" / "heldout.txt").read_text() == (text / "heldout.txt").read_text()
             assert (folder / "text" / "vocab.txt").read_text() == (text / "vocab.txt").read_text()
             config = recipe.SIZES[0].config(8000)
             assert json.loads((folder / "bert_config.json").read_text()) == json.loads(config.to_json())
-            part = (folder / "text" / "domain.txt").stat().st_size
-            assert part == pytest.approx(0.1 * (text / "domain.txt").stat().st_size, abs=30)
+            parts.append((folder / "text" / "domain.txt").stat().st_size)
             (folder / "model").mkdir()
-            loss = 2.75 - len(lines) / 12
-            (folder / "model" / "eval_results.txt").write_text(f"loss = 3.5\nmasked_lm_loss = {loss}\n")
+            (folder / "model" / "eval_results.txt").write_text("loss = 3.5\nmasked_lm_loss = 2.5\n")
         return [sys.executable, "-c", ""]
 
     monkeypatch.setattr(pilot, "process_of", process_of)
-    counts = TextCounts(40e6, 100, 6.0, 8000, pairs=True)  # of which the initial weights are counted from a tenth
+    counts = TextCounts(40e6, 100, 6.0, 8000, pairs=True)
     tiny = block_parameters(recipe.SIZES[0].config(8000))
-    # A short plan has the first of the two alone.
-    (reached,) = pilot.run(options("text.txt", tmp_path, minutes=4.9), counts, str(text))
-    assert reached == Reached(2.5, tokens_of(FIRST), tiny)
-    lines.clear()
-    reached = pilot.run(options("text.txt", tmp_path, minutes=5.0), counts, str(text))
-    assert reached == [Reached(2.5, tokens_of(FIRST), tiny), Reached(2.25, tokens_of(SECOND), tiny)]
-    assert tokens_of(SECOND) < MOST_TOKENS
-    assert [command for command, *_ in lines] == ["make-records", "make-records", "pretrain"] * 2
-    assert f"--num_train_steps={SECOND}" in lines.pop()
-    del lines[3:]
-    folder = text / "pilot"
-    (_, *learned), (_, *heldout), (_, *training) = lines
-    assert {f"--input_file={folder / 'text' / 'domain.txt'}", "--dupe_factor=1"} < set(learned)
-    assert f"--input_file={folder / 'text' / 'heldout.txt'}" in heldout
-    heldout_records = next(each.partition("=")[2] for each in heldout if each.startswith("--output_file="))
-    assert {f"--num_train_steps={FIRST}", f"--eval_input_file={heldout_records}"} < set(training)
-    assert not folder.exists()
+    for steps in pilot.STEPS:
+        lines.clear()
+        reached = pilot.train(options("text.txt", tmp_path), counts, steps)
+        assert reached == Reached(2.5, tokens_of(steps), tiny)
+        (make, *learned), (_, *heldout), (pretrain, *training) = lines
+        assert (make, pretrain) == ("make-records", "pretrain")
+        assert {f"--input_file={folder / 'text' / 'domain.txt'}", "--dupe_factor=1"} < set(learned)
+        assert f"--input_file={folder / 'text' / 'heldout.txt'}" in heldout
+        heldout_records = next(each.partition("=")[2] for each in heldout if each.startswith("--output_file="))
+        assert {f"--num_train_steps={steps}", f"--eval_input_file={heldout_records}"} < set(training)
+        assert not folder.exists()
+    # The initial weights are counted from a tenth of the text; the longest pilot reads more.
+    whole = (text / "domain.txt").stat().st_size
+    assert parts == pytest.approx([0.1 * whole, 0.1 * whole, whole * tokens_of(THIRD) / 40e6], abs=30)
+
+
+def test_longer_plans_have_more_pilots():
+    assert [pilot.steps_of(seconds) for seconds in (299.0, 300.0, 1199.0, 1200.0)] == [
+        (FIRST,), (FIRST, SECOND), (FIRST, SECOND), pilot.STEPS
+    ]  # fmt: skip
 
 
 def test_a_pilot_gets_the_first_lines_of_a_text(tmp_path: pathlib.Path):
@@ -343,14 +383,14 @@ def test_a_pilot_gets_the_first_lines_of_a_text(tmp_path: pathlib.Path):
 @pytest.mark.slow
 def test_a_plan_that_is_run_reaches_a_loss(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()  # of the pilot
-    monkeypatch.setattr(pilot, "STEPS", (5, 10))
+    monkeypatch.setattr(pilot, "STEPS", (5, 10, 20))
     monkeypatch.setattr(machine, "measure", lambda *_: Speed(1.0, 0.6))
     assert planning.run(options(corpus, tmp_path, run=True, minutes=1.0)) == 0
     made = json.loads((tmp_path / "plan" / "plan.json").read_text())
     (reached,) = made["pilots"]
     assert 0 < made["reached_loss"] < reached["loss"] < 10
     assert reached["tokens"] == tokens_of(5)
-    assert not (tmp_path / "plan" / "text" / "pilot").exists()
+    assert not (tmp_path / "plan" / "pilot").exists()
     assert ScalingLaw.read(FINAL).interval(made["expected_loss"])[0] == pytest.approx(
         made["expected_loss_low"], abs=1e-3
     )
@@ -366,7 +406,7 @@ def test_a_plan_for_devices_is_the_papers_recipe_with_hours_dollars_and_a_tpus_c
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(pilot, "run", unwanted)  # nothing is measured here
+    monkeypatch.setattr(pilot, "train", unwanted)  # nothing is measured here
     given = options(corpus, tmp_path, minutes=None, hours=hours, devices=8)
     assert planning.run(given) == 0
     made = json.loads((tmp_path / "plan" / "plan.json").read_text())
