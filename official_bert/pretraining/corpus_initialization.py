@@ -8,7 +8,8 @@ where to look; a short training ends before that. All three can be had from the 
   or after each of the commonest ones (positive pointwise mutual information; Levy and Goldberg 2014,
   "Neural Word Embedding as Implicit Matrix Factorization");
 - position embeddings: sines and cosines (Vaswani et al. 2017, section 3.5), in dimensions that word embeddings leave
-  free, and in the first block queries and keys that compare them, so that each head attends to one neighbour.
+  free, and in the first block queries and keys that compare them, so that each head attends to one neighbour;
+- in models of two blocks that learn next sentences, the last heads: [CLS] sees how many pieces both segments share.
 
 Everything else, network and losses too, stays as it is: any other tool reads the weights.
 
@@ -38,6 +39,14 @@ _FASTEST, _RATIO = 0.9 * math.pi, 0.72  # radians a position, and from one frequ
 _POSITIONS_SHARE = 0.3  # of the squared length of a token's vector
 _SHARPNESS = 6.0  # the score of the position that a head attends to, where others have about 0
 _REST = 0.1  # what is left of random values beside the sines and cosines
+
+# Of the heads that compare segments. More blocks learn it by themselves, on text of many topics at least.
+_COMPARING_BLOCKS, _COMPARING_HEADS = 2, 4  # just so many, and at least so many
+_KEPT = 8  # dimensions of the head that still compare positions
+_LEAST_COMPARED = 8  # dimensions
+_SAME_PIECE, _OTHER_SEGMENT = 12.0, 1.0  # scores; of the own segment it is the opposite
+_MARK = 2.0  # the value of a dimension that marks a token, where that of others is about 1
+_SECOND_SEGMENT = 2.0  # the score of its tokens for the first position
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +103,9 @@ def _unmasked(batch: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.where(batch["input_mask"] > 0, ids, -1)
 
 
-def initialize(model: keras.Model, config: BertConfig, counts: TokenCounts, seed: int) -> int:
+def initialize(
+    model: keras.Model, config: BertConfig, counts: TokenCounts, seed: int, next_sentence: bool = False
+) -> int:
     """Gives a pre-training model with random weights those that the counts decide; returns for how many pieces.
 
     Args:
@@ -102,19 +113,30 @@ def initialize(model: keras.Model, config: BertConfig, counts: TokenCounts, seed
         config: its sizes.
         counts: of the records that it will learn from.
         seed: of what is random.
+        next_sentence: whether the records are pairs of segments, from which next sentences are learned.
     """
     shares = (counts.pieces + 1.0) / (counts.pieces.sum() + len(counts.pieces))
     model.get_layer("masked_lm_output").bias.assign(np.log(shares).astype(np.float32))
     head_size = config.hidden_size // config.num_attention_heads
     free = 2 * min(_MOST_FREQUENCIES, head_size // 2, config.hidden_size // 4)  # dimensions of sines and cosines
+    compares = (
+        next_sentence
+        and config.num_hidden_layers == _COMPARING_BLOCKS
+        and config.num_attention_heads >= _COMPARING_HEADS
+        and config.type_vocab_size > 1
+        and head_size >= _KEPT + _LEAST_COMPARED + 1
+    )
+    first = free + 2 * compares  # dimension of words
     table = model.get_layer(layer_names.WORD_EMBEDDINGS).embeddings
     words = np.array(table)
-    vectors = _word_vectors(counts.contexts, config.hidden_size - free, seed)
-    known = vectors.any(axis=1)
-    words[known, free:] = vectors[known] * config.initializer_range
-    words[:, :free] *= _REST
+    vectors = _word_vectors(counts.contexts, config.hidden_size - first, seed)
+    known = np.asarray(vectors.any(axis=1))
+    words[known, first:] = vectors[known] * config.initializer_range
+    words[:, :first] *= _REST
     table.assign(words)
     _attend_to_neighbours(model, config, free)
+    if compares:
+        _compare_segments(model, config, free, known, seed)
     return int(known.sum())
 
 
@@ -182,3 +204,68 @@ def _attend_to_neighbours(model: keras.Model, config: BertConfig, free: int) -> 
             queries[row : row + 2, column : column + 2] = gain * np.array(rotation)
     query.assign(queries)
     key.assign(keys)
+
+
+def _compare_segments(model: keras.Model, config: BertConfig, free: int, known: np.ndarray, seed: int) -> None:
+    """Lets the first position see which pieces both segments share, by which it can tell whether they belong together.
+
+    In the last head of the first block a token attends to its own piece in the other segment, and where there is none
+    to itself; by the segment of what it attends to it gets a mark. In the last head of the second block the first
+    position attends to the second segment, and so to the mean of its marks. Masked tokens attend as before, since what
+    they are cannot be compared.
+
+    `known` are the pieces that have vectors from counts, [V] bool; other arguments are as for `initialize`.
+    """
+    head_size = config.hidden_size // config.num_attention_heads
+    segment, mark, first = free, free + 1, free + 2  # dimensions; the last is the first of words
+    begin = config.hidden_size - head_size  # of the last head's columns
+
+    layer = model.get_layer(layer_names.POSITION_EMBEDDINGS)
+    positions = np.array(layer.embeddings)
+    positions[:, segment:first] *= _REST
+    layer.embeddings.assign(positions)
+    layer = model.get_layer(layer_names.TOKEN_TYPE_EMBEDDINGS)
+    segments = _REST * np.array(layer.embeddings)
+    one = config.initializer_range / math.sqrt(1 - _POSITIONS_SHARE)  # becomes 1 in the normalization
+    segments[:2, segment] = -_MARK * one, _MARK * one
+    layer.embeddings.assign(segments)
+
+    def kernels(block: int) -> tuple[list[keras.Variable], list[np.ndarray]]:
+        parts = ("query", "key", "value", "output")
+        variables = [model.get_layer(f"{layer_names.block(block)}_attention_{part}").kernel for part in parts]
+        return variables, [np.array(variable) for variable in variables]
+
+    variables, (queries, keys, values, outputs) = kernels(0)
+    compared = head_size - _KEPT - 1
+    directions = np.linalg.qr(np.random.default_rng(seed + 1).standard_normal((config.hidden_size - first, compared)))[
+        0
+    ]
+    gain = math.sqrt(_SAME_PIECE * math.sqrt(head_size) / ((1 - _POSITIONS_SHARE) * compared))
+    for kernel, sign in ((queries, -1.0), (keys, 1.0)):
+        kernel[:, begin + _KEPT :] = 0.0
+        kernel[first:, begin + _KEPT : -1] = gain * directions
+        kernel[segment, -1] = sign * math.sqrt(_OTHER_SEGMENT * math.sqrt(head_size)) / _MARK
+    values[:, begin:] *= 0.3  # what it says of pieces beside the mark
+    values[segment, begin:], values[:, begin] = 0.0, 0.0
+    values[segment, begin] = 1 / _MARK
+    outputs[begin] *= _REST
+    outputs[:, mark] *= _REST
+    outputs[begin, mark] = _MARK
+    for variable, value in zip(variables, (queries, keys, values, outputs), strict=True):
+        variable.assign(value)
+    # Vectors of [MASK] and of pieces that were not counted are random: they are the same as nothing.
+    table = model.get_layer(layer_names.WORD_EMBEDDINGS).embeddings
+    words = np.array(table)
+    words[~known, first:] -= words[~known, first:] @ directions @ directions.T
+    table.assign(words)
+
+    variables, (queries, keys, values, outputs) = kernels(1)
+    # At position 0 all cosines are 1, elsewhere they cancel each other.
+    cosines = math.sqrt(free // 2 * _POSITIONS_SHARE * config.hidden_size)  # their sum there
+    queries[:, begin], keys[:, begin], values[:, begin] = 0.0, 0.0, 0.0
+    queries[0:free:2, begin] = _SECOND_SEGMENT * math.sqrt(head_size) / (_MARK * cosines)
+    keys[segment, begin], values[mark, begin] = 1.0, 1.0
+    outputs[begin] *= _REST
+    outputs[begin, mark] = _MARK
+    for variable, value in zip(variables, (queries, keys, values, outputs), strict=True):
+        variable.assign(value)

@@ -303,7 +303,10 @@ def _initialize_from_records(setup: RunSetup) -> None:
     records = setup.records.training(setup.options.phases[0])
     with records.naming_damage():
         counts = corpus_initialization.count(records.evaluation(_COUNTED_AT_ONCE), setup.config.vocab_size)
-    known = corpus_initialization.initialize(setup.pretrainer.model, setup.config, counts, setup.options.random_seed)
+    options = setup.options
+    known = corpus_initialization.initialize(
+        setup.pretrainer.model, setup.config, counts, options.random_seed, options.next_sentence_prediction
+    )
     print(
         f"initial weights from {counts.tokens:,} tokens of the records: word vectors of {known:,} of "
         f"{setup.config.vocab_size:,} pieces, the others at random",

@@ -1,5 +1,6 @@
 """Initial weights from counts of the records' tokens."""
 
+import itertools
 import math
 import pathlib
 
@@ -117,10 +118,73 @@ def test_the_heads_of_the_first_block_attend_to_their_neighbours(length: int):
         assert np.mean(scores.argmax(-1)[:, inside] == inside + offset) > 0.95  # what is left at random has a say
 
 
+def of_segments(size: int = 128, blocks: int = 2, heads: int = 4, next_sentence: bool = True, **changes: int):
+    """A model whose heads compare segments, of a hundred pieces; 4 is [MASK], which does not occur."""
+    config = BertConfig(100, size, blocks, heads, 256, max_position_embeddings=24, **changes)
+    model = build_pretraining_model(config, seed=1)
+    rows = np.random.default_rng(0).integers(5, 100, (500, 8)).tolist()
+    initialize(model, config, count([batch_of(rows)], 100), 1, next_sentence)
+    return model
+
+
+def pairs_of(rows: list[list[int]]) -> dict[str, np.ndarray]:
+    """Pairs of [CLS] = 2, seven pieces, [SEP] = 3, seven pieces and [SEP]."""
+    ids = np.array([[2, *row[:7], 3, *row[7:], 3] for row in rows])
+    segments = np.broadcast_to([0] * 9 + [1] * 8, ids.shape)
+    return {
+        "input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": segments,
+        "masked_lm_positions": np.zeros((len(rows), 1), int),
+    }  # fmt: skip
+
+
+def test_tokens_attend_to_their_piece_in_the_other_segment_and_masks_to_their_neighbour():
+    model = of_segments()
+    rng = np.random.default_rng(1)
+    rows = [rng.permutation(np.arange(5, 100))[:14] for _ in range(20)]
+    for row in rows:
+        row[12], row[3], row[5] = row[1], 4, 4  # the second of the one segment is the sixth of the other
+    parts = [model.get_layer(f"layer_0_attention_{part}").output for part in ("query", "key")]
+    queries, keys = type(model)(model.input, parts).predict(pairs_of(rows), verbose=0)
+    most = (queries[:, :, 96:] @ keys[:, :, 96:].transpose(0, 2, 1)).argmax(-1)
+    places = np.arange(17)
+    assert np.mean(most[:, 2] == 14) > 0.9
+    assert np.mean(most[:, 14] == 2) > 0.9
+    alone = [1, 3, 5, 7, 9, 10, 11, 12, 13, 15]
+    assert np.mean(most[:, alone] == places[alone]) > 0.9
+    assert np.mean(np.abs(most[:, [4, 6]] - places[[4, 6]]) > 0) > 0.9  # masks, each other too, are no match
+
+
+def test_the_first_position_tells_pairs_that_share_pieces():
+    model = of_segments()
+    rng = np.random.default_rng(1)
+    rows = [rng.permutation(np.arange(5, 100))[:14] for _ in range(60)]
+    for row in rows[:30]:
+        row[7:12] = rng.permutation(row[:7])[:5]
+    marks = type(model)(model.input, model.get_layer("layer_1_output_layer_norm").output).predict(
+        pairs_of(rows), verbose=0
+    )[:, 0, 17]
+    assert np.mean(marks[:30] < np.median(marks)) > 0.9
+    assert marks[:30].mean() < marks[30:].mean() - 0.5
+
+
+@pytest.mark.parametrize("changes", [
+    {"next_sentence": False}, {"heads": 2}, {"blocks": 3}, {"type_vocab_size": 1}, {"size": 64}
+])  # fmt: skip
+def test_other_models_compare_no_segments(changes: dict[str, int]):
+    # All heads of the first block attend to neighbours, and words begin after the sines and cosines.
+    segments = np.asarray(of_segments(**changes).get_layer("token_type_embeddings").embeddings)
+    assert np.abs(segments).max() < 0.05
+    assert np.abs(np.asarray(of_segments().get_layer("token_type_embeddings").embeddings)).max() == pytest.approx(
+        2 * 0.02 / math.sqrt(0.7)
+    )
+
+
 def test_narrow_models_and_small_texts_get_finite_weights():
     config = BertConfig(V, 6, 1, 3, 8, max_position_embeddings=8)
-    for rows in ([[5]], [[5, 6]], [[5, 5, 5, 5]]):
-        model, _ = initialized(count([batch_of(rows)], V), config)
+    wide = BertConfig(V, 68, 2, 4, 8, max_position_embeddings=8)  # as narrow as one that compares segments can be
+    for rows, sizes in itertools.product(([[5]], [[5, 6]], [[5, 5, 5, 5]]), (config, wide)):
+        model = build_pretraining_model(sizes, seed=1)
+        initialize(model, sizes, count([batch_of(rows)], V), 1, next_sentence=True)
         assert all(np.isfinite(np.asarray(variable)).all() for variable in model.variables)
 
 
