@@ -24,13 +24,14 @@ from planning.recipe import SIZES, tokens_of
 from planning.text import HELDOUT_FILE, TEXT_FILE, VOCAB_FILE, TextCounts
 
 STEPS = (300, 1200, 4800)
-_LEAST_SECONDS = (0, 300, 1200)  # of a plan that has so many pilots: they should take a small part of its time
+_MOST_OF_RUN = 0.4  # a pilot's share of the steps that the plan's time is enough for
 PILOT_FOLDER = "pilot"
 
 
-def steps_of(seconds: float) -> tuple[int, ...]:
-    """Returns the steps of each pilot of a plan of some time."""
-    return tuple(steps for steps, least in zip(STEPS, _LEAST_SECONDS, strict=True) if seconds >= least)
+def steps_of(steps: int) -> tuple[int, ...]:
+    """Returns the steps of each pilot, where the plan's time is enough for some steps of the model that they train."""
+    first, *longer = STEPS
+    return (first, *(each for each in longer if each <= _MOST_OF_RUN * steps))
 
 
 def train(options: Options, counts: TextCounts, steps: int) -> Reached:

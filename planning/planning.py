@@ -7,6 +7,7 @@ what the commands make stands beside them.
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -84,13 +85,12 @@ class Known:
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A size, and what it comes to in the time."""
+    """A size, and how many steps of it fit into the time."""
 
     size: Size
     config: BertConfig
     steps: int
     seconds: float  # of the commands
-    expected_loss: float
 
 
 def plan(options: Options) -> dict[str, Any]:
@@ -118,11 +118,14 @@ def _plan(options: Options) -> dict[str, Any]:
     if options.devices is None:
         for each in pilots:
             print(f"pilot: {each.tokens:,.0f} tokens were trained on before, held-out masked LM loss {each.loss:.3f}")
-        for steps in pilot.steps_of(options.seconds)[len(pilots) :]:
+        smallest = _fit_in(options, counts, SIZES[0])
+        if smallest.seconds > options.seconds:
+            raise _too_short(options, smallest.seconds)
+        for steps in pilot.steps_of(smallest.steps)[len(pilots) :]:
             pilots.append(pilot.train(options, counts, steps))
             _write(options, {**held, _PILOTS: [dataclasses.asdict(each) for each in pilots]})
         known = Known.of(counts, pilots, ScalingLaw.read(FINAL))
-        best = _choose(options, known)
+        best = _choose(options, known, smallest)
         config, made = best.config, _describe(options, known, best)
     else:
         whole = on_devices.runs(options, counts.vocab_size)
@@ -184,32 +187,34 @@ def _write(options: Options, made: Mapping[str, Any]) -> None:
     files.write_text(os.path.join(options.output_dir, PLAN_FILE), json.dumps(made, indent=1) + "\n")
 
 
-def _choose(options: Options, known: Known) -> Candidate:
-    """Returns the size that comes to the lowest loss; larger ones are tried until one does not."""
-    counts, best = known.counts, None
-    for size in SIZES:
-        config = size.config(counts.vocab_size)
-        speed = machine.measure(config, PART, counts.pairs)
-        # Records take as long as the steps need of them, which is little: two rounds are enough.
-        whole = beside = speed.start + _LEAST_SECONDS
-        for _ in range(2):
-            steps = max(1, int((options.seconds - whole) / speed.step))
-            records = passes_over(counts.tokens, steps) * counts.tokens / PART.length
-            whole = beside + records / _RECORDS_PER_SECOND
+def _fit_in(options: Options, counts: TextCounts, size: Size) -> Candidate:
+    """Returns a size with as many steps as fit into the time, at least one, by the speed that is measured."""
+    config = size.config(counts.vocab_size)
+    speed = machine.measure(config, PART, counts.pairs)
+    # Records take as long as the steps need of them, which is little: two rounds are enough.
+    whole = beside = speed.start + _LEAST_SECONDS
+    for _ in range(2):
         steps = max(1, int((options.seconds - whole) / speed.step))
-        seconds = whole + steps * speed.step
-        if seconds > options.seconds:
-            if best is None:
-                raise _too_short(options, whole)
+        records = passes_over(counts.tokens, steps) * counts.tokens / PART.length
+        whole = beside + records / _RECORDS_PER_SECOND
+    steps = max(1, int((options.seconds - whole) / speed.step))
+    return Candidate(size, config, steps, whole + steps * speed.step)
+
+
+def _choose(options: Options, known: Known, smallest: Candidate) -> Candidate:
+    """Returns the size that comes to the lowest loss; larger ones are tried until one does not."""
+    best, candidate, lowest = smallest, smallest, math.inf
+    for size in SIZES:
+        if size is not smallest.size:
+            candidate = _fit_in(options, known.counts, size)
+            # The law was measured from the first pilot's steps on.
+            if candidate.seconds > options.seconds or candidate.steps < pilot.STEPS[0]:
+                break
+        expected = known.expected_loss(candidate.config, candidate.steps)
+        print(f"{size.name}: {candidate.steps:,} steps, expected loss {expected:.3f}")
+        if expected >= lowest:
             break
-        if best is not None and steps < pilot.STEPS[0]:  # the law was measured from the first pilot's steps on
-            break
-        expected = known.expected_loss(config, steps)
-        print(f"{size.name}: {steps:,} steps, expected loss {expected:.3f}")
-        if best is not None and expected >= best.expected_loss:
-            break
-        best = Candidate(size, config, steps, seconds, expected)
-    assert best is not None
+        best, lowest = candidate, expected
     return best
 
 
@@ -222,14 +227,15 @@ def _too_short(options: Options, seconds: float) -> UserError:
 
 def _describe(options: Options, known: Known, best: Candidate) -> dict[str, Any]:
     counts, config, steps = known.counts, best.config, best.steps
-    low, high = known.law.interval(best.expected_loss)
+    expected = known.expected_loss(config, steps)
+    low, high = known.law.interval(expected)
     memory = cost.memory_estimate(config, BATCH_SIZE, PART.length, PART.predictions, "float32", False).total
     parameters = cost.parameter_count(config)
     records = passes_over(counts.tokens, steps) * counts.tokens * 5  # bytes: a token takes about five
     return {
         "minutes": options.seconds / 60,
         "expected_minutes": round(best.seconds / 60, 1),
-        "expected_loss": round(best.expected_loss, 4),
+        "expected_loss": round(expected, 4),
         "expected_loss_low": round(low, 4),
         "expected_loss_high": round(high, 4),
         "unigram_loss": round(counts.unigram_entropy, 4),
@@ -285,7 +291,7 @@ def _notes(options: Options, known: Known, best: Candidate) -> list[str]:
             f"the text is too small for the time: its {counts.tokens:,.0f} tokens are read {repeated:.0f} times; half "
             f"of the time would come to {half:.3f}; more text would serve better than more time"
         )
-    if known.has_learned and best.expected_loss > _STALLED * counts.unigram_entropy:
+    if known.has_learned and known.expected_loss(best.config, best.steps) > _STALLED * counts.unigram_entropy:
         notes.append(
             "the time is too short for a model to learn more than how frequent words are; give more, or adapt released "
             "weights"

@@ -19,8 +19,9 @@ from official_bert.utils import files
 
 PICTURE = "docs/images/scaling_law.svg"
 _NAMES = ("floor", "slope", "growth", "repeats")
-# What is believed before anything is measured, as logarithms and their deviations: few runs do not decide all of it.
-_BEFORE = {"floor": (0.4, 0.3), "slope": (1.0, 0.3), "growth": (0.05, 1.0), "repeats": (8.0, 0.5)}
+# What is believed before anything is measured, and deviations of the logarithm: few runs do not decide all of it.
+# Repetitions are those of Muennighoff et al. (2023), "Scaling Data-Constrained Language Models".
+_BEFORE = {"floor": (0.4, 0.3), "slope": (1.0, 0.3), "growth": (0.05, 1.0), "repeats": (15.4, 0.5)}
 _NOISE = 0.02  # of a loss, believed
 _NO_STEP = 1e9  # damping by which no step helps any more: the fit is there
 _LATER = 2  # times as many tokens
