@@ -11,13 +11,11 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
 
 from official_bert.errors import UserError
 from official_bert.pretraining.corpus_initialization import MOST_TOKENS
 from official_bert.pretraining.scaling_law import Reached, block_parameters
 from official_bert.utils import files
-from official_bert.utils.progress import duration
 from planning.command_lines import CONFIG_FILE, PLAN_FILE, TEXT_FOLDER, lines_here, process_of, reached_loss
 from planning.options import Options
 from planning.recipe import SIZES, tokens_of
@@ -46,21 +44,20 @@ def train(options: Options, counts: TextCounts, steps: int) -> Reached:
     Raises:
         UserError: a command has failed.
     """
-    size, since = SIZES[0], time.monotonic()
-    print(f"pilot: {size.name}, {steps:,} steps, some minutes at most", flush=True)
+    size = SIZES[0]
     folder = os.path.join(options.output_dir, TEXT_FOLDER)
     own = os.path.join(options.output_dir, PILOT_FOLDER)
     files.remove_folder(own)  # of a pilot that was killed
-    os.makedirs(os.path.join(own, TEXT_FOLDER))
-    for name in (HELDOUT_FILE, VOCAB_FILE):
-        shutil.copyfile(os.path.join(folder, name), os.path.join(own, TEXT_FOLDER, name))
-    source, part = os.path.join(folder, TEXT_FILE), os.path.join(own, TEXT_FOLDER, TEXT_FILE)
-    # As much as is trained on, and as the initial weights are counted from: they are worse from less.
-    _copy_part(source, part, max(MOST_TOKENS, tokens_of(steps)) / counts.tokens)
-    config = size.config(counts.vocab_size)
-    files.write_text(os.path.join(own, CONFIG_FILE), config.to_json())
-    files.write_text(os.path.join(own, PLAN_FILE), '{"phases": []}')  # there is nothing to expect yet
     try:
+        os.makedirs(os.path.join(own, TEXT_FOLDER))
+        for name in (HELDOUT_FILE, VOCAB_FILE):
+            shutil.copyfile(os.path.join(folder, name), os.path.join(own, TEXT_FOLDER, name))
+        source, part = os.path.join(folder, TEXT_FILE), os.path.join(own, TEXT_FOLDER, TEXT_FILE)
+        # As much as is trained on, and as the initial weights are counted from: they are worse from less.
+        _copy_part(source, part, max(MOST_TOKENS, tokens_of(steps)) / counts.tokens)
+        config = size.config(counts.vocab_size)
+        files.write_text(os.path.join(own, CONFIG_FILE), config.to_json())
+        files.write_text(os.path.join(own, PLAN_FILE), '{"phases": []}')  # there is nothing to expect yet
         for line in lines_here(dataclasses.replace(options, output_dir=own), counts, size, steps):
             _do(line)
         reached = Reached(reached_loss(own), tokens_of(steps), block_parameters(config))
@@ -68,7 +65,6 @@ def train(options: Options, counts: TextCounts, steps: int) -> Reached:
         files.remove_folder(own)
     if not math.isfinite(reached.loss):
         raise UserError(f"the pilot's held-out loss is {reached.loss}: its training has failed; try another text")
-    print(f"pilot: held-out masked LM loss {reached.loss:.3f}, {duration(time.monotonic() - since)}", flush=True)
     return reached
 
 

@@ -11,6 +11,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -111,20 +112,22 @@ def _plan(options: Options) -> dict[str, Any]:
     held = _held(options) or _begin(options)
     if "commands" in held:
         return held
-    try:
-        counts, pilots = TextCounts(**held[_COUNTS]), [Reached(**each) for each in held[_PILOTS]]
-    except TypeError as error:
-        raise _damaged(options) from error
+    counts, pilots = _measured(options, held)
     if options.devices is None:
-        for each in pilots:
-            print(f"pilot: {each.tokens:,.0f} tokens were trained on before, held-out masked LM loss {each.loss:.3f}")
         smallest = _fit_in(options, counts, SIZES[0])
         if smallest.seconds > options.seconds:
             raise _too_short(options, smallest.seconds)
-        for steps in pilot.steps_of(smallest.steps)[len(pilots) :]:
-            pilots.append(pilot.train(options, counts, steps))
-            _write(options, {**held, _PILOTS: [dataclasses.asdict(each) for each in pilots]})
-        known = Known.of(counts, pilots, ScalingLaw.read(FINAL))
+        used = pilot.steps_of(smallest.steps)
+        for number, steps in enumerate(used):
+            print(f"pilot: {SIZES[0].name}, {steps:,} steps, some minutes at most", flush=True)
+            since, before = time.monotonic(), number < len(pilots)
+            if not before:
+                pilots.append(pilot.train(options, counts, steps))
+                _write(options, {**held, _PILOTS: [dataclasses.asdict(each) for each in pilots]})
+            taken = "as trained before" if before else duration(time.monotonic() - since)
+            print(f"pilot: held-out masked LM loss {pilots[number].loss:.3f}, {taken}", flush=True)
+        # A plan of more time may have been stopped here: what it trained beyond would say other things.
+        known = Known.of(counts, pilots[: len(used)], ScalingLaw.read(FINAL))
         best = _choose(options, known, smallest)
         config, made = best.config, _describe(options, known, best)
     else:
@@ -155,7 +158,38 @@ def _held(options: Options) -> dict[str, Any] | None:
             "--output_dir"
         )
     row_files.check_unchanged(held[_FILES], options.input_file, "input_file")
+    if "commands" in held:
+        try:
+            describe(held)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(options) from error
     return held
+
+
+def _measured(options: Options, held: Mapping[str, Any]) -> tuple[TextCounts, list[Reached]]:
+    """Returns what was counted and trained, and checks that it can be, and that the text is still there."""
+    folder = os.path.join(options.output_dir, TEXT_FOLDER)
+    for name in (text.TEXT_FILE, text.HELDOUT_FILE, text.VOCAB_FILE):
+        if not files.exists(os.path.join(folder, name)):
+            raise UserError(
+                f"{folder} has no {name}, of which a plan was begun; restore it, or remove "
+                f"{os.path.join(options.output_dir, PLAN_FILE)} to begin anew"
+            )
+    try:
+        counts, pilots = TextCounts(**held[_COUNTS]), [Reached(**each) for each in held[_PILOTS]]
+    except TypeError as error:
+        raise _damaged(options) from error
+    losses = [counts.unigram_entropy, *(each.loss for each in pilots)]
+    numbers = [counts.tokens, counts.heldout_characters, counts.vocab_size, *(each.parameters for each in pilots)]
+    tokens = [tokens_of(steps) for steps in pilot.STEPS]
+    if not (
+        all(type(value) in (int, float) and 0 <= value < math.inf for value in losses + numbers)
+        and all(numbers)
+        and type(counts.pairs) is bool
+        and [each.tokens for each in pilots] == tokens[: len(pilots)]
+    ):
+        raise _damaged(options)
+    return counts, pilots
 
 
 def _damaged(options: Options) -> UserError:

@@ -88,6 +88,32 @@ def test_the_table_has_means_and_says_what_reached_the_best_of_the_others():
     )
 
 
+def test_the_tasks_are_tags_and_a_part_of_sst_2(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    phrases, shared = tmp_path / "glue" / "SST-2", tmp_path / "shared"
+    phrases.mkdir(parents=True)
+    shared.mkdir()
+    (phrases / "train.tsv").write_text("sentence\tlabel\n" + "good\t1\n" * 5000)
+    (phrases / "dev.tsv").write_text("sentence\tlabel\nbad\t0\n")
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.conllu").write_text(f"of {name}\n")
+
+    def run(command: str, folder: pathlib.Path, *, task: str, output_dir: pathlib.Path, **flags: Any) -> float:
+        assert (command, flags["init"], flags["data_dir"]) == ("finetune", tmp_path / "model", shared / task)
+        output_dir.mkdir()
+        score = {"tagging": 0.8, "sst-2": 0.7}[task]
+        files.write_text(str(output_dir / "results.json"), f'{{"dev": {{"accuracy": {score}}}}}')
+        return 0.0
+
+    monkeypatch.setattr(quality, "_run", run)
+    given = options(
+        tasks=True, tagged_train=str(tmp_path / "train.conllu"), tagged_eval=str(tmp_path / "dev.conllu"),
+        glue_dir=str(tmp_path / "glue"),
+    )  # fmt: skip
+    assert quality._tasks(given, shared, tmp_path) == {"tagging": 0.8, "sst-2": 0.7}
+    assert (shared / "sst-2" / "train.tsv").read_text().count("good\t1\n") == 4000
+    assert (shared / "tagging" / "dev.conllu").read_text() == "of dev\n"
+
+
 @pytest.mark.slow
 def test_every_program_runs_to_its_end_and_the_converted_weights_score_as_their_own_do(tmp_path: pathlib.Path):
     text = "\n\n".join(

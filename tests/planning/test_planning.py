@@ -307,20 +307,90 @@ def test_a_plan_that_was_stopped_goes_on_with_its_pilots(
     with pytest.raises(UserError, match="holds another plan: --random_seed was 12345 and is 7"):
         planning.plan(options(corpus, tmp_path, minutes=6.0, random_seed=7))
     stopped.clear()
-    held = (tmp_path / "plan" / "plan.json").read_text()
-    (tmp_path / "plan" / "plan.json").write_text(held.replace('"loss"', '"lost"'))
-    with pytest.raises(UserError, match=r"plan.json is no plan, or damaged"):
+    text = pathlib.Path(corpus).read_text()
+    pathlib.Path(corpus).write_text(text.replace("cat", "dog"))  # of the same length
+    with pytest.raises(UserError, match="--input_file has changed since"):
         planning.plan(options(corpus, tmp_path, minutes=6.0))
-    (tmp_path / "plan" / "plan.json").write_text(held)
-    made = planning.plan(options(corpus, tmp_path, minutes=20.0))  # the time alone is another
+    pathlib.Path(corpus).write_text(text)
+    made = planning.plan(options(corpus, tmp_path, minutes=None, hours=1 / 3))  # the time alone is another
     assert asked == [FIRST, SECOND, SECOND, THIRD]
-    assert "614,400 tokens were trained on before, held-out masked LM loss 2.500" in capsys.readouterr().out
+    assert "pilot: held-out masked LM loss 2.500, as trained before" in capsys.readouterr().out
     assert (tmp_path / "plan" / "text" / "vocab.txt").stat().st_mtime_ns == counted
     assert made["pilots"] == [dataclasses.asdict(each) for each in REACHED]
     assert made["minutes"] == 20.0
-    assert planning.plan(options(corpus, tmp_path, minutes=20.0)) == made
-    with pytest.raises(UserError, match=r"--minutes was 20.0 and is 6.0"):  # now it is made
+    assert planning.plan(options(corpus, tmp_path, minutes=None, hours=1 / 3)) == made
+    with pytest.raises(UserError, match=r"--minutes was None and is 6.0"):  # now it is made
         planning.plan(options(corpus, tmp_path, minutes=6.0))
+
+
+def stopped_plan(corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a plan that is stopped after all pilots holds."""
+    with monkeypatch.context() as patch:
+        patch.setattr(planning, "_choose", unwanted)
+        with pytest.raises(AssertionError, match="it ran"):
+            planning.plan(options(corpus, tmp_path, minutes=20.0))
+    held = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert len(held["pilots"]) == 3
+    return held
+
+
+def test_a_shorter_plan_takes_the_pilots_that_it_would_have_trained(
+    corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    stopped_plan(corpus, tmp_path, monkeypatch)
+    made = planning.plan(options(corpus, tmp_path, minutes=6.0))
+    assert made["pilots"] == [dataclasses.asdict(each) for each in REACHED[:2]]
+
+
+def test_a_stopped_plan_whose_text_or_values_are_damaged_is_named(
+    corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    held = stopped_plan(corpus, tmp_path, monkeypatch)
+    path = tmp_path / "plan" / "plan.json"
+    first, *others = held["pilots"]
+    for pilots in (
+        [{}], [1.0], [{**first, "loss": None}], [{**first, "loss": "2.5"}], [{**first, "loss": True}],
+        [{**first, "loss": -1.0}], [{**first, "loss": float("nan")}], [{**first, "parameters": 0}], [first, first],
+        others,
+    ):  # fmt: skip
+        path.write_text(json.dumps({**held, "pilots": pilots}))
+        with pytest.raises(UserError, match="plan.json is no plan, or damaged; remove it"):
+            planning.plan(options(corpus, tmp_path, minutes=20.0))
+    for name, value in (("tokens", 0), ("tokens", "9"), ("unigram_entropy", None), ("pairs", 1), ("vocab_size", 0)):
+        path.write_text(json.dumps({**held, "counts": {**held["counts"], name: value}}))
+        with pytest.raises(UserError, match="plan.json is no plan, or damaged; remove it"):
+            planning.plan(options(corpus, tmp_path, minutes=20.0))
+    path.write_text(json.dumps(held))
+    (tmp_path / "plan" / "text" / "heldout.txt").unlink()
+    with pytest.raises(
+        UserError, match=r"text has no heldout.txt, .*; restore it, or remove .*plan.json to begin anew"
+    ):
+        planning.plan(options(corpus, tmp_path, minutes=20.0))
+    # What the errors advise; a pilot that was killed has left its folder.
+    path.unlink()
+    (tmp_path / "plan" / "pilot" / "text").mkdir(parents=True)
+    assert planning.plan(options(corpus, tmp_path, minutes=20.0))["pilots"] == held["pilots"]
+    assert (tmp_path / "plan" / "text" / "heldout.txt").exists()
+
+
+@pytest.mark.parametrize("changes", [{"config": {}}, {"unigram_loss": "x"}, {"notes": None}, {"commands": [1]}])
+def test_a_damaged_plan_that_was_made_is_named(corpus: str, tmp_path: pathlib.Path, changes: dict[str, object]):
+    made = planning.plan(options(corpus, tmp_path))
+    (tmp_path / "plan" / "plan.json").write_text(json.dumps({**made, **changes}))
+    with pytest.raises(UserError, match="plan.json is no plan, or damaged; remove it"):
+        planning.plan(options(corpus, tmp_path))
+
+
+def test_a_pilot_whose_loss_is_no_number_has_failed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()
+    (tmp_path / "plan" / "text").mkdir(parents=True)
+    for name in ("domain.txt", "heldout.txt", "vocab.txt"):
+        (tmp_path / "plan" / "text" / name).write_text("a line.\n")
+    monkeypatch.setattr(pilot, "process_of", lambda _: [sys.executable, "-c", ""])
+    monkeypatch.setattr(pilot, "reached_loss", lambda _: float("nan"))
+    with pytest.raises(UserError, match="the pilot's held-out loss is nan: its training has failed"):
+        pilot.train(options("text.txt", tmp_path), TextCounts(1e4, 100, 6.0, 100, pairs=True), FIRST)
+    assert not (tmp_path / "plan" / "pilot").exists()
 
 
 def test_a_pilot_trains_tiny_on_a_part_of_the_text(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -336,6 +406,7 @@ def test_a_pilot_trains_tiny_on_a_part_of_the_text(tmp_path: pathlib.Path, monke
 
     def process_of(line: str) -> list[str]:
         lines.append(shlex.split(line)[1:])
+        assert not (folder / "of a pilot that was killed").exists()
         if lines[-1][0] == "pretrain":
             assert (folder / "text" / "heldout.txt").read_text() == (text / "heldout.txt").read_text()
             assert (folder / "text" / "vocab.txt").read_text() == (text / "vocab.txt").read_text()

@@ -72,6 +72,15 @@ def test_losses_that_say_nothing_of_the_floor_leave_the_law_as_it_is():
         assert LAW.of_text([Reached(loss, 1e5, MILLION), reached], 6.0, ENDLESS) is LAW
 
 
+def test_only_losses_that_tell_the_floor_make_the_bounds_narrower():
+    law = dataclasses.replace(LAW, deviations=(0.05, 0.03, 0.02))
+    nothing, *telling = (Reached(loss, tokens, MILLION) for loss, tokens in ((5.99, 1e5), (4.8, 6e5), (4.0, 24e5)))
+    assert law.of_text([nothing, *telling], 6.0, ENDLESS).deviations == (0.03, 0.02)
+    assert law.of_text([telling[0], *telling, telling[1]], 6.0, ENDLESS).deviations == (
+        0.02,
+    )  # more than were measured
+
+
 def test_all_losses_of_a_text_tell_its_floor_whatever_the_size():
     first = Reached(4.8, 6e5, MILLION)
     reached = [
@@ -146,6 +155,9 @@ def test_the_laws_that_are_kept_are_the_fits_of_the_measurements(kind: str):
 def test_a_damaged_law_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "scaling_law.json").write_text('{"laws": {}}')
-    with pytest.raises(UserError, match=r"configs/scaling_law.json holds no law \(KeyError\('final'\)\)"):
-        ScalingLaw.read(FINAL)
+    for held, message in (
+        ('{"laws": {}}', r"KeyError\('final'\)"), ('{"laws": {"final": {"floor": 1, "deviations": []}}}', "TypeError"),
+    ):  # fmt: skip
+        (tmp_path / "configs" / "scaling_law.json").write_text(held)
+        with pytest.raises(UserError, match=rf"configs/scaling_law.json holds no law \({message}"):
+            ScalingLaw.read(FINAL)

@@ -172,8 +172,11 @@ def test_the_first_position_tells_pairs_that_share_pieces():
 ])  # fmt: skip
 def test_other_models_compare_no_segments(changes: dict[str, int]):
     # All heads of the first block attend to neighbours, and words begin after the sines and cosines.
-    segments = np.asarray(of_segments(**changes).get_layer("token_type_embeddings").embeddings)
+    model = of_segments(**changes)
+    segments = np.asarray(model.get_layer("token_type_embeddings").embeddings)
     assert np.abs(segments).max() < 0.05
+    assert np.asarray(model.get_layer("word_embeddings").embeddings)[5:, 16].std() > 0.01
+    assert np.asarray(of_segments().get_layer("word_embeddings").embeddings)[5:, 16].std() < 0.004
     assert np.abs(np.asarray(of_segments().get_layer("token_type_embeddings").embeddings)).max() == pytest.approx(
         2 * 0.02 / math.sqrt(0.7)
     )
