@@ -10,7 +10,7 @@ import pytest
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.pretraining import training
+from official_bert.pretraining import corpus_initialization, training
 from official_bert.pretraining.corpus_initialization import count, initialize
 from tests.conftest import WORDS
 from tests.pretraining.pretraining_runs import options_for
@@ -206,6 +206,17 @@ def test_a_run_begins_with_such_weights_once_and_equally_with_the_same_seed(
     assert losses[0] == losses[1]
     training.run(options_for(record_files, config_file, tmp_path / "first", **changes))
     assert "initial weights from " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("next_sentence", [True, False])
+def test_a_run_compares_segments_where_it_learns_next_sentences(
+    next_sentence: bool, record_files: list[str], config_file: str, tmp_path: pathlib.Path, monkeypatch
+):
+    asked: list[bool] = []
+    monkeypatch.setattr(corpus_initialization, "initialize", lambda *given: asked.append(given[-1]) or 1)
+    changes = {"init_from_records": True, "num_train_steps": 1, "next_sentence_prediction": next_sentence}
+    training.run(options_for(record_files, config_file, tmp_path / "run", **changes))
+    assert asked == [next_sentence]
 
 
 def test_a_damaged_record_is_named(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
