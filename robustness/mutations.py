@@ -99,7 +99,7 @@ MUTATIONS = [
     M("official_bert/pretraining/corpus_initialization.py", "batch[\"masked_lm_weights\"] > 0", "batch[\"masked_lm_weights\"] > 1", "tests/pretraining/test_corpus_initialization.py"),
     M("official_bert/pretraining/corpus_initialization.py", "np.log(shares)", "np.sqrt(shares)", "tests/pretraining/test_corpus_initialization.py"),
     M("official_bert/pretraining/corpus_initialization.py", "frequencies * offset", "frequencies * -offset", "tests/pretraining/test_corpus_initialization.py"),
-    M("official_bert/pretraining/corpus_initialization.py", "words[known, free:] = vectors[known]", "words[:, free:] = vectors", "tests/pretraining/test_corpus_initialization.py"),
+    M("official_bert/pretraining/corpus_initialization.py", "words[known, first:] = vectors[known]", "words[:, first:] = vectors", "tests/pretraining/test_corpus_initialization.py"),
     M("official_bert/pretraining/train_step.py", 'zlib.crc32(f"dropout/{seed}".encode())', 'zlib.crc32(b"dropout")', _TRAINING),
     M("official_bert/learning/replica_step.py", "only_if=finite if skip", "only_if=finite_loss if skip", "tests/pretraining"),
     M("official_bert/modeling/dropout.py", "of_replica * _REPLICA_FACTOR", "0 * of_replica * _REPLICA_FACTOR", "tests/modeling " + _TRAINING + " tests/finetuning/test_trainer.py"),
