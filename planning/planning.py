@@ -33,13 +33,13 @@ from planning.command_lines import (
     process_of,
     reached_loss,
 )
-from planning.options import Options
+from planning.options import DEVICES, TIME, Options
 from planning.recipe import BATCH_SIZE, PART, SIZES, Size, passes_over, tokens_of, warmup_of
 from planning.text import TextCounts
 
 _OPTIONS, _FILES = "options", "files"  # that a plan was made of
 _COUNTS, _PILOTS = "counts", "pilots"  # all that a plan holds beside them before it is made
-_OF_TIME = {"minutes", "hours", "devices", "device", "device_tflops", "device_dollars"}  # options
+_OF_TIME = {field.name for field in dataclasses.fields(Options) if field.metadata.get("group") in (TIME, DEVICES)}
 
 # What commands take beside their steps.
 _START_OF_COMMAND = 6.0  # seconds, to import TensorFlow among others

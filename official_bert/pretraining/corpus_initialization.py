@@ -237,9 +237,8 @@ def _compare_segments(model: keras.Model, config: BertConfig, free: int, known: 
 
     variables, (queries, keys, values, outputs) = kernels(0)
     compared = head_size - _KEPT - 1
-    directions = np.linalg.qr(np.random.default_rng(seed + 1).standard_normal((config.hidden_size - first, compared)))[
-        0
-    ]
+    rng = np.random.default_rng(seed + 1)
+    directions = np.linalg.qr(rng.standard_normal((config.hidden_size - first, compared)))[0]
     gain = math.sqrt(_SAME_PIECE * math.sqrt(head_size) / ((1 - _POSITIONS_SHARE) * compared))
     for kernel, sign in ((queries, -1.0), (keys, 1.0)):
         kernel[:, begin + _KEPT :] = 0.0

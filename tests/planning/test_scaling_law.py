@@ -76,9 +76,8 @@ def test_only_losses_that_tell_the_floor_make_the_bounds_narrower():
     law = dataclasses.replace(LAW, deviations=(0.05, 0.03, 0.02))
     nothing, *telling = (Reached(loss, tokens, MILLION) for loss, tokens in ((5.99, 1e5), (4.8, 6e5), (4.0, 24e5)))
     assert law.of_text([nothing, *telling], 6.0, ENDLESS).deviations == (0.03, 0.02)
-    assert law.of_text([telling[0], *telling, telling[1]], 6.0, ENDLESS).deviations == (
-        0.02,
-    )  # more than were measured
+    more_than_measured = [telling[0], *telling, telling[1]]
+    assert law.of_text(more_than_measured, 6.0, ENDLESS).deviations == (0.02,)
 
 
 def test_all_losses_of_a_text_tell_its_floor_whatever_the_size():
