@@ -16,9 +16,10 @@ Everything else, network and losses too, stays as it is: any other tool reads th
 V vocabulary, H hidden size, D head size, L longest sequence, F frequencies, C contexts
 """
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -127,17 +128,30 @@ def initialize(
         and head_size >= _KEPT + _LEAST_COMPARED + 1
     )
     first = free + 2 * compares  # dimension of words
-    table = model.get_layer(layer_names.WORD_EMBEDDINGS).embeddings
-    words = np.array(table)
     vectors = _word_vectors(counts.contexts, config.hidden_size - first, seed)
     known = np.asarray(vectors.any(axis=1))
-    words[known, first:] = vectors[known] * config.initializer_range
-    words[:, :first] *= _REST
-    table.assign(words)
+    with _changed(model.get_layer(layer_names.WORD_EMBEDDINGS).embeddings) as (words,):
+        words[known, first:] = vectors[known] * config.initializer_range
+        words[:, :first] *= _REST
     _attend_to_neighbours(model, config, free)
     if compares:
         _compare_segments(model, config, free, known, seed)
     return int(known.sum())
+
+
+@contextlib.contextmanager
+def _changed(*variables: keras.Variable) -> Iterator[list[np.ndarray]]:
+    """Yields the values of variables, and assigns them again after they were changed."""
+    values = [np.array(variable) for variable in variables]
+    yield values
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def _attention_kernels(model: keras.Model, block: int) -> list[keras.Variable]:
+    """Those of queries, keys, values and output, each [H, H]."""
+    parts = ("query", "key", "value", "output")
+    return [model.get_layer(f"{layer_names.block(block)}_attention_{part}").kernel for part in parts]
 
 
 def _word_vectors(contexts: np.ndarray, size: int, seed: int) -> np.ndarray:
@@ -178,32 +192,30 @@ def _attend_to_neighbours(model: keras.Model, config: BertConfig, free: int) -> 
     largest where key and query agree. Arguments are as for `initialize`.
     """
     frequencies = _FASTEST * _RATIO ** np.arange(free // 2)  # [F]
-    layer = model.get_layer(layer_names.POSITION_EMBEDDINGS)
-    positions = np.array(layer.embeddings) * _REST  # [L, H]
-    angles = np.arange(len(positions))[:, None] * frequencies  # [L, F]
     of_words = (config.hidden_size - free) * config.initializer_range**2  # squared length
     of_positions = of_words * _POSITIONS_SHARE / (1 - _POSITIONS_SHARE)
     amplitude = math.sqrt(of_positions / len(frequencies))
-    positions[:, 0:free:2], positions[:, 1:free:2] = amplitude * np.cos(angles), amplitude * np.sin(angles)
-    layer.embeddings.assign(positions)
+    with _changed(model.get_layer(layer_names.POSITION_EMBEDDINGS).embeddings) as (positions,):  # [L, H]
+        angles = np.arange(len(positions))[:, None] * frequencies  # [L, F]
+        positions *= _REST
+        positions[:, 0:free:2], positions[:, 1:free:2] = amplitude * np.cos(angles), amplitude * np.sin(angles)
 
     head_size = config.hidden_size // config.num_attention_heads
     # The normalization after the embeddings makes the squared length H, of which positions keep their share.
     score = _POSITIONS_SHARE * config.hidden_size / math.sqrt(head_size)
     gain = math.sqrt(_SHARPNESS / score)
-    query, key = (model.get_layer(f"{layer_names.block(0)}_attention_{part}").kernel for part in ("query", "key"))
-    queries, keys = 0.3 * np.array(query), 0.3 * np.array(key)  # [H, H]
-    for head in range(config.num_attention_heads):
-        offset = (1 + head // 2) * (-1) ** (head + 1)  # -1, 1, -2, 2, ...
-        columns = slice(head * head_size, head * head_size + free)
-        queries[:free, columns], keys[:free, columns] = 0.0, 0.0
-        for index, turn in enumerate(frequencies * offset):
-            row, column = 2 * index, head * head_size + 2 * index
-            keys[row : row + 2, column : column + 2] = gain * np.eye(2)
-            rotation = [[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]]
-            queries[row : row + 2, column : column + 2] = gain * np.array(rotation)
-    query.assign(queries)
-    key.assign(keys)
+    with _changed(*_attention_kernels(model, 0)[:2]) as (queries, keys):
+        queries *= 0.3
+        keys *= 0.3
+        for head in range(config.num_attention_heads):
+            offset = (1 + head // 2) * (-1) ** (head + 1)  # -1, 1, -2, 2, ...
+            columns = slice(head * head_size, head * head_size + free)
+            queries[:free, columns], keys[:free, columns] = 0.0, 0.0
+            for index, turn in enumerate(frequencies * offset):
+                row, column = 2 * index, head * head_size + 2 * index
+                keys[row : row + 2, column : column + 2] = gain * np.eye(2)
+                rotation = [[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]]
+                queries[row : row + 2, column : column + 2] = gain * np.array(rotation)
 
 
 def _compare_segments(model: keras.Model, config: BertConfig, free: int, known: np.ndarray, seed: int) -> None:
@@ -219,52 +231,36 @@ def _compare_segments(model: keras.Model, config: BertConfig, free: int, known: 
     head_size = config.hidden_size // config.num_attention_heads
     segment, mark, first = free, free + 1, free + 2  # dimensions; the last is the first of words
     begin = config.hidden_size - head_size  # of the last head's columns
-
-    layer = model.get_layer(layer_names.POSITION_EMBEDDINGS)
-    positions = np.array(layer.embeddings)
-    positions[:, segment:first] *= _REST
-    layer.embeddings.assign(positions)
-    layer = model.get_layer(layer_names.TOKEN_TYPE_EMBEDDINGS)
-    segments = _REST * np.array(layer.embeddings)
-    one = config.initializer_range / math.sqrt(1 - _POSITIONS_SHARE)  # becomes 1 in the normalization
-    segments[:2, segment] = -_MARK * one, _MARK * one
-    layer.embeddings.assign(segments)
-
-    def kernels(block: int) -> tuple[list[keras.Variable], list[np.ndarray]]:
-        parts = ("query", "key", "value", "output")
-        variables = [model.get_layer(f"{layer_names.block(block)}_attention_{part}").kernel for part in parts]
-        return variables, [np.array(variable) for variable in variables]
-
-    variables, (queries, keys, values, outputs) = kernels(0)
     compared = head_size - _KEPT - 1
     rng = np.random.default_rng(seed + 1)
     directions = np.linalg.qr(rng.standard_normal((config.hidden_size - first, compared)))[0]
-    gain = math.sqrt(_SAME_PIECE * math.sqrt(head_size) / ((1 - _POSITIONS_SHARE) * compared))
-    for kernel, sign in ((queries, -1.0), (keys, 1.0)):
-        kernel[:, begin + _KEPT :] = 0.0
-        kernel[first:, begin + _KEPT : -1] = gain * directions
-        kernel[segment, -1] = sign * math.sqrt(_OTHER_SEGMENT * math.sqrt(head_size)) / _MARK
-    values[:, begin:] *= 0.3  # what it says of pieces beside the mark
-    values[segment, begin:], values[:, begin] = 0.0, 0.0
-    values[segment, begin] = 1 / _MARK
-    outputs[begin] *= _REST
-    outputs[:, mark] *= _REST
-    outputs[begin, mark] = _MARK
-    for variable, value in zip(variables, (queries, keys, values, outputs), strict=True):
-        variable.assign(value)
-    # Vectors of [MASK] and of pieces that were not counted are random: they are the same as nothing.
-    table = model.get_layer(layer_names.WORD_EMBEDDINGS).embeddings
-    words = np.array(table)
-    words[~known, first:] -= words[~known, first:] @ directions @ directions.T
-    table.assign(words)
 
-    variables, (queries, keys, values, outputs) = kernels(1)
-    # At position 0 all cosines are 1, elsewhere they cancel each other.
-    cosines = math.sqrt(free // 2 * _POSITIONS_SHARE * config.hidden_size)  # their sum there
-    queries[:, begin], keys[:, begin], values[:, begin] = 0.0, 0.0, 0.0
-    queries[0:free:2, begin] = _SECOND_SEGMENT * math.sqrt(head_size) / (_MARK * cosines)
-    keys[segment, begin], values[mark, begin] = 1.0, 1.0
-    outputs[begin] *= _REST
-    outputs[begin, mark] = _MARK
-    for variable, value in zip(variables, (queries, keys, values, outputs), strict=True):
-        variable.assign(value)
+    one = config.initializer_range / math.sqrt(1 - _POSITIONS_SHARE)  # becomes 1 in the normalization
+    with _changed(model.get_layer(layer_names.TOKEN_TYPE_EMBEDDINGS).embeddings) as (segments,):
+        segments *= _REST
+        segments[:2, segment] = -_MARK * one, _MARK * one
+    # Vectors of [MASK] and of pieces that were not counted are random: they are the same as nothing.
+    with _changed(model.get_layer(layer_names.WORD_EMBEDDINGS).embeddings) as (words,):
+        words[~known, first:] -= words[~known, first:] @ directions @ directions.T
+
+    with _changed(*_attention_kernels(model, 0)) as (queries, keys, values, outputs):
+        gain = math.sqrt(_SAME_PIECE * math.sqrt(head_size) / ((1 - _POSITIONS_SHARE) * compared))
+        for kernel, sign in ((queries, -1.0), (keys, 1.0)):
+            kernel[:, begin + _KEPT :] = 0.0
+            kernel[first:, begin + _KEPT : -1] = gain * directions
+            kernel[segment, -1] = sign * math.sqrt(_OTHER_SEGMENT * math.sqrt(head_size)) / _MARK
+        values[:, begin:] *= 0.3  # what it says of pieces beside the mark
+        values[segment, begin:], values[:, begin] = 0.0, 0.0
+        values[segment, begin] = 1 / _MARK
+        outputs[:, mark] *= _REST
+        outputs[begin] *= _REST
+        outputs[begin, mark] = _MARK
+
+    with _changed(*_attention_kernels(model, 1)) as (queries, keys, values, outputs):
+        # At position 0 all cosines are 1, elsewhere they cancel each other.
+        cosines = math.sqrt(free // 2 * _POSITIONS_SHARE * config.hidden_size)  # their sum there
+        queries[:, begin], keys[:, begin], values[:, begin] = 0.0, 0.0, 0.0
+        queries[0:free:2, begin] = _SECOND_SEGMENT * math.sqrt(head_size) / (_MARK * cosines)
+        keys[segment, begin], values[mark, begin] = 1.0, 1.0
+        outputs[begin] *= _REST
+        outputs[begin, mark] = _MARK
