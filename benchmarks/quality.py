@@ -31,7 +31,7 @@ from official_bert.utils import files
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
 from planning.command_lines import command_line, process_of
-from planning.recipe import BATCH_SIZE, MOST_PASSES, SIZES, Part, Size, warmup_of
+from planning.recipe import BATCH_SIZE, MOST_PASSES, SIZES, Part, Size, computation, warmup_of
 
 _OURS = "official_bert"
 _PEERS = ("hugging_face", "keras_hub", "hugging_face_as_is")
@@ -55,6 +55,7 @@ class Recipe:
         rate_factor: by which the rate of the recipe is multiplied.
         dropout: of the model.
         initializer_range: of the model; None for the size's own.
+        dtype: of the computation; None for the one with the shorter steps on this processor.
     """
 
     init_from_records: bool = True
@@ -64,6 +65,7 @@ class Recipe:
     rate_factor: float = 1.0
     dropout: float = 0.0
     initializer_range: float | None = None
+    dtype: str | None = None
 
 
 # What differs from the recipe in each run of --ingredients.
@@ -77,6 +79,7 @@ INGREDIENTS: dict[str, dict[str, Any]] = {
     "twice the rate": {"rate_factor": 2.0},
     "the paper's dropout": {"dropout": 0.1},
     "the paper's initializer_range": {"initializer_range": 0.02},
+    "float32": {"dtype": "float32"},
 }
 
 
@@ -238,6 +241,7 @@ def our_lines(
     size: Size,
     length: int,
     steps: Sequence[int],
+    dtypes: Sequence[str],
     passes: int,
     seed: int,
     folders: dict[str, pathlib.Path],
@@ -249,7 +253,7 @@ def our_lines(
     shared, folder = folders["shared"], folders["run"]
     records, trainings = [], []
     parts = _parts(recipe, length)
-    for number, (part, count) in enumerate(zip(parts, steps, strict=True)):
+    for number, (part, count, dtype) in enumerate(zip(parts, steps, dtypes, strict=True)):
         is_last = number == len(parts) - 1
         shape = {
             "vocab_file": shared / "vocab.txt", "max_seq_length": part.length,
@@ -267,7 +271,7 @@ def our_lines(
             "do_train": True, "input_file": file, "bert_config_file": folder / "bert_config.json",
             "output_dir": folder / ("model" if is_last else "first"), "train_batch_size": BATCH_SIZE,
             "learning_rate": rate, "end_learning_rate": 0.0 if is_last else rate, "num_train_steps": count,
-            "num_warmup_steps": warmup_of(count), "warmup_jump": False, "jit_compile": True,
+            "num_warmup_steps": warmup_of(count), "warmup_jump": False, **computation(dtype),
             "save_checkpoints_steps": count, "next_sentence_prediction": recipe.next_sentence and is_last, **shape,
             **({"init_from_records": True} if recipe.init_from_records and not number else {}),
             **({"init_checkpoint": folder / "first"} if number else {}),
@@ -287,14 +291,15 @@ def official_bert(run: Run, shared: pathlib.Path, folder: pathlib.Path) -> dict[
     parts = _parts(recipe, run.length)
     used, speed = _peer("speed", folder, {
         "config": str(folder / "bert_config.json"), "next_sentence": recipe.next_sentence,
-        "parts": [dataclasses.asdict(part) for part in parts],
+        "dtype": recipe.dtype, "parts": [dataclasses.asdict(part) for part in parts],
     })  # fmt: skip
 
     def lines(steps: list[int]) -> Any:
         tokens = os.path.getsize(shared / "text.txt") / 4.5  # bytes of a token, roughly
         most = BATCH_SIZE * max(count * part.length for count, part in zip(steps, parts, strict=True))
         passes = max(1, min(MOST_PASSES, math.ceil(most / tokens)))
-        return our_lines(recipe, size, run.length, steps, passes, run.seed, {"shared": shared, "run": folder})
+        folders = {"shared": shared, "run": folder}
+        return our_lines(recipe, size, run.length, steps, speed["dtypes"], passes, run.seed, folders)
 
     usable = budget * (1 - _RESERVE)
     # The records are as many as the steps read; then the rest of the time is for as many steps as fit.

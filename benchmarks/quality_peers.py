@@ -79,10 +79,13 @@ def speed(arguments: dict[str, Any]) -> dict[str, Any]:
 
     config, imports = BertConfig.from_json_file(arguments["config"]), spent()
     found = [
-        machine.measure(config, Part(**part), arguments["next_sentence"], time.process_time)
+        machine.measure(config, Part(**part), arguments["next_sentence"], time.process_time, arguments["dtype"])
         for part in arguments["parts"]
     ]
-    return {"imports": imports, "starts": [each.start for each in found], "steps": [each.step for each in found]}
+    return {
+        "imports": imports, "starts": [each.start for each in found], "steps": [each.step for each in found],
+        "dtypes": [each.dtype for each in found],
+    }  # fmt: skip
 
 
 def score(arguments: dict[str, Any]) -> dict[str, Any]:

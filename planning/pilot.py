@@ -32,7 +32,7 @@ def steps_of(steps: int) -> tuple[int, ...]:
     return (first, *(each for each in longer if each <= _MOST_OF_RUN * steps))
 
 
-def train(options: Options, counts: TextCounts, steps: int) -> Reached:
+def train(options: Options, counts: TextCounts, steps: int, dtype: str) -> Reached:
     """Trains the smallest model for some steps, as the plan's commands do, and returns what it reached.
 
     Args:
@@ -40,6 +40,7 @@ def train(options: Options, counts: TextCounts, steps: int) -> Reached:
             write there is removed again.
         counts: of the text.
         steps: of training.
+        dtype: that they compute in.
 
     Raises:
         UserError: a command has failed.
@@ -58,7 +59,7 @@ def train(options: Options, counts: TextCounts, steps: int) -> Reached:
         config = size.config(counts.vocab_size)
         files.write_text(os.path.join(own, CONFIG_FILE), config.to_json())
         files.write_text(os.path.join(own, PLAN_FILE), '{"phases": []}')  # there is nothing to expect yet
-        for line in lines_here(dataclasses.replace(options, output_dir=own), counts, size, steps):
+        for line in lines_here(dataclasses.replace(options, output_dir=own), counts, size, steps, dtype):
             _do(line)
         reached = Reached(reached_loss(own), tokens_of(steps), block_parameters(config))
     finally:

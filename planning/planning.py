@@ -92,6 +92,7 @@ class Candidate:
     config: BertConfig
     steps: int
     seconds: float  # of the commands
+    dtype: str  # of the computation
 
 
 def plan(options: Options) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def _plan(options: Options) -> dict[str, Any]:
             print(f"pilot: {SIZES[0].name}, {steps:,} steps, some minutes at most", flush=True)
             since, before = time.monotonic(), number < len(pilots)
             if not before:
-                pilots.append(pilot.train(options, counts, steps))
+                pilots.append(pilot.train(options, counts, steps, smallest.dtype))
                 _write(options, {**held, _PILOTS: [dataclasses.asdict(each) for each in pilots]})
             taken = "as trained before" if before else duration(time.monotonic() - since)
             print(f"pilot: held-out masked LM loss {pilots[number].loss:.3f}, {taken}", flush=True)
@@ -145,7 +146,10 @@ def _held(options: Options) -> dict[str, Any] | None:
     path = os.path.join(options.output_dir, PLAN_FILE)
     if not files.exists(path):
         return None
-    held = files.read_json_object(path)
+    try:
+        held = files.read_json_object(path)
+    except UserError as error:
+        raise _damaged(options) from error
     kinds = {"config": dict} if "commands" in held else {_COUNTS: dict, _PILOTS: list}
     if not all(isinstance(held.get(name), kind) for name, kind in ({_OPTIONS: dict, _FILES: dict} | kinds).items()):
         raise _damaged(options)
@@ -232,7 +236,7 @@ def _fit_in(options: Options, counts: TextCounts, size: Size) -> Candidate:
         records = passes_over(counts.tokens, steps) * counts.tokens / PART.length
         whole = beside + records / _RECORDS_PER_SECOND
     steps = max(1, int((options.seconds - whole) / speed.step))
-    return Candidate(size, config, steps, whole + steps * speed.step)
+    return Candidate(size, config, steps, whole + steps * speed.step, speed.dtype)
 
 
 def _choose(options: Options, known: Known, smallest: Candidate) -> Candidate:
@@ -254,8 +258,8 @@ def _choose(options: Options, known: Known, smallest: Candidate) -> Candidate:
 
 def _too_short(options: Options, seconds: float) -> UserError:
     return UserError(
-        f"{options.seconds / 60:g} minutes are too short: to start the commands and to make records takes at least "
-        f"{seconds:.0f} seconds; give more time"
+        f"{options.seconds / 60:g} minutes are too short: to start the commands, make records and take a step takes "
+        f"at least {seconds:.0f} seconds; give more time"
     )
 
 
@@ -263,7 +267,7 @@ def _describe(options: Options, known: Known, best: Candidate) -> dict[str, Any]
     counts, config, steps = known.counts, best.config, best.steps
     expected = known.expected_loss(config, steps)
     low, high = known.law.interval(expected)
-    memory = cost.memory_estimate(config, BATCH_SIZE, PART.length, PART.predictions, "float32", False).total
+    memory = cost.memory_estimate(config, BATCH_SIZE, PART.length, PART.predictions, best.dtype, False).total
     parameters = cost.parameter_count(config)
     records = passes_over(counts.tokens, steps) * counts.tokens * 5  # bytes: a token takes about five
     return {
@@ -284,13 +288,14 @@ def _describe(options: Options, known: Known, best: Candidate) -> dict[str, Any]
         "phases": [
             {
                 "max_seq_length": PART.length, "steps": steps, "learning_rate": best.size.learning_rate,
-                "num_warmup_steps": warmup_of(steps), "expected_losses": _expected_on_the_way(known, best),
+                "num_warmup_steps": warmup_of(steps), "dtype": best.dtype,
+                "expected_losses": _expected_on_the_way(known, best),
             }
         ],
         "memory_bytes": memory,
         "disk_bytes": round(records + 5 * 12 * parameters),
         "notes": _notes(options, known, best),
-        "commands": lines_here(options, counts, best.size, steps),
+        "commands": lines_here(options, counts, best.size, steps, best.dtype),
     }  # fmt: skip
 
 
@@ -404,7 +409,7 @@ def _rows_here(made: Mapping[str, Any]) -> list[tuple[str, str]]:
     loss, low, high = (f"{made[name]:.3f}" for name in ("expected_loss", "expected_loss_low", "expected_loss_high"))
     rows = []
     for each in made["phases"]:
-        batch = f"{made['train_batch_size']} x {each['max_seq_length']} tokens"
+        batch = f"{made['train_batch_size']} x {each['max_seq_length']} tokens in {each['dtype']}"
         rate = f"rate {each['learning_rate']:g}, {each['num_warmup_steps']:,} steps of warm-up"
         rows.append(("training", f"{each['steps']:,} steps of {batch}, {rate}"))
     return [

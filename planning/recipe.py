@@ -6,6 +6,7 @@ length, while the rate rises and then falls to 0.
 
 import dataclasses
 import math
+from typing import Any
 
 from official_bert.modeling.config import BertConfig
 
@@ -81,3 +82,11 @@ def vocabulary_size(tokens_of_text: float) -> int:
         if tokens_of_text < most:
             return size
     return 30_522
+
+
+def computation(dtype: str) -> dict[str, Any]:
+    """Returns the flags of pretrain for steps that compute in float32 or bfloat16, on a CPU.
+
+    XLA compiles the whole step, except in bfloat16: there only TensorFlow's products use the processor's instructions.
+    """
+    return {"dtype": dtype, "jit_compile": dtype == "float32"}

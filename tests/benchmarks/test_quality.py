@@ -22,7 +22,9 @@ def options(**flags: Any) -> quality.Options:
 def lines(recipe: Recipe, steps: list[int]) -> list[dict[str, Any]]:
     """The flags of our commands."""
     folders = {"shared": pathlib.Path("shared"), "run": pathlib.Path("run")}
-    records, trainings = quality.our_lines(recipe, quality._SIZES["tiny"], 64, steps, 2, 1, folders)
+    records, trainings = quality.our_lines(
+        recipe, quality._SIZES["tiny"], 64, steps, ["bfloat16"] * len(steps), 2, 1, folders
+    )
     return [flags for _, flags in records + trainings]
 
 
@@ -38,6 +40,7 @@ def test_the_recipe_is_one_phase_that_begins_from_counts():
     assert training["init_from_records"] is True
     assert (training["num_train_steps"], training["num_warmup_steps"]) == (800, 100)
     assert training["next_sentence_prediction"] is True
+    assert (training["dtype"], training["jit_compile"]) == ("bfloat16", False)
 
 
 def test_a_second_phase_goes_on_from_the_first():

@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
+from official_bert.pretraining import cost
 from official_bert.pretraining.devices import BATCH, Device
 from official_bert.pretraining.scaling_law import FINAL, Reached, ScalingLaw, block_parameters
 from official_bert_cli import load
@@ -44,7 +46,7 @@ def speed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Of words in a short order the entropy is about 3 nats; a loss of 2.5 says that a pilot has learned something.
     """
-    monkeypatch.setattr(pilot, "train", lambda *given: REACHED[pilot.STEPS.index(given[-1])])
+    monkeypatch.setattr(pilot, "train", lambda _options, _counts, steps, _dtype: REACHED[pilot.STEPS.index(steps)])
     monkeypatch.setattr(
         machine, "measure", lambda config, part, _: Speed(1.0, 1e-9 * config.hidden_size**2 * part.length * 32)
     )
@@ -75,6 +77,70 @@ def test_a_plan_says_what_to_train_and_what_comes_out(corpus: str, tmp_path: pat
         assert program == "official-bert"
         load(command).parse(flags)
     assert [shlex.split(line)[1] for line in made["commands"]] == ["make-records"] * 2 + ["pretrain"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "flags"),
+    [("float32", {"--dtype=float32", "--jit_compile"}), ("bfloat16", {"--dtype=bfloat16", "--nojit_compile"})],
+)
+def test_pilots_and_commands_compute_as_is_fastest_on_this_machine(
+    corpus: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys, dtype: str, flags: set[str]
+):
+    pilots = []
+
+    def train(_options: object, _counts: object, steps: int, dtype: str) -> Reached:
+        pilots.append(dtype)
+        return REACHED[pilot.STEPS.index(steps)]
+
+    monkeypatch.setattr(pilot, "train", train)
+    monkeypatch.setattr(machine, "measure", lambda *_: Speed(1.0, 0.01, dtype))
+    planning.run(options(corpus, tmp_path))
+    assert set(pilots) == {dtype}
+    made = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert flags < set(shlex.split(made["commands"][-1]))
+    assert f"steps of 32 x 64 tokens in {dtype}, rate" in capsys.readouterr().out
+    assert made["memory_bytes"] == cost.memory_estimate(
+        BertConfig.from_dict(made["config"]), 32, 64, 13, dtype
+    ).total  # fmt: skip
+
+
+@pytest.mark.parametrize(("rates", "dtypes"), [((1e9, 2e9), ["float32", "bfloat16"]), ((2e9, 1e9), ["float32"])])
+def test_bfloat16_is_measured_where_its_products_are_faster(
+    monkeypatch: pytest.MonkeyPatch, rates: tuple[float, float], dtypes: list[str]
+):
+    monkeypatch.undo()
+    rate_of = dict(zip(("float32", "bfloat16"), rates, strict=True))
+    monkeypatch.setattr(cost, "matmul_rate", lambda _, dtype="float32": rate_of[dtype])
+    seconds, measured = {"float32": 2.0, "bfloat16": 1.5}, []
+
+    def measure(*given: Any) -> Speed:
+        measured.append(given[-1])
+        return Speed(1.0, seconds[given[-1]], given[-1])
+
+    monkeypatch.setattr(machine, "_measure", measure)
+    config = recipe.SIZES[0].config(100)
+    fastest = machine.measure(config, recipe.PART, True)
+    assert measured == dtypes
+    assert fastest.dtype == dtypes[-1]
+    seconds["bfloat16"] = 3.0  # though its products are faster
+    assert machine.measure(config, recipe.PART, True).dtype == "float32"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_steps_are_measured_as_the_commands_compile_them(monkeypatch: pytest.MonkeyPatch, dtype: str):
+    monkeypatch.undo()
+    asked = {}
+
+    def pretrainer(**given: Any) -> NoReturn:
+        asked.update(given)
+        raise InterruptedError
+
+    monkeypatch.setattr(machine, "Pretrainer", pretrainer)
+    with pytest.raises(InterruptedError):
+        machine._measure(recipe.SIZES[0].config(100), recipe.PART, True, time.monotonic, dtype)
+    assert asked["dtype"] == {"float32": "float32", "bfloat16": "mixed_bfloat16"}[dtype]
+    assert asked["jit_compile"] is recipe.computation(dtype)["jit_compile"]
+    assert asked["compile_parts"]
 
 
 def test_a_small_text_and_a_short_time_are_said(corpus: str, tmp_path: pathlib.Path, capsys):
@@ -132,7 +198,7 @@ def test_what_is_known_of_a_text_has_its_own_floor():
     assert known.reached == REACHED[1]
     # Of a text that is not read again and again, less is expected with every step.
     size = recipe.SIZES[0]
-    limits = planning._expected_on_the_way(known, planning.Candidate(size, size.config(100), 4000, 60.0))
+    limits = planning._expected_on_the_way(known, planning.Candidate(size, size.config(100), 4000, 60.0, "float32"))
     assert len(limits) == 10
     assert all(later < earlier for (_, earlier), (_, later) in itertools.pairwise(limits))
 
@@ -172,10 +238,10 @@ def test_a_plan_knows_its_text_again(corpus: str, tmp_path: pathlib.Path, capsys
 
 
 @pytest.mark.parametrize("held", [
-    {}, {"options": []}, {"options": {}, "files": {}}, {"options": {}, "files": {}, "counts": {}, "pilots": {}},
+    [], {}, {"options": []}, {"options": {}, "files": {}}, {"options": {}, "files": {}, "counts": {}, "pilots": {}},
     {"options": {}, "files": {}, "config": [], "commands": []},
 ])  # fmt: skip
-def test_a_damaged_plan_is_named(corpus: str, tmp_path: pathlib.Path, held: dict[str, object]):
+def test_a_damaged_plan_is_named(corpus: str, tmp_path: pathlib.Path, held: object):
     (tmp_path / "plan").mkdir()
     (tmp_path / "plan" / "plan.json").write_text(json.dumps(held))
     with pytest.raises(UserError, match=r"plan.json is no plan, or damaged; remove it, or give another --output_dir"):
@@ -294,11 +360,11 @@ def test_a_plan_that_was_stopped_goes_on_with_its_pilots(
     asked: list[int] = []
     stopped = {SECOND}
 
-    def train(*given: Any) -> Reached:
-        asked.append(given[-1])
-        if given[-1] in stopped:
+    def train(_options: object, _counts: object, steps: int, _dtype: str) -> Reached:
+        asked.append(steps)
+        if steps in stopped:
             raise KeyboardInterrupt
-        return REACHED[pilot.STEPS.index(given[-1])]
+        return REACHED[pilot.STEPS.index(steps)]
 
     monkeypatch.setattr(pilot, "train", train)
     with pytest.raises(KeyboardInterrupt):
@@ -389,7 +455,7 @@ def test_a_pilot_whose_loss_is_no_number_has_failed(tmp_path: pathlib.Path, monk
     monkeypatch.setattr(pilot, "process_of", lambda _: [sys.executable, "-c", ""])
     monkeypatch.setattr(pilot, "reached_loss", lambda _: float("nan"))
     with pytest.raises(UserError, match="the pilot's held-out loss is nan: its training has failed"):
-        pilot.train(options("text.txt", tmp_path), TextCounts(1e4, 100, 6.0, 100, pairs=True), FIRST)
+        pilot.train(options("text.txt", tmp_path), TextCounts(1e4, 100, 6.0, 100, pairs=True), FIRST, "float32")
     assert not (tmp_path / "plan" / "pilot").exists()
 
 
@@ -422,7 +488,7 @@ def test_a_pilot_trains_tiny_on_a_part_of_the_text(tmp_path: pathlib.Path, monke
     tiny = block_parameters(recipe.SIZES[0].config(8000))
     for steps in pilot.STEPS:
         lines.clear()
-        reached = pilot.train(options("text.txt", tmp_path), counts, steps)
+        reached = pilot.train(options("text.txt", tmp_path), counts, steps, "bfloat16")
         assert reached == Reached(2.5, tokens_of(steps), tiny)
         (make, *learned), (_, *heldout), (pretrain, *training) = lines
         assert (make, pretrain) == ("make-records", "pretrain")
@@ -430,6 +496,7 @@ def test_a_pilot_trains_tiny_on_a_part_of_the_text(tmp_path: pathlib.Path, monke
         assert f"--input_file={folder / 'text' / 'heldout.txt'}" in heldout
         heldout_records = next(each.partition("=")[2] for each in heldout if each.startswith("--output_file="))
         assert {f"--num_train_steps={steps}", f"--eval_input_file={heldout_records}"} < set(training)
+        assert {"--dtype=bfloat16", "--nojit_compile"} < set(training)
         assert not folder.exists()
     # The initial weights are counted from a tenth of the text; the longest pilot reads more.
     whole = (text / "domain.txt").stat().st_size
