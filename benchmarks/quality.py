@@ -31,7 +31,7 @@ from official_bert.utils import files
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
 from planning.command_lines import command_line, process_of
-from planning.recipe import BATCH_SIZE, MOST_PASSES, SIZES, Part, Size, computation, warmup_of
+from planning.recipe import BATCH_SIZE, MOST_PASSES, SIZES, Part, Size, compiles_whole_step, warmup_of
 
 _OURS = "official_bert"
 _PEERS = ("hugging_face", "keras_hub", "hugging_face_as_is")
@@ -271,7 +271,8 @@ def our_lines(
             "do_train": True, "input_file": file, "bert_config_file": folder / "bert_config.json",
             "output_dir": folder / ("model" if is_last else "first"), "train_batch_size": BATCH_SIZE,
             "learning_rate": rate, "end_learning_rate": 0.0 if is_last else rate, "num_train_steps": count,
-            "num_warmup_steps": warmup_of(count), "warmup_jump": False, **computation(dtype),
+            "num_warmup_steps": warmup_of(count), "warmup_jump": False, "dtype": dtype,
+            "jit_compile": compiles_whole_step(dtype),
             "save_checkpoints_steps": count, "next_sentence_prediction": recipe.next_sentence and is_last, **shape,
             **({"init_from_records": True} if recipe.init_from_records and not number else {}),
             **({"init_checkpoint": folder / "first"} if number else {}),

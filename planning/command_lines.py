@@ -11,7 +11,7 @@ from official_bert.utils import files
 from official_bert.utils.signals import ending_with_this_process
 from planning import text
 from planning.options import Options
-from planning.recipe import BATCH_SIZE, PART, Part, Size, computation, passes_over, warmup_of
+from planning.recipe import BATCH_SIZE, PART, Part, Size, compiles_whole_step, passes_over, warmup_of
 from planning.text import TextCounts
 
 TEXT_FOLDER, CONFIG_FILE, PLAN_FILE = "text", "bert_config.json", "plan.json"
@@ -45,8 +45,9 @@ def lines_here(options: Options, counts: TextCounts, size: Size, steps: int, dty
         "vocab_file": at(TEXT_FOLDER, text.VOCAB_FILE), "output_dir": at("model"), "init_from_records": True,
         "max_seq_length": PART.length, "max_predictions_per_seq": PART.predictions, "train_batch_size": BATCH_SIZE,
         "learning_rate": size.learning_rate, "num_train_steps": steps, "num_warmup_steps": warmup_of(steps),
-        "warmup_jump": False, **computation(dtype), "save_checkpoints_steps": math.ceil(steps / 5),
-        "keep_checkpoint_max": 2, "eval_batch_size": _EVALUATION_BATCH, "max_eval_steps": _EVALUATED,
+        "warmup_jump": False, "dtype": dtype, "jit_compile": compiles_whole_step(dtype),
+        "save_checkpoints_steps": math.ceil(steps / 5), "keep_checkpoint_max": 2,
+        "eval_batch_size": _EVALUATION_BATCH, "max_eval_steps": _EVALUATED,
         "random_seed": options.random_seed, "plan": at(PLAN_FILE),
         **({} if counts.pairs else {"next_sentence_prediction": False}),
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """How long a step takes on this machine, measured by taking some."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
 
@@ -15,7 +16,7 @@ from official_bert.optimization.choices import DTYPES, ONE_DEVICE
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining import cost
 from official_bert.pretraining.train_step import Pretrainer
-from planning.recipe import BATCH_SIZE, Part, computation
+from planning.recipe import BATCH_SIZE, Part, compiles_whole_step
 
 _SECONDS, _CALLS = 3.0, 3  # for how long steps are measured at the least, and in how many calls
 
@@ -26,26 +27,33 @@ class Speed:
 
     start: float  # seconds before its first step: the model is built, the step compiled
     step: float  # seconds
-    dtype: str = "float32"  # of the computation
+    dtype: str  # of the computation
 
 
-def measure(
-    config: BertConfig,
-    part: Part,
-    next_sentence: bool,
-    clock: Callable[[], float] = time.monotonic,
-    dtype: str | None = None,
-) -> Speed:
+def measure(config: BertConfig, part: Part, next_sentence: bool, clock: Callable[[], float] = time.monotonic) -> Speed:
     """Measures steps on made-up records, as the plan's commands compile them, by a clock of seconds.
 
-    Without `dtype`, both are measured where the processor multiplies matrices faster in bfloat16 than in float32, and
-    the one with the shorter steps is returned.
+    Returns:
+        The speed in the precision that has the shorter steps.
     """
-    dtypes = [dtype or "float32"]
+    return min(measure_each(config, part, next_sentence, clock), key=lambda speed: speed.step)
+
+
+def measure_each(
+    config: BertConfig, part: Part, next_sentence: bool, clock: Callable[[], float] = time.monotonic
+) -> list[Speed]:
+    """Returns the speed in float32, and in bfloat16 where that may be faster."""
+    return [_measure(config, part, next_sentence, clock, dtype) for dtype in _precisions()]
+
+
+@functools.cache
+def _precisions() -> tuple[str, ...]:
+    """Those to measure: bfloat16 too on a processor that multiplies matrices faster in it than in float32."""
     strategy = distribution.get_strategy(ONE_DEVICE)
-    if dtype is None and cost.matmul_rate(strategy, "bfloat16") > cost.matmul_rate(strategy):
-        dtypes.append("bfloat16")
-    return min((_measure(config, part, next_sentence, clock, dtype) for dtype in dtypes), key=lambda each: each.step)
+    is_faster = distribution.compiles_parts(strategy) and (
+        cost.matmul_rate(strategy, "bfloat16") > cost.matmul_rate(strategy, "float32")
+    )
+    return ("float32", "bfloat16") if is_faster else ("float32",)
 
 
 def _measure(config: BertConfig, part: Part, next_sentence: bool, clock: Callable[[], float], dtype: str) -> Speed:
@@ -57,7 +65,7 @@ def _measure(config: BertConfig, part: Part, next_sentence: bool, clock: Callabl
         schedule=WarmupPolynomialDecay(1e-4, 1000, 10),
         seed=1,
         dtype=DTYPES[dtype],
-        jit_compile=bool(computation(dtype)["jit_compile"]),
+        jit_compile=compiles_whole_step(dtype),
         compile_parts=distribution.compiles_parts(strategy),
         next_sentence=next_sentence,
     )

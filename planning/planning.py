@@ -146,12 +146,12 @@ def _held(options: Options) -> dict[str, Any] | None:
     path = os.path.join(options.output_dir, PLAN_FILE)
     if not files.exists(path):
         return None
+    content = files.read_text(path)
     try:
-        held = files.read_json_object(path)
-    except UserError as error:
+        held = json.loads(content)
+    except ValueError as error:
         raise _damaged(options) from error
-    kinds = {"config": dict} if "commands" in held else {_COUNTS: dict, _PILOTS: list}
-    if not all(isinstance(held.get(name), kind) for name, kind in ({_OPTIONS: dict, _FILES: dict} | kinds).items()):
+    if not _is_plan(held):
         raise _damaged(options)
     changes = resuming.changed_options(options, held[_OPTIONS])
     if "commands" not in held:  # what was counted and trained serves a plan of any time
@@ -168,6 +168,15 @@ def _held(options: Options) -> dict[str, Any] | None:
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(options) from error
     return held
+
+
+def _is_plan(held: Any) -> bool:
+    """Whether what a file holds is a plan, or one that was begun."""
+    if not isinstance(held, dict):
+        return False
+    kinds = {_OPTIONS: dict, _FILES: dict}
+    kinds |= {"config": dict} if "commands" in held else {_COUNTS: dict, _PILOTS: list}
+    return all(isinstance(held.get(name), kind) for name, kind in kinds.items())
 
 
 def _measured(options: Options, held: Mapping[str, Any]) -> tuple[TextCounts, list[Reached]]:
@@ -409,7 +418,7 @@ def _rows_here(made: Mapping[str, Any]) -> list[tuple[str, str]]:
     loss, low, high = (f"{made[name]:.3f}" for name in ("expected_loss", "expected_loss_low", "expected_loss_high"))
     rows = []
     for each in made["phases"]:
-        batch = f"{made['train_batch_size']} x {each['max_seq_length']} tokens in {each['dtype']}"
+        batch = f"{made['train_batch_size']} x {each['max_seq_length']} tokens in {each.get('dtype', 'float32')}"
         rate = f"rate {each['learning_rate']:g}, {each['num_warmup_steps']:,} steps of warm-up"
         rows.append(("training", f"{each['steps']:,} steps of {batch}, {rate}"))
     return [

@@ -6,7 +6,6 @@ length, while the rate rises and then falls to 0.
 
 import dataclasses
 import math
-from typing import Any
 
 from official_bert.modeling.config import BertConfig
 
@@ -84,9 +83,9 @@ def vocabulary_size(tokens_of_text: float) -> int:
     return 30_522
 
 
-def computation(dtype: str) -> dict[str, Any]:
-    """Returns the flags of pretrain for steps that compute in float32 or bfloat16, on a CPU.
+def compiles_whole_step(dtype: str) -> bool:
+    """Whether XLA compiles all of a step on a CPU, or all but the products of matrices (pretrain --compile_parts).
 
-    XLA compiles the whole step, except in bfloat16: there only TensorFlow's products use the processor's instructions.
+    XLA's products do not use a processor's instructions for bfloat16 (AVX512_BF16, AMX); TensorFlow's do.
     """
-    return {"dtype": dtype, "jit_compile": dtype == "float32"}
+    return dtype == "float32"

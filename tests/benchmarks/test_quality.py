@@ -4,14 +4,17 @@ import dataclasses
 import pathlib
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 
-from benchmarks import quality
+from benchmarks import quality, quality_peers
 from benchmarks.quality import Recipe
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import allocator, files
+from planning import machine
+from planning.machine import Speed
 from tests.conftest import ROOT
 
 
@@ -23,7 +26,7 @@ def lines(recipe: Recipe, steps: list[int]) -> list[dict[str, Any]]:
     """The flags of our commands."""
     folders = {"shared": pathlib.Path("shared"), "run": pathlib.Path("run")}
     records, trainings = quality.our_lines(
-        recipe, quality._SIZES["tiny"], 64, steps, ["bfloat16"] * len(steps), 2, 1, folders
+        recipe, quality._SIZES["tiny"], 64, steps, ["bfloat16", "float32"][: len(steps)], 2, 1, folders
     )
     return [flags for _, flags in records + trainings]
 
@@ -46,9 +49,44 @@ def test_the_recipe_is_one_phase_that_begins_from_counts():
 def test_a_second_phase_goes_on_from_the_first():
     _, _, first, last = lines(Recipe(init_from_records=False, short_share=0.5, next_sentence=False), [900, 100])
     assert (first["max_seq_length"], last["max_seq_length"]) == (16, 64)
+    assert (first["dtype"], last["dtype"]) == ("bfloat16", "float32")
+    assert (first["jit_compile"], last["jit_compile"]) == (False, True)
     assert first["learning_rate"] == first["end_learning_rate"]
     assert last["init_checkpoint"] == first["output_dir"]
     assert not any("init_from_records" in each or each["next_sentence_prediction"] for each in (first, last))
+
+
+@pytest.mark.parametrize(("wanted", "measured"), [(None, "bfloat16"), ("float32", "float32")])
+def test_a_run_takes_the_precision_that_is_wanted_or_faster(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, wanted: str | None, measured: str
+):
+    speeds = [Speed(9.0, 0.5, "float32"), Speed(20.0, 0.1, "bfloat16")]
+    asked, lines = [], []
+
+    def measure_each(*given: Any) -> list[Speed]:
+        asked.append(given[2:])
+        return speeds
+
+    def peer(function: str, _: object, arguments: dict[str, Any]) -> tuple[float, Any]:
+        assert function == "speed"
+        return 40.0, quality_peers.speed(arguments)
+
+    def run(command: str, _: object, **flags: Any) -> float:
+        lines.append((command, flags))
+        return 1.0
+
+    monkeypatch.setattr(machine, "measure_each", measure_each)
+    monkeypatch.setattr(allocator, "tune_allocator", lambda: None)
+    monkeypatch.setattr(quality, "_peer", peer)
+    monkeypatch.setattr(quality, "_run", run)
+    for name, content in {"vocab.txt": "[PAD]\n[UNK]\n", "text.txt": "a text.\n"}.items():
+        (tmp_path / name).write_text(content)
+    recipe = dataclasses.asdict(Recipe(dtype=wanted, next_sentence=False))
+    quality.official_bert(quality.Run("official_bert", 1, 5.0, "tiny", 64, recipe, "ours"), tmp_path, tmp_path)
+    assert asked == [(False, time.process_time)]
+    command, flags = lines[-1]
+    assert (command, flags["dtype"]) == ("pretrain", measured)
+    assert flags["num_train_steps"] > (1000 if measured == "bfloat16" else 100)
 
 
 def test_steps_fill_what_starts_leave_of_the_budget():
@@ -61,6 +99,7 @@ def test_ingredients_differ_from_the_recipe_in_what_they_name():
     assert [run.title for run in runs] == list(quality.INGREDIENTS)
     recipe = dataclasses.asdict(Recipe())
     assert runs[0].settings == recipe
+    assert runs[-1].settings == {**recipe, "dtype": "float32"}
     assert all(run.settings != recipe for run in runs[1:])
 
 
