@@ -167,6 +167,33 @@ def test_the_first_position_tells_pairs_that_share_pieces():
     assert marks[:30].mean() < marks[30:].mean() - 0.5
 
 
+def test_what_stays_random_is_a_share_of_what_it_was():
+    model = of_segments()
+    random = build_pretraining_model(BertConfig(100, 128, 2, 4, 256, max_position_embeddings=24), seed=1)
+
+    def shares(layer: str, weight: str = "kernel") -> np.ndarray:
+        after, before = (np.asarray(getattr(each.get_layer(layer), weight)) for each in (model, random))
+        return after / before
+
+    # Dimensions 0 to 15 are sines and cosines, 16 tells the segment, 17 is the mark; the last head begins at 96.
+    positions, segments = (shares(f"{name}_embeddings", "embeddings") for name in ("position", "token_type"))
+    np.testing.assert_allclose(positions[:, 16:], 0.1, rtol=1e-5)
+    np.testing.assert_allclose(np.delete(segments, 16, axis=1), 0.1, rtol=1e-5)
+    for part in ("query", "key"):
+        np.testing.assert_allclose(shares(f"layer_0_attention_{part}")[16:, :96], 0.3, rtol=1e-5)
+    values, outputs = shares("layer_0_attention_value"), shares("layer_0_attention_output")
+    np.testing.assert_allclose(values[:, :96], 1.0)
+    np.testing.assert_allclose(np.delete(values, 16, axis=0)[:, 97:], 0.3, rtol=1e-5)
+    np.testing.assert_allclose(np.delete(outputs, 96, axis=0)[:, 17], 0.1, rtol=1e-5)
+    np.testing.assert_allclose(np.delete(outputs, 17, axis=1)[96], 0.1, rtol=1e-5)
+    np.testing.assert_allclose(np.delete(np.delete(outputs, 96, axis=0), 17, axis=1), 1.0)
+    # The random vector of a piece that was not counted is like none in what the last head compares.
+    words = np.asarray(model.get_layer("word_embeddings").embeddings)
+    compared = np.asarray(model.get_layer("layer_0_attention_key").kernel)[18:, 104:-1]
+    likeness = np.abs(words[:, 18:] @ compared).max(axis=1)
+    assert likeness[4] < 1e-4 * likeness[5:].min()
+
+
 @pytest.mark.parametrize("changes", [
     {"next_sentence": False}, {"heads": 2}, {"blocks": 3}, {"type_vocab_size": 1}, {"size": 64}
 ])  # fmt: skip
