@@ -174,7 +174,7 @@ def _is_plan(held: Any) -> bool:
     """Whether what a file holds is a plan, or one that was begun."""
     if not isinstance(held, dict):
         return False
-    kinds = {_OPTIONS: dict, _FILES: dict}
+    kinds: dict[str, type] = {_OPTIONS: dict, _FILES: dict}
     kinds |= {"config": dict} if "commands" in held else {_COUNTS: dict, _PILOTS: list}
     return all(isinstance(held.get(name), kind) for name, kind in kinds.items())
 
