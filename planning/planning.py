@@ -146,11 +146,10 @@ def _held(options: Options) -> dict[str, Any] | None:
     path = os.path.join(options.output_dir, PLAN_FILE)
     if not files.exists(path):
         return None
-    content = files.read_text(path)
     try:
-        held = json.loads(content)
-    except ValueError as error:
-        raise _damaged(options) from error
+        held = files.read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; mend it, or give another --output_dir") from error
     if not _is_plan(held):
         raise _damaged(options)
     changes = resuming.changed_options(options, held[_OPTIONS])

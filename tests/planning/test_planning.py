@@ -234,6 +234,14 @@ def test_a_damaged_plan_is_named(corpus: str, tmp_path: pathlib.Path, held: obje
         planning.plan(options(corpus, tmp_path))
 
 
+@pytest.mark.parametrize(("content", "cause"), [("{", "is not valid JSON: .*"), ("[" * 99999, "nests .* to be read")])
+def test_a_plan_that_cannot_be_read_says_why(corpus: str, tmp_path: pathlib.Path, content: str, cause: str):
+    (tmp_path / "plan").mkdir()
+    (tmp_path / "plan" / "plan.json").write_text(content)
+    with pytest.raises(UserError, match=f"plan.json {cause}; mend it, or give another --output_dir"):
+        planning.plan(options(corpus, tmp_path))
+
+
 def test_the_command_that_is_proposed_reads_the_text_alike(corpus: str, tmp_path: pathlib.Path):
     lines = [json.dumps({"body": each, "text": "other"}) for each in pathlib.Path(corpus).read_text().split("\n\n")]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n")
