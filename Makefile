@@ -54,12 +54,12 @@ test-core: .venv/development
 
 # Breaks one line at a time and expects tests to fail: an hour or so on two cores. MUTATIONS='--only=tokenization' for some.
 mutations: .venv/development
-	$(BIN)/python -m robustness.mutations $(MUTATIONS)
+	$(BIN)/python -m tools.robustness.mutations $(MUTATIONS)
 
 # Kills, damaged files, odd input, hostile requests: half an hour on two cores. ATTACK='--only=kills --seed=7 --minutes=5'
 # for a part, which the seed repeats; --help says more.
 attack: .venv/development
-	$(BIN)/python -m robustness.attack $(ATTACK)
+	$(BIN)/python -m tools.robustness.attack $(ATTACK)
 
 # Exported models answer in an environment that has TensorFlow and tensorflow-text alone.
 .venv-clean/ready: constraints.txt | .venv-clean/bin/python
@@ -74,7 +74,7 @@ test-clean: .venv/development .venv-clean/ready
 TF_2_19_TESTS := tests/modeling/test_config.py tests/modeling/test_dropout.py tests/modeling/test_encoder.py \
 	tests/modeling/test_encoder_block.py tests/modeling/test_pretraining_model.py \
 	tests/modeling/test_rematerialization.py tests/data tests/learning/test_replica_step.py tests/optimization tests/pretraining \
-	tests/tpu_check tests/test_structure.py
+	tests/tools/tpu_check tests/test_structure.py
 
 .venv-tf-2.19/ready: requirements-tf-2.19.txt | .venv-tf-2.19/bin/python
 	.venv-tf-2.19/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-tf-2.19.txt
@@ -91,15 +91,15 @@ CHECK ?= --bert_config_file=configs/models/uncased_L-12_H-768_A-12.json --train_
 	@touch $@
 
 tpu-check: .venv-tpu-check/ready
-	.venv-tpu-check/bin/python -m tpu_check $(CHECK)
+	.venv-tpu-check/bin/python -m tools.tpu_check $(CHECK)
 
 # Every phase of the recipes in configs/, or of those named: make tpu-check-recipes RECIPES=--recipes=FILE.
 tpu-check-recipes: .venv-tpu-check/ready
-	.venv-tpu-check/bin/python -m tpu_check.check_recipes $(RECIPES)
+	.venv-tpu-check/bin/python -m tools.tpu_check.check_recipes $(RECIPES)
 
 # What the paper's runs take on v5e chips, by count: make tpu-scaling SCALING='--chips=8,64'.
 tpu-scaling: .venv-tpu-check/ready
-	.venv-tpu-check/bin/python -m tpu_check.scaling $(SCALING)
+	.venv-tpu-check/bin/python -m tools.tpu_check.scaling $(SCALING)
 
 # Builds the wheel and uses it outside of the checkout, in a fresh environment for each Python that is here: the help of
 # each command, a tiny run of pre-training, records. LOWEST=1 installs the lowest versions that pyproject.toml accepts.
@@ -124,24 +124,24 @@ lint: .venv/development
 	$(BIN)/mypy
 
 bench: .venv/development
-	$(BIN)/python -m benchmarks.bench
-	$(BIN)/python -m benchmarks.pretraining --sizes=tiny --ways=default
-	$(BIN)/python -m benchmarks.generation --repeats=1
-	$(BIN)/python -m benchmarks.fit
-	$(BIN)/python -m benchmarks.serving
-	$(BIN)/python -m benchmarks.startup --rounds=3
+	$(BIN)/python -m tools.benchmarks.bench
+	$(BIN)/python -m tools.benchmarks.pretraining --sizes=tiny --ways=default
+	$(BIN)/python -m tools.benchmarks.generation --repeats=1
+	$(BIN)/python -m tools.benchmarks.fit
+	$(BIN)/python -m tools.benchmarks.serving
+	$(BIN)/python -m tools.benchmarks.startup --rounds=3
 
 # How cost grows with length, batch, size, corpus and workers, with pictures.
 bench-growth: .venv/development
-	$(BIN)/python -m benchmarks.growth --picture=docs/images/growth.svg
-	$(BIN)/python -m benchmarks.generation --picture=docs/images/generation.svg
-	$(BIN)/python -m benchmarks.generation_formats
+	$(BIN)/python -m tools.benchmarks.growth --picture=docs/images/growth.svg
+	$(BIN)/python -m tools.benchmarks.generation --picture=docs/images/generation.svg
+	$(BIN)/python -m tools.benchmarks.generation_formats
 
 # What takes longer: larger models, and every setting of each program.
 bench-pretraining: .venv/development
-	$(BIN)/python -m benchmarks.pretraining --sizes=mini,small
-	$(BIN)/python -m benchmarks.pretraining --sizes=base --batch_size=8
-	$(BIN)/python -m benchmarks.pretraining --sizes=tiny --ways=all --torch_compile --rounds=3
+	$(BIN)/python -m tools.benchmarks.pretraining --sizes=mini,small
+	$(BIN)/python -m tools.benchmarks.pretraining --sizes=base --batch_size=8
+	$(BIN)/python -m tools.benchmarks.pretraining --sizes=tiny --ways=all --torch_compile --rounds=3
 
 clean:
 	rm -rf .venv .install build *.egg-info .venv-clean .venv-tf-2.19 .venv-tpu-check $Q

@@ -201,7 +201,7 @@ def test_links_within_the_documents_lead_somewhere(page: pathlib.Path):
 
 
 def test_the_documents_name_files_that_are_there():
-    folders = "official_bert|data_gen|adaptation|configs|tests|robustness|benchmarks|reproduce|examples|tpu_check|docs"
+    folders = "official_bert|data_gen|adaptation|configs|tests|tools|examples|docs"
     for page in PAGES:
         for name in re.findall(rf"`((?:{folders})/[\w./*-]+)`", page.read_text(encoding="utf-8")):
             assert list(ROOT.glob(name.rstrip("/"))), f"{page.name} names {name}, which is not there"
@@ -279,7 +279,7 @@ def test_commands_in_the_documents_are_accepted(page: pathlib.Path, monkeypatch:
         if name in COMMANDS or name in SCRIPTS:
             load(SCRIPTS.get(name, name)).parse(arguments)
         elif name not in OTHERS:
-            folder = ROOT / name.split(".")[0]
+            folder = ROOT.joinpath(*name.split(".")[:2])  # tools.benchmarks.fit: tools/benchmarks
             source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
             for flag in flags_in(" ".join(arguments)):
                 assert f"    {flag}: " in source, f"{page.name}: {name} has no --{flag}"
@@ -287,11 +287,10 @@ def test_commands_in_the_documents_are_accepted(page: pathlib.Path, monkeypatch:
 
 def test_flags_that_the_documents_name_exist():
     known = {flag for name in COMMANDS for flag in flags_taken_by(name)} | {"flagfile", "help", *dask_cluster.OPTIONS}
-    for folder in ("tpu_check", "benchmarks", "reproduce", "robustness"):
-        for path in (ROOT / folder).rglob("*.py"):
-            names = re.findall(r"^    (\w+): .* = option\(", path.read_text(encoding="utf-8"), re.MULTILINE)
-            arguments = re.findall(r'add_argument\("--(\w+)"', path.read_text(encoding="utf-8"))
-            known |= {*names, *(f"no{name}" for name in names), *arguments}
+    for path in (ROOT / "tools").rglob("*.py"):
+        names = re.findall(r"^    (\w+): .* = option\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+        arguments = re.findall(r'add_argument\("--(\w+)"', path.read_text(encoding="utf-8"))
+        known |= {*names, *(f"no{name}" for name in names), *arguments}
     for page in PAGES:
         if page.name not in ("migration.md", "CHANGELOG.md"):  # which name what there was
             for code in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")):

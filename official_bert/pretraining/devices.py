@@ -1,7 +1,7 @@
 """What a step takes on devices that are not there, by count: operations and bytes, divided by published rates.
 
 configs/devices.json has the rates, and what the TPU's compiler counted in the steps of the paper's runs
-(`python -m tpu_check.scaling`, docs/tpu.md). Nothing of it was measured. A v5e chip's rates are those that the TPU's
+(`python -m tools.tpu_check.scaling`). Nothing of it was measured. A v5e chip's rates are those that the TPU's
 documentation publishes: of its links, four of 400 Gbit/s each way; 51.2 TB/s in an all-reduce of a pod's 256 chips.
 """
 

@@ -1,6 +1,6 @@
 """What a loss will be, from one that was measured: a law that was fitted to measured runs (configs/scaling_law.json).
 
-`python -m reproduce.scaling_law` fits it, and docs/planning.md has the measurements and how well the law fits them.
+`python -m tools.reproduce.scaling_law` fits it; docs/planning.md has the measurements.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ class ScalingLaw:
             return cls(**{**law, "deviations": tuple(law["deviations"])})
         except (KeyError, TypeError) as error:
             raise UserError(
-                f"{path} holds no law ({error!r}); restore the file, or run python -m reproduce.scaling_law"
+                f"{path} holds no law ({error!r}); restore the file, or run python -m tools.reproduce.scaling_law"
             ) from error
 
     def worth(self, tokens: float, text_tokens: float) -> float:

@@ -17,8 +17,8 @@ from official_bert.pretraining.scaling_law import (
     block_parameters,
 )
 from official_bert.utils import files
-from reproduce import scaling_law as fitting
 from tests.conftest import ROOT
+from tools.reproduce import scaling_law as fitting
 
 LAW = ScalingLaw(floor=0.3, slope=1.0, growth=0.2, repeats=10.0, spread=0.25, deviations=(0.05, 0.03))
 MILLION, ENDLESS = 1e6, 1e12

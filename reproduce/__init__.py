@@ -1,1 +1,0 @@
-"""The paper's experiments, table by table: `python -m reproduce --table=5 --scale=tiny`. Nothing imports it."""

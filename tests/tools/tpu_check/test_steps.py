@@ -1,0 +1,240 @@
+"""The programs that are compiled for a TPU take the steps that are taken here."""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.data.packing import Packing, pack
+from official_bert.modeling import task_models
+from official_bert.modeling.config import BertConfig
+from official_bert.tasks.heads.features import NO_LABEL
+from tools.tpu_check import answers, command, compiler, steps
+from tools.tpu_check.functional import without_variables
+from tools.tpu_check.options import (
+    FineTuningStepOptions,
+    LabelledTaskStepOptions,
+    Options,
+    PretrainingStepOptions,
+    TableStepOptions,
+    TaskStepOptions,
+)
+from tools.tpu_check.steps import ReplicaStep
+
+LENGTH, BATCH = 8, 4
+TASKS = {
+    task_models.CLASSIFICATION: ("mnli", TaskStepOptions()),
+    task_models.REGRESSION: ("sts-b", TaskStepOptions()),
+    task_models.MULTI_LABEL: ("table", TableStepOptions(num_labels=3, label_kind="multi_label")),
+    task_models.TAGGING: ("tagging", LabelledTaskStepOptions(num_labels=3)),
+    task_models.QUESTION_ANSWERING: ("squad", TaskStepOptions()),
+    task_models.MULTIPLE_CHOICE: ("swag", TaskStepOptions()),
+}
+
+
+@pytest.fixture
+def with_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has variables made with their values, so that steps can be taken."""
+
+    @contextlib.contextmanager
+    def here() -> Iterator[tf.distribute.Strategy]:
+        yield tf.distribute.OneDeviceStrategy("CPU:0")
+
+    monkeypatch.setattr(steps, "without_values", here)
+
+
+@pytest.fixture
+def small_config(tiny_config: BertConfig) -> BertConfig:
+    return dataclasses.replace(tiny_config, num_hidden_layers=1)
+
+
+def random_like(spec: tf.TensorSpec, rng: np.random.Generator, config: BertConfig, name: str) -> tf.Tensor:
+    """Values that a feature may have, by the name of the feature."""
+    if spec.dtype == tf.float32:
+        return tf.constant(rng.integers(0, 2, spec.shape), tf.float32)
+    limits = {"input_ids": config.vocab_size, "masked_lm_ids": config.vocab_size, "masked_lm_positions": LENGTH}
+    least = NO_LABEL if name == "labels" and len(spec.shape) == 2 else 0
+    values = np.ones(spec.shape) if name == "input_mask" else rng.integers(least, limits.get(name, 2), spec.shape)
+    return tf.constant(values, tf.int32)
+
+
+def random_arguments(step: ReplicaStep, config: BertConfig) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [
+        {name: random_like(spec, rng, config, name) for name, spec in argument.items()}
+        if isinstance(argument, dict)
+        else random_like(argument, rng, config, "")
+        for argument in step.arguments(BATCH)
+    ]
+
+
+def assert_same(step: ReplicaStep, arguments: list[Any]) -> int:
+    """Takes a step as it is and as a function of its variables' values; returns how many of these it changed."""
+    tensors = tf.nest.flatten(arguments)
+
+    def taken(*tensors: tf.Tensor) -> Any:
+        with step.strategy.scope():
+            return step.strategy.run(step.function, args=tuple(tf.nest.pack_sequence_as(arguments, tensors)))
+
+    traced = tf.function(taken).get_concrete_function(*tensors)
+    variables = {variable.handle.ref(): variable for variable in traced.graph.variables}
+    held = [variables[handle.ref()] for handle, _ in traced.graph.captures]
+    before = [variable.numpy() for variable in held]
+    # Compiled, as for a TPU: forward, backward, clipping and optimizer have no operation that XLA lacks.
+    number = len(tensors)
+    pure = tf.function(lambda *all: without_variables(traced.graph, all[:number], all[number:]), jit_compile=True)
+    results = pure(*tensors, *before)
+    expected = tf.nest.flatten(traced(*tensors))
+    for result, value in zip(results, expected, strict=False):
+        np.testing.assert_allclose(result, value, rtol=1e-4, atol=1e-6)
+    changed = 0
+    for result, variable, old in zip(results[len(expected) :], held, before, strict=True):
+        np.testing.assert_allclose(result, variable.numpy(), rtol=1e-4, atol=1e-6)
+        changed += not np.array_equal(old, variable.numpy())
+    return changed
+
+
+def assert_changes_all_variables(step: ReplicaStep, config: BertConfig) -> None:
+    """Takes a step of training, as above: weights, moments and the number of steps change."""
+    function: Any = step.function  # of pre-training a method, of fine-tuning a TrainingStep
+    trainer = getattr(function, "__self__", None)
+    model, optimizer = (trainer or function).model, (trainer or function).optimizer
+    optimizer.iterations.assign(steps.STEPS // 2)  # at the first one the rate is 0
+    changed = assert_same(step, random_arguments(step, config))
+    assert changed == 3 * len(model.trainable_variables) + 1
+
+
+def pretraining(config: BertConfig, **changes: Any) -> ReplicaStep:
+    options = PretrainingStepOptions(
+        "bert_config.json", max_seq_length=LENGTH, max_predictions_per_seq=3, train_batch_size=BATCH, **changes
+    )
+    return steps.pretraining_step(config, options, replicas=1)[0]
+
+
+@pytest.mark.slow
+def test_the_step_of_pretraining_without_variables_is_the_step(small_config: BertConfig, with_values: None):
+    step = pretraining(small_config)
+    assert_changes_all_variables(step, small_config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", task_models.KINDS)
+def test_the_steps_of_fine_tuning_without_variables_are_the_steps(
+    kind: str, small_config: BertConfig, with_values: None
+):
+    name, task_options = TASKS[kind]
+    options = FineTuningStepOptions("bert_config.json", max_seq_length=LENGTH, train_batch_size=BATCH)
+    ((length, training, prediction),), _ = steps.finetuning_steps(small_config, name, options, task_options)
+    assert length == LENGTH
+    assert steps.task_of(name, task_options).head.kind == kind
+    assert assert_same(prediction, random_arguments(prediction, small_config)) == 0
+    assert_changes_all_variables(training, small_config)
+
+
+def test_lengths_are_those_of_a_tpu_the_longest_first(small_config: BertConfig):
+    config = dataclasses.replace(small_config, max_position_embeddings=100)
+    options = FineTuningStepOptions("bert_config.json", max_seq_length=100, train_batch_size=BATCH)
+    by_length, parameters = steps.finetuning_steps(config, "swag", options, TaskStepOptions())
+    assert [length for length, _, _ in by_length] == [100, 64, 32]
+    inputs, labels = by_length[0][1].arguments(2)
+    assert inputs["input_ids"].shape == (2, 4, 100)  # SWAG has four endings
+    assert labels.shape == (2,)
+    assert parameters > 0
+    optimizer = by_length[0][1].function.optimizer  # type: ignore[attr-defined]
+    assert not optimizer.uses_kernel  # XLA has neither this kernel nor rows of a number that is not known
+    assert not optimizer.clips_rows
+
+
+def test_packed_records_come_in_the_shapes_of_training(small_config: BertConfig):
+    step = pretraining(small_config, pack_sequences=True, packed_rows=3, gradient_accumulation_steps=2)
+    (features,) = step.arguments(BATCH)
+    shapes = Packing(batch_size=BATCH, replicas=1, parts=2, usual_parts=2, rows=2)
+    records = {
+        name: tf.zeros(spec.shape, spec.dtype) for name, spec in pretraining(small_config).arguments(BATCH)[0].items()
+    }
+    expected = pack(records, shapes)
+    assert {name: (spec.shape, spec.dtype) for name, spec in features.items()} == {
+        name: (each.shape, each.dtype) for name, each in expected.items()
+    }
+    assert step.repeats == 2
+    tf.function(step.function, autograph=False).get_concrete_function(features)  # it takes them
+
+
+class FakeTpu:
+    """In place of StepCompiler: batches over `largest` rows do not fit, and time is over after `answers` of them."""
+
+    replicas, topology = 2, "v5e:1x2"
+
+    def __init__(self, largest: int, in_time: int = 100) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self._largest, self._in_time = largest, in_time
+
+    def compiled(self, step: ReplicaStep, batch: int, quickly: bool = False) -> answers.Compiled | answers.Refused:
+        self.asked.append((step.name, batch))
+        if len(self.asked) > self._in_time:
+            raise compiler.OutOfTimeError
+        if batch > self._largest:
+            return answers.Refused(2**34, 2**33)
+        return answers.Compiled("TPU v5 lite", 2e12, 5e9, 2**30, 2**29, [])
+
+
+@pytest.fixture
+def config_file(small_config: BertConfig, tmp_path: pathlib.Path) -> str:
+    path = tmp_path / "bert_config.json"
+    path.write_text(json.dumps({**small_config.to_dict(), "max_position_embeddings": 64}))
+    return str(path)
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, tpu: FakeTpu, config_file: str) -> int:
+    monkeypatch.setattr(command, "StepCompiler", lambda topology, time_limit: tpu)
+    options = FineTuningStepOptions(config_file, max_seq_length=64, train_batch_size=6, eval_batch_size=9)
+    return command.run(Options(task="mrpc"), options, TaskStepOptions())
+
+
+def test_a_check_of_fine_tuning_names_every_length_and_the_largest_batch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config_file: str
+):
+    tpu = FakeTpu(largest=4)
+    assert checked(monkeypatch, tpu, config_file) == 1
+    # 6 rows of a batch are 3 of a replica; 9 are 5, with an empty one among them.
+    assert tpu.asked[:4] == [
+        ("training step of length 64", 3), ("prediction of length 64", 5),
+        ("training step of length 32", 3), ("prediction of length 32", 5),
+    ]  # fmt: skip
+    printed = capsys.readouterr().out
+    assert "| 64 | training | 3 | 2.00 | 1.00 | nothing | yes |" in printed
+    assert "| 32 | prediction | 5 | - | - | - | no: needs 16.00 GiB of 8.00 |" in printed
+    assert "training step of length 64: the largest batch that fits, to an eighth: 4 per replica, 8 in all" in printed
+
+
+def test_a_check_without_time_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config_file: str
+):
+    assert checked(monkeypatch, FakeTpu(largest=99, in_time=1), config_file) == 1
+    printed = capsys.readouterr().out
+    assert "| 64 | training | 3 | 2.00 | 1.00 | nothing | yes |" in printed
+    assert printed.count("| not known: out of time |") == 3
+    assert "--time_limit=1200 seconds are over; 3 per replica fits, nothing larger was tried to the end" in printed
+
+
+def test_a_check_that_learned_nothing_of_a_batch_does_not_call_it_too_large(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config_file: str
+):
+    assert checked(monkeypatch, FakeTpu(largest=99, in_time=0), config_file) == 1
+    printed = capsys.readouterr().out
+    assert "per replica fits" not in printed
+    assert "does not" not in printed
+
+
+def test_nothing_is_lowered_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(command, "_check_environment", lambda: None)
+    monkeypatch.setattr(compiler, "replicas_of", lambda topology: 8)
+    of_tpu = command.StepCompiler("v5e:2x4", time_limit=-1)
+    with pytest.raises(compiler.OutOfTimeError):
+        of_tpu.compiled(None, 1)  # type: ignore[arg-type]

@@ -1,0 +1,176 @@
+"""The parts of tpu_check that need neither its environment nor a TPU's compiler."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.tasks.options import TASK_OPTIONS
+from tests.conftest import ROOT
+from tools.tpu_check import answers, command, compiler
+from tools.tpu_check.functional import without_variables
+from tools.tpu_check.options import FineTuningStepOptions, Options, PretrainingStepOptions, TaskStepOptions, variants
+
+
+@pytest.mark.parametrize("largest", [1, 2, 5, 8, 15, 16, 17, 63, 64, 100, 129, 255, 256, 1000])
+@pytest.mark.parametrize("start", [1, 7, 64, 300])
+def test_largest_batch_is_found_to_an_eighth(largest: int, start: int):
+    tried: list[int] = []
+
+    def fits(batch: int) -> bool:
+        tried.append(batch)
+        return batch <= largest
+
+    found = answers.largest_fitting(fits, start)
+    assert found <= largest < found + max(1, found / 8)
+    assert len(set(tried)) == len(tried) < 16
+
+
+def test_no_batch_fits_where_one_record_does_not():
+    assert answers.largest_fitting(lambda batch: False, 64) == 0
+
+
+def test_refusal_is_read_from_the_compilers_message():
+    message = (
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 59.95G of "
+        "15.75G hbm. Exceeded hbm capacity by 44.20G.\n\nTotal hbm usage >= 60.20G:"
+    )
+    refused = answers.refusal(message)
+    assert refused is not None
+    assert str(refused) == "needs 59.95 GiB of 15.75"
+    assert answers.refusal("Used 512.5M of 15.75G hbm") == answers.Refused(round(512.5 * 2**20), round(15.75 * 2**30))
+    quick = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (60.76G) exceeds "
+        "available HBM (15.75G)."
+    )
+    assert str(answers.refusal(quick)) == "needs 60.76 GiB of 15.75"
+    assert answers.refusal("UNIMPLEMENTED: something else") is None
+
+
+def test_what_replicas_exchange_is_counted_in_operations_and_bytes():
+    hlo = """
+  %all-reduce.1 = f32[]{:T(128)} all-reduce(%reduce.16), replica_groups={{0,1,2,3}}, to_apply=%region_21.22
+  %x = (f32[100,128]{1,0:T(8,128)}, /*index=1*/bf16[3]{0:T(8,128)(2,1)}) all-reduce(%a, %b), to_apply=%add
+  %all-gather.7 = u32[8,2]{1,0} all-gather-start(%c), dimensions={0}
+  %get-tuple-element.1 = f32[100,128]{1,0:T(8,128)} get-tuple-element(%all-reduce.1), index=0
+"""
+    assert answers.collectives(hlo) == [("all-gather", 1, 64), ("all-reduce", 2, 4 + 100 * 128 * 4 + 3 * 2)]
+
+
+def test_statement_says_what_was_found():
+    compiled = answers.Compiled("TPU v5 lite", 4.5194e12, 5e9, 4 * 2**30, 2**30, [("all-reduce", 2, 440_500_000)])
+    assert str(compiled) == (
+        "4.52 TFLOP, peak memory 4.00 GiB (weights and optimizer 1.00), exchanged between replicas: "
+        "2 all-reduce of 440.5 MB"
+    )
+
+
+def test_small_layouts_say_how_many_chips_a_host_has():
+    assert compiler._host_bounds("v5e:1x1") == {"chips_per_host_bounds": [1, 1, 1]}
+    assert compiler._host_bounds("v5e:2x4") == {}
+    assert compiler._host_bounds("v4:2x2x1") == {}
+
+
+_TINY = str(ROOT / "configs/models/uncased_L-2_H-128_A-2.json")
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"train_batch_size": 0}, "--train_batch_size is 0; expected at least 1"),
+    ({"dtype": "float16"}, "--dtype is float16, which is for GPUs"),
+    ({"max_seq_length": 1024}, "--max_seq_length is 1024, but .* has max_position_embeddings 512"),
+    ({"bert_config_file": "missing.json"}, "there is no file missing.json"),
+    ({"pack_sequences": True}, "--pack_sequences and --packed_rows go together"),
+    ({"packed_rows": 8}, "--pack_sequences and --packed_rows go together"),
+    ({}, "there is no tensorflow-tpu here; `make tpu-check` makes the environment"),
+])  # fmt: skip
+def test_bad_options_are_refused_before_anything_is_compiled(changes: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=message):
+        command.run(Options(), PretrainingStepOptions(**{"bert_config_file": _TINY, **changes}))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"max_seq_length": 1024}, "--max_seq_length is 1024, but .* has max_position_embeddings 512"),
+    ({"eval_batch_size": 0}, "--eval_batch_size is 0; expected at least 1"),
+    ({"init": "missing"}, "--init is missing; expected a bert_config.json, or a folder that has one"),
+    ({}, "there is no tensorflow-tpu here; `make tpu-check` makes the environment"),
+])  # fmt: skip
+def test_bad_options_of_fine_tuning_are_refused_before_anything_is_compiled(changes: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=message):
+        command.run(Options(task="squad"), FineTuningStepOptions(**{"init": _TINY, **changes}), TaskStepOptions())
+
+
+def test_versions_are_the_same_in_every_list_but_for_tensorflow_and_its_numpy():
+    pins: dict[str, set[str]] = {}
+    for path in [ROOT / "constraints.txt", *ROOT.glob("requirements*.txt")]:
+        for name, version in re.findall(r"^([\w-]+)==(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            pins.setdefault(name, set()).add(version)
+    assert {name for name, versions in pins.items() if len(versions) > 1} == {"tensorflow", "tensorflow-tpu", "numpy"}
+
+
+def test_the_compiler_is_stopped_when_its_time_is_over():
+    with pytest.raises(compiler.OutOfTimeError):
+        compiler.compile_step(compiler.LoweredStep(b"", range(0), 0), "v5e:2x4", True, seconds=0.001)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({4: True, 8: True}, "16 per replica fits, nothing larger was tried to the end"),
+        ({4: True, 8: False}, "8 per replica fits, 16 does not"),
+        ({4: False}, "no batch that fits was found, 8 does not"),
+    ],
+)
+def test_a_search_without_time_says_what_it_knows(known: dict[int, bool], expected: str):
+    assert command._known_so_far(known, parts=2) == expected
+
+
+def test_flags_are_those_of_the_check():
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.tpu_check", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    for field in (*dataclasses.fields(Options), *dataclasses.fields(PretrainingStepOptions)):
+        assert f"--{field.name}" in done.stdout or f"--[no]{field.name}" in done.stdout, field.name
+
+
+def test_every_task_can_be_checked():
+    assert list(variants()) == ["pretraining", *TASK_OPTIONS]
+
+
+def test_loops_calls_and_choices_on_variables_become_functions_of_their_values():
+    first, second = tf.Variable(2.0), tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def doubled(x: tf.Tensor) -> tf.Tensor:
+        second.assign_add(second)
+        return 2.0 * x
+
+    @tf.function
+    def stateful(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(3):
+            x = doubled(x) * first
+            first.assign_sub(0.25)
+        if x > 10.0:
+            first.assign(100.0)
+            x = x + tf.gather(second, 1)
+        else:
+            second.assign([7.0, 7.0])
+        return x
+
+    graph = stateful.get_concrete_function(tf.TensorSpec([])).graph
+    names = [variable.handle.ref() for variable in (first, second)]
+    order = [names.index(handle.ref()) for handle, _ in graph.captures]
+    for x in (1.0, 0.01):
+        first.assign(2.0)
+        second.assign([1.0, 2.0])
+        values = [first.read_value(), second.read_value()]
+        pure = tf.function(lambda *tensors: without_variables(graph, tensors[:1], tensors[1:]))
+        result, *after = pure(tf.constant(x), *(values[place] for place in order))
+        np.testing.assert_allclose(result, stateful(tf.constant(x)))
+        for place, value in zip(order, after, strict=True):
+            np.testing.assert_allclose(value, (first, second)[place])

@@ -1,0 +1,300 @@
+"""A program of the contest of tools/benchmarks/quality.py, in a process of its own.
+
+Its arguments are a function of this file and a JSON object for it. Its last line of output is JSON: what came of it.
+
+hugging_face learns as transformers' run_mlm does: its Trainer, masks drawn anew in every batch, texts joined and cut
+into full sequences, the fused optimizer, the rate falling in a line after a tenth of the steps. BertForMaskedLM would
+compute the scores of every position; its loss here computes those of the masked ones alone, as the other programs do,
+by the method of Trainer that is there to be overridden (hugging_face_as_is is without that). keras_hub learns as its
+guides do: BertMaskedLM in fit, MaskedLMMaskGenerator, AdamW with the norm of all gradients clipped.
+
+Both are trained without dropout unless told otherwise. Each begins with a few steps that say how long one takes, tries
+every rate on a tenth of its budget, and spends the rest of it on the best.
+"""
+
+import itertools
+import json
+import math
+import os
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_WARM_UP, _TIMED = 5, 40  # steps
+_KEPT_BACK = 1.0  # seconds, to save the model
+_SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def spent() -> float:
+    """Processor seconds of this process and its children since its start."""
+    return sum(os.times()[:4])
+
+
+def contest(arguments: dict[str, Any], train: Callable[[float, int], float]) -> dict[str, Any]:
+    """Chooses a rate and trains for the rest of the budget; `train` takes a rate and steps, and returns a late loss."""
+    budget, rates = arguments["seconds"], arguments["rates"]
+    train(rates[0], _WARM_UP)
+    since = spent()
+    train(rates[0], _TIMED)
+    step = (spent() - since) / _TIMED
+    tried = {}
+    for rate in rates:
+        # A rate without others is tried for the speed alone, which so few steps do not tell well.
+        since, steps = spent(), max(_TIMED, int(budget / (10 if len(rates) > 1 else 50) / step))
+        tried[rate] = train(rate, steps)
+        step = (spent() - since) / steps
+    best = min(rates, key=lambda rate: tried[rate] if math.isfinite(tried[rate]) else math.inf)
+    steps = max(_TIMED, int((budget - spent() - _KEPT_BACK) / step))
+    since = spent()
+    loss = train(best, steps)
+    # Compared with what step was expected to be, this says whether the budget was used.
+    taken = (spent() - since) / steps
+    return {"steps": steps, "rate": best, "training_loss": loss, "step_seconds": taken, "tried": tried}
+
+
+def lines(path: str) -> list[str]:
+    return [line for line in pathlib.Path(path).read_text(encoding="utf-8").split("\n") if line]
+
+
+def heldout_batches(arguments: dict[str, Any], path: str) -> Iterator[dict[str, Any]]:
+    """Yields batches of the first held-out records."""
+    from official_bert.data.input_pipeline import evaluation_batches
+    from official_bert.data.record_schema import pretraining_schema
+
+    schema = pretraining_schema(arguments["length"], arguments["heldout_predictions"])
+    yield from evaluation_batches([path], 50, schema).take(arguments["most_records"] // 50)
+
+
+def speed(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What steps of ours take of processor time, and what a process takes beside them."""
+    from official_bert.utils.allocator import tune_allocator
+
+    tune_allocator()
+    from official_bert.modeling.config import BertConfig
+    from planning import machine
+    from planning.recipe import Part
+
+    config, imports = BertConfig.from_json_file(arguments["config"]), spent()
+    found = []
+    for part in arguments["parts"]:
+        # All are measured, whichever is wanted, so that runs in each begin with the same budget.
+        each = machine.measure_each(config, Part(**part), arguments["next_sentence"], time.process_time)
+        wanted = [speed for speed in each if arguments["dtype"] in (None, speed.dtype)]
+        found.append(min(wanted, key=lambda speed: speed.step))
+    return {
+        "imports": imports, "starts": [each.start for each in found], "steps": [each.step for each in found],
+        "dtypes": [each.dtype for each in found],
+    }  # fmt: skip
+
+
+def score(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Loss and accuracy of a model of any program on held-out records, by official_bert's evaluation.
+
+    A model that has never seen a second segment may do better without being told of it: both are tried.
+    """
+    from official_bert.checkpoints import initial_weights
+    from official_bert.modeling.initialization import gelu_exact
+    from official_bert.optimization import distribution
+    from official_bert.optimization.choices import ONE_DEVICE
+    from official_bert.optimization.schedules import WarmupPolynomialDecay
+    from official_bert.pretraining.losses import pretraining_metrics
+    from official_bert.pretraining.train_step import SUMS, Pretrainer
+
+    config = initial_weights.find_files(arguments["model"]).config
+    assert config is not None
+    pretrainer = Pretrainer(
+        config=config, strategy=distribution.get_strategy(ONE_DEVICE), schedule=WarmupPolynomialDecay(1e-4, 10), seed=1
+    )
+    initial_weights.load_weights(pretrainer.model, arguments["model"])
+    if arguments["program"] == "keras_hub":  # whose masked-LM head is another than BERT's, whatever the encoder is
+        pretrainer.model.get_layer("masked_lm_transform").activation = gelu_exact
+        pretrainer.model.get_layer("masked_lm_layer_norm").epsilon = 1e-5
+    results: dict[str, Any] = {}
+    for (name, path), segments in itertools.product(arguments["heldout"].items(), (1, 0)):
+        if name == "whole" and not segments:
+            continue  # these records have one segment anyway
+        totals = dict.fromkeys(SUMS, 0.0)
+        for batch in heldout_batches(arguments, path):
+            told = {**batch, "segment_ids": batch["segment_ids"] * segments}
+            for key, value in pretrainer.evaluate(told).items():
+                totals[key] += value
+        metrics = pretraining_metrics(totals)
+        found = {
+            "loss": metrics["masked_lm_loss"], "accuracy": metrics["masked_lm_accuracy"], "segments": bool(segments),
+            "next_sentence_accuracy": metrics["next_sentence_accuracy"],
+        }  # fmt: skip
+        results[name] = min(found, results.get(name, found), key=lambda each: each["loss"])
+        if segments:
+            results[f"{name}_with_segments"] = found["loss"]
+    return results
+
+
+def own_loss(arguments: dict[str, Any], logits_of: Callable[[dict[str, Any]], Any]) -> float:
+    """The loss by a program's own forward pass on the held-out pairs; the converted weights must have it too."""
+    import numpy as np
+
+    total = count = 0.0
+    for batch in heldout_batches(arguments, arguments["heldout"]["pairs"]):
+        each = {name: values.numpy() for name, values in batch.items()}
+        logits, weights = np.asarray(logits_of(each), np.float64), each["masked_lm_weights"]
+        highest = logits.max(-1, keepdims=True)
+        losses = np.log(np.exp(logits - highest).sum(-1)) + highest[..., 0]
+        losses -= np.take_along_axis(logits, each["masked_lm_ids"][..., None], -1)[..., 0]
+        total, count = total + float((weights * losses).sum()), count + float(weights.sum())
+    return total / count
+
+
+def hugging_face(arguments: dict[str, Any], gathered: bool = True) -> dict[str, Any]:
+    """Trains BertForMaskedLM in Hugging Face's way."""
+    import torch
+    import transformers
+
+    tokenizer = transformers.BertTokenizer(vocab=arguments["vocab"], model_max_length=arguments["length"])
+    encoded = tokenizer(
+        lines(arguments["text"]), return_attention_mask=False, return_token_type_ids=False, verbose=False
+    )
+    joined, length = list(itertools.chain.from_iterable(encoded["input_ids"])), arguments["length"]
+    rows: Any = [{"input_ids": joined[at : at + length]} for at in range(0, len(joined) - length + 1, length)]
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer), hidden_size=arguments["width"], num_hidden_layers=arguments["layers"],
+        num_attention_heads=arguments["heads"], intermediate_size=4 * arguments["width"],
+        max_position_embeddings=length, hidden_dropout_prob=arguments["dropout"],
+        attention_probs_dropout_prob=arguments["dropout"],
+    )  # fmt: skip
+    collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=arguments["masked_share"])
+    model: Any = None
+
+    class Gathered(transformers.Trainer):
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            labels = inputs.pop("labels")
+            vectors, masked = model.bert(**inputs).last_hidden_state, labels != -100
+            return torch.nn.functional.cross_entropy(model.cls(vectors[masked]), labels[masked])
+
+    def train(rate: float, steps: int) -> float:
+        nonlocal model
+        transformers.set_seed(arguments["seed"])
+        model = transformers.BertForMaskedLM(config)
+        settings = transformers.TrainingArguments(
+            output_dir=arguments["folder"], max_steps=steps, per_device_train_batch_size=arguments["batch"],
+            learning_rate=rate, warmup_steps=0.1, weight_decay=0.01, optim="adamw_torch_fused", seed=arguments["seed"],
+            logging_steps=max(1, steps // 20), save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
+            dataloader_pin_memory=False,
+        )  # fmt: skip
+        trainer = (Gathered if gathered else transformers.Trainer)(
+            model=model, args=settings, train_dataset=rows, data_collator=collate
+        )
+        trainer.train()
+        return statistics.fmean([log["loss"] for log in trainer.state.log_history if "loss" in log][-4:])
+
+    def logits_of(batch: dict[str, Any]) -> Any:
+        each = {name: torch.tensor(values.astype("int64")) for name, values in batch.items()}
+        with torch.no_grad():
+            vectors = model.bert(each["input_ids"], each["input_mask"], each["segment_ids"]).last_hidden_state
+            positions = each["masked_lm_positions"][:, :, None].expand(-1, -1, vectors.shape[-1])
+            return model.cls(vectors.gather(1, positions)).numpy()
+
+    results = contest(arguments, train)
+    model.save_pretrained(arguments["model"])
+    tokenizer.save_pretrained(arguments["model"])
+    seconds = spent()
+    model.eval()
+    return {**results, "processor_seconds": seconds, "own_loss": own_loss(arguments, logits_of)}
+
+
+def hugging_face_as_is(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same with the scores of every position."""
+    return hugging_face(arguments, gathered=False)
+
+
+def keras_hub(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Trains BertMaskedLM in keras-hub's way."""
+    import keras
+    import keras_hub as hub
+    import numpy as np
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(arguments["seed"])
+    tokenizer = hub.tokenizers.BertTokenizer(vocabulary=arguments["vocab"], lowercase=True, strip_accents=True)
+    texts = tf.data.Dataset.from_tensor_slices(lines(arguments["text"])).batch(1000)
+    joined = np.concatenate([part.numpy() for part in texts.map(lambda some: tokenizer(some).flat_values)])
+    length, predictions = arguments["length"], math.ceil(arguments["masked_share"] * arguments["length"])
+    inner = joined[: len(joined) // (length - 2) * (length - 2)].reshape(-1, length - 2)
+    pad, start, end, mask = (tokenizer.token_to_id(piece) for piece in _SPECIAL)
+    rows = np.pad(np.pad(inner, ((0, 0), (1, 0)), constant_values=start), ((0, 0), (0, 1)), constant_values=end)
+    rows = np.random.default_rng(arguments["seed"]).permutation(rows)  # so that a small buffer shuffles the rest
+    masker = hub.layers.MaskedLMMaskGenerator(
+        vocabulary_size=tokenizer.vocabulary_size(), mask_selection_rate=arguments["masked_share"], mask_token_id=mask,
+        mask_selection_length=predictions, unselectable_token_ids=[pad, start, end],
+    )  # fmt: skip
+
+    def masked(batch: Any) -> Any:
+        drawn = masker(batch)
+        inputs = {
+            "token_ids": drawn["token_ids"], "mask_positions": drawn["mask_positions"],
+            "padding_mask": tf.ones_like(batch), "segment_ids": tf.zeros_like(batch),
+        }  # fmt: skip
+        return inputs, drawn["mask_ids"], drawn["mask_weights"]
+
+    data = tf.data.Dataset.from_tensor_slices(rows).shuffle(4096, seed=arguments["seed"]).repeat()
+    batches = (
+        data.batch(arguments["batch"], drop_remainder=True).map(masked, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    )
+    backbone = hub.models.BertBackbone(
+        vocabulary_size=tokenizer.vocabulary_size(), num_layers=arguments["layers"], num_heads=arguments["heads"],
+        hidden_dim=arguments["width"], intermediate_dim=4 * arguments["width"], dropout=arguments["dropout"],
+        max_sequence_length=length,
+    )  # fmt: skip
+    model = hub.models.BertMaskedLM(backbone)
+    # In variables, so that a step is traced and compiled once for all rates.
+    peak, last = (keras.Variable(1.0, trainable=False) for _ in range(2))
+
+    @keras.saving.register_keras_serializable(package="benchmarks")
+    class Triangle(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step: Any) -> Any:
+            share = (keras.ops.cast(step, "float32") + 1.0) / last
+            return peak * keras.ops.maximum(0.0, keras.ops.minimum(10.0 * share, (1.0 - share) / 0.9))
+
+        def get_config(self) -> dict[str, Any]:
+            return {}
+
+    optimizer = keras.optimizers.AdamW(Triangle(), weight_decay=0.01, global_clipnorm=1.0)
+    optimizer.build(model.trainable_variables)
+    model.compile(optimizer=optimizer, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    initial, fresh = model.get_weights(), [np.array(variable) for variable in optimizer.variables]
+
+    def train(rate: float, steps: int) -> float:
+        model.set_weights(initial)
+        for variable, value in zip(optimizer.variables, fresh, strict=True):
+            variable.assign(value)
+        peak.assign(rate)
+        # Epochs are parts of the run: their losses say how it ended.
+        parts = min(20, steps)
+        last.assign(steps // parts * parts)
+        history = model.fit(batches, steps_per_epoch=steps // parts, epochs=parts, verbose=0)
+        return statistics.fmean(history.history["loss"][-4:])
+
+    def logits_of(batch: dict[str, Any]) -> Any:
+        return model.predict_on_batch({
+            "token_ids": batch["input_ids"], "padding_mask": batch["input_mask"], "segment_ids": batch["segment_ids"],
+            "mask_positions": batch["masked_lm_positions"],
+        })  # fmt: skip
+
+    results = contest(arguments, train)
+    model.save_to_preset(arguments["model"])
+    tokenizer.save_to_preset(arguments["model"])
+    return {**results, "processor_seconds": spent(), "own_loss": own_loss(arguments, logits_of)}
+
+
+PROGRAMS = {each.__name__: each for each in (hugging_face, hugging_face_as_is, keras_hub)}
+
+
+def main() -> None:
+    functions = {**PROGRAMS, "speed": speed, "score": score}
+    print(json.dumps(functions[sys.argv[1]](json.loads(sys.argv[2]))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

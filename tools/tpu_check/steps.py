@@ -1,0 +1,240 @@
+"""What one replica does with its share of a batch, of pre-training and of fine-tuning, as the flags describe it.
+
+B batch of one replica, S sequence, N choices
+"""
+
+import contextlib
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+
+from official_bert.data import packing, record_schema
+from official_bert.errors import UserError
+from official_bert.finetuning.trainer import Trainer
+from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.learning import batches
+from official_bert.learning.initial_model import InitialModel
+from official_bert.modeling.config import BertConfig
+from official_bert.optimization.choices import DTYPES
+from official_bert.optimization.schedules import WarmupPolynomialDecay
+from official_bert.pretraining.train_step import Pretrainer
+from official_bert.tasks.all_tasks import make_task
+from official_bert.tasks.heads.features import Features, from_rows
+from official_bert.tasks.heads.head import Head
+from official_bert.tasks.options import TableOptions, options_class
+from official_bert.tasks.task import Task
+from official_bert.tokenization.casing import UNCASED
+from official_bert.utils import files
+from tools.tpu_check.options import (
+    FineTuningStepOptions,
+    LabelledTaskStepOptions,
+    PretrainingStepOptions,
+    TableStepOptions,
+    TaskStepOptions,
+)
+
+RATE, STEPS = 1e-4, 1_000_000  # of any run: what is compiled does not depend on their size
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaStep:
+    """What one replica does with its share of a batch.
+
+    Attributes:
+        name: for people.
+        function: of the trainer; called within a replica's context.
+        strategy: of the trainer.
+        arguments: the specifications of the function's arguments, by B: a tuple of tensors in any structure.
+        repeats: how often the loop of the step runs, whose operations the compiler counts once; 1 where there is none.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    strategy: tf.distribute.Strategy
+    arguments: Callable[[int], tuple[Any, ...]]
+    repeats: int = 1
+
+
+@contextlib.contextmanager
+def without_values() -> Iterator[tf.distribute.Strategy]:
+    """Within its context variables have shapes but no values, and cost no memory; gives the strategy for them."""
+    with tf.variable_creator_scope(_without_value):
+        yield tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+def read_config(options: PretrainingStepOptions | FineTuningStepOptions) -> BertConfig:
+    """Returns the configuration that the options name.
+
+    Raises:
+        UserError: it cannot be read, or does not go with the options.
+    """
+    if isinstance(options, PretrainingStepOptions):
+        path = options.bert_config_file
+    else:
+        path = options.init if options.init.endswith(".json") else os.path.join(options.init, "bert_config.json")
+        if not files.exists(path):
+            raise UserError(f"--init is {options.init}; expected a bert_config.json, or a folder that has one")
+    config, length = BertConfig.from_json_file(path), options.max_seq_length or 0
+    if length > config.max_position_embeddings:
+        raise UserError(
+            f"--max_seq_length is {length}, but {path} has max_position_embeddings {config.max_position_embeddings}"
+        )
+    return config
+
+
+def pretraining_step(config: BertConfig, options: PretrainingStepOptions, replicas: int) -> tuple[ReplicaStep, int]:
+    """Returns the step of pre-training, and the parameters of its model.
+
+    Args:
+        config: the model's sizes.
+        options: of the step.
+        replicas: how many share a batch.
+    """
+    parts = options.gradient_accumulation_steps
+    with without_values() as strategy:
+        pretrainer = Pretrainer(
+            config=config,
+            strategy=strategy,
+            schedule=WarmupPolynomialDecay(RATE, num_steps=STEPS, warmup_steps=STEPS // 100),
+            seed=0,
+            dtype=DTYPES[options.dtype],
+            optimizer=options.optimizer,
+            next_sentence=options.next_sentence_prediction,
+            frozen=options.freeze,
+            micro_batches=parts,
+            rematerialize=options.rematerialize,
+            skip_nonfinite=options.on_nonfinite == "skip",
+            packed=options.pack_sequences,
+        )
+    schema = record_schema.pretraining_schema(options.max_seq_length, options.max_predictions_per_seq)
+
+    def arguments(batch: int) -> tuple[Any, ...]:
+        specs = {
+            name: tf.TensorSpec(
+                (batch, *feature.shape), tf.float32 if feature.dtype == record_schema.FLOAT else tf.int32
+            )
+            for name, feature in schema.items()
+        }
+        return (_packed(specs, options, replicas) if options.pack_sequences else specs,)
+
+    step = ReplicaStep("training step", pretrainer.replica_step, strategy, arguments, repeats=parts)
+    return step, pretrainer.model.count_params()
+
+
+def _packed(
+    specs: dict[str, tf.TensorSpec], options: PretrainingStepOptions, replicas: int
+) -> dict[str, tf.TensorSpec]:
+    """A replica's packed share of a batch, [parts, rows, ...]: as many rows for its records as the options say.
+
+    Args:
+        specs: of a replica's share as records, [B, ...].
+        options: with the rows that a batch is packed into.
+        replicas: how many share a batch.
+    """
+    batch = replicas * specs["input_ids"].shape[0]
+    packed_rows = batch * (options.packed_rows or 0) / options.train_batch_size
+    usual_parts = options.gradient_accumulation_steps
+    rows = math.ceil(packed_rows / (replicas * usual_parts))
+    shapes = packing.Packing(
+        batch_size=batch,
+        replicas=replicas,
+        parts=math.ceil(batch / (replicas * rows)),
+        usual_parts=usual_parts,
+        rows=rows,
+    )
+    of_batch = {name: tf.TensorSpec((batch, *spec.shape[1:]), spec.dtype) for name, spec in specs.items()}
+    pack = tf.function(lambda features: packing.pack(features, shapes), autograph=False)
+    packed = pack.get_concrete_function(of_batch).structured_outputs
+    return {name: tf.TensorSpec((shapes.parts, *each.shape[1:]), each.dtype) for name, each in packed.items()}
+
+
+def finetuning_steps(
+    config: BertConfig, task_name: str, options: FineTuningStepOptions, task_options: TaskStepOptions
+) -> tuple[list[tuple[int, ReplicaStep, ReplicaStep]], int]:
+    """Returns the steps of fine-tuning: for each length of batches, the longest first, training and prediction.
+
+    And the parameters of the model.
+
+    Args:
+        config: the encoder's sizes.
+        task_name: as --task names it.
+        options: of every task, with the task's defaults in place of None.
+        task_options: of this one.
+    """
+    head = task_of(task_name, task_options).head
+    with without_values() as strategy:
+        training = TrainingConfig(
+            train_batch_size=options.train_batch_size or 0, learning_rate=RATE, num_steps=STEPS,
+            steps_per_epoch=STEPS, warmup_proportion=0.1, eval_steps=STEPS,
+            max_seq_length=options.max_seq_length or 0, random_seed=0, freeze=tuple(options.freeze),
+            layer_decay=options.layer_decay, dtype=DTYPES[options.dtype],
+            micro_batches=options.gradient_accumulation_steps, rematerialize=options.rematerialize,
+        )  # fmt: skip
+        trainer = Trainer(head, InitialModel(config, "", UNCASED, {}), training, strategy=strategy, is_compiled=True)
+
+    def steps_of(length: int) -> tuple[int, ReplicaStep, ReplicaStep]:
+        features = features_like(head, length)
+
+        def arguments(batch: int) -> tuple[Any, ...]:
+            of_batch = batches.padded_batch(features, np.zeros(batch, np.int64), length, buckets=(length,))
+            return tuple(tf.nest.map_structure(lambda each: tf.TensorSpec(each.shape, each.dtype), of_batch))
+
+        def forward(inputs: dict[str, tf.Tensor]) -> Any:
+            return trainer.model(inputs, training=False)
+
+        return (
+            length,
+            ReplicaStep(
+                f"training step of length {length}",
+                trainer.replica_step,
+                strategy,
+                arguments,
+                repeats=options.gradient_accumulation_steps,
+            ),
+            ReplicaStep(f"prediction of length {length}", forward, strategy, lambda batch: arguments(batch)[:1]),
+        )
+
+    return [steps_of(length) for length in reversed(trainer.buckets)], trainer.model.count_params()
+
+
+def task_of(name: str, options: TaskStepOptions) -> Task:
+    """Returns a task whose data are not there."""
+    fields = {"head": options.head, "lstm_units": options.lstm_units}
+    labels = None
+    if isinstance(options, LabelledTaskStepOptions):
+        labels = [str(number) for number in range(options.num_labels)]
+    if isinstance(options, TableStepOptions):
+        table = TableOptions(label_kind=options.label_kind, **fields)  # type: ignore[arg-type]
+        return make_task(name, table, labels)
+    return make_task(name, options_class(name)(**fields), labels)  # type: ignore[arg-type]
+
+
+def features_like(head: Head, length: int) -> Features:
+    """Returns a row of zeros as the head makes rows, of that length, with targets."""
+    choices = head.num_choices or 1
+    zeros = [np.zeros(length, np.int32)] * choices
+    return from_rows(zeros, zeros, head.blank_targets(length), {}, choices)
+
+
+def _without_value(_: Any, **given: Any) -> Any:
+    """Makes a variable in place of TensorFlow: its handle only."""
+    value = given["initial_value"]
+    if callable(value):
+        with tf.Graph().as_default():  # where nothing is computed
+            value = value()
+    value = tf.convert_to_tensor(value, given.get("dtype")) if not tf.is_tensor(value) else value
+    return resource_variable_ops.UninitializedVariable(
+        trainable=given.get("trainable"),
+        name=given.get("name"),
+        shape=value.shape,
+        dtype=value.dtype,
+        synchronization=given.get("synchronization"),
+        aggregation=given.get("aggregation"),
+        distribute_strategy=tf.distribute.get_strategy(),
+    )
