@@ -29,7 +29,6 @@ COMMANDS = {
     "pretrain": (_LIBRARY, "PRETRAIN"),
     "adapt": (_ADAPTATION, "ADAPT"),
     "finetune": (_LIBRARY, "FINETUNE"),
-    "compare": (_LIBRARY, "COMPARE"),
     "models": (_LIBRARY, "MODELS"),
     "convert": (_LIBRARY, "CONVERT"),
     "export": (_LIBRARY, "EXPORT"),

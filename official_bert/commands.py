@@ -6,7 +6,6 @@ What a command calls is imported when it runs, after its flags were read.
 import dataclasses
 
 from official_bert.checkpoints.options import ConversionOptions
-from official_bert.comparison.options import Options as ComparisonOptions
 from official_bert.errors import UserError
 from official_bert.export.options import PortableOptions, SavedModelOptions
 from official_bert.finetuning.options import Options as FineTuningOptions
@@ -81,27 +80,6 @@ FINETUNE = Command(
             "--do_eval --output_dir=mine"
         ),
         "--task=sst-2 --init=uncased_L-2_H-128_A-2 --data_dir=SST-2 --do_train --do_eval --output_dir=sentiment",
-    ),
-)
-
-
-def _compare(options: ComparisonOptions, paths: list[str]) -> None:
-    from official_bert.comparison import page
-
-    print(page.compare(paths, options.output_file))
-
-
-COMPARE = Command(
-    program="official-bert compare",
-    summary="Compares runs on one page: curves over steps, tokens and time, and the settings that differ.",
-    before="two or more runs: official-bert pretrain, finetune or adapt",
-    after="open the page in a browser",
-    main=_compare,
-    options=(ComparisonOptions,),
-    positional="runs",
-    examples=(
-        "model other-model",
-        "--output_file=rates.html runs/1e-4 runs/3e-4 configs/curves/mini.json",
     ),
 )
 

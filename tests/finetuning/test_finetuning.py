@@ -25,6 +25,7 @@ from official_bert.tasks.table import TableTask
 from official_bert.utils import files, progress
 from official_bert.utils.bad_rows import BadRows
 from tests.conftest import ROOT, WORDS
+from tests.event_files import read_scalars
 
 GOOD, BAD = "cat dog sun play".split(), "mat sat ran walk".split()
 
@@ -148,6 +149,10 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
     losses = [json.loads(line) for line in (tmp_path / "run" / "train.jsonl").read_text().splitlines()]
     assert [line["step"] for line in losses[:8]] == [4, 6, 8, 12, 16, 18, 20, 24]
     assert all(line[name] > 0 for line in losses for name in ("tokens_per_second", "processor_seconds"))
+    events = {kind: read_scalars(tmp_path / "run" / kind) for kind in ("train", "eval")}
+    assert {"loss", "learning_rate", "tokens_per_second"} <= set(events["train"])
+    assert list(events["train"]["loss"]) == [line["step"] for line in losses]
+    assert events["eval"]["dev/accuracy"] == pytest.approx({line["step"]: line["dev/accuracy"] for line in logged})
     assert max(line["dev/accuracy"] for line in logged) == pytest.approx(scores["dev"]["accuracy"])
     whole = finetuned.load(str(tmp_path / "run"))
     assert whole.task_spec["labels"] == ["bad", "good"]

@@ -17,6 +17,7 @@ from official_bert.pretraining import training, training_loop
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.utils.training_log import line_of, read_log
 from tests.conftest import ROOT
+from tests.event_files import read_scalars
 from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, options_for
 
 
@@ -46,14 +47,8 @@ def test_a_run_leaves_everything_behind_that_it_promises(
     ]  # fmt: skip
     assert results["global_step"] == "20"
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
-    events = list((folder / "train").glob("events.out.tfevents.*"))
-    tags = {
-        value.tag
-        for path in events
-        for e in tf.compat.v1.train.summary_iterator(str(path))
-        for value in e.summary.value
-    }
-    assert "masked_lm_loss" in tags
+    assert set(read_scalars(folder / "train")) == set(lines[0]) - {"step"}
+    assert set(read_scalars(folder / "eval")) == set(results) - {"global_step"}
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(

@@ -1,11 +1,23 @@
-"""The log of a run that was changed by hand or by damage."""
+"""The log of a run: event files, and lines that were changed by hand or by damage."""
 
 import pathlib
 
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.utils.training_log import NOTICES, TRAIN, line_of, read_log
+from official_bert.utils.training_log import EVAL, GENERAL, NOTICES, TRAIN, TrainingLog, line_of, read_log
+from tests.event_files import read_scalars
+
+
+@pytest.mark.parametrize("kind", [TRAIN, EVAL, GENERAL])
+def test_event_files_have_the_values_of_the_lines(kind: str, tmp_path: pathlib.Path):
+    log = TrainingLog(str(tmp_path), 0)
+    log.write(kind, 10, {"loss": 5.25, "learning_rate": 0.5})
+    log.note(12, "a step was skipped")
+    log.write(kind, 20, {"loss": 4.0, "learning_rate": 0.25})
+    assert read_scalars(tmp_path / kind) == {"loss": {10: 5.25, 20: 4.0}, "learning_rate": {10: 0.5, 20: 0.25}}
+    assert [line["loss"] for line in read_log(str(tmp_path), kind)] == [5.25, 4.0]
+    assert not (tmp_path / NOTICES).exists()
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, "1" * 5000, "{", "[]", '{"loss": 1}', '{"step": "1"}',
