@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from tests.conftest import ROOT
-from tools.robustness.mutations import MUTATIONS, Mutation, UntriedError, failures, judge
+from tools.robustness.mutations import MUTATIONS, Mutation, UntriedError, judge, run_tests
 
 
 def test_there_are_enough_mutations_and_none_twice():
@@ -50,4 +50,4 @@ def test_only_a_test_that_runs_and_fails_catches_a_mutation(module: str, verdict
 def test_a_test_that_does_not_end_has_not_been_tried(tmp_path: pathlib.Path):
     (tmp_path / "test_it.py").write_text("import time\n\ndef test_one():\n    time.sleep(60)\n")
     with pytest.raises(UntriedError, match="a test did not end within 1 seconds"):
-        failures(tmp_path, ["test_it.py"], timeout=1)
+        run_tests(tmp_path, ["test_it.py"], timeout=1)
