@@ -1,1 +1,1 @@
-"""Trained models for elsewhere: SavedModels that take text, TensorFlow Hub, LiteRT and ONNX."""
+"""Trained models for elsewhere: SavedModels that take text, LiteRT and ONNX."""

@@ -17,7 +17,6 @@ class SavedModelOptions:
     export_dir: str = option(dataclasses.MISSING, "Where the versions of the export stand; a new one is added.")
     version: int | None = option(None, "The new version's number; by default one more than the greatest there.")
     encoder: bool = option(False, "Whether the encoder's outputs are exported in place of the answers of its head.")
-    hub: bool = option(False, "Whether the encoder and its preprocessing are exported by TensorFlow Hub's conventions.")
     max_seq_length: int | None = option(
         None, "The longest sequence in tokens; by default that of fine-tuning, else that of the model."
     )

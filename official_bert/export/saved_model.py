@@ -5,7 +5,6 @@ metadata (official_bert.json) and the requests by which TensorFlow Serving warms
 tensorflow-text where it is loaded, and may be moved.
 """
 
-import dataclasses
 import json
 import os
 import tempfile
@@ -17,10 +16,10 @@ import tensorflow as tf
 from official_bert.checkpoints import checksums
 from official_bert.checkpoints.checkpoint import VOCAB_FILE
 from official_bert.errors import UserError
-from official_bert.export import operations, plain_answers, replay, tf_hub, warmup
+from official_bert.export import operations, plain_answers, replay, warmup
 from official_bert.export.options import FLOAT32, ONNX_RUNTIME, TENSORFLOW, SavedModelOptions
 from official_bert.export.source import Source, read_source
-from official_bert.export.text_models import ENCODER, text_model
+from official_bert.export.text_models import text_model
 from official_bert.inference import exports
 from official_bert.utils import files
 from official_bert.utils.tensorflow_import import warnings_alone
@@ -33,11 +32,9 @@ def export(options: SavedModelOptions) -> str:
     Raises:
         UserError: the model cannot be read, or the version is there already.
     """
-    if options.engine == ONNX_RUNTIME and options.hub:
-        raise UserError("--hub is a SavedModel by TensorFlow Hub's conventions; leave it or --engine out")
     if options.engine == TENSORFLOW and options.quantization != FLOAT32:
         raise UserError(f"--quantization={options.quantization} goes with --engine={ONNX_RUNTIME}; leave one out")
-    source = read_source(options.model_dir, options.encoder or options.hub, options.max_seq_length)
+    source = read_source(options.model_dir, options.encoder, options.max_seq_length)
     version = next_version(options.export_dir) if options.version is None else options.version
     if version < 1:
         raise UserError(f"--version={version}; expected 1 or more")
@@ -47,13 +44,6 @@ def export(options: SavedModelOptions) -> str:
             from official_bert.export import onnx_export
 
             onnx_export.write(source, folder, options)
-        elif options.hub:
-            if options.eval_file:
-                raise UserError("--eval_file goes with a head, which --hub leaves out; leave it out")
-            tf_hub.write(source.model, source.config, source.tokenizer, source.vocab, folder)
-            for part in (tf_hub.ENCODER_FOLDER, tf_hub.PREPROCESS_FOLDER):
-                _check_operations(os.path.join(folder, part), options.for_serving)
-            _prove_hub(source, folder)
         else:
             write(source, folder, options.eval_file, options.for_serving)
     return path
@@ -87,7 +77,11 @@ def write(source: Source, folder: str, eval_file: str | None = None, for_serving
         module.vocabulary = tf.saved_model.Asset(vocab_file)
         with warnings_alone():  # not where it wrote the assets: the folder gets another name
             tf.saved_model.save(module, folder, signatures=signatures)
-    _check_operations(folder, for_serving)
+    if for_serving is not None and (missing := operations.lacking(folder, for_serving)):
+        raise UserError(
+            f"TensorFlow Serving {for_serving} lacks what the export uses: {', '.join(missing)}; export with that "
+            "release of TensorFlow, or serve with a later one"
+        )
     metadata = metadata_of(source, functions.inputs) | {
         "tensorflow_serving": operations.releases_for(folder),
     }
@@ -95,14 +89,6 @@ def write(source: Source, folder: str, eval_file: str | None = None, for_serving
     files.write_bytes(os.path.join(folder, exports.WARMUP_FILE), warmup.warmup_requests(functions.inputs))
     _prove(source, folder, eval_file)
     write_checksums(folder)
-
-
-def _check_operations(folder: str, for_serving: str | None) -> None:
-    if for_serving is not None and (missing := operations.lacking(folder, for_serving)):
-        raise UserError(
-            f"TensorFlow Serving {for_serving} lacks what the export uses: {', '.join(missing)}; export with that "
-            "release of TensorFlow, or serve with a later one"
-        )
 
 
 def metadata_of(source: Source, inputs: Iterable[str]) -> dict[str, Any]:
@@ -137,13 +123,3 @@ def _prove(source: Source, folder: str, eval_file: str | None) -> None:
     texts = replay.make(source, eval_file)
     replay.prove(texts, *plain_answers.answers(folder, texts.rows()))
     texts.write(folder)
-
-
-def _prove_hub(source: Source, folder: str) -> None:
-    """Asks the preprocessing for the ids of texts, and the encoder for the vectors of these."""
-    spec = {**source.task_spec, "max_seq_length": tf_hub.default_length(source.config)}
-    texts = replay.make(dataclasses.replace(source, kind=ENCODER, task_spec=spec))
-    vectors = dataclasses.replace(texts, answers={"pooled_output": texts.answers["pooled_output"]})
-    rows = [{"texts": text} for text in texts.texts["text"]]
-    inputs, _ = plain_answers.answers(os.path.join(folder, tf_hub.PREPROCESS_FOLDER), rows)
-    replay.prove(vectors, *plain_answers.answers(os.path.join(folder, tf_hub.ENCODER_FOLDER), inputs))

@@ -85,8 +85,6 @@ def test_what_onnx_runtime_cannot_answer_is_refused(tmp_path: pathlib.Path):
         saved_model.export(given)
     with pytest.raises(UserError, match="is a encoder model"):
         saved_model.export(dataclasses.replace(given, encoder=True))
-    with pytest.raises(UserError, match="--hub is a SavedModel by TensorFlow Hub's conventions"):
-        saved_model.export(dataclasses.replace(given, hub=True))
     with pytest.raises(UserError, match="--quantization=dynamic_int8 goes with --engine=onnxruntime"):
         saved_model.export(SavedModelOptions(run, str(tmp_path / "exports"), quantization=DYNAMIC_INT8))
     assert not exports.version_folders(str(tmp_path / "exports"))
