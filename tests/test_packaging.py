@@ -58,7 +58,7 @@ def test_requirements_txt_names_what_most_extras_need():
         *(
             each
             for extra, of in OF_EXTRA.items()
-            if extra not in ("beam", "dask", "jieba", "portable", "grpc", "serve-onnx", "mlflow")
+            if extra not in ("beam", "dask", "jieba", "portable", "serve-onnx", "mlflow")
             for each in of
         ),
     ]

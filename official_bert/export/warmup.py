@@ -1,7 +1,7 @@
 """The requests by which TensorFlow Serving warms up a model: a TFRecord file of PredictionLog messages.
 
 The messages are written and read here field by field, because the package that defines them (tensorflow-serving-api) is
-not a dependency of the library. The tests read and write them with it.
+not a dependency of the library. The tests compare them with bytes that this package wrote.
 """
 
 import os

@@ -32,21 +32,11 @@ class Access:
     def check(self, request: web.Request) -> None:
         """Raises a RequestError unless the request may be answered."""
         if self._token is not None:
-            self.check_token(request.headers.get("Authorization", ""))
+            _check_token(request.headers.get("Authorization", ""), self._token)
             return
         self._check_host(request.headers.get("Host", ""))
         if "Origin" in request.headers:
             self._check_origin(request.headers["Origin"], request.headers.get("Host", ""))
-
-    def check_token(self, authorization: str) -> None:
-        """Raises a RequestError if there is a token and the header does not carry it."""
-        if self._token is None:
-            return
-        scheme, _, sent = authorization.partition(" ")
-        # compare_digest takes as long for a wrong token as for the right one, and digests hide the token's length.
-        is_right = hmac.compare_digest(_digest(sent.strip()), _digest(self._token))
-        if scheme.lower() != "bearer" or not is_right:
-            raise RequestError(401, "the bearer token is missing or wrong; send the header Authorization: Bearer TOKEN")
 
     @staticmethod
     def check_json(request: web.Request) -> None:
@@ -78,6 +68,14 @@ class Access:
                 f"a page of {origin[:100]!r} may not ask this server, which runs without a token; start it with "
                 "--allowed_hosts=NAME or with --token_file",
             )
+
+
+def _check_token(authorization: str, token: str) -> None:
+    scheme, _, sent = authorization.partition(" ")
+    # compare_digest takes as long for a wrong token as for the right one, and digests hide the token's length.
+    is_right = hmac.compare_digest(_digest(sent.strip()), _digest(token))
+    if scheme.lower() != "bearer" or not is_right:
+        raise RequestError(401, "the bearer token is missing or wrong; send the header Authorization: Bearer TOKEN")
 
 
 def _digest(token: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The requests that have begun to arrive and are not answered, over HTTP and gRPC together."""
+"""Counts the requests in flight: those that have begun to arrive and are not answered yet."""
 
 import contextlib
 from collections.abc import Iterator

@@ -7,7 +7,6 @@ B instances
 """
 
 import base64
-import binascii
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +16,7 @@ import orjson
 
 from official_bert.inference.exports import DEFAULT_SIGNATURE, texts_by_columns, trained_columns
 from official_bert.serving.options import Options
-from official_bert.serving.request_error import check_text, refuse
+from official_bert.serving.request_error import refuse
 from official_bert.serving.signatures import BOOL, STRING, Signature, Tensor, Tensors
 
 
@@ -239,18 +238,24 @@ def _tensor(
 
 
 def _bytes(leaf: Any, name: str, options: Options, texts: bool) -> bytes:
-    what = f"{name} has a text"
+    is_b64 = isinstance(leaf, dict) and leaf.keys() == {"b64"} and isinstance(leaf["b64"], str)
     if isinstance(leaf, str):
-        value, texts = leaf.encode(), False  # which is UTF-8
-    elif isinstance(leaf, dict) and leaf.keys() == {"b64"} and isinstance(leaf["b64"], str):
-        what = f"{name} has a b64"
+        value = leaf.encode()
+    elif is_b64:
         try:
             value = base64.b64decode(leaf["b64"], validate=True)
-        except (binascii.Error, ValueError) as error:
+        except ValueError as error:
             refuse(f"{name} has a b64 that is not base64: {error}")
     else:
         refuse(f'{name} has {_shown(leaf)}; expected a string, or {{"b64": "..."}}')
-    check_text(value, what, texts, options)
+    what = f"{name} has a {'b64' if is_b64 else 'text'}"
+    if len(value) > options.max_text_bytes:
+        refuse(f"{what} of {len(value)} bytes; at most {options.max_text_bytes} are taken")
+    if is_b64 and texts:
+        try:
+            value.decode()
+        except UnicodeDecodeError as error:
+            refuse(f"{what} that is not UTF-8: byte 0x{value[error.start]:02x} at {error.start}")
     return value
 
 

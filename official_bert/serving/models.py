@@ -228,9 +228,6 @@ class Models:
     def __iter__(self) -> Iterator[Model]:
         return iter(self._models.values())
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._models
-
     def __getitem__(self, name: str) -> Model:
         if name not in self._models:
             raise RequestError(404, f"there is no model {name!r}; there are {', '.join(self._models)}")

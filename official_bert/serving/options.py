@@ -34,9 +34,6 @@ class Options:
         "127.0.0.1", "The address to listen at: by default only this machine reaches the server.", group=_NETWORK
     )
     port: int = option(8501, "The port to listen at; 0 takes a free one and logs it.", group=_NETWORK)
-    grpc_port: int | None = option(
-        None, "The port at which TensorFlow Serving's gRPC services answer too; 0 takes a free one.", group=_NETWORK
-    )
     token_file: str | None = option(
         None,
         f"A file with a bearer token that requests must carry; the variable {TOKEN_VARIABLE} does the same.",
@@ -95,11 +92,8 @@ class Options:
         for name in ("reload_seconds", "timeout_seconds", "drain_seconds"):
             if getattr(self, name) <= 0:
                 raise UserError(f"--{name} is {getattr(self, name)}; give more than 0")
-        for name in ("port", "grpc_port"):
-            if (getattr(self, name) or 0) > 65535:
-                raise UserError(f"--{name} is {getattr(self, name)}; the highest is 65535")
-        if self.grpc_port is not None and (self.grpc_port < 0 or self.grpc_port == self.port != 0):
-            raise UserError(f"--grpc_port is {self.grpc_port}; give a port besides --port, or 0 for a free one")
+        if self.port > 65535:
+            raise UserError(f"--port is {self.port}; the highest is 65535")
         if self.max_queue < self.max_instances:
             raise UserError(
                 f"--max_queue ({self.max_queue}) is less than --max_instances ({self.max_instances}): such requests "

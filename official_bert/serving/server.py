@@ -47,14 +47,8 @@ class Server:
         metrics = Metrics()
         self.models = Models(options, metrics)
         self._application = Application(self.models, options, metrics, self._access, self._connections)
-        self._grpc = _grpc_server(options, self.models, metrics, self._access, self._application.in_flight)
         self._stop = asyncio.Event()
         self.url = ""
-
-    @property
-    def grpc_address(self) -> str:
-        """Where the gRPC services listen; empty where there are none."""
-        return self._grpc.address if self._grpc else ""
 
     @property
     def stopping(self) -> bool:
@@ -85,16 +79,12 @@ class Server:
         await runner.setup()
         try:
             await self._listen(runner)
-            if self._grpc:
-                await self._grpc.start()
             background.append(asyncio.create_task(self._connections.close_slow_ones()))
             loading = asyncio.create_task(self.models.load())
             stopped = asyncio.create_task(self._stop.wait())
             await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
                 loading.result()
-                if self._grpc:
-                    await self._grpc.set_ready(True)
                 logs.info("ready", url=self.url, models=[model.name for model in self.models])
                 background.append(asyncio.create_task(self.models.watch()))
                 await stopped
@@ -103,8 +93,6 @@ class Server:
                 task.cancel()
             # Requests that have reached this machine but have not been read yet are answered too.
             await self._connections.stop_accepting()
-            if self.grpc_address:
-                await self._grpc.stop(self._options.drain_seconds)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.drain_seconds):
                     while self._application.in_flight.requests or self._connections.requests_arriving:
@@ -122,20 +110,10 @@ class Server:
             logs.warning("other machines may reach this server, and it asks for no token; see --token_file")
 
 
-def _grpc_server(options: Options, *shared: Any) -> Any:
-    """The server of gRPC, whose packages are imported where it is asked for alone."""
-    if options.grpc_port is None:
-        return None
-    from official_bert.serving.grpc_services import GrpcServer
-
-    models, metrics, access, in_flight = shared
-    return GrpcServer(models, options, metrics, access, in_flight)
-
-
 def _needs_tensorflow(options: Options) -> bool:
-    """Whether a model that is there now, or gRPC, needs TensorFlow; of others it is imported when they come."""
+    """Returns whether a model that is there now needs TensorFlow. For later ones it is imported when they appear."""
     versions = (version for folder in options.folders().values() for version in versions_in(folder).values())
-    return options.grpc_port is not None or not all(exports.is_onnx(version.folder) for version in versions)
+    return not all(exports.is_onnx(version.folder) for version in versions)
 
 
 def serve(options: Options) -> None:

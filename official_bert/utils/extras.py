@@ -11,7 +11,6 @@ _TENSORFLOW = ("tensorflow", "keras", "tensorboard", "matplotlib", "safetensors"
 EXTRAS = {
     "tensorflow": _TENSORFLOW,
     "serve": (*_TENSORFLOW, "aiohttp", "prometheus_client", "orjson", "tensorflow_text"),
-    "grpc": (*_TENSORFLOW, "grpc", "tensorflow_serving", "grpc_health"),
     "finetune": (*_TENSORFLOW, "tensorflow_text", "sklearn", "scipy"),
     "data": (*_TENSORFLOW, *"tensorflow_text tokenizers google_crc32c sentencex zstandard fsspec pyarrow".split()),
     "remote": (*_TENSORFLOW, "fsspec", "s3fs"),

@@ -1,5 +1,4 @@
 import ast
-import concurrent.futures
 import dataclasses
 import json
 import os
@@ -20,7 +19,7 @@ from official_bert.export import saved_model
 from official_bert.export.options import SavedModelOptions
 from official_bert.export.source import read_source
 from official_bert.export.text_models import TextModel, text_model
-from official_bert.export.warmup import EXAMPLES
+from official_bert.export.warmup import EXAMPLES, read_requests
 from official_bert.inference import batch_prediction, replays
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.keras_models.classification import TextClassifier
@@ -135,23 +134,15 @@ def test_an_export_and_the_server_refuse_segments_without_an_embedding(loaded: A
     assert refused.error.startswith(f"the model refuses the input: assertion failed: [{message}")
 
 
-def test_serving_reads_the_warm_up_file_and_answers_fit_its_messages(exported: pathlib.Path, loaded: Any):
-    from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
-
-    path = str(exported / "assets.extra" / "tf_serving_warmup_requests")
-    logs = [prediction_log_pb2.PredictionLog.FromString(record.numpy()) for record in tf.data.TFRecordDataset(path)]
-    assert len(logs) == len(EXAMPLES)
-    for log, text in zip(logs, EXAMPLES, strict=True):
-        request = log.predict_log.request
-        assert request.model_spec.signature_name == "serving_default"
-        inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
-        assert set(inputs) == {"text", "text_pair"}
-        assert {value.numpy().item() for value in inputs.values()} == {text.encode()}
-        response = predict_pb2.PredictResponse()
-        for name, value in loaded.signatures["serving_default"](**inputs).items():
-            response.outputs[name].CopyFrom(tf.make_tensor_proto(value))
-        again = predict_pb2.PredictResponse.FromString(response.SerializeToString())
-        assert tf.make_ndarray(again.outputs["probabilities"]).shape == (1, 3)
+def test_the_export_answers_the_requests_in_its_warm_up_file(exported: pathlib.Path, loaded: Any):
+    requests = list(read_requests(str(exported / "assets.extra" / "tf_serving_warmup_requests")))
+    assert [signature for signature, _ in requests] == ["serving_default"] * len(EXAMPLES)
+    for (_, inputs), text in zip(requests, EXAMPLES, strict=True):
+        assert {name: value.tolist() for name, value in inputs.items()} == {
+            "text": [text.encode()], "text_pair": [text.encode()]
+        }  # fmt: skip
+        tensors = {name: tf.constant(value) for name, value in inputs.items()}
+        assert loaded.signatures["serving_default"](**tensors)["probabilities"].shape == (1, 3)
 
 
 def blocks_of_the_page(word: str) -> list[str]:
@@ -166,34 +157,6 @@ def sst2(classifier: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.P
     folder = tmp_path_factory.mktemp("docs")
     saved_model.export(SavedModelOptions(model_dir=classifier, export_dir=str(folder / "exports" / "sst2")))
     return folder
-
-
-def test_the_call_over_grpc_in_the_docs_is_answered(sst2: pathlib.Path, capsys: pytest.CaptureFixture[str]):
-    import grpc
-    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
-
-    serve = tf.saved_model.load(str(sst2 / "exports" / "sst2" / "1")).signatures["serving_default"]
-
-    class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
-        """TensorFlow Serving's, with its messages over its protocol."""
-
-        def Predict(self, request: Any, context: Any) -> Any:  # noqa: N802
-            assert request.model_spec.name == "sst2"
-            inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
-            response = predict_pb2.PredictResponse()
-            for name, value in serve(**inputs).items():
-                response.outputs[name].CopyFrom(tf.make_tensor_proto(value))
-            return response
-
-    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    (client,) = blocks_of_the_page("grpc")
-    exec(client.replace("localhost:8500", f"127.0.0.1:{port}"), {})
-    server.stop(None).wait()
-    expected = serve(text=tf.constant(["the film was good"]))["label"].numpy()
-    assert capsys.readouterr().out == f"{expected}\n"
 
 
 def test_the_clients_in_python_in_the_docs_are_answered(
