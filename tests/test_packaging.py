@@ -58,7 +58,7 @@ def test_requirements_txt_names_what_most_extras_need():
         *(
             each
             for extra, of in OF_EXTRA.items()
-            if extra not in ("beam", "dask", "jieba", "portable", "serve-onnx", "mlflow")
+            if extra not in ("beam", "dask", "jieba", "portable", "serve-onnx")
             for each in of
         ),
     ]
@@ -116,8 +116,8 @@ def test_a_package_that_is_missing_is_named_with_its_extra(capsys: pytest.Captur
         ("tensorflow_text", "data", "[data]"),
         ("tensorflow_text", None, "[serve]"),
         ("tensorflow_datasets.core", "finetune", "[tfds]"),
-        ("mlflow", "finetune", "[mlflow]"),
-        ("mlflow", None, "[mlflow]"),
+        ("rjieba", "finetune", "[jieba]"),
+        ("rjieba", None, "[jieba]"),
     ):
         with pytest.raises(SystemExit) as ended:
             imports(package, extra).run(["--needed=x"])

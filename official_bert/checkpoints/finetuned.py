@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from official_bert.checkpoints import checksums, hdf5, named_models
-from official_bert.checkpoints.checkpoint import CONFIG_FILE, TOKENIZER_FILE, VOCAB_FILE, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE, Checkpoint, LoadOverrides
 from official_bert.checkpoints.model_files import read_model_files, write_model_files
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
@@ -121,12 +121,6 @@ def is_finetuned(folder: str) -> bool:
     """Whether the folder holds a fine-tuned model of ours; keras-hub's presets have a task.json too."""
     folder = named_models.local_folder(folder)
     return all(files.exists(os.path.join(folder, name)) for name in (TASK_FILE, CONFIG_FILE))
-
-
-def files_of(folder: str) -> list[str]:
-    """Returns the paths of the files that a fine-tuned model in a folder consists of."""
-    names = (WEIGHTS_FILE, TASK_FILE, CONFIG_FILE, VOCAB_FILE, TOKENIZER_FILE)
-    return [path for name in names if files.exists(path := os.path.join(folder, name))]
 
 
 def load_task_spec(folder: str) -> dict[str, Any]:

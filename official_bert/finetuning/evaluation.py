@@ -21,7 +21,6 @@ from official_bert.tasks.heads.head import Head
 from official_bert.tasks.task import Task
 from official_bert.utils import files
 from official_bert.utils.counting import counted
-from official_bert.utils.tracking import Tracker
 
 RESULTS_FILE = "results.json"
 
@@ -34,7 +33,6 @@ def evaluate_and_predict(
     folder: str,
     strategy: tf.distribute.Strategy,
     known_predictions: Mapping[str, Any] | None = None,
-    tracker: Tracker | None = None,
 ) -> Scores:
     """Scores and predicts, as the options say; returns the scores of each part.
 
@@ -44,7 +42,6 @@ def evaluate_and_predict(
         folder: of the fine-tuned model.
         strategy: where; of several workers the chief writes.
         known_predictions: those of the model for parts that need not be predicted again, by split.
-        tracker: gets scores and report.
 
     Raises:
         UserError: the model is of another task.
@@ -114,8 +111,6 @@ def evaluate_and_predict(
                 options.output_dir, task, options.as_dict(), results, outcomes, cut, classes, calibrations
             )
             *_, page = written
-            if tracker:
-                tracker.files([os.path.join(options.output_dir, RESULTS_FILE), *written], "report")
             print(f"scores, curves and errors: {page}")
     if options.do_predict:
         for split in task.test_splits:

@@ -21,7 +21,6 @@ from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils import files
 from official_bert.utils.bad_rows import POLICIES, STOP
 from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
-from official_bert.utils.tracking import tracker_option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,8 +103,6 @@ class Options:
         [], "Several learning rates, likewise; the paper's are 5e-5,3e-5,2e-5.", group=TRAINING
     )
     grid_epochs: list[str] = option([], "Several numbers of epochs, likewise; the paper's are 2,3,4.", group=TRAINING)
-
-    tracker: str | None = tracker_option(TRAINING)
 
     do_eval: bool = option(
         False, "Whether to score the best model on the task's evaluation data.", group=EVALUATION, free=True

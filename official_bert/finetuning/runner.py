@@ -20,7 +20,6 @@ from official_bert.tasks.options import TableOptions
 from official_bert.tasks.task import Task
 from official_bert.utils.bad_rows import BadRows
 from official_bert.utils.locks import lock_folder
-from official_bert.utils.tracking import tracked
 
 _CACHE_FOLDER = "features"
 
@@ -77,21 +76,15 @@ def _run(options: Options, strategy: tf.distribute.Strategy) -> Scores:
         bad_rows=BadRows(options.on_bad_row),
         cache_dir=options.cache_dir or os.path.join(options.output_dir, _CACHE_FOLDER),
     )
-    is_chief = strategy.extended.should_checkpoint
-    with tracked(options.tracker if is_chief else None, options.output_dir) as tracker:
-        tracker.parameters(options.as_dict())
-        predictions = train(options, data, initial_model, weights, strategy, tracker) if options.do_train else {}
-        scores: Scores = {}
-        if options.do_eval or options.do_predict:
-            folder = options.output_dir if finetuned.is_finetuned(options.output_dir) else initial_model.folder
-            if not folder:
-                raise UserError(
-                    f"there is no fine-tuned model in {options.output_dir} or --init; pass --do_train, or the folder "
-                    "of one"
-                )
-            scores = evaluate_and_predict(options, data, folder, strategy, predictions, tracker)
-        if options.do_train:
-            tracker.files(finetuned.files_of(options.output_dir), "model")
+    predictions = train(options, data, initial_model, weights, strategy) if options.do_train else {}
+    scores: Scores = {}
+    if options.do_eval or options.do_predict:
+        folder = options.output_dir if finetuned.is_finetuned(options.output_dir) else initial_model.folder
+        if not folder:
+            raise UserError(
+                f"there is no fine-tuned model in {options.output_dir} or --init; pass --do_train, or the folder of one"
+            )
+        scores = evaluate_and_predict(options, data, folder, strategy, predictions)
     for line in data.bad_rows.summary():
         print(line)
     if options.do_train:

@@ -29,7 +29,6 @@ from official_bert.utils import files, resuming
 from official_bert.utils.counting import counted
 from official_bert.utils.progress import Progress, log_interval
 from official_bert.utils.signals import StopRequest
-from official_bert.utils.tracking import Tracker
 from official_bert.utils.training_log import EVAL, TRAIN, TrainingLog, read_log
 
 OPTIONS_FILE = "finetuning_options.json"
@@ -43,7 +42,6 @@ def train(
     initial_model: InitialModel,
     weights: list[Array] | None,
     strategy: tf.distribute.Strategy,
-    tracker: Tracker | None = None,
 ) -> dict[str, Any]:
     """Trains, or goes on with training, until the last step or until the scores get no better.
 
@@ -53,7 +51,6 @@ def train(
         initial_model: the encoder to begin with.
         weights: of the task's whole model, to begin with in place of a new head.
         strategy: where; of several workers the chief writes, and all read what it wrote.
-        tracker: gets losses and scores beside the log.
 
     The output folder then holds the best model (see finetuned), the log and the last state.
 
@@ -120,7 +117,7 @@ def train(
             f"batches are padded to {', '.join(map(str, trainer.buckets))} tokens: at most {len(trainer.buckets)} "
             "compilations of the step, and as many of prediction"
         )
-    log = TrainingLog(options.output_dir if is_chief else None, step, tracker)
+    log = TrainingLog(options.output_dir if is_chief else None, step)
     distribution.mean_over_workers(strategy, 0.0)  # what is read of the log now is what the chief has kept of it
     if held_out:
         _check_evaluations(options.output_dir, step, config)

@@ -16,7 +16,6 @@ from official_bert.optimization import choices
 from official_bert.utils import resuming
 from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
 from official_bert.utils.progress import log_interval
-from official_bert.utils.tracking import tracker_option
 
 RECORDS = "data"  # what --allow_changes calls the records themselves
 
@@ -196,7 +195,6 @@ class RunOptions:
         None, "The plan.json of official-bert plan: the run says where its loss is above what that expects."
     )
     save_curves: str | None = _run(None, "A file to keep this run's curves in, for other runs to compare with.")
-    tracker: str | None = tracker_option("the run")
     profile_steps: list[str] = _run([], "First and last step of a profile for TensorBoard, as in 100,110.")
 
 

@@ -5,7 +5,6 @@ import os
 
 import tensorflow as tf
 
-from official_bert.checkpoints import run_checkpoints
 from official_bert.checkpoints.model_files import write_contents
 from official_bert.optimization import distribution
 from official_bert.pretraining import report
@@ -18,7 +17,6 @@ from official_bert.pretraining.run_setup import RunSetup, restore_or_initialize,
 from official_bert.pretraining.training_loop import TrainingLoop
 from official_bert.utils.counting import counted
 from official_bert.utils.locks import lock_folder
-from official_bert.utils.tracking import tracked
 from official_bert.utils.training_log import TrainingLog
 
 
@@ -54,31 +52,16 @@ def _run(setup: RunSetup) -> int:
         # Changed options are written down by the loop, once a step was taken with them.
         if options.do_train and not (setup.resumed_from and setup.changes):
             setup.write_metadata()
-    with tracked(options.tracker if setup.is_chief else None, setup.folder) as tracker:
-        tracker.parameters(
-            setup.metadata["flags"] | {f"model {name}": each for name, each in vars(setup.config).items()}
-        )
-        first_step = setup.pretrainer.step if options.do_train else None
-        log = TrainingLog(setup.folder if setup.is_chief else None, first_step, tracker)
-        evaluation = HeldOutEvaluation(setup, log)
-        if options.do_train and (stopped_by := _train(setup, log, evaluation)):
-            tracker.end(is_finished=False)
-            return 128 + stopped_by
-        if options.do_eval:
-            evaluation.at_the_end()
-        if setup.is_chief:
-            tracker.files(_write_report(setup), "report")
-            if options.do_train:
-                tracker.files(_model_paths(setup), "model")
+    first_step = setup.pretrainer.step if options.do_train else None
+    log = TrainingLog(setup.folder if setup.is_chief else None, first_step)
+    evaluation = HeldOutEvaluation(setup, log)
+    if options.do_train and (stopped_by := _train(setup, log, evaluation)):
+        return 128 + stopped_by
+    if options.do_eval:
+        evaluation.at_the_end()
+    if setup.is_chief:
+        _write_report(setup)
     return 0
-
-
-def _model_paths(setup: RunSetup) -> list[str]:
-    """The files of the run's newest checkpoint, and those that say what it is a checkpoint of."""
-    newest = run_checkpoints.newest_whole(setup.folder)
-    parts = [str(path) for path in tf.io.gfile.glob(f"{newest}.*")] if newest else []
-    names = (run_checkpoints.STATE_FILE, *setup.model_files)
-    return [*parts, *(os.path.join(setup.folder, name) for name in names)]
 
 
 def _train(setup: RunSetup, log: TrainingLog, evaluation: HeldOutEvaluation) -> int | None:
@@ -94,8 +77,8 @@ def _train(setup: RunSetup, log: TrainingLog, evaluation: HeldOutEvaluation) -> 
     return TrainingLoop(setup, log, Monitor(setup, log), evaluation).run()
 
 
-def _write_report(setup: RunSetup) -> list[str]:
-    """Writes the report, and what was asked for with it; returns the report's paths."""
+def _write_report(setup: RunSetup) -> None:
+    """Writes the report, and what was asked for with it."""
     options, metadata = setup.options, setup.metadata
     if not options.do_train:  # after an evaluation alone, what is kept of the training stays
         kept, evaluated = read_run_metadata(setup.folder), metadata["evaluation_data"]
@@ -107,4 +90,3 @@ def _write_report(setup: RunSetup) -> list[str]:
     if options.save_curves:
         save_curves(setup.folder, options.save_curves)
         print(f"curves kept in {options.save_curves}")
-    return written

@@ -13,7 +13,6 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.progress import duration
-from official_bert.utils.tracking import Tracker
 
 TRAIN, EVAL, GENERAL, NOTICES = "train", "eval", "general", "notices"
 _CHECKSUM = "crc32"  # the last key of each line: of the line without it
@@ -32,11 +31,10 @@ class TrainingLog:
         folder: the run's output folder, or None.
         first_step: the step that training starts from; measurements and notices of later steps, from before a stop, are
             removed: these steps are taken again. None for evaluation alone.
-        tracker: gets the measurements too, those from before a stop included.
     """
 
-    def __init__(self, folder: str | None, first_step: int | None, tracker: Tracker | None = None) -> None:
-        self._folder, self._tracker = folder, tracker or Tracker()
+    def __init__(self, folder: str | None, first_step: int | None) -> None:
+        self._folder = folder
         self._writers: dict[str, Any] = {}
         if folder is not None:
             for kind in (TRAIN, EVAL, GENERAL, NOTICES):
@@ -45,8 +43,6 @@ class TrainingLog:
                     last = math.inf if first_step is None else first_step
                     kept = [line for line in read_log(folder, kind) if line["step"] <= last]
                     files.write_text(_path(folder, kind), "".join(map(line_of, kept)))
-                    for line in kept if kind != NOTICES else ():
-                        self._track(kind, line["step"], line)
         if folder is not None and not importlib.util.find_spec("tensorboard"):
             print("no TensorBoard events are written: there is no tensorboard package")
             self._writers = dict.fromkeys((TRAIN, EVAL, GENERAL))
@@ -65,16 +61,11 @@ class TrainingLog:
                     for name, value in values.items():
                         tf.summary.scalar(name, value)
                 self._writers[kind].flush()
-            if kind != NOTICES:
-                self._track(kind, step, values)
         except (OSError, tf.errors.OpError) as error:
             raise UserError(
                 f"cannot write the log in {self._folder}: {error}; the checkpoints are intact: make room and run the "
                 "same command to go on from the last one"
             ) from error
-
-    def _track(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        self._tracker.metrics(kind, step, {name: value for name, value in values.items() if name != "step"})
 
     def note(self, step: int, notice: str) -> None:
         """Keeps for the run's report what happened out of the ordinary: a resumption, a skipped step."""

@@ -80,26 +80,6 @@ class KilledError(Exception):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's use of SQLAlchemy
-def test_a_tracked_run_has_parameters_scores_report_and_model(options, tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/tracked.db")
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
-    monkeypatch.chdir(tmp_path)  # MLflow's artifacts
-    runner.run(dataclasses.replace(options, tracker="mlflow", num_train_epochs=2.0))
-    client = mlflow.MlflowClient()
-    (run,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
-    assert run.info.status == "FINISHED"
-    assert run.data.params["learning_rate"] == "0.005"
-    logged = [json.loads(line) for line in (tmp_path / "run" / "eval.jsonl").read_text().splitlines()]
-    history = client.get_metric_history(run.info.run_id, "eval/dev/accuracy")
-    assert [(each.step, each.value) for each in history] == [(line["step"], line["dev/accuracy"]) for line in logged]
-    for name in ("report/results.json", "report/report.html", "model/model.weights.h5", "model/task.json"):
-        kept = pathlib.Path(client.download_artifacts(run.info.run_id, name, str(tmp_path)))
-        assert kept.read_bytes() == (tmp_path / "run" / kept.name).read_bytes()
-
-
-@pytest.mark.slow
 def test_deterministic_runs_write_the_same_bytes(options, tmp_path):
     environment = {**os.environ, "TF_NUM_INTRAOP_THREADS": "4", "TF_NUM_INTEROP_THREADS": "4"}
     names = ("finetuning_options.json", "model.weights.h5", "results.json", "predictions_dev.tsv")

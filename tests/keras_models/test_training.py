@@ -24,6 +24,7 @@ from official_bert.optimization.optimizers import BertAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.tasks.heads.texts import RegressionHead
 from tests.conftest import ROOT, WORDS
+from tests.event_files import read_scalars
 from tests.processes import run_marked_tests
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 8 + ["the cat"]
@@ -337,6 +338,17 @@ def test_callbacks_see_true_figures_and_resuming_is_exact(classifier, config, vo
         np.testing.assert_allclose(ours, expected, atol=1e-7, err_msg=ours.path)
     loaded = official_bert.TextClassifier.load(str(tmp_path / "best.keras"))
     assert min(rest.history["val_loss"]) == pytest.approx(loaded.evaluate(TEXTS, LABELS, verbose=0)[0], rel=1e-5)
+
+
+def test_keras_tensorboard_callback_writes_the_history_of_fit(classifier, tmp_path):
+    callback = keras.callbacks.TensorBoard(str(tmp_path))
+    history = classifier.fit(
+        TEXTS, LABELS, validation_data=(TEXTS, LABELS), epochs=2, verbose=0, callbacks=[callback]
+    ).history
+    for folder, prefix in (("train", ""), ("validation", "val_")):
+        scalars = read_scalars(tmp_path / folder)
+        for name in ("loss", "accuracy"):
+            assert list(scalars[f"epoch_{name}"].values()) == pytest.approx(history[prefix + name], rel=1e-6)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from official_bert.checkpoints.loading import load_pretraining_model
 from official_bert.errors import UserError
 from official_bert.pretraining import monitor, training
 from official_bert.pretraining.options import Options
+from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.utils.training_log import TrainingLog, read_log
 from tests.conftest import WORDS
 from tests.pretraining.pretraining_runs import (
@@ -51,6 +52,22 @@ def test_a_folder_with_brackets_in_its_name_goes_on_keeps_as_many_as_asked_for_a
         kernel = next(each for each in loaded.variables if each.path == "pooler/kernel")
         stored = source.read("model/pooler.Skernel/.ATTRIBUTES/VARIABLE_VALUE")
         np.testing.assert_array_equal(np.asarray(kernel), stored)
+
+
+@pytest.mark.parametrize(
+    ("names", "value", "expected"),
+    [
+        (("flags", "config", "versions", "records"), None, "an object"),
+        (("data", "evaluation_data", "devices"), 3, "a list"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_in_run_json_is_an_error(
+    names: tuple[str, ...], value: object, expected: str, tmp_path: pathlib.Path
+):
+    for name in names:
+        (tmp_path / "run.json").write_text(json.dumps({name: value}))
+        with pytest.raises(UserError, match=rf"run.json is damaged \(its {name} is {value}; expected {expected}\)"):
+            read_run_metadata(str(tmp_path))
 
 
 @pytest.fixture(scope="module")

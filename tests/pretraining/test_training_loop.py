@@ -96,35 +96,6 @@ def test_sigterm_saves_and_the_same_command_goes_on(record_files: list[str], con
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's use of SQLAlchemy
-def test_a_tracked_run_that_goes_on_has_each_step_once(
-    record_files: list[str], config_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/tracked.db")
-    monkeypatch.chdir(tmp_path)  # MLflow's artifacts
-    folder = tmp_path / "run"
-    training.run(options_for(record_files, config_file, folder, tracker="mlflow"))
-    run_id = json.loads((folder / "tracked_run.json").read_text())["run_id"]
-    for path in folder.glob("ckpt-20*"):  # as a kill after step 10 would leave it, which then takes steps again
-        path.unlink()
-    training.run(options_for(record_files, config_file, folder, tracker="mlflow"))
-    client = mlflow.MlflowClient()
-    (run,) = client.search_runs([client.get_experiment_by_name("official-bert").experiment_id])
-    assert (run.info.run_id, run.info.run_name, run.info.status) == (run_id, "run", "FINISHED")
-    logged = {line["step"]: line["loss"] for line in read_log(str(folder), "train")}
-    history = client.get_metric_history(run_id, "train/loss")
-    assert {each.step: each.value for each in history} == logged
-    assert len(history) == len(logged)
-    assert run.data.params["train_batch_size"] == "8"
-    assert run.data.params["model num_hidden_layers"] == "1"
-    assert "report/report.html" in {each.path for each in client.list_artifacts(run_id, "report")}
-    assert {each.path for each in client.list_artifacts(run_id, "model")} >= {
-        "model/bert_config.json", "model/checkpoint", "model/ckpt-20.index", "model/ckpt-20.data-00000-of-00001",
-    }  # fmt: skip
-
-
-@pytest.mark.slow
 def test_deterministic_runs_save_the_same_bytes(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
     environment = {**os.environ, "TF_NUM_INTRAOP_THREADS": "4", "TF_NUM_INTEROP_THREADS": "4"}
     saved = []
