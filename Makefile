@@ -34,8 +34,7 @@ quickstart: .venv/runtime
 	$(RECORDS) --input_file=$Q/text.txt --output_file=$Q/train.tfrecord --masked_lm_prob=0.2
 	$(RECORDS) --input_file=$Q/heldout.txt --output_file=$Q/heldout.tfrecord --dupe_factor=3
 	$(BIN)/official-bert pretrain --flagfile=configs/quickstart.flagfile --do_train --do_eval --input_file=$Q/train.tfrecord \
-		--eval_input_file=$Q/heldout.tfrecord --vocab_file=$Q/vocab.txt --output_dir=$Q/model \
-		--compare_with=configs/curves/tiny.json
+		--eval_input_file=$Q/heldout.tfrecord --vocab_file=$Q/vocab.txt --output_dir=$Q/model
 	$(BIN)/official-bert fill-mask --model_dir=$Q/model \
 		"the method [MASK] called when the object is deleted ." \
 		"if the file does [MASK] exist , an error is raised ." \

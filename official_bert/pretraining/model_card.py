@@ -18,10 +18,9 @@ def model_card(
     curves: Curves,
     metadata: Mapping[str, Any],
     notices: Sequence[Mapping[str, Any]],
-    verdict: str,
     sections: Mapping[str, summary.Table],
 ) -> str:
-    """Returns the card's text; `verdict` of `comparison`, empty without one, the others as in report.write_report."""
+    """Returns the card's text; for the arguments see report.write_report."""
     flags = metadata.get("flags", {})
     parts = [f"# {_text(curves.name)}", _introduction(metadata)]
     for title, rows in sections.items():
@@ -43,8 +42,6 @@ def model_card(
 
     scores = _table(summary.score_table(curves))
     parts += ["## Scores", scores or "Nothing was measured.", _evaluated_on(curves, metadata)]
-    if verdict:
-        parts.append(f"Compared with another run: {_text(verdict)}")
 
     parts += ["## Limits", "\n".join(f"- {limit}" for limit in _limits(curves, metadata))]
     parts.append(

@@ -10,16 +10,7 @@ from typing import Any
 import numpy as np
 
 from official_bert.pretraining import summary
-from official_bert.pretraining.curves import (
-    Curves,
-    comparison,
-    phases,
-    read_curves,
-    run_curves,
-    spread,
-    thinned,
-    values_of,
-)
+from official_bert.pretraining.curves import Curves, phases, run_curves, spread, thinned, values_of
 from official_bert.pretraining.model_card import model_card
 from official_bert.pretraining.run_metadata import RUN_FILE
 from official_bert.utils import files, html_pages
@@ -44,7 +35,6 @@ _MOST_ROWS = 20  # of the table of numbers
 def write_report(
     folder: str,
     metadata: Mapping[str, Any],
-    compare_with: str | None = None,
     sections: Mapping[str, summary.Table] | None = None,
 ) -> list[str]:
     """Writes the report of a run into its folder, from its logs and its metadata.
@@ -63,24 +53,21 @@ def write_report(
             - evaluation_data: those of the evaluation records.
             - versions: of official_bert, tensorflow, keras, python, by name.
             - devices: their short names, as in CPU:0.
-        compare_with: a run's folder or a file of curves, to draw behind this run and to compare it with.
         sections: tables for the beginning of page and card, by their titles.
 
     Returns:
         The paths written.
 
     Raises:
-        UserError: `compare_with` is not such a folder or file, or the files cannot be written.
+        UserError: If the files cannot be written.
     """
-    reference = read_curves(compare_with) if compare_with else None
-    curves = run_curves(folder, metadata)
+    curves = run_curves(folder)
     notices = read_log(folder, NOTICES)
-    verdict = comparison(curves, reference) if reference else ""
-    picture = _draw(curves, reference, list(_PANELS), "png", columns=3)
+    picture = _draw(curves, list(_PANELS), "png", columns=3)
     written: dict[str, bytes] = {
         RUN_FILE: (json.dumps(metadata, indent=1) + "\n").encode(),
-        CARD_FILE: model_card(curves, metadata, notices[-_MOST_NOTICES:], verdict, sections or {}).encode(),
-        PAGE_FILE: _page(curves, reference, metadata, notices, verdict, sections or {}).encode(),
+        CARD_FILE: model_card(curves, metadata, notices[-_MOST_NOTICES:], sections or {}).encode(),
+        PAGE_FILE: _page(curves, metadata, notices, sections or {}).encode(),
         **({CURVES_FILE: picture} if picture else {}),
     }
     paths = [os.path.join(folder, name) for name in written]
@@ -89,7 +76,7 @@ def write_report(
     return paths
 
 
-def _draw(curves: Curves, reference: Curves | None, names: Sequence[str], kind: str, columns: int) -> bytes | None:
+def _draw(curves: Curves, names: Sequence[str], kind: str, columns: int) -> bytes | None:
     """A picture ("png" or "svg") with a panel for each name; None where nothing was logged, or without matplotlib."""
     try:
         from matplotlib.figure import Figure
@@ -100,18 +87,14 @@ def _draw(curves: Curves, reference: Curves | None, names: Sequence[str], kind: 
     rows = -(-len(names) // columns)
     figure = Figure(figsize=(5 * columns, 3.4 * rows), layout="constrained")
     for axes, name in zip(figure.subplots(rows, columns, squeeze=False).flat, names, strict=True):
-        _draw_panel(axes, curves, reference, name)
+        _draw_panel(axes, curves, name)
     picture = io.BytesIO()
     figure.savefig(picture, format=kind, dpi=100, metadata={"Date": None} if kind == "svg" else None)
     return picture.getvalue()
 
 
-def _draw_panel(axes: Any, curves: Curves, reference: Curves | None, name: str) -> None:
+def _draw_panel(axes: Any, curves: Curves, name: str) -> None:
     scale = 100 if name.endswith("_accuracy") else 1
-    if reference:
-        label = f"reference {reference.name}"
-        _plot(axes, _up_to(reference.train, curves.last_step), name, scale, color="0.6", linewidth=2.5, label=label)
-        _plot_evaluations(axes, _up_to(reference.eval, curves.last_step), name, scale, color="0.6", linestyle=":")
     _plot(axes, curves.train, name, scale, color="tab:blue", label="training")
     _plot_evaluations(axes, curves.eval, name, scale, color="tab:orange", label="evaluation")
     _plot_evaluations(axes, curves.general, name, scale, color="tab:green", label="evaluation on general text")
@@ -147,27 +130,19 @@ def _plot_evaluations(axes: Any, lines: list[dict[str, Any]], name: str, scale: 
         axes.plot(values_of(shown, "step"), scale * values_of(shown, name), marker=marker, markersize=4, **style)
 
 
-def _up_to(lines: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
-    """The lines of a reference that are worth showing beside a run that has come to this step."""
-    return [line for line in lines if line["step"] <= 1.25 * step]
-
-
 def _page(
     curves: Curves,
-    reference: Curves | None,
     metadata: Mapping[str, Any],
     notices: Sequence[Mapping[str, Any]],
-    verdict: str,
     sections: Mapping[str, summary.Table],
 ) -> str:
-    pictures = {title: _draw(curves, reference, [name], "svg", columns=1) for name, title in _PANELS.items()}
+    pictures = {title: _draw(curves, [name], "svg", columns=1) for name, title in _PANELS.items()}
     images = "".join(html_pages.picture(f"{title}, by step", each) + "\n" for title, each in pictures.items() if each)
     parameters = f" {metadata['parameters']:,} parameters." if "parameters" in metadata else ""
     numbers = html_pages.table(_numbers(curves)) if curves.train else ""
     body = [
         f"<h1>{html_pages.text(curves.name)}</h1>",
         f"<p>Pre-training of BERT, at step {curves.last_step:,}.{parameters}</p>",
-        f'<p class="verdict">{html_pages.text(verdict[:1].upper() + verdict[1:])}</p>' if verdict else "",
         *(html_pages.section(title, rows) for title, rows in sections.items()),
         "<h2>Curves</h2>",
         f'<div class="curves">\n{images}</div>' if images else "<p>There are no pictures.</p>",

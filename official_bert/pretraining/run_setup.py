@@ -19,7 +19,6 @@ from official_bert.optimization import distribution
 from official_bert.optimization.choices import DTYPES, TPU
 from official_bert.optimization.schedules import PhasedSchedule, WarmupPolynomialDecay
 from official_bert.pretraining import checks, corpus_initialization, cost, run_metadata
-from official_bert.pretraining.curves import read_curves
 from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.record_files import RecordFiles, recorded_casing
 from official_bert.pretraining.run_records import RunRecords
@@ -142,12 +141,6 @@ def _check(
     for check in (checks.check_lengths, checks.check_packing, checks.check_vocabulary_size):
         with errors.collecting():
             check(options, config)
-    with errors.collecting():
-        if options.compare_with:
-            read_curves(options.compare_with)
-    with errors.collecting():
-        if options.save_curves and strategy.extended.should_checkpoint:
-            files.check_writable(options.save_curves)
     manifests = [each for some in (*training_records.values(), *evaluated) for each in some.manifests]
     casing = _resolve_casing(options, manifests)
     if options.do_train and options.init_checkpoint and not resumed_from:

@@ -8,7 +8,6 @@ import tensorflow as tf
 from official_bert.checkpoints.model_files import write_contents
 from official_bert.optimization import distribution
 from official_bert.pretraining import report
-from official_bert.pretraining.curves import comparison, read_curves, save_curves
 from official_bert.pretraining.evaluation import HeldOutEvaluation
 from official_bert.pretraining.monitor import Monitor
 from official_bert.pretraining.options import Options
@@ -78,15 +77,10 @@ def _train(setup: RunSetup, log: TrainingLog, evaluation: HeldOutEvaluation) -> 
 
 
 def _write_report(setup: RunSetup) -> None:
-    """Writes the report, and what was asked for with it."""
+    """Writes the report of the run."""
     options, metadata = setup.options, setup.metadata
     if not options.do_train:  # after an evaluation alone, what is kept of the training stays
         kept, evaluated = read_run_metadata(setup.folder), metadata["evaluation_data"]
         metadata = {**metadata, **kept, "evaluation_data": evaluated}
-    written = report.write_report(setup.folder, metadata, options.compare_with)
+    written = report.write_report(setup.folder, metadata)
     print(f"report in {', '.join(written)}")
-    if options.compare_with:
-        print(comparison(read_curves(setup.folder), read_curves(options.compare_with)))
-    if options.save_curves:
-        save_curves(setup.folder, options.save_curves)
-        print(f"curves kept in {options.save_curves}")

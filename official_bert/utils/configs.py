@@ -4,7 +4,7 @@ import importlib.metadata
 import os
 
 # The options whose values may name one, besides --flagfile.
-NAMING_CONFIGS = frozenset({"bert_config_file", "compare_with", "init"})
+NAMING_CONFIGS = frozenset({"bert_config_file", "init"})
 
 _FOLDER = "configs/"
 _INSTALLED = "share/official_bert/"  # below the environment's folder; as pyproject.toml says

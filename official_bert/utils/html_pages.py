@@ -15,7 +15,6 @@ body { margin: 0 auto; max-width: 72rem; padding: 1rem; font: 1rem/1.5 system-ui
   background: #fff; }
 h1, h2 { line-height: 1.2; overflow-wrap: anywhere; }
 h2 { margin-top: 2rem; font-size: 1.2rem; }
-.verdict { border-left: 4px solid #1f77b4; padding: .5rem 1rem; background: #f2f6fa; }
 img { max-width: 100%; }
 .curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: .5rem; }
 .curves img { width: 100%; height: auto; }

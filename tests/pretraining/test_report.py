@@ -1,4 +1,4 @@
-"""What a run leaves for its reader, and how runs are compared."""
+"""What a run leaves for its reader."""
 
 import html.parser
 import json
@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from official_bert.errors import UserError
 from official_bert.pretraining import curves, report, summary
 from official_bert.pretraining.model_card import model_card
-from official_bert.pretraining.options import Options
-from official_bert.pretraining.run_metadata import RUN_FILE, command_line, read_run_metadata
+from official_bert.pretraining.run_metadata import command_line, read_run_metadata
 from official_bert.utils.training_log import EVAL, TRAIN, TrainingLog, read_log
 
 pytestmark = pytest.mark.usefixtures("whole_runs")
@@ -66,10 +64,6 @@ def run_folder(
     if metadata is not None:
         (path / "run.json").write_text(json.dumps(metadata))
     return str(path)
-
-
-def of(name: str, losses: dict[int, float], **settings: object) -> curves.Curves:
-    return curves.Curves(name, [line(step, loss) for step, loss in losses.items()], [], settings)
 
 
 class Page(html.parser.HTMLParser):
@@ -195,7 +189,7 @@ def test_text_in_the_card_is_no_markup(tmp_path: pathlib.Path):
 
 def test_the_last_and_the_best_scores_stand_in_a_table():
     evaluations = [line(10, 3.0), line(20, 1.5), line(30, math.nan), line(40, 2.0)]
-    table = summary.score_table(curves.Curves("run", [train_line(35), train_line(40, 1.0)], evaluations, {}))
+    table = summary.score_table(curves.Curves("run", [train_line(35), train_line(40, 1.0)], evaluations))
     assert table[0] == ["score", "training, step 40", "evaluation, step 40", "best evaluation"]
     assert table[2] == ["masked LM loss (nats)", "1.0000", "2.0000", "1.5000 (step 20)"]
     assert table[3] == ["masked LM accuracy", "25.0 %", "25.0 %", "25.0 % (step 10)"]
@@ -204,23 +198,23 @@ def test_the_last_and_the_best_scores_stand_in_a_table():
 def test_rates_are_told_by_phase_and_those_not_logged_are_left_out():
     first = [train_line(step, max_seq_length=128, flops_utilization=0.412) for step in (10, 20)]
     second = [{**train_line(30), "max_seq_length": 512, "tokens_per_second": 4000.0}]
-    table = summary.rate_table(curves.Curves("run", first + second, [], {}))
+    table = summary.rate_table(curves.Curves("run", first + second, []))
     assert table[0] == ["rate", "length 128", "length 512"]
     assert ["tokens/s, without padding", "8,000", "4,000"] in table
     assert ["their share of the matrix-product rate", "41.2 %", summary.MISSING] in table
     assert "waiting" not in str(table)
-    assert summary.rate_table(curves.Curves("run", [train_line(10)], [], {}))[0] == ["rate", "median"]
+    assert summary.rate_table(curves.Curves("run", [train_line(10)], []))[0] == ["rate", "median"]
 
 
 def test_no_step_has_more_than_the_whole_rate_of_the_machine():
     lines = [train_line(step, flops_utilization=1.022) for step in (10, 20)]
-    table = summary.rate_table(curves.Curves("run", lines, [], {}))
+    table = summary.rate_table(curves.Curves("run", lines, []))
     assert ["their share of the matrix-product rate", summary.MISSING] in table
 
 
 def test_amounts_count_every_step_once():
     lines = [train_line(10), train_line(15), {**train_line(20), "examples_per_second": 64.0}]
-    assert summary.amounts(curves.Curves("run", lines, [], {})) == {
+    assert summary.amounts(curves.Curves("run", lines, [])) == {
         "steps": 20, "seconds": 5.0, "examples": 15 / 4 * 128 + 5 / 4 * 64, "tokens": 40_000.0
     }  # fmt: skip
 
@@ -234,14 +228,14 @@ def test_amounts_count_every_step_once():
     ],
 )
 def test_the_card_says_when_scores_are_of_records_trained_on(evaluated: list[dict[str, Any]], expected: str):
-    run = curves.Curves("run", [train_line(10)], [line(10)], {})
-    assert expected in model_card(run, {**METADATA, "evaluation_data": evaluated}, [], "", {})
+    run = curves.Curves("run", [train_line(10)], [line(10)])
+    assert expected in model_card(run, {**METADATA, "evaluation_data": evaluated}, [], {})
 
 
 def test_the_card_says_which_positions_have_learnt_nothing():
     short, long = train_line(10, max_seq_length=128), train_line(20, max_seq_length=512)
     for train, expected in (([short], True), ([short, long], False)):
-        card = model_card(curves.Curves("run", train, [], {}), METADATA, [], "", {})
+        card = model_card(curves.Curves("run", train, []), METADATA, [], {})
         assert ("positions from there to 512" in card) == expected
 
 
@@ -273,140 +267,15 @@ def test_a_step_logged_twice_counts_once_as_logged_last(tmp_path: pathlib.Path):
     folder = run_folder(
         tmp_path / "run", [train_line(20)], [line(10, 3.0), line(20, 9.0), line(15, 2.0), line(20, 1.0)]
     )
-    found = curves.read_curves(folder)
+    found = curves.run_curves(folder)
     assert [(each["step"], each["masked_lm_loss"]) for each in found.eval] == [(10, 3.0), (15, 2.0), (20, 1.0)]
 
 
-def test_saved_curves_are_small_and_read_back(tmp_path: pathlib.Path):
-    train = [train_line(step, 10 / step, max_seq_length=128 if step <= 600 else 512) for step in range(1, 1001)]
-    folder = run_folder(tmp_path / "run", train, [line(step) for step in range(1, 1001)], METADATA)
-    path = tmp_path / "curves" / "tiny.json"
-    curves.save_curves(folder, str(path))
-    saved = json.loads(path.read_text())
-    assert saved["command"] == METADATA["command"]
-    assert saved["made_with"] == {"tensorflow": "2.21.0"}
-    assert path.stat().st_size < 20_000
-    found = curves.read_curves(str(path))
-    assert found.name == "tiny"
-    assert len(found.train) == len(found.eval) == 100
-    assert found.train[-1]["step"] == found.eval[-1]["step"] == 1000
-    assert found.train[0]["masked_lm_loss"] == pytest.approx(np.mean([10 / step for step in range(1, 11)]), rel=1e-4)
-    assert [found.train[index]["max_seq_length"] for index in (59, 60)] == [128, 512]
-    assert found.settings == curves.read_curves(folder).settings
-    assert found.settings["train_batch_size"] == 32
-    assert found.settings["vocabulary"] == "ab" * 6
-    assert "on track" in curves.comparison(curves.read_curves(folder), found)
-
-
-def test_values_that_are_not_finite_are_saved_as_valid_json(tmp_path: pathlib.Path):
-    folder = run_folder(tmp_path / "run", [train_line(1, math.nan), train_line(2, 3.0)])
-    curves.save_curves(folder, str(tmp_path / "tiny.json"))
-
-    def refuse(name: str) -> None:
-        raise AssertionError(name)
-
-    rows = json.loads((tmp_path / "tiny.json").read_text(), parse_constant=refuse)["train"]
-    assert [row[1] for row in rows] == [None, 3.0]
-    curves.read_curves(str(tmp_path / "tiny.json"))
-
-
-@pytest.mark.parametrize(
-    ("loss", "verdict"),
-    [
-        (6.2, r"on track \(within 5 %\)"),
-        (5.0, r"ahead of it \(16.7 % lower\)"),
-        (7.2, r"not on track \(20.0 % higher\)"),
-    ],
-)
-def test_a_run_is_on_track_ahead_or_behind(loss: float, verdict: str):
-    reference = of("mini", {1000: 6.0, 2000: 6.0, 9000: 1.0})
-    run = of("run", {1000: 9.0, 1500: loss, 2000: loss, 2500: 1.0})
-    sentence = curves.comparison(run, reference)
-    expected = f"step 2,000: masked LM loss {loss:.2f}, reference mini 6.00: {verdict}"
-    if loss == 6.2:  # the stretch of the reference reaches from step 1,000
-        assert sentence.endswith("both are means of steps 1,001 to 2,000.")
-    assert re.match(expected, sentence)
-
-
-def test_how_often_was_logged_does_not_matter_to_the_comparison():
-    losses = {step: 2 + 8 * math.exp(-step / 300) for step in range(1, 2001)}
-    often = of("often", losses)
-    seldom = of(
-        "seldom",
-        {end: float(np.mean([losses[s] for s in range(end - 99, end + 1)])) for end in (*range(100, 2001, 100),)},
-    )
-    for run, reference in ((often, seldom), (seldom, often)):
-        ours, theirs = re.findall(r" (\d\.\d\d)[,:]", curves.comparison(run, reference))
-        assert ours == theirs
-
-
-def test_a_stretch_longer_than_the_run_of_the_other_is_compared_from_the_start():
-    sentence = curves.comparison(of("run", {1000: 6.0}), of("mini", {500: 7.0, 980: 5.0, 3000: 1.0}))
-    assert "6.00, reference mini 6.02" in sentence
-    assert "steps 1 to 980" in sentence
-
-
-def test_what_cannot_be_compared_is_said():
-    assert "too early" in curves.comparison(of("run", {10: 6.0}), of("mini", {100: 6.0}))
-    assert "too early" in curves.comparison(of("run", {}), of("mini", {100: 6.0}))
-    assert "no training" in curves.comparison(of("run", {10: 6.0}), of("mini", {}))
-    assert "no finite" in curves.comparison(of("run", {10: math.nan}), of("mini", {10: 6.0}))
-
-
-def test_settings_that_differ_are_named_and_those_unknown_are_not():
-    run = of("run", {10: 6.0}, train_batch_size=64, learning_rate=1e-4, dtype="bfloat16")
-    reference = of("mini", {10: 6.0}, train_batch_size=32, learning_rate=1e-4)
-    assert curves.comparison(run, reference).endswith("The runs differ in train_batch_size 64 (reference 32).")
-
-
-def test_runs_of_other_objectives_are_told_from_references_that_do_not_name_theirs():
-    run = of("run", {10: 6.0}, left_to_right=True, masking_rates="80/10/10")
-    sentence = curves.comparison(run, of("mini", {10: 6.0}))
-    assert sentence.endswith("The runs differ in left_to_right True (reference False).")
-
-
-def test_flags_that_runs_are_compared_by_are_flags():
-    assert set(curves.COMPARED_OPTIONS) <= set(Options.__dataclass_fields__)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{", "[]", "{}", '{"columns": ["step"], "train": [], "eval": []}',
-        '{"columns": ["step", "loss"], "train": [[1]], "eval": []}',
-        '{"columns": ["step"], "train": [["1"]], "eval": []}',
-        '{"columns": ["loss"], "train": [[1]], "eval": []}',
-        '{"columns": ["step"], "train": [[1]], "eval": [], "settings": 3}',
-    ],
-)  # fmt: skip
-def test_a_damaged_file_of_curves_is_an_error_before_anything_is_written(content: str, tmp_path: pathlib.Path):
-    path = tmp_path / "mini.json"
-    path.write_text(content)
-    folder = run_folder(tmp_path / "run", [train_line(10)])
-    with pytest.raises(UserError, match=r"mini\.json"):
-        report.write_report(folder, METADATA, str(path))
-    assert not (tmp_path / "run" / RUN_FILE).exists()
-
-
-def test_a_folder_without_a_log_and_a_missing_file_are_errors(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match="neither the folder of a run"):
-        curves.read_curves(str(tmp_path))
-    with pytest.raises(UserError, match="there is no file"):
-        curves.read_curves(str(tmp_path / "missing.json"))
-    folder = run_folder(tmp_path / "run", [])
-    with pytest.raises(UserError, match="no training logged"):
-        curves.save_curves(folder, str(tmp_path / "x.json"))
-    with pytest.raises(UserError, match=r"expected NAME\.json"):
-        curves.save_curves(folder, str(tmp_path / "x.txt"))
-
-
-def test_the_reference_is_drawn_as_far_as_the_run_has_come_and_phases_are_marked():
+def test_phases_are_marked_in_the_picture():
     train = [train_line(step, max_seq_length=128 if step <= 50 else 512) for step in range(1, 101)]
-    reference = of("mini", dict.fromkeys(range(1, 1001), 3.0))
     axes = Figure().subplots()
-    report._draw_panel(axes, curves.Curves("run", train, [line(50), line(100)], {}), reference, "masked_lm_loss")
+    report._draw_panel(axes, curves.Curves("run", train, [line(50), line(100)]), "masked_lm_loss")
     drawn = {each.get_label(): each.get_xdata() for each in axes.lines}
-    assert max(drawn["reference mini"]) == 125
     assert list(drawn["evaluation"]) == [50, 100]
     assert [each.get_text() for each in axes.texts] == ["length 128 → 512"]
     assert [list(each.get_xdata()) for each in axes.lines if each.get_linestyle() == "--"] == [[50, 50]]

@@ -39,7 +39,7 @@ def main(options: Options) -> None:
         options.output_dir, f"table_{options.table}_{options.scale}.html".replace("table_figure", "figure_")
     )
     files.write_text(path, html)
-    print(f"the paper's figures and ours: {path}; curves of pre-training: {experiment.save_curves()}")
+    print(f"the paper's figures and ours: {path}")
 
 
 if __name__ == "__main__":

@@ -260,21 +260,6 @@ class Experiment:
                 parts.append([(step, statistics.fmean(values)) for step, values in sorted(of_seeds.items())])
         return found
 
-    def save_curves(self) -> str:
-        """Writes the curves of each part of each model, of the first seed, for pretrain's --compare_with.
-
-        Returns:
-            Their folder.
-        """
-        from official_bert.pretraining.curves import save_curves  # imports TensorFlow
-
-        for variant in self.table.variants:
-            for short in (True, False) if self._scale.short else (False,):
-                folder = self._model_folder(variant, self._options.random_seeds[0], short)
-                name = os.path.basename(os.path.dirname(folder))
-                save_curves(folder, self._in("curves", f"{name}.json"))
-        return self._in("curves")
-
     def _finetuning(self, variant: Variant, column: str, seed: str) -> Run:
         task, _, _, flags = COLUMNS[column]
         model, checkpoint = self._trained_for(variant, seed)
