@@ -7,7 +7,6 @@ package imports nothing else: each name is imported when it is first used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from official_bert.keras_registry import register_when_keras_is_imported
 from official_bert.utils import extras, tensorflow_import
 from official_bert.version import __version__
 
@@ -69,8 +68,6 @@ __all__ = [
     "build_multiple_choice_model", "build_pretraining_model", "build_regressor", "build_span_predictor",
     "build_token_tagger", "encoder_of", "fill_mask", "load", "load_pretraining_model",
 ]  # fmt: skip
-
-register_when_keras_is_imported()
 
 
 def __getattr__(name: str) -> Any:

@@ -27,7 +27,7 @@ LAYERS = {
         ("learning",),
         ("pretraining", "finetuning", "export"),
         ("serving", "keras_models"),
-        ("commands", "keras_registry"),
+        ("commands",),
     ),
     "data_gen": (
         ("options",),

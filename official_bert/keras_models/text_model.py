@@ -24,7 +24,6 @@ from official_bert.errors import UserError
 from official_bert.export import saved_model
 from official_bert.export.source import Source
 from official_bert.keras_models import errors_of_data, saving
-from official_bert.keras_models.cloning import Clonable, Graph
 from official_bert.keras_models.cut_texts import CutInEvaluation, CutInTraining, CutTexts
 from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.logits import losses_of_logits, metrics_of_logits
@@ -73,7 +72,7 @@ class _BertOptimizer:
     arguments: Mapping[str, Any]
 
 
-class TextModel(Clonable, SteppedModel):
+class TextModel(SteppedModel):
     """A functional Keras model from ids to logits, whose fit, evaluate and predict also take text.
 
     Its head says what examples look like and what predict answers. All that a functional model can do, this one can:
@@ -145,8 +144,7 @@ class TextModel(Clonable, SteppedModel):
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         self.head, self.bert_config = head, config
         core = self._build_core(policy.name, seed)
-        graph = self._cloned or Graph(core.input, core.output)
-        super().__init__(inputs=graph.inputs, outputs=graph.outputs, name=name or self.default_name)
+        super().__init__(inputs=core.input, outputs=core.output, name=name or self.default_name)
         self.trainable = trainable
         for layer in frozen:
             self.get_layer(layer).trainable = False
@@ -156,9 +154,8 @@ class TextModel(Clonable, SteppedModel):
         self.micro_batches, self.rematerialize = gradient_accumulation_steps, rematerialize
         self._tokenizer = FastTokenizer.from_vocab(vocab, **self.casing._asdict())
         self._preprocessor: Preprocessor | None = None
-        if quantization and not self._cloned:  # whose layers are quantized
+        if quantization:
             self.quantize(quantization)
-        self._cloned = None
 
     def _build_core(self, dtype: str, seed: int) -> keras.Model:
         """Returns the encoder with its head."""

@@ -1,4 +1,4 @@
-"""How a model is compiled: what a clone and a loaded model have of it, precisions, and the optimizer of the command."""
+"""How a model is compiled: what a loaded model has of it, precisions, and the optimizer of the command."""
 
 import dataclasses
 
@@ -29,17 +29,6 @@ CONFIG = BertConfig(
 
 def classifier(**settings) -> official_bert.TextClassifier:
     return official_bert.TextClassifier(CONFIG, VOCAB, labels=["0", "1"], **settings)
-
-
-def test_a_compiled_model_can_be_cloned():
-    model = classifier()
-    model.compile(learning_rate=1e-3)
-    model._compile_for(num_steps=4, is_continued=False)  # as fit does
-    clone = keras.models.clone_model(model)
-    clone._compile_for(num_steps=4, is_continued=False)  # BERT's optimizer begins anew
-    assert isinstance(clone.loss, keras.losses.SparseCategoricalCrossentropy)
-    rates = [float(clone.optimizer._learning_rate(step)) for step in range(5)]
-    np.testing.assert_allclose(rates, [1e-3, 7.5e-4, 5e-4, 2.5e-4, 0.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", [None, "sgd"])
