@@ -64,7 +64,7 @@ class Application:
         application = web.Application(middlewares=[self._observed, self._refusals_as_json, self._guarded])
         model = "/v1/models/{model:[^/:]+}"
         routes = [web.get(path, self.page) for path in _PAGE]
-        for path in (model, model + "/versions/{version:[0-9]+}", model + "/labels/{label:[^/:]+}"):
+        for path in (model, model + "/versions/{version:[0-9]+}"):
             routes += [
                 web.get(path, self.status),
                 web.get(path + "/metadata", self.metadata),
@@ -109,7 +109,7 @@ class Application:
     async def status(self, request: web.Request) -> web.Response:
         model = self._models[request.match_info["model"]]
         request[_LOG_FIELDS]["model"] = model.name
-        if {"version", "label"} & request.match_info.keys():
+        if "version" in request.match_info:
             versions = [self._find(request)[1]]
         else:
             versions = [model.versions[number] for number in sorted(model.versions, reverse=True)]
@@ -140,9 +140,7 @@ class Application:
                 if default and "endings" in default.inputs:
                     about_newest["num_choices"] = (default.inputs["endings"].shape or ())[1]
             versions = [str(each.number) for each in reversed(model.available)]
-            models.append({
-                "name": model.name, "versions": versions, "labels_of_versions": model.labels, **about_newest
-            })  # fmt: skip
+            models.append({"name": model.name, "versions": versions, **about_newest})
         return _json({"models": models})
 
     # Handlers of the server.
@@ -237,7 +235,7 @@ class Application:
         match = request.match_info
         model = self._models[match["model"]]
         request[_LOG_FIELDS]["model"] = model.name
-        version = model.find(match.get("version"), match.get("label"))
+        version = model.find(match.get("version"))
         request[_LOG_FIELDS]["version"] = version.number
         return model, version
 

@@ -68,16 +68,13 @@ class Model:
     Args:
         name: as in the address.
         folder: holds a folder for each version, named by its number.
-        labels: versions by label, which stay loaded.
 
     Attributes:
         is_arriving: whether the last look saw a version that may still be being copied.
     """
 
-    def __init__(
-        self, name: str, folder: str, labels: dict[str, int], pools: "Pools", options: Options, metrics: Metrics
-    ) -> None:
-        self.name, self.labels = name, labels
+    def __init__(self, name: str, folder: str, pools: "Pools", options: Options, metrics: Metrics) -> None:
+        self.name = name
         self.versions: dict[int, Version] = {}
         self.is_arriving = False
         self._last_look: dict[int, VersionFiles] = {}
@@ -88,8 +85,8 @@ class Model:
         """The versions that answer, oldest first."""
         return [version for _, version in sorted(self.versions.items()) if version.state == "AVAILABLE"]
 
-    def find(self, version: str | None, label: str | None) -> Version:
-        """Returns the version that a request means: by number or label, or the newest.
+    def find(self, version: str | None) -> Version:
+        """Returns the version with this number, or the newest one if it is None.
 
         Raises:
             RequestError: 404 where there is no such version, 503 where none is loaded yet.
@@ -97,10 +94,6 @@ class Model:
         available = {each.number: each for each in self.available}
         if not available:
             raise RequestError(503, f"{self.name} is being loaded; try again later", retry_after=1)
-        if label is not None:
-            if label not in self.labels:
-                raise RequestError(404, f"{self.name} has no label {label!r}{_choice_of(self.labels)}")
-            version = str(self.labels[label])
         if version is None:
             return available[max(available)]
         # Compared as text: Python refuses to read numbers of thousands of digits.
@@ -109,7 +102,9 @@ class Model:
             if str(number) == digits:
                 return each
         shown = digits if len(digits) <= 20 else f"{digits[:20]}..."
-        raise RequestError(404, f"version {shown} of {self.name} is not served{_choice_of(available)}")
+        raise RequestError(
+            404, f"version {shown} of {self.name} is not served; there are {', '.join(map(str, available))}"
+        )
 
     @contextlib.contextmanager
     def in_use(self, version: Version) -> Iterator[tuple[ServedModel, Batcher]]:
@@ -132,10 +127,9 @@ class Model:
         loop = asyncio.get_running_loop()
         look = await loop.run_in_executor(self._pools.loader, versions_in, self._folder)
         last_look, self._last_look = self._last_look, look
-        newest = sorted(look)[-self._options.versions :]
-        wanted = {*newest, *(number for number in self.labels.values() if number in look)}
+        wanted = sorted(look)[-self._options.versions :]
         self.is_arriving = False
-        for number in sorted(wanted):
+        for number in wanted:
             known, seen = self.versions.get(number), look[number]
             if known and not known.is_superseded_by(seen):
                 continue
@@ -191,10 +185,6 @@ class Model:
             self._pools.loader.submit(gc.collect)  # TensorFlow's functions refer to each other in circles
 
 
-def _choice_of(names: Any) -> str:
-    return "; there are " + ", ".join(map(str, names)) if names else ""
-
-
 class Pools:
     """The server's threads."""
 
@@ -219,11 +209,10 @@ class Models:
     def __init__(self, options: Options, metrics: Metrics) -> None:
         self.pools = Pools()
         self._seconds = options.reload_seconds
-        labels = options.labels()
         self._models = {}
         for name, folder in options.folders().items():
             _check_folder(name, folder)
-            self._models[name] = Model(name, folder, labels[name], self.pools, options, metrics)
+            self._models[name] = Model(name, folder, self.pools, options, metrics)
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._models.values())

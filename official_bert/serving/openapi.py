@@ -62,8 +62,6 @@ def _paths_of(model: Model, options: Options) -> Schema:
     paths = {}
     addresses = [("", model.available[-1:])]
     addresses += [(f"/versions/{each.number}", [each]) for each in model.available]
-    addresses += [(f"/labels/{label}", [each]) for label, number in model.labels.items()
-               for each in model.available if each.number == number]  # fmt: skip
     for suffix, versions in addresses:
         path = f"/v1/models/{model.name}{suffix}"
         paths[path] = {"get": _operation("Versions and their states", _VERSIONS, 404)}

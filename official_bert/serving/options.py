@@ -20,7 +20,7 @@ class Options:
     """The options of serve.
 
     Raises:
-        UserError: a value is out of range, or --model or --label cannot be read.
+        UserError: a value is out of range, or --model cannot be read.
     """
 
     model: list[str] = option(
@@ -39,21 +39,12 @@ class Options:
         f"A file with a bearer token that requests must carry; the variable {TOKEN_VARIABLE} does the same.",
         group=_NETWORK,
     )
-    require_private_token: bool = option(
-        False, "Whether a --token_file that other users can read is an error; else it is warned of.", group=_NETWORK
-    )
     allowed_hosts: list[str] = option(
         [],
         "Without a token: names besides localhost that requests may be addressed to, and pages may come from.",
         group=_NETWORK,
     )
     versions: int = option(1, "How many versions of each model to serve, the newest ones.", group=_MODELS)
-    label: list[str] = option(
-        [],
-        "NAME:LABEL=VERSION: serves this version, new or old, also as /v1/models/NAME/labels/LABEL. May be repeated.",
-        repeated=True,
-        group=_MODELS,
-    )
     reload_seconds: float = option(2.0, "How often to look for new versions.", group=_MODELS)
     threads: int | None = option(
         None, "Threads by which a batch is computed; by default one for each core.", group=_BATCHES
@@ -109,7 +100,7 @@ class Options:
                 raise UserError(
                     f"--allowed_hosts has {name!r}; give names alone, as in bert.example.com, without http:// and port"
                 )
-        self.folders(), self.labels()  # an error in them is one now
+        self.folders()  # raises an error for a wrong --model now
 
     def folders(self) -> dict[str, str]:
         """Returns the folder of each model, by its name."""
@@ -128,19 +119,6 @@ class Options:
                 )
             folders[name] = folder.rstrip("/") or "/"
         return folders
-
-    def labels(self) -> dict[str, dict[str, int]]:
-        """Returns the labelled versions of each model: {"sentiment": {"stable": 3}}."""
-        labels: dict[str, dict[str, int]] = {name: {} for name in self.folders()}
-        for text in self.label:
-            match = re.fullmatch(r"([^:=]+):([A-Za-z0-9_.-]+)=(\d+)", text)
-            if not match:
-                raise UserError(f"--label={text} cannot be read; give NAME:LABEL=VERSION, as in sentiment:stable=3")
-            name, label, version = match.groups()
-            if name not in labels:
-                raise UserError(f"--label={text}: there is no model {name}; --model names {', '.join(labels)}")
-            labels[name][label] = int(version)
-        return labels
 
     def token(self) -> str | None:
         """Returns the bearer token, or None where none is asked for.

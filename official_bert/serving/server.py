@@ -9,7 +9,6 @@ from typing import Any
 
 from aiohttp import web
 
-from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.serving import logs
 from official_bert.serving.access import Access, is_loopback
@@ -38,10 +37,6 @@ class Server:
         self._access = Access(options.token(), options.allowed_hosts)
         path = options.token_file
         if path and not files.is_remote(path) and os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
-            if options.require_private_token:
-                raise UserError(
-                    f"other users can read {path}; forbid it with chmod 600, or leave out --require_private_token"
-                )
             logs.warning("other users can read the token; forbid it with chmod 600", file=path)
         self._connections = Connections(limit_by_descriptors(options.max_connections), options.timeout_seconds)
         metrics = Metrics()

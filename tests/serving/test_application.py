@@ -19,10 +19,7 @@ LIMITS = {"max_instances": 8, "max_text_bytes": 1000, "max_body_bytes": 20_000}
 
 @pytest.fixture(scope="module")
 def client(exports: pathlib.Path):
-    with running({name: exports / name for name in served_models.ALL}, label=["length:stable=1"], **LIMITS) as (
-        _,
-        client,
-    ):
+    with running({name: exports / name for name in served_models.ALL}, **LIMITS) as (_, client):
         yield client
 
 
@@ -89,7 +86,7 @@ def test_texts_without_a_mask_have_no_candidates(client: Client):
 
 def test_status_metadata_and_models_are_told(client: Client):
     available = {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
-    for path in ("/v1/models/length", "/v1/models/length/versions/1", "/v1/models/length/labels/stable"):
+    for path in ("/v1/models/length", "/v1/models/length/versions/1"):
         assert client.get(path).json == {"model_version_status": [available]}
     metadata = client.get("/v1/models/length/metadata").json
     assert metadata["model_spec"] == {"name": "length", "signature_name": "", "version": "1"}
@@ -102,8 +99,8 @@ def test_status_metadata_and_models_are_told(client: Client):
     assert models["length"]["labels"] == ["short", "long"]
 
 
-def test_versions_and_labels_are_addressed(client: Client):
-    for place in ("length/versions/1", "length/labels/stable"):
+def test_an_answer_names_its_version(client: Client):
+    for place in ("length", "length/versions/1"):
         answer = client.predict(place, {"instances": ["ab"]})
         assert (answer.status, answer.headers["X-Model-Version"]) == (200, "1")
 
@@ -113,7 +110,6 @@ def test_versions_and_labels_are_addressed(client: Client):
     ("GET", "/v1/models/none", 404, "there is no model 'none'"),
     ("GET", "/v1/models/length/versions/7", 404, "version 7 of length is not served; there are 1"),
     ("POST", "/v1/models/length/versions/99999999999999999999:predict", 404, "is not served"),
-    ("GET", "/v1/models/length/labels/none/metadata", 404, "no label 'none'; there are stable"),
     ("POST", "/v1/models/length:classify", 400, "use :predict"),
     ("GET", "/v1/models/length:predict", 405, "use POST"),
     ("POST", "/healthz", 405, "use GET"),

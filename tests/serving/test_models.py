@@ -91,7 +91,7 @@ def watched(tmp_path: pathlib.Path):
     """The versions in tmp_path / "served", not looked at yet."""
     (tmp_path / "served").mkdir()
     pools = Pools()
-    yield Model("size", str(tmp_path / "served"), {}, pools, Options(model=["a=b"]), Metrics())
+    yield Model("size", str(tmp_path / "served"), pools, Options(model=["a=b"]), Metrics())
     pools.shut_down()
 
 
@@ -225,12 +225,12 @@ def test_taking_the_newest_version_away_brings_the_one_before_back(tmp_path: pat
         assert value(client) == 1002  # the last one goes on
 
 
-def test_several_versions_and_labelled_ones_stay(tmp_path: pathlib.Path):
-    for version in (1, 2, 3, 4):
+def test_the_newest_versions_are_served(tmp_path: pathlib.Path):
+    for version in (1, 2, 3):
         served_models.versioned(tmp_path, version)
-    with running({"size": tmp_path}, versions=2, label=["size:stable=1"]) as (_, client):
-        places = ("size", "size/versions/3", "size/versions/2", "size/labels/stable")
-        assert [value(client, place) for place in places] == [4002, 3002, None, 1002]
+    with running({"size": tmp_path}, versions=2) as (_, client):
+        places = ("size", "size/versions/3", "size/versions/2", "size/versions/1")
+        assert [value(client, place) for place in places] == [3002, 3002, 2002, None]
 
 
 def test_folders_without_a_model_are_refused(tmp_path: pathlib.Path):

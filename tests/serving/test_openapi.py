@@ -12,10 +12,10 @@ from tests.serving.serving_client import Client, running
 
 def test_the_description_names_every_model_with_its_limits(tmp_path: pathlib.Path):
     served_models.question_answering(tmp_path)
-    with running({"answers": tmp_path}, label=["answers:stable=1"], max_instances=7) as (_, client):
+    with running({"answers": tmp_path}, max_instances=7) as (_, client):
         description = client.get("/openapi.json").json
     assert {path for path in description["paths"] if path.endswith(":predict")} == {
-        f"/v1/models/answers{place}:predict" for place in ("", "/versions/1", "/labels/stable")
+        f"/v1/models/answers{place}:predict" for place in ("", "/versions/1")
     }
     operation = description["paths"]["/v1/models/answers:predict"]["post"]
     rows, _ = operation["requestBody"]["content"]["application/json"]["schema"]["anyOf"]

@@ -17,8 +17,6 @@ from official_bert.serving.options import Options
     ({"max_wait_ms": -1.0}, "give 0 or more"),
     ({"timeout_seconds": 0.0}, "give more than 0"),
     ({"max_queue": 10}, "could never be answered"),
-    ({"label": ["a:x"]}, "give NAME:LABEL=VERSION"),
-    ({"label": ["b:x=1"]}, "there is no model b"),
 ])  # fmt: skip
 def test_options_that_cannot_be_are_refused(options: dict, message: str):
     with pytest.raises(UserError, match=message):
