@@ -11,7 +11,7 @@ from official_bert.modeling.choices import COSINE, LINEAR, RANKING, TRIPLET
 from official_bert.tasks.heads.features import Array
 from official_bert.tasks.heads.vectors import VectorExample, VectorHead
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
-from official_bert.tasks.table import check_columns, part_of, rows_in, source_name, text_columns, text_problem
+from official_bert.tasks.table import check_columns, part_of, rows_in, text_columns, text_problem
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task
 from official_bert.utils import files
 from official_bert.utils.bad_rows import SKIP, BadRows
@@ -69,7 +69,6 @@ class EmbeddingsTask(Task):
 
     def read(self, split: str, bad_rows: BadRows) -> list[VectorExample]:
         options, part = self._options, part_of(self._options, split)
-        source = source_name(options, part)
         names = self._names(split)
         has_score = self.head.needs_labels if split == TRAIN else split == DEV and self.head.is_value
         examples: list[VectorExample] = []
@@ -89,7 +88,7 @@ class EmbeddingsTask(Task):
             if not problem and has_score:
                 score, problem = self._score(values)
             if problem:
-                bad_rows.add(source, line, problem)
+                bad_rows.add(part, line, problem)
                 continue
             texts = tuple(" ".join(values[name] for name in each) for each in columns)
             name = values.get("id", line) if split != TRAIN and "id" not in wanted else line

@@ -16,10 +16,9 @@ from official_bert.tasks.heads import scores
 from official_bert.tasks.heads.classes import ClassificationHead
 from official_bert.tasks.heads.features import Array
 from official_bert.tasks.heads.texts import RegressionHead, TextExample
-from official_bert.tasks.options import TFDS, GlueOptions
+from official_bert.tasks.options import GlueOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
-from official_bert.tasks.tfds_data import DataSet
 from official_bert.utils import files
 from official_bert.utils.bad_rows import BadRows
 
@@ -33,7 +32,7 @@ Metrics = Callable[[Array, Array], dict[str, float]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlueSpec:
-    """A task of GLUE: how it is scored, and where the files and tensorflow-datasets have its examples."""
+    """A task of GLUE: how it is scored, and where the files have its examples."""
 
     compute: Metrics  # scores by name, from predicted and expected numbers
     best_metric: str  # the score that decides
@@ -42,8 +41,6 @@ class GlueSpec:
     text_b: str | None = None  # of the second one, or None
     label: str = "label"  # of the label, in files that have labels
     labels: tuple[str, ...] | None  # the classes' names, as the files and the submissions have them; None for a number
-    tfds_name: str  # of the configuration in tensorflow-datasets
-    tfds_text: tuple[str, ...]  # its names of the texts
     # file names without .tsv, by split; the first that is there is taken
     splits: dict[str, tuple[str, ...]] = dataclasses.field(
         default_factory=lambda: {split: (split,) for split in (TRAIN, DEV, TEST)}
@@ -52,8 +49,6 @@ class GlueSpec:
     test_splits: tuple[str, ...] = (TEST,)  # the parts to predict
     # for files that have no header, by split: the columns' names
     without_header: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    # where its labels have other names: ours by theirs
-    tfds_labels: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def _read_file(spec: GlueSpec, data_dir: str | None, split: str, bad_rows: BadRows) -> list[TextExample]:
@@ -112,20 +107,6 @@ def _label(text: str, labels: tuple[str, ...] | None) -> tuple[Any, str]:
     return None, f"score {text!r}; expected a number from 0 to {_HIGHEST_SCORE:g}"
 
 
-def _read_tfds(spec: GlueSpec, data_dir: str | None, split: str) -> list[TextExample]:
-    data = DataSet(f"glue/{spec.tfds_name}", data_dir)
-    examples = []
-    for row in data.rows(split.replace(f"{DEV}_", "validation_")):
-        texts = [row[name] for name in spec.tfds_text]
-        label = row["label"]
-        if spec.labels is None:
-            label = label if label >= 0 else None
-        elif label is not None:
-            label = spec.labels.index(spec.tfds_labels.get(label, label))
-        examples.append(TextExample(str(row["idx"]), texts[0], texts[1] if len(texts) > 1 else None, label))
-    return sorted(examples, key=lambda example: int(example.id))
-
-
 def _accuracy(predicted: Array, expected: Array) -> dict[str, float]:
     return {"accuracy": scores.accuracy(predicted, expected)}
 
@@ -148,60 +129,49 @@ _MNLI_SPLITS = [TRAIN, *(name.format(split) for split in (DEV, TEST) for name in
 SPECS = {
     "cola": GlueSpec(
         compute=_matthews, best_metric="matthews_correlation", submission={TEST: "CoLA"},
-        text_a="sentence", labels=_BINARY, tfds_name="cola", tfds_text=("sentence",),
+        text_a="sentence", labels=_BINARY,
         without_header=dict.fromkeys((TRAIN, DEV), ("source", "label", "star", "sentence")),
-        tfds_labels={"unacceptable": "0", "acceptable": "1"},
     ),
     "sst-2": GlueSpec(
         compute=_accuracy, best_metric="accuracy", submission={TEST: "SST-2"},
-        text_a="sentence", labels=_BINARY, tfds_name="sst2", tfds_text=("sentence",),
-        tfds_labels={"negative": "0", "positive": "1"},
+        text_a="sentence", labels=_BINARY,
     ),
     "mrpc": GlueSpec(
         compute=_accuracy_and_f1, best_metric="accuracy", submission={TEST: "MRPC"},
         text_a="#1 String", text_b="#2 String", label="Quality", labels=_BINARY,
-        tfds_name="mrpc", tfds_text=("sentence1", "sentence2"),
-        tfds_labels={"not_equivalent": "0", "equivalent": "1"},
     ),
     "sts-b": GlueSpec(
         compute=_correlations, best_metric="pearson", submission={TEST: "STS-B"},
         text_a="sentence1", text_b="sentence2", label="score", labels=None,
-        tfds_name="stsb", tfds_text=("sentence1", "sentence2"),
     ),
     "qqp": GlueSpec(
         compute=_accuracy_and_f1, best_metric="accuracy", submission={TEST: "QQP"},
         text_a="question1", text_b="question2", label="is_duplicate", labels=_BINARY,
-        tfds_name="qqp", tfds_text=("question1", "question2"),
-        tfds_labels={"not_duplicate": "0", "duplicate": "1"},
     ),
     "mnli": GlueSpec(
         compute=_accuracy, best_metric="accuracy",
         submission={_MATCHED.format(TEST): "MNLI-m", _MISMATCHED.format(TEST): "MNLI-mm"},
         text_a="sentence1", text_b="sentence2", label="gold_label", labels=_RELATIONS,
-        tfds_name="mnli", tfds_text=("premise", "hypothesis"),
         splits={split: (split,) for split in _MNLI_SPLITS},
         eval_splits=(_MATCHED.format(DEV), _MISMATCHED.format(DEV)),
         test_splits=(_MATCHED.format(TEST), _MISMATCHED.format(TEST)),
     ),
     "qnli": GlueSpec(
         compute=_accuracy, best_metric="accuracy", submission={TEST: "QNLI"},
-        text_a="question", text_b="sentence", labels=_ENTAILS, tfds_name="qnli", tfds_text=("question", "sentence"),
+        text_a="question", text_b="sentence", labels=_ENTAILS,
     ),
     "rte": GlueSpec(
         compute=_accuracy, best_metric="accuracy", submission={TEST: "RTE"},
         text_a="sentence1", text_b="sentence2", labels=_ENTAILS,
-        tfds_name="rte", tfds_text=("sentence1", "sentence2"),
     ),
     "wnli": GlueSpec(
         compute=_accuracy, best_metric="accuracy", submission={TEST: "WNLI"},
         text_a="sentence1", text_b="sentence2", labels=_BINARY,
-        tfds_name="wnli", tfds_text=("sentence1", "sentence2"),
-        tfds_labels={"not_entailment": "0", "entailment": "1"},
     ),
     # The diagnostic set has no training data: it is for models of mnli.
     "ax": GlueSpec(
         compute=_matthews, best_metric="matthews_correlation", submission={TEST: "AX"},
-        text_a="sentence1", text_b="sentence2", labels=_RELATIONS, tfds_name="ax", tfds_text=("premise", "hypothesis"),
+        text_a="sentence1", text_b="sentence2", labels=_RELATIONS,
         splits={TEST: ("AX", "diagnostic")}, eval_splits=(),
     ),
 }  # fmt: skip
@@ -228,8 +198,6 @@ class GlueTask(TextTask):
         self.eval_splits, self.test_splits = self._spec.eval_splits, self._spec.test_splits
 
     def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:
-        if self._options.source == TFDS:
-            return _read_tfds(self._spec, self._options.data_dir, split)
         return _read_file(self._spec, self._options.data_dir, split, bad_rows)
 
     def metrics(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:

@@ -11,14 +11,12 @@ from official_bert.errors import UserError
 from official_bert.modeling.choices import HEADS, LINEAR, LSTM_UNITS, MEAN, OBJECTIVES, VECTOR_POOLINGS
 from official_bert.utils.flags import DATA, MODEL, TRAINING, option
 
-SOURCES = FILES, TFDS = ("files", "tfds")
 LABEL_KINDS = ("classification", "multi_label", "regression", "tagging")
 
 GLUE = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 XNLI, SQUAD, SQUAD_V2, SWAG, CODAH, TAGGING, TABLE = "xnli", "squad", "squad_v2", "swag", "codah", "tagging", "table"
 EMBEDDINGS = "embeddings"
 
-_SOURCE_HELP = "Where examples come from: files, or TensorFlow Datasets, which keeps its own in --data_dir."
 _WINDOWS_HELP = "Tokens from one window of a long text to the next; the windows' answers are averaged."
 _TEXTS_ARE_CUT = "none, texts are cut"
 
@@ -74,7 +72,6 @@ class TaskOptions:
 class GlueOptions(TaskOptions):
     """Of the tasks of GLUE."""
 
-    source: str = option(FILES, _SOURCE_HELP, SOURCES, group=DATA)
     doc_stride: int | None = option(None, _WINDOWS_HELP, shown_default=_TEXTS_ARE_CUT)
 
 
@@ -92,7 +89,6 @@ class SquadOptions(TaskOptions):
 
     defaults: ClassVar[Defaults] = Defaults(max_seq_length=384)
 
-    source: str = option(FILES, _SOURCE_HELP, SOURCES, group=DATA)
     doc_stride: int = option(128, "Tokens from one window of a long context to the next.")
     max_query_length: int = option(64, "Tokens of a question that are kept.")
     max_answer_length: int = option(30, "Tokens of an answer at most.")
@@ -134,10 +130,10 @@ class TaggingOptions(TaskOptions):
 class RowsOptions(TaskOptions):
     """Of tasks whose examples are the rows of your own data."""
 
-    source: str = option(FILES, _SOURCE_HELP, SOURCES, group=DATA)
-    tfds_name: str | None = option(None, "Of --source=tfds: the data set there, such as imdb_reviews or conll2003.")
     train_file: str | None = option(
-        None, "A CSV, TSV or JSON lines file to train on; of TensorFlow Datasets, a part, such as train.", free=True
+        None,
+        "File to train on: CSV, TSV, JSON lines or Parquet, or tfds:NAME#SPLIT for a data set of TensorFlow Datasets.",
+        free=True,
     )
     eval_file: str | None = option(None, "One to evaluate on.")
     predict_file: str | None = option(None, "One to predict.", free=True)

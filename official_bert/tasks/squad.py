@@ -19,9 +19,8 @@ from official_bert.tasks import data_files
 from official_bert.tasks.heads.candidates import Prediction
 from official_bert.tasks.heads.question_answering import QuestionAnsweringHead, null_odds
 from official_bert.tasks.heads.questions import Answer, Question
-from official_bert.tasks.options import SQUAD, SQUAD_V2, TFDS, SquadOptions, SquadV2Options
+from official_bert.tasks.options import SQUAD, SQUAD_V2, SquadOptions, SquadV2Options
 from official_bert.tasks.task import DEV, TRAIN, Task
-from official_bert.tasks.tfds_data import DataSet
 from official_bert.tokenization.exact import BasicTokenizer
 from official_bert.utils import files
 from official_bert.utils.bad_rows import BadRows
@@ -51,8 +50,6 @@ class SquadTask(Task):
 
     def read(self, split: str, bad_rows: BadRows) -> list[Question]:
         folder, version_2 = self._options.data_dir, self.head.version_2
-        if self._options.source == TFDS:
-            return read_tfds(folder, split, version_2, bad_rows)
         version = "v2.0" if version_2 else "v1.1"
         path = data_files.find(folder, split, (f"{split}-{version}.json", f"{split}-{version}*.json"))
         return read(path, version_2, split == TRAIN, bad_rows)
@@ -121,29 +118,6 @@ def read(path: str, version_2: bool, for_training: bool, bad_rows: BadRows) -> l
             questions.append(question)
     if not questions:
         raise UserError(f"{path} has no questions; expected SQuAD's JSON with data, paragraphs and qas")
-    return questions
-
-
-def read_tfds(data_dir: str | None, split: str, version_2: bool, bad_rows: BadRows) -> list[Question]:
-    """Reads the set from TensorFlow Datasets, which has the parts train and dev.
-
-    Args:
-        data_dir: where that keeps its files; None for its default.
-        split: train or dev.
-        version_2: whether questions may have no answer.
-        bad_rows: gets the questions that cannot be learnt.
-    """
-    data = DataSet("squad/v2.0" if version_2 else "squad/v1.1", data_dir)
-    questions = []
-    words = BasicTokenizer()
-    for row in data.rows(split):
-        texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
-        answers = tuple(Answer(text, start) for text, start in zip(texts, starts, strict=True))
-        question = Question(row["id"], row["question"], row["context"], answers)
-        if reason := _problem(question, words) if split == "train" else None:
-            bad_rows.add(data.name, f"question {question.id}", reason)
-        else:
-            questions.append(question)
     return questions
 
 

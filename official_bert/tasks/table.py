@@ -1,4 +1,4 @@
-"""Your own data: texts or pairs with labels in named columns, of CSV, TSV, JSON lines or TensorFlow Datasets."""
+"""Your own data: texts or pairs with labels in named columns of a table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -6,19 +6,18 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.tasks.heads.python_data import numbers_by_name
 from official_bert.tasks.heads.texts import TextExample
-from official_bert.tasks.options import TABLE, TFDS, RowsOptions, TableOptions
+from official_bert.tasks.options import TABLE, RowsOptions, TableOptions
 from official_bert.tasks.table_labels import COLUMNS, LabelColumn, is_number
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
-from official_bert.tasks.tfds_data import DataSet
-from official_bert.utils import tables
+from official_bert.utils import row_files, tables
 from official_bert.utils.bad_rows import SKIP, BadRows
 
 _MOST_LABELS_SHOWN = 10
 
 
 def part_of(options: RowsOptions, split: str) -> str:
-    """Returns the file (of TensorFlow Datasets, the part) that the options name for train, dev or test.
+    """Returns the file that the options name for train, dev or test.
 
     Raises:
         UserError: they name none.
@@ -29,21 +28,10 @@ def part_of(options: RowsOptions, split: str) -> str:
     return path
 
 
-def source_name(options: RowsOptions, part: str) -> str:
-    """Returns what errors call a file, or a part of a data set of TensorFlow Datasets."""
-    return f"{options.tfds_name}, part {part}" if options.source == TFDS else part
-
-
-def rows_in(options: RowsOptions, source: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
-    """As `tables.read_rows`, for a file or a part of the data set of TensorFlow Datasets, as the options say."""
-    if options.source == TFDS:
-        if not options.tfds_name:
-            raise UserError("--source=tfds needs --tfds_name, such as imdb_reviews")
-        for number, values in enumerate(DataSet(options.tfds_name, options.data_dir).rows(source), start=1):
-            yield f"row {number}", values
-        return
-    for line, values in tables.read_rows(source, bad_rows, options.columns or None):
-        yield line, {options.text_column: values[tables.TEXT]} if source.lower().endswith(".txt") else values
+def rows_in(options: RowsOptions, path: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
+    """Yields what `tables.read_rows` yields; the column of a .txt file is --text_column."""
+    for line, values in tables.read_rows(path, bad_rows, options.columns or None):
+        yield line, {options.text_column: values[tables.TEXT]} if path.lower().endswith(".txt") else values
 
 
 def check_columns(
@@ -51,9 +39,9 @@ def check_columns(
 ) -> None:
     """Raises a UserError if a part of the data, in whose rows all columns are, lacks some that are wanted."""
     absent = [name for name in wanted if name not in columns]
-    if not absent or (options.source != TFDS and part.lower().endswith((".jsonl", ".json"))):
+    if not absent or part.lower().endswith((".jsonl", ".json")):
         return
-    where = source_name(options, part) if options.source == TFDS or options.columns else f"{part}, line 1"
+    where = part if options.columns or row_files.is_data_set(part) else f"{part}, line 1"
     if len(columns) == 1 and (";" in columns[0] or "\t" in columns[0]):
         between = "semicolons" if ";" in columns[0] else "tabs"
         raise UserError(
@@ -165,7 +153,6 @@ class TableTask(TextTask):
         labelled = split == DEV or (split == TRAIN and self._needs_labels)
         examples = []
         rows = 0
-        source = source_name(options, part)
         for line, values in rows_in(options, part, bad_rows):
             rows += 1
             texts = text_columns((options.text_column, options.text_pair_column), values)
@@ -178,7 +165,7 @@ class TableTask(TextTask):
             if not problem and (labelled or values.get(options.label_column) not in (None, "")):
                 label, problem = self._column.label_of(values.get(options.label_column), self._number_of)
             if problem:
-                bad_rows.add(source, line, problem)
+                bad_rows.add(part, line, problem)
                 continue
             first, *second = (" ".join(values[name] for name in names) for names in texts)
             # A row to learn from goes by its line; answers go by the id that the user knows, where there is one.

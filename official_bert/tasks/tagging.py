@@ -122,5 +122,4 @@ class TableTaggingTask(TaggingTask):
         path = table.part_of(self._options, split)
         rows = table.rows_in(self._options, path, bad_rows)
         column = None if split == TEST else self._options.label_column
-        source = table.source_name(self._options, path)
-        return conll.from_rows(rows, source, bad_rows, self._options.text_column, column, tags)
+        return conll.from_rows(rows, path, bad_rows, self._options.text_column, column, tags)

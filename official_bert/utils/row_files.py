@@ -1,9 +1,8 @@
-"""Files that hold rows with named columns, and say by their first bytes what they are.
+"""Files that hold rows with named columns.
 
-parquet   Parquet; row groups are read apart.
-arrow     a stream of Arrow's record batches, as Hugging Face's datasets write it; batches are read apart.
-tfrecord  TFRecord files of tf.train.Examples, as TensorFlow Datasets prepares them; records are read apart.
-wet       the extracted text of web crawls (WARC records of type conversion), in the columns text and url.
+parquet  Parquet; row groups are read apart.
+arrow    a stream of Arrow's record batches, as Hugging Face's datasets write it; batches are read apart.
+tfds     a file that TensorFlow Datasets prepared; each file is read whole.
 
 Files, folders of Hugging Face's datasets, and data sets of TensorFlow Datasets by name: `expand` finds the files.
 """
@@ -13,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from official_bert.errors import UserError
-from official_bert.utils import arrow_files, files, streams, tfds_builders, tfrecord_files, wet_files
+from official_bert.utils import arrow_files, files, streams, tfds_files
 
-PARQUET, ARROW, TFRECORD, WET = "parquet", "arrow", "tfrecord", "wet"
+PARQUET, ARROW, TFDS = "parquet", "arrow", "tfds"
 
 # A part of a file: of Parquet numbers of row groups, else bytes; None stands for the end of the file.
 Range = tuple[int, int | None]
@@ -35,8 +34,7 @@ class _Kind(NamedTuple):
 _KINDS = {
     PARQUET: _Kind(arrow_files.parquet_rows, arrow_files.parquet_ranges),
     ARROW: _Kind(arrow_files.arrow_rows, arrow_files.arrow_ranges),
-    TFRECORD: _Kind(tfrecord_files.rows, tfrecord_files.ranges),
-    WET: _Kind(wet_files.rows, lambda path, size: [WHOLE]),
+    TFDS: _Kind(tfds_files.read_rows, lambda path, size: [WHOLE]),
 }
 KINDS = tuple(_KINDS)
 
@@ -49,6 +47,8 @@ def kind_of(path: str) -> str | None:
     Raises:
         UserError: the file is missing, unreadable, truncated or corrupt; or of such a kind, but compressed as a whole.
     """
+    if tfds_files.is_prepared_file(path):
+        return TFDS
     start, is_compressed = streams.read_start(path, _START)
     kind = None
     if start.startswith(b"PAR1"):
@@ -57,11 +57,12 @@ def kind_of(path: str) -> str | None:
         kind = ARROW
     elif start.startswith(b"ARROW1\0\0"):
         raise UserError(f"{path} is of Arrow's file format (Feather); expected its stream format, or Parquet")
-    elif start.startswith(b"WARC/"):
-        kind = WET
-    elif tfrecord_files.begins_record(start):
-        kind = TFRECORD
-    if is_compressed and kind in (PARQUET, ARROW):
+    elif start.startswith(b"WARC/") or start[4:8] == bytes(4):  # no text has the upper half of a record's length
+        raise UserError(
+            f"{path} is a web archive or a TFRecord file. Convert it to JSON lines, for example with "
+            "examples/texts_to_json_lines.py."
+        )
+    if is_compressed and kind:
         raise UserError(f"{path} is a compressed {kind} file, which cannot be read in parts; decompress it")
     return kind
 
@@ -130,8 +131,8 @@ def expand(patterns: Sequence[str], flag: str) -> list[str]:
         return files.expand(patterns, flag)
     paths: list[str] = []
     for pattern in patterns:
-        if pattern.startswith(tfds_builders.PREFIX):
-            paths += tfds_builders.files_of(pattern)
+        if pattern.startswith(tfds_files.PREFIX):
+            paths += tfds_files.list_files(pattern)
         elif is_data_set(pattern):
             paths += arrow_files.files_of_dataset(pattern)
         else:
@@ -171,4 +172,4 @@ def check_unchanged(before: Mapping[str, str], patterns: Sequence[str], flag: st
 
 def is_data_set(name: str) -> bool:
     """Whether a name stands for a data set of several files: one of TensorFlow Datasets, or Hugging Face's folder."""
-    return name.startswith(tfds_builders.PREFIX) or arrow_files.is_dataset(name)
+    return name.startswith(tfds_files.PREFIX) or arrow_files.is_dataset(name)

@@ -1,6 +1,7 @@
 """The examples, run as they stand, each with what the one before has left."""
 
 import csv
+import gzip
 import json
 import os
 import pathlib
@@ -12,6 +13,7 @@ import sys
 import nbclient
 import nbformat
 import pytest
+import tensorflow as tf
 
 from tests.conftest import ROOT
 
@@ -114,6 +116,21 @@ def test_the_table_has_two_parts_without_a_common_text(tmp_path: pathlib.Path):
         assert f"{name} files " in done.stdout
     assert 300 < len(parts[1]) < len(parts[0])
     assert not parts[0] & parts[1]
+
+
+def test_web_archives_and_tfrecord_files_become_json_lines(installed: pathlib.Path):
+    texts = ["A page,\nof two lines.", "“Another”.", "A feature."]
+    pages = [("warcinfo", "Software-Info: none"), ("conversion", texts[0]), ("conversion", texts[1])]
+    with gzip.open(installed / "a.warc.wet.gz", "wb") as file:
+        for kind, text in pages:
+            header = f"WARC/1.0\r\nWARC-Type: {kind}\r\nContent-Length: {len(text.encode())}\r\n\r\n"
+            file.write(f"{header}{text}\r\n\r\n".encode())
+    feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[texts[2].encode()]))
+    with tf.io.TFRecordWriter(str(installed / "b.tfrecord")) as writer:
+        writer.write(tf.train.Example(features=tf.train.Features(feature={"text": feature})).SerializeToString())
+    run(installed, "texts_to_json_lines.py", "texts.jsonl", "a.warc.wet.gz", "b.tfrecord")
+    lines = (installed / "texts.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"text": text} for text in texts]
 
 
 def test_examples_are_short():

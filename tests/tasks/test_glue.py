@@ -1,7 +1,5 @@
 import numpy as np
 import pytest
-import tensorflow as tf
-import tensorflow_datasets as tfds
 
 from official_bert.errors import UserError
 from official_bert.tasks import glue
@@ -121,30 +119,6 @@ def test_every_task_scores_a_perfect_prediction_best():
         assert task.best_metric in found
         assert all(value == pytest.approx(1.0) for value in found.values()), task.name
         assert all(outcome.correct for outcome in task.head.outcomes(predictions, examples))
-
-
-@pytest.mark.parametrize(("name", "split", "columns", "expected"), [
-    ("sst-2", "train", {"sentence": ["b", "a"], "label": [1, 0]}, [("a", None, 0), ("b", None, 1)]),
-    (
-        "mnli", "dev_matched", {"premise": ["b", "a"], "hypothesis": ["d", "c"], "label": [0, 2]},
-        [("a", "c", 0), ("b", "d", 1)],  # theirs are entailment, neutral, contradiction
-    ),
-    (
-        "sts-b", "test", {"sentence1": ["b", "a"], "sentence2": ["d", "c"], "label": [-1.0, 2.5]},
-        [("a", "c", 2.5), ("b", "d", None)],
-    ),
-])  # fmt: skip
-def test_tensorflow_datasets_have_the_same_examples(name, split, columns, expected, tmp_path):
-    def data(builder, **_):
-        rows = {key: np.array(values) if key == "label" else values for key, values in columns.items()}
-        rows["label"] = rows["label"].astype(np.float32 if name == "sts-b" else np.int64)
-        return tf.data.Dataset.from_tensor_slices({**rows, "idx": np.array([1, 0], np.int32)})
-
-    task = glue.GlueTask(name, GlueOptions(data_dir=str(tmp_path), source="tfds"))
-    with tfds.testing.mock_data(as_dataset_fn=data, data_dir=str(tmp_path)):
-        examples = task.read(split, BadRows())
-    assert [(each.text_a, each.text_b, each.label) for each in examples] == expected
-    assert [each.id for each in examples] == ["0", "1"]
 
 
 def test_evaluation_data_need_labels_and_empty_test_rows_are_predicted(tmp_path):

@@ -3,8 +3,6 @@ import pathlib
 
 import numpy as np
 import pytest
-import tensorflow as tf
-import tensorflow_datasets as tfds
 
 from official_bert.errors import UserError
 from official_bert.tasks import squad
@@ -94,36 +92,6 @@ def test_every_real_question_can_be_learnt(name: str, version_2: bool, count: in
     assert problems == []
     impossible = sum(question.answers == () for question in questions)
     assert impossible == (702 if version_2 else 0)
-
-
-@pytest.mark.parametrize("version_2", [False, True])
-def test_questions_come_from_tensorflow_datasets(version_2: bool, tmp_path: pathlib.Path):
-    context = "The cat sat on the mat."
-    second_row = ([], [], True) if version_2 else (["sat"], [8], False)
-    rows = [("1", "who?", ["cat", "The cat"], [4, 0], False), ("2", "what?", *second_row)]
-
-    def data(builder: tfds.core.DatasetBuilder, **_: object) -> tf.data.Dataset:
-        def examples():
-            for name, question, texts, starts, impossible in rows:
-                answers = {"text": texts, "answer_start": starts}
-                row = {"id": name, "title": "t", "question": question, "context": context, "answers": answers}
-                yield row | ({"is_impossible": impossible, "plausible_answers": answers} if version_2 else {})
-
-        signature = {
-            name: {inner: tf.TensorSpec([None], kind.dtype) for inner, kind in feature.feature.items()}
-            if isinstance(feature, tfds.features.Sequence) else tf.TensorSpec([], feature.dtype)
-            for name, feature in builder.info.features.items()
-        }  # fmt: skip
-        return tf.data.Dataset.from_generator(examples, output_signature=signature)
-
-    with tfds.testing.mock_data(as_dataset_fn=data, data_dir=str(tmp_path)):
-        for split in ("train", "dev"):
-            first, second = squad.read_tfds(None, split, version_2, BadRows())
-            assert first == Question("1", "who?", context, (Answer("cat", 4), Answer("The cat", 0)))
-            assert second.answers == (() if version_2 else (Answer("sat", 8),))
-        rows[0][3][0] = 5
-        with pytest.raises(UserError, match=r"squad/v\d.*, question 1: the context has 'at ' at character 5"):
-            squad.read_tfds(None, "train", version_2, BadRows())
 
 
 CONTEXT = "the cat sat on the mat . the dog ran"

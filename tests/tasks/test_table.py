@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pyarrow.parquet
 import pytest
-import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from official_bert.errors import UserError
@@ -16,6 +15,7 @@ from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import TableOptions
 from official_bert.utils import tables
 from official_bert.utils.bad_rows import BadRows
+from tests.stored_texts import prepare_tfds_rows
 from tests.tasks.bad_rows import KeptRows
 
 
@@ -157,29 +157,27 @@ def test_a_broken_file_is_named(text, name, message, tmp_path):
         read(written(tmp_path, text, name))
 
 
-def test_a_table_from_tensorflow_datasets(tmp_path):
-    rows = [("good", 1), ("bad", 0), ("fair", 1)]
-
-    def data(builder: tfds.core.DatasetBuilder, **_: object) -> tf.data.Dataset:
-        texts, labels = zip(*rows, strict=True)
-        return tf.data.Dataset.from_tensor_slices({"text": list(texts), "label": np.array(labels, np.int64)})
-
-    given = options("train", source="tfds", tfds_name="imdb_reviews", data_dir=str(tmp_path))
-    with tfds.testing.mock_data(as_dataset_fn=data, data_dir=str(tmp_path)):
-        task = table.TableTask(given)
-        assert task.head.labels == ("neg", "pos")
-        assert task.read("train", BadRows()) == [
-            TextExample("1", "good", None, 1), TextExample("2", "bad", None, 0), TextExample("3", "fair", None, 1)
-        ]  # fmt: skip
-        rows[1] = ("", 0)
-        with pytest.raises(UserError, match="imdb_reviews, part train, row 2: an empty text in text"):
-            task.read("train", BadRows())
-        with pytest.raises(UserError, match="no column words among"):
-            read("train", source="tfds", tfds_name="imdb_reviews", data_dir=str(tmp_path), text_column="words")
+def test_a_table_from_tensorflow_datasets(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    rows = [{"text": text, "label": label} for text, label in (("good", 1), ("bad", 0), ("fair", 1), ("", 0))]
+    name = prepare_tfds_rows(
+        tmp_path, rows, text=tfds.features.Text(), label=tfds.features.ClassLabel(names=["neg", "pos"])
+    )
+    task = table.TableTask(options(f"tfds:{name}"))
+    assert task.head.labels == ("neg", "pos")
+    bad_rows = KeptRows()
+    assert [(each.text_a, each.label) for each in task.read("train", bad_rows)] == [
+        ("good", 1),
+        ("bad", 0),
+        ("fair", 1),
+    ]
+    assert bad_rows.problems == [
+        f"tfds:{name}, prose-train.tfrecord-00001-of-00002, row 2: an empty text in text"
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="tfds:prose/small: no column words among"):
+        read(f"tfds:{name}", text_column="words")
     with pytest.raises(UserError, match="cannot get no_such_set from TensorFlow Datasets"):
-        table.TableTask(options("train", source="tfds", tfds_name="no_such_set"))
-    with pytest.raises(UserError, match="needs --tfds_name"):
-        table.TableTask(options("train", source="tfds"))
+        table.TableTask(options("tfds:no_such_set"))
 
 
 def test_one_bad_quote_loses_one_row_and_long_documents_are_read(tmp_path):

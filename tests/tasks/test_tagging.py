@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from official_bert.errors import UserError
@@ -19,6 +18,7 @@ from official_bert.tasks.task import DEV, TEST, Task
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import tables
 from official_bert.utils.bad_rows import BadRows
+from tests.stored_texts import prepare_tfds_rows
 from tests.tasks.bad_rows import KeptRows
 
 
@@ -68,21 +68,18 @@ def test_tags_come_from_a_table(tmp_path: pathlib.Path):
     ]
 
 
-def test_tags_come_from_tensorflow_datasets(tmp_path: pathlib.Path):
-    def data(builder: tfds.core.DatasetBuilder, **_: object) -> tf.data.Dataset:
-        row = {
-            "tokens": [["EU", "rejects"]],
-            "ner": np.array([[3, 0]], np.int64),
-            "pos": np.array([[21, 41]], np.int64),
-        }
-        return tf.data.Dataset.from_tensor_slices(row)
-
-    with tfds.testing.mock_data(as_dataset_fn=data, data_dir=str(tmp_path)):
-        task = table_task(
-            source="tfds", tfds_name="conll2003", train_file="train", text_column="tokens", label_column="ner"
-        )
-        assert task.head.labels == ("B-ORG", "O")
-        assert task.read("train", BadRows()) == [Sentence(("EU", "rejects"), ("B-ORG", "O"), 1)]
+def test_tags_come_from_tensorflow_datasets(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    name = prepare_tfds_rows(
+        tmp_path, [{"tokens": ["EU", "rejects"], "ner": [1, 0]}, {"tokens": ["it"], "ner": [0]}],
+        tokens=tfds.features.Sequence(tfds.features.Text()),
+        ner=tfds.features.Sequence(tfds.features.ClassLabel(names=["O", "B-ORG"])),
+    )  # fmt: skip
+    task = table_task(train_file=f"tfds:{name}", text_column="tokens", label_column="ner")
+    assert task.head.labels == ("B-ORG", "O")
+    assert [(each.words, each.tags) for each in task.read("train", BadRows())] == [
+        (("EU", "rejects"), ("B-ORG", "O")), (("it",), ("O",))
+    ]  # fmt: skip
 
 
 def test_a_tag_that_training_lacks_counts_as_wrong(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):

@@ -1,0 +1,116 @@
+"""Data sets of TensorFlow Datasets by name (`tfds:NAME#SPLIT`), and the rows of the files they are stored in."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from official_bert.errors import UserError
+from official_bert.utils import files
+
+PREFIX = "tfds:"
+_TRAIN = "train"
+_FEATURES = "features.json"  # written into the folder of every prepared data set
+
+
+def list_files(name: str) -> list[str]:
+    """Returns the files of a data set's split, in order. Downloads and prepares the data set if needed.
+
+    TensorFlow Datasets stores its files in the folder TFDS_DATA_DIR, or in ~/tensorflow_datasets by default.
+
+    Args:
+        name: `tfds:NAME`, for the split train, or `tfds:NAME#SPLIT`.
+
+    Raises:
+        UserError: If the data set cannot be loaded or has no such split.
+    """
+    import tensorflow_datasets as tfds  # takes a second, and few runs need it
+
+    name, _, split = name.removeprefix(PREFIX).partition("#")
+    try:
+        builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+        builder.download_and_prepare()
+    except Exception as error:  # of many classes: no connection, no disk, no such version
+        problem = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"cannot get {name} from TensorFlow Datasets: {problem}") from error
+    splits = builder.info.splits
+    split = split or _TRAIN
+    if split not in splits:
+        raise UserError(f"{name} has no split {split!r}; expected {PREFIX}{name}#SPLIT with one of {', '.join(splits)}")
+    return [os.fspath(path) for path in splits[split].filepaths]
+
+
+def is_prepared_file(path: str) -> bool:
+    """Returns whether TensorFlow Datasets wrote a file: a shard in the folder of a prepared data set."""
+    folder, name = os.path.split(path)
+    return "-of-" in name and files.exists(os.path.join(folder, _FEATURES))
+
+
+def read_rows(
+    path: str, columns: Sequence[str] | None, part: tuple[int, int | None]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Reads as row_files.read_rows does, with texts as bytes. The file is always one part.
+
+    Class labels become their names, or None for an unlabeled example (-1).
+    """
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    builder, split = _open_file(path)
+    features, number = builder.info.features, 0
+    _check_columns(path, features, columns)
+    try:
+        for row in tfds.as_numpy(builder.as_dataset(split=split)):
+            number += 1
+            yield f"row {number}", {key: _to_python(row[key], features[key]) for key in columns or row}
+    except tf.errors.OpError as error:
+        problem = error.message.splitlines()[0]
+        raise UserError(
+            f"{path} is damaged after row {number}: {problem}. Prepare or copy the data set again."
+        ) from error
+
+
+def _open_file(path: str) -> tuple[Any, str]:
+    """Returns the builder of a file's data set, and the split that consists of the file alone."""
+    import tensorflow_datasets as tfds
+
+    folder, name = os.path.split(path)
+    try:
+        builder = tfds.builder_from_directory(folder)
+    except Exception as error:  # of many classes, for a damaged description
+        raise UserError(f"{folder} does not describe a data set of TensorFlow Datasets: {error}") from error
+    for split, info in builder.info.splits.items():
+        if name in info.filenames:
+            shard = sorted(info.filenames).index(name)
+            return builder, f"{split}[{shard}shard:{shard + 1}shard]"
+    raise UserError(f"{path} is not a file of the data set in its folder; remove it, or pass {PREFIX}NAME")
+
+
+def _check_columns(path: str, features: Any, columns: Sequence[str] | None) -> None:
+    import tensorflow as tf
+
+    for name in columns or ():
+        if name not in features:
+            raise UserError(f"{path}: there is no column {name!r}; the columns are {', '.join(map(repr, features))}")
+        if features[name].tf_dtype != tf.string or features[name].shape:
+            raise UserError(f"{path}: the column {name!r} is not text, but {features[name]}")
+
+
+def _to_python(value: Any, feature: Any, is_nested: bool = False) -> Any:
+    """Converts a value to Python types, except for texts outside of lists and dicts, which stay bytes.
+
+    Args:
+        value: A value as TensorFlow Datasets returns it.
+        feature: Its description in TensorFlow Datasets.
+        is_nested: Whether the value is part of a list or a dict.
+    """
+    if isinstance(value, dict):
+        # A sequence of dicts comes as a dict of sequences.
+        inner = getattr(feature, "feature", feature)
+        return {name: _to_python(each, inner[name], is_nested=True) for name, each in value.items()}
+    if getattr(value, "ndim", 0):
+        return [_to_python(each, getattr(feature, "feature", feature), is_nested=True) for each in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace") if is_nested else value
+    if hasattr(feature, "int2str"):
+        return feature.int2str(int(value)) if value >= 0 else None
+    return value.item()

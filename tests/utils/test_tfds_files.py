@@ -1,0 +1,81 @@
+"""Data sets of TensorFlow Datasets: found by name, and read file by file."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from official_bert.errors import UserError
+from official_bert.utils import row_files
+from tests.stored_texts import prepare_tfds, prepare_tfds_rows
+
+TEXTS = [f"Text {number}, “quoted”." for number in range(7)]
+
+
+@pytest.fixture
+def data_dir(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    return tmp_path
+
+
+def read(name: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    rows = []
+    for path in row_files.expand([name], "input_file"):
+        assert row_files.kind_of(path) == "tfds"
+        (part,) = row_files.find_ranges(path, "tfds", 1)
+        rows += [row for _, row in row_files.read_rows(path, "tfds", columns, part)]
+    return rows
+
+
+def test_a_prepared_data_set_is_named_without_a_network(data_dir: pathlib.Path):
+    name = f"tfds:{prepare_tfds(data_dir, TEXTS)}"
+    assert read(name, ["text"]) == read(f"{name}#train", ["text"]) == [{"text": text} for text in TEXTS]
+    assert read(name)[5] == {"text": TEXTS[5], "number": 5}
+    with pytest.raises(UserError, match="prose/small has no split 'test'; expected .* one of train"):
+        read(f"{name}#test")
+    with pytest.raises(UserError, match=r"cannot get no_such from TensorFlow Datasets: .*") as caught:
+        read("tfds:no_such")
+    assert "\n" not in str(caught.value)
+
+
+def test_values_become_python_types_and_classes_their_names(data_dir: pathlib.Path):
+    names = tfds.features.ClassLabel(names=["bad", "good"])
+    rows = [
+        {"text": "a", "label": 1, "words": ["b", "é"], "tags": [0, 1], "answers": {"start": [3, 4]}, "score": 0.5},
+        {"text": "b", "label": -1, "words": [], "tags": [], "answers": {"start": []}, "score": 0.0},
+    ]
+    name = prepare_tfds_rows(
+        data_dir, rows, text=tfds.features.Text(), label=names, words=tfds.features.Sequence(tfds.features.Text()),
+        tags=tfds.features.Sequence(names), answers=tfds.features.Sequence({"start": np.int32}), score=np.float32,
+    )  # fmt: skip
+    first, second = read(f"tfds:{name}")
+    assert first == {**rows[0], "label": "good", "tags": ["bad", "good"]}
+    assert second == {**rows[1], "label": None}
+
+
+def test_columns_are_checked(data_dir: pathlib.Path):
+    name = f"tfds:{prepare_tfds(data_dir, TEXTS)}"
+    with pytest.raises(UserError, match="there is no column 'body'; the columns are .*'text'"):
+        read(name, ["body"])
+    with pytest.raises(UserError, match="the column 'number' is not text, but .*int64"):
+        read(name, ["number"])
+
+
+def test_a_damaged_file_is_an_error(data_dir: pathlib.Path):
+    name = f"tfds:{prepare_tfds(data_dir, TEXTS)}"
+    path = pathlib.Path(row_files.expand([name], "input_file")[1])
+    content = path.read_bytes()
+    for damaged in (content[:-3], content[:20] + b"?" + content[21:]):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"prose-train.tfrecord-00001-of-00002 is damaged after row \d: ") as caught:
+            read(name)
+        assert "\n" not in str(caught.value)
+    other = path.with_name("prose-train.tfrecord-00002-of-00002")
+    path.rename(other)
+    with pytest.raises(UserError, match="00002-of-00002 is not a file of the data set in its folder"):
+        list(row_files.read_rows(str(other), "tfds"))
+    (path.parent / "dataset_info.json").write_text("{")
+    with pytest.raises(UserError, match="1.0.0 does not describe a data set of TensorFlow Datasets"):
+        list(row_files.read_rows(str(other), "tfds"))
