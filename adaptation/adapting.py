@@ -26,7 +26,7 @@ from official_bert.checkpoints.model_files import find_tokenizer
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.report import write_report
+from official_bert.pretraining.model_card import write_model_card
 from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import parse_vocab
@@ -236,7 +236,7 @@ def _records(options: Options, facts: Texts, work: str, model: str, number: int)
 
 
 def _finish(options: Options, work: str) -> None:
-    """Writes the report, and at last adapt.json."""
+    """Writes the model card, and at last adapt.json."""
     facts, folder = texts.read(os.path.join(work, _TEXTS)), options.output_dir
     found = files.read_json_object(os.path.join(work, _WORDS_FILE))
     losses_file = os.path.join(work, _LOSSES_FILE)
@@ -248,7 +248,7 @@ def _finish(options: Options, work: str) -> None:
     heldout = os.path.join(work, _TEXTS, texts.HELDOUT)
     samples = report.filled_masks(heldout, os.path.join(work, _INITIAL), folder, options.random_seed)
     tables = report.sections(result, facts, found, original_losses, samples)
-    write_report(folder, read_run_metadata(folder), sections=tables)
+    write_model_card(folder, read_run_metadata(folder), tables)
     result.write(folder)
 
 

@@ -1,4 +1,4 @@
-"""What an adaptation leaves for its reader: adapt.json, and tables for the report page and the model card."""
+"""What an adaptation leaves for its reader: adapt.json, and tables for the model card."""
 
 import dataclasses
 import json

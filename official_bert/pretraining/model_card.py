@@ -1,49 +1,84 @@
 """The model card: what a reader must know of a pre-trained model, in Markdown."""
 
-import html
-import itertools
-import re
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, objective_of
 from official_bert.pretraining import summary
-from official_bert.pretraining.curves import LENGTH, Curves, phases
+from official_bert.pretraining.summary import LENGTH, LoggedRun, read_logged_run, split_phases
+from official_bert.utils import files, markdown
 from official_bert.utils.counting import counted
+from official_bert.utils.training_log import NOTICES, read_log
 
+CARD_FILE = "MODEL_CARD.md"
 _ORIGINAL_SEQUENCES = 256_000_000  # 1,000,000 steps of 256 sequences (the paper, section A.2)
+_MOST_NOTICES = 50  # the log has all
+
+
+def write_model_card(
+    folder: str, metadata: Mapping[str, Any], sections: Mapping[str, markdown.Table] | None = None
+) -> str:
+    """Writes the model card of a run into its folder and returns the path.
+
+    Args:
+        folder: Folder of the run, whose log has the scores.
+        metadata: What run.json holds, which is all that the log does not have. Any key may be missing:
+            - command: The command line, as one string.
+            - flags: All flags, by name.
+            - config: The configuration of the model, with the keys of bert_config.json.
+            - parameters: The number of weights.
+            - data: The manifests of the training records, each as the JSON object of its file.
+            - evaluation_data: The manifests of the evaluation records.
+            - versions: Versions of official_bert, tensorflow, keras and python, by name.
+            - devices: Short names of the devices, such as CPU:0.
+        sections: Tables for the beginning of the card, by title.
+
+    Raises:
+        UserError: If the log is damaged or the file cannot be written.
+    """
+    path = os.path.join(folder, CARD_FILE)
+    card = model_card(read_logged_run(folder), metadata, read_log(folder, NOTICES), sections or {})
+    files.write_text(path, card)
+    return path
 
 
 def model_card(
-    curves: Curves,
+    run: LoggedRun,
     metadata: Mapping[str, Any],
     notices: Sequence[Mapping[str, Any]],
-    sections: Mapping[str, summary.Table],
+    sections: Mapping[str, markdown.Table],
 ) -> str:
-    """Returns the card's text; for the arguments see report.write_report."""
+    """Returns the text of the card; for the arguments see `write_model_card`."""
     flags = metadata.get("flags", {})
-    parts = [f"# {_text(curves.name)}", _introduction(metadata)]
+    parts = [f"# {markdown.escape(run.name)}", _introduction(metadata)]
     for title, rows in sections.items():
-        parts += [f"## {title}", _table(rows)]
+        parts += [f"## {title}", markdown.table(rows)]
 
-    parts += ["## Model", _table(summary.model_table(metadata)), _tokenization(flags)]
+    parts += ["## Model", markdown.table(summary.model_table(metadata)), _tokenization(flags)]
 
     parts.append("## Data")
     if not metadata.get("data"):
         parts.append("The records have no manifest beside them; what they were made from is not known.")
-    parts += [_table(summary.data_table(manifest)) for manifest in metadata.get("data", ())]
+    parts += [markdown.table(summary.data_table(manifest)) for manifest in metadata.get("data", ())]
 
-    parts += ["## Training", _table(summary.amount_table(curves))]
+    parts += ["## Training", markdown.table(summary.amount_table(run))]
     if metadata.get("command"):
-        parts.append(f"The command: {_code(str(metadata['command']))}")
-    parts += [_table(summary.flag_table(flags)), _table(summary.environment_table(metadata))]
+        parts.append(f"The command: {markdown.code(str(metadata['command']))}")
+    parts += [markdown.table(summary.flag_table(flags)), markdown.table(summary.environment_table(metadata))]
     if notices:
-        parts.append("\n".join(f"- step {each['step']:,}: {_text(str(each['notice']))}" for each in notices))
+        parts.append("## Notices")
+        if len(notices) > _MOST_NOTICES:
+            parts.append(f"The first {len(notices) - _MOST_NOTICES:,} are only in {NOTICES}.jsonl.")
+        shown = [
+            f"- step {each['step']:,}: {markdown.escape(str(each['notice']))}" for each in notices[-_MOST_NOTICES:]
+        ]
+        parts.append("\n".join(shown))
 
-    scores = _table(summary.score_table(curves))
-    parts += ["## Scores", scores or "Nothing was measured.", _evaluated_on(curves, metadata)]
+    scores = markdown.table(summary.score_table(run))
+    parts += ["## Scores", scores or "Nothing was measured.", _evaluated_on(run, metadata)]
 
-    parts += ["## Limits", "\n".join(f"- {limit}" for limit in _limits(curves, metadata))]
+    parts += ["## Limits", "\n".join(f"- {limit}" for limit in _limits(run, metadata))]
     parts.append(
         "_official-bert pretrain writes this file at the end of a run, over the one before: keep your edits in a copy._"
     )
@@ -81,25 +116,25 @@ def _tokenization(flags: Mapping[str, Any]) -> str:
     return f"Text is read {case} and cut into the word pieces of `vocab.txt`, which stands beside the checkpoints."
 
 
-def _evaluated_on(curves: Curves, metadata: Mapping[str, Any]) -> str:
-    if not curves.eval:
+def _evaluated_on(run: LoggedRun, metadata: Mapping[str, Any]) -> str:
+    if not run.eval:
         return ""
     evaluated = metadata.get("evaluation_data")
     if not evaluated:
         return "Which records the model was evaluated on, and whether it was trained on them, is not recorded."
     shared = summary.shared_shards(metadata.get("data", ()), evaluated)
     if shared:
-        return (
-            f"Evaluated on records that it was trained on ({_text(', '.join(sorted(shared)))}): the scores say nothing "
-            "about other text."
-        )
-    return "\n\n".join(["Evaluated on these records:", *(_table(summary.data_table(each)) for each in evaluated)])
+        names = markdown.escape(", ".join(sorted(shared)))
+        return f"Evaluated on records that it was trained on ({names}): the scores say nothing about other text."
+    return "\n\n".join(
+        ["Evaluated on these records:", *(markdown.table(summary.data_table(each)) for each in evaluated)]
+    )
 
 
-def _limits(curves: Curves, metadata: Mapping[str, Any]) -> list[str]:
+def _limits(run: LoggedRun, metadata: Mapping[str, Any]) -> list[str]:
     config, flags = metadata.get("config", {}), metadata.get("flags", {})
     limits = []
-    examples = summary.amounts(curves)["examples"]
+    examples = summary.amounts(run)["examples"]
     if examples:
         limits.append(
             f"It has seen {counted(round(examples), 'sequence')}; the original models saw {_ORIGINAL_SEQUENCES:,}. "
@@ -107,14 +142,14 @@ def _limits(curves: Curves, metadata: Mapping[str, Any]) -> list[str]:
         )
     if flags.get("init_checkpoint"):
         limits.append("It started from other weights (--init_checkpoint); what those have seen is not counted here.")
-    lengths = [length for length, _ in phases(curves.train) if length] or [flags.get(LENGTH)]
+    lengths = [length for length, _ in split_phases(run.train) if length] or [flags.get(LENGTH)]
     longest, positions = max(filter(None, lengths), default=None), config.get("max_position_embeddings")
     if longest and positions and longest < positions and not flags.get("init_checkpoint"):
         limits.append(
             f"It was trained on sequences of at most {longest} tokens; its embeddings of the positions from there to "
             f"{positions} have learnt nothing."
         )
-    if not curves.eval:
+    if not run.eval:
         limits.append("It was not evaluated in this run.")
     limits.append(
         "The scores are of masked tokens and sentence pairs, in text like that of the records; what it is worth for a "
@@ -125,22 +160,3 @@ def _limits(curves: Curves, metadata: Mapping[str, Any]) -> list[str]:
         "the licence of the text is not recorded here."
     )
     return limits
-
-
-def _text(text: str) -> str:
-    """Text as it stands, in Markdown: nothing of it is markup."""
-    escaped = html.escape(" ".join(text.split()), quote=False)
-    return re.sub(r"([\\`*\[\]#|]|\b_|_\b)", r"\\\1", escaped)  # within a word, _ is no markup
-
-
-def _code(text: str) -> str:
-    """A code span; its fence is longer than any run of backticks in it."""
-    fence = next(fence for fence in ("`" * count for count in itertools.count(1)) if fence not in text)
-    return f"{fence} {text} {fence}" if len(fence) > 1 else f"`{text}`"
-
-
-def _table(table: summary.Table) -> str:
-    if len(table) < 2:
-        return ""
-    rows = [f"| {' | '.join(map(_text, row))} |" for row in table]
-    return "\n".join([rows[0], "|---" * len(table[0]) + "|", *rows[1:]])

@@ -180,7 +180,7 @@ class EvaluationOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What stands in the run's folder: checkpoints, log, curves."""
+    """What stands in the run's folder: checkpoints and log."""
 
     output_dir: str = _run(dataclasses.MISSING, "Folder of the run: checkpoints, logs, results. Given again, resumes.")
     begin_anew: bool = _run(False, "Whether to begin at step 0 in a folder whose run has lost its checkpoints.")

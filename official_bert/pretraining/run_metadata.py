@@ -1,6 +1,7 @@
 """run.json, which keeps of a run its command, flags, data and versions; and whether a command goes on with that run."""
 
 import dataclasses
+import json
 import os
 import platform
 import shlex
@@ -40,6 +41,11 @@ def read_run_metadata(folder: str) -> dict[str, Any]:
         raise UserError(f"{path} is damaged ({error}); remove it: the next run writes it again") from error
 
 
+def write_run_metadata(folder: str, metadata: Mapping[str, Any]) -> None:
+    """Writes run.json into the folder of a run."""
+    files.write_text(os.path.join(folder, RUN_FILE), json.dumps(metadata, indent=1) + "\n")
+
+
 def collect_run_metadata(
     options: Options,
     config: BertConfig,
@@ -47,7 +53,7 @@ def collect_run_metadata(
     records: Mapping[int, RecordFiles],
     evaluated: Sequence[RecordFiles],
 ) -> dict[str, Any]:
-    """Returns what is kept beside the checkpoints (see report.write_report).
+    """Returns what is kept beside the checkpoints (see model_card.write_model_card).
 
     `records` are those of each phase that is not done yet, by its number; `evaluated` those for evaluation.
     """

@@ -1,7 +1,6 @@
 """What a run is made of, read and checked before its first step: a mistake shows in seconds, not after hours."""
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Sequence
@@ -58,7 +57,7 @@ class RunSetup:
 
     def write_metadata(self) -> None:
         """Writes run.json."""
-        files.write_text(os.path.join(self.folder, run_metadata.RUN_FILE), json.dumps(self.metadata, indent=1) + "\n")
+        run_metadata.write_run_metadata(self.folder, self.metadata)
 
 
 def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:

@@ -1,17 +1,61 @@
-"""A run in tables of text, for its page and its model card: scores, amounts, rates, data."""
+"""The log of a run, and tables of text for its model card: scores, amounts, data."""
 
 import collections
+import dataclasses
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from official_bert.pretraining.curves import Curves, phases, values_of
 from official_bert.utils.progress import duration
+from official_bert.utils.training_log import EVAL, GENERAL, TRAIN, read_log
 
 Table = list[list[str]]  # rows of cells; the first row is the head
 
+LENGTH = "max_seq_length"
 MISSING = "–"
+
+
+@dataclasses.dataclass(frozen=True)
+class LoggedRun:
+    """The measurements of a run, by step; lines are ascending, each step once."""
+
+    name: str
+    train: list[dict[str, Any]]  # a line for each interval of the log, the means over its steps; `step` is its last one
+    eval: list[dict[str, Any]]  # the same for evaluations, which are of one step
+    general: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # evaluations on general text
+
+
+def read_logged_run(folder: str) -> LoggedRun:
+    """Reads the log in the folder of a run, which may be empty yet."""
+    name = os.path.basename(os.path.normpath(folder))
+    train, evaluations, general = (_sort_by_step(read_log(folder, kind)) for kind in (TRAIN, EVAL, GENERAL))
+    return LoggedRun(name, train, evaluations, general)
+
+
+def _sort_by_step(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    # A run that was killed after its last checkpoint has logged some steps twice; the later line counts.
+    by_step = {line["step"]: line for line in lines}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def column(lines: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    """Returns a measurement of each line, NaN if it is missing."""
+    values = [line.get(name) for line in lines]
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def split_phases(lines: Sequence[dict[str, Any]]) -> list[tuple[int | None, list[dict[str, Any]]]]:
+    """Splits the lines into phases, each of records of one length: (length or None if unknown, lines)."""
+    length = next((line[LENGTH] for line in lines if LENGTH in line), None)
+    by_phase: list[tuple[int | None, list[dict[str, Any]]]] = []
+    for line in lines:
+        before, length = length, line.get(LENGTH, length)
+        if not by_phase or length != before:
+            by_phase.append((length, []))
+        by_phase[-1][1].append(line)
+    return by_phase
 
 
 def _loss(value: float) -> str:
@@ -22,20 +66,8 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def _share_of_rate(value: float) -> str:
-    # Logs of earlier versions have shares above 1, of rates that were measured while something else ran.
-    return _percent(value) if value <= 1 else MISSING
-
-
 def _count(value: float) -> str:
     return f"{value:,.0f}"
-
-
-def _flops(value: float) -> str:
-    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G")):
-        if value >= size:
-            return f"{value / size:.3g} {prefix}FLOP/s"
-    return f"{value / 1e6:.3g} MFLOP/s"
 
 
 # Name in the logs: what the reader sees, how it is written, and the function that finds the best value.
@@ -45,15 +77,6 @@ _SCORES: dict[str, tuple[str, Callable[[float], str], Callable[[np.ndarray], Any
     "masked_lm_accuracy": ("masked LM accuracy", _percent, np.nanargmax),
     "next_sentence_loss": ("next sentence loss (nats)", _loss, np.nanargmin),
     "next_sentence_accuracy": ("next sentence accuracy", _percent, np.nanargmax),
-}
-
-_RATES: dict[str, tuple[str, Callable[[float], str]]] = {
-    "steps_per_second": ("steps/s", lambda value: f"{value:.3g}"),
-    "examples_per_second": ("examples/s", _count),
-    "tokens_per_second": ("tokens/s, without padding", _count),
-    "input_wait_share": ("share of time waiting for input", _percent),
-    "model_flops_per_second": ("model FLOP/s", _flops),
-    "flops_utilization": ("their share of the matrix-product rate", _share_of_rate),
 }
 
 # Of a manifest's statistics.
@@ -69,16 +92,16 @@ _SHARES = (
 )
 
 
-def score_table(curves: Curves) -> Table:
+def score_table(run: LoggedRun) -> Table:
     """Returns the last and the best scores, with the steps they belong to; only a head where nothing was measured."""
     columns = []
-    if curves.train:
-        columns.append((f"training, step {curves.train[-1]['step']:,}", curves.train[-1:], False))
-    if curves.eval:
-        columns.append((f"evaluation, step {curves.eval[-1]['step']:,}", curves.eval[-1:], False))
-        columns.append(("best evaluation", curves.eval, True))
-    if curves.general:
-        columns.append((f"general text, step {curves.general[-1]['step']:,}", curves.general[-1:], False))
+    if run.train:
+        columns.append((f"training, step {run.train[-1]['step']:,}", run.train[-1:], False))
+    if run.eval:
+        columns.append((f"evaluation, step {run.eval[-1]['step']:,}", run.eval[-1:], False))
+        columns.append(("best evaluation", run.eval, True))
+    if run.general:
+        columns.append((f"general text, step {run.general[-1]['step']:,}", run.general[-1:], False))
     table = [["score", *(head for head, _, _ in columns)]]
     if columns:
         for name, (label, *_) in _SCORES.items():
@@ -88,51 +111,38 @@ def score_table(curves: Curves) -> Table:
 
 def _score(lines: list[dict[str, Any]], name: str, with_step: bool) -> str:
     _, text, best = _SCORES[name]
-    values = values_of(lines, name)
+    values = column(lines, name)
     if not np.isfinite(values).any():
         return MISSING
     index = int(best(np.where(np.isfinite(values), values, np.nan)))
     return text(values[index]) + (f" (step {lines[index]['step']:,})" if with_step else "")
 
 
-def rate_table(curves: Curves) -> Table:
-    """Returns the rates of training, medians over the log's lines, with a column for each phase."""
-    of_phases = phases(curves.train)
-    heads = [f"length {length}" if length else "median" for length, _ in of_phases]
-    table = [["rate", *heads]]
-    for name, (label, text) in _RATES.items():
-        values = [values_of(lines, name) for _, lines in of_phases]
-        medians = [np.median(each[np.isfinite(each)]) if np.isfinite(each).any() else None for each in values]
-        if any(median is not None for median in medians):
-            table.append([label, *(MISSING if median is None else text(float(median)) for median in medians)])
-    return table
-
-
-def amounts(curves: Curves) -> dict[str, float]:
+def amounts(run: LoggedRun) -> dict[str, float]:
     """Returns how much was trained: steps, examples, tokens (without padding) and seconds spent in steps."""
-    steps = values_of(curves.train, "step")
+    steps = column(run.train, "step")
     of_line = np.diff(steps, prepend=0)  # the steps that a line stands for
-    seconds = of_line / values_of(curves.train, "steps_per_second")
+    seconds = of_line / column(run.train, "steps_per_second")
     return {
         "steps": float(steps[-1]) if len(steps) else 0.0,
-        "examples": float(np.nansum(seconds * values_of(curves.train, "examples_per_second"))),
-        "tokens": float(np.nansum(seconds * values_of(curves.train, "tokens_per_second"))),
+        "examples": float(np.nansum(seconds * column(run.train, "examples_per_second"))),
+        "tokens": float(np.nansum(seconds * column(run.train, "tokens_per_second"))),
         "seconds": float(np.nansum(seconds)),
     }
 
 
-def amount_table(curves: Curves) -> Table:
+def amount_table(run: LoggedRun) -> Table:
     """Returns how much was trained, as text; only a head where nothing was."""
     table = [["amount", "value"]]
-    if curves.train:
-        done = amounts(curves)
+    if run.train:
+        done = amounts(run)
         table += [
             ["steps", _count(done["steps"])],
             ["examples", _count(done["examples"])],
             ["tokens, without padding", _count(done["tokens"])],
             ["time in steps", duration(done["seconds"])],
         ]
-        of_phases = phases(curves.train)
+        of_phases = split_phases(run.train)
         for number, (length, lines) in enumerate(of_phases if len(of_phases) > 1 else (), start=1):
             table.append([f"phase {number}", f"length {length or 'unknown'}, up to step {lines[-1]['step']:,}"])
     return table

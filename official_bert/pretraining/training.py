@@ -1,4 +1,4 @@
-"""Pre-training from beginning to end: set-up, weights, the loop over steps, evaluation, report."""
+"""Pre-training from beginning to end: set-up, weights, the loop over steps, evaluation, model card."""
 
 import contextlib
 import os
@@ -7,11 +7,11 @@ import tensorflow as tf
 
 from official_bert.checkpoints.model_files import write_contents
 from official_bert.optimization import distribution
-from official_bert.pretraining import report
 from official_bert.pretraining.evaluation import HeldOutEvaluation
+from official_bert.pretraining.model_card import write_model_card
 from official_bert.pretraining.monitor import Monitor
 from official_bert.pretraining.options import Options
-from official_bert.pretraining.run_metadata import read_run_metadata
+from official_bert.pretraining.run_metadata import read_run_metadata, write_run_metadata
 from official_bert.pretraining.run_setup import RunSetup, restore_or_initialize, set_up
 from official_bert.pretraining.training_loop import TrainingLoop
 from official_bert.utils.counting import counted
@@ -59,7 +59,7 @@ def _run(setup: RunSetup) -> int:
     if options.do_eval:
         evaluation.at_the_end()
     if setup.is_chief:
-        _write_report(setup)
+        _write_model_card(setup)
     return 0
 
 
@@ -76,11 +76,11 @@ def _train(setup: RunSetup, log: TrainingLog, evaluation: HeldOutEvaluation) -> 
     return TrainingLoop(setup, log, Monitor(setup, log), evaluation).run()
 
 
-def _write_report(setup: RunSetup) -> None:
-    """Writes the report of the run."""
-    options, metadata = setup.options, setup.metadata
-    if not options.do_train:  # after an evaluation alone, what is kept of the training stays
+def _write_model_card(setup: RunSetup) -> None:
+    """Writes the model card, and run.json with the evaluation records."""
+    metadata = setup.metadata
+    if not setup.options.do_train:  # after an evaluation alone, what is kept of the training stays
         kept, evaluated = read_run_metadata(setup.folder), metadata["evaluation_data"]
         metadata = {**metadata, **kept, "evaluation_data": evaluated}
-    written = report.write_report(setup.folder, metadata)
-    print(f"report in {', '.join(written)}")
+    write_run_metadata(setup.folder, metadata)
+    print(f"model card: {write_model_card(setup.folder, metadata)}")

@@ -10,7 +10,7 @@ from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM
 from official_bert.checkpoints.formats import hugging_face
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
-from official_bert.pretraining import cost, report
+from official_bert.pretraining import cost
 from tests.adaptation.adapted_models import options_for, write_text
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import WORDS
@@ -19,7 +19,6 @@ from tests.conftest import WORDS
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs neither measure the machine nor draw pictures, and XLA compiles nothing."""
     monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
-    monkeypatch.setattr(report, "_draw", lambda *_, **__: None)
     monkeypatch.setattr(distribution, "compiles_parts", lambda _: False)
 
 

@@ -40,11 +40,17 @@ def test_the_folder_is_a_model_with_losses_before_and_after(adapted: pathlib.Pat
     assert TextClassifier.from_checkpoint(str(adapted), labels=["a", "b"]).predict(["the cat"]).shape == (1, 2)
 
 
-def test_page_and_card_tell_losses_words_and_masks(adapted: pathlib.Path):
-    for name in ("report.html", "MODEL_CARD.md"):
-        text = (adapted / name).read_text()
-        for told in ("Masked-LM losses", "a character after", "New words", "Masks filled in", "[MASK]", "general text"):
-            assert told.replace("[", "\\[").replace("]", "\\]") in text or told in text, (name, told)
+def test_the_card_has_losses_words_and_filled_masks(adapted: pathlib.Path):
+    card = (adapted / "MODEL_CARD.md").read_text()
+    for expected in (
+        "Masked-LM losses",
+        "a character after",
+        "New words",
+        "Masks filled in",
+        r"\[MASK\]",
+        "general text",
+    ):
+        assert expected in card
 
 
 def test_what_was_held_out_stays_and_the_rest_of_the_work_is_gone(adapted: pathlib.Path):

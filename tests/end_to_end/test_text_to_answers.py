@@ -66,7 +66,7 @@ def test_quickstart_learns_to_its_end(tmp_path: pathlib.Path):
         ["make", "quickstart", f"Q={tmp_path}"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "model" / "curves.png").exists()
+    assert (tmp_path / "model" / "MODEL_CARD.md").exists()
     accuracy, baseline = (float(value) for value in re.findall(r"masked_lm_accuracy = ([\d.]+)", done.stdout))
     assert baseline < 0.08
     assert accuracy > 4.5 * baseline

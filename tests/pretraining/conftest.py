@@ -9,25 +9,24 @@ import pytest
 import tensorflow as tf
 
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining import cost, report, training
+from official_bert.pretraining import cost, training
 from tests.pretraining.pretraining_runs import SCHEMA, encoded, options_for, random_record
 
 
 @pytest.fixture(autouse=True)
 def quick_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs neither measure the machine nor draw pictures, but for the tests that ask for `whole_runs`."""
+    """Runs do not measure the machine, except in tests that ask for `whole_runs`."""
     if "whole_runs" not in request.fixturenames:
         _make_quick(monkeypatch)
 
 
 @pytest.fixture
 def whole_runs() -> None:
-    """Has runs of this test do all that they do."""
+    """Lets the runs of a test measure the machine."""
 
 
 def _make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
-    monkeypatch.setattr(report, "_draw", lambda *_, **__: None)
 
 
 @pytest.fixture(scope="session")

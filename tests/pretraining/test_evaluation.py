@@ -91,7 +91,7 @@ def test_a_run_from_weights_is_evaluated_before_the_first_step_and_on_general_te
     assert "evaluation at step 0 on general text: masked LM loss" in capsys.readouterr().out
     results = (tmp_path / "run" / "eval_results.txt").read_text()
     assert f"general_masked_lm_loss = {logs['general'][-1]['masked_lm_loss']}" in results
-    assert "general text, step 2" in (tmp_path / "run" / "report.html").read_text()
+    assert "general text, step 2" in (tmp_path / "run" / "MODEL_CARD.md").read_text()
     training.run(options)  # which evaluates at the end once more, and not before the first step again
     assert [line["step"] for line in read_log(options.output_dir, "general")] == [0, 2, 2, 2]
     with pytest.raises(UserError, match="--general_eval_file goes with --eval_input_file"):

@@ -1,0 +1,28 @@
+"""Markdown made of plain text: escaped text, code spans, tables."""
+
+import html
+import itertools
+import re
+from collections.abc import Sequence
+
+Table = Sequence[Sequence[str]]  # rows of cells; the first row is the header
+
+
+def escape(text: str) -> str:
+    """Returns text on one line in which nothing is markup."""
+    escaped = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"([\\`*\[\]#|]|\b_|_\b)", r"\\\1", escaped)  # within a word, _ is no markup
+
+
+def code(text: str) -> str:
+    """Returns a code span, whose fence is longer than any run of backticks in it."""
+    fence = next(fence for fence in ("`" * count for count in itertools.count(1)) if fence not in text)
+    return f"{fence} {text} {fence}" if len(fence) > 1 else f"`{text}`"
+
+
+def table(rows: Table) -> str:
+    """Returns a table of escaped cells, or an empty string if it has only a header."""
+    if len(rows) < 2:
+        return ""
+    lines = [f"| {' | '.join(map(escape, row))} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
