@@ -109,7 +109,7 @@ def _reproduced(folder: pathlib.Path) -> dict[str, str]:
         name = str(path.relative_to(out))
         if path.suffix == ".tfrecord" or path.name in ("vocab.txt", "results.json"):
             values[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-        elif path.suffix == ".html" and path.parent == out:
+        elif path.suffix == ".md" and path.parent == out:
             values[name] = path.read_text().replace(str(folder), "")
         elif path.name == "done.json" and "models" in path.parts:
             each = bundle_digests(path.parent) | losses(path.parent, "train.jsonl")
