@@ -4,7 +4,7 @@ import dataclasses
 import os
 
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
-from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, SENTENCE_OBJECTIVES, SENTENCE_ORDER
+from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, SENTENCE_OBJECTIVES
 from official_bert.errors import UserError
 from official_bert.tokenization.casing import Casing, casing_of
 from official_bert.utils import files
@@ -91,8 +91,8 @@ class RecordOptions(TextOptions):
     )
     sentence_objective: str = option(
         NEXT_SENTENCE,
-        f"{NEXT_SENTENCE}: b follows a, or comes from elsewhere; {SENTENCE_ORDER}: a and b follow each other, or are "
-        f"swapped (ALBERT); {NONE}: one segment of whole sentences, across documents (RoBERTa).",
+        f"{NEXT_SENTENCE}: b follows a, or comes from elsewhere; {NONE}: one segment of whole sentences, across "
+        "documents (RoBERTa).",
         SENTENCE_OBJECTIVES,
         group=RECORDS,
     )

@@ -7,13 +7,13 @@ import numpy as np
 
 from data_gen.inspection import batches
 from data_gen.inspection.batches import Batch, token_name
-from official_bert.data.sentence_objectives import LABELS, NEXT_SENTENCE, NONE, SENTENCE_ORDER
+from official_bert.data.sentence_objectives import LABELS, NEXT_SENTENCE, NONE
 from official_bert.tokenization import exact
 
 # The token in the record, and the original token if it is to be predicted.
 Token = tuple[str, str | None]
 
-_LABEL_NAMES = {NEXT_SENTENCE: "next sentence", SENTENCE_ORDER: "sentence order", NONE: "label of the segments"}
+_LABEL_NAMES = {NEXT_SENTENCE: "next sentence", NONE: "label of the segments"}
 
 
 @dataclasses.dataclass(frozen=True)

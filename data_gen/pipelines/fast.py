@@ -24,7 +24,6 @@ from typing import Any
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import preparation, run_plan, shard_writing, summary, worker
-from data_gen.pipelines.summary import NO_INSTANCE
 from data_gen.pipelines.worker import TextError
 from data_gen.pipelines.worker_pool import Pool, WorkerPool
 from data_gen.text import formats, token_store
@@ -94,9 +93,6 @@ def create(
             tasks = [{"block": list(each)} for each in blocks]
             workers.grow(min(options.num_workers, len(tasks)))
             counts = workers.do_all("making instances", tasks, "blocks")
-            if not any(each["instances"] for each in counts):
-                shutil.rmtree(options.work_folder)
-                raise UserError(NO_INSTANCE)
             # A compressed file is written from its beginning, by one worker.
             if isinstance(workers, WorkerPool) and not options.gzip:
                 shards = shard_writing.write_shards(plan, folder, workers, options.num_workers)

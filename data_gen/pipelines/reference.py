@@ -12,7 +12,7 @@ from typing import Any
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import preparation, writer
-from data_gen.pipelines.summary import NO_INSTANCE, RecordSummary, no_text
+from data_gen.pipelines.summary import RecordSummary, no_text
 from data_gen.rules.instances import Instance, InstanceConfig, make_instances
 from data_gen.text import documents
 from data_gen.text.documents import Document
@@ -53,8 +53,6 @@ def create(
     summary = RecordSummary(len(corpus), ids.total(), unknown, text_excluded=kept.counts.get("excluded"))
     config = preparation.instance_config(options, vocab)
     instances = _make_instances(corpus, config, options.dupe_factor, random.Random(options.random_seed), summary)
-    if not instances:
-        raise UserError(NO_INSTANCE)
     writer.write(instances, options.output_file, options.max_seq_length, options.max_predictions_per_seq)
     if len(instances) < len(options.output_file):
         print(

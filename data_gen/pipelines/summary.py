@@ -4,11 +4,6 @@ import dataclasses
 
 from data_gen.rules.instances import Instance
 
-NO_INSTANCE = (
-    "the text gives no instance: --sentence_objective=sentence_order needs documents of two sentences; empty lines end "
-    "documents"
-)
-
 
 def no_text(counts: dict[str, int]) -> str:
     """Returns what is wrong with a text of no tokens, by its counts."""

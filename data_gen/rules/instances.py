@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from data_gen.rules import masking
 from data_gen.text.documents import Document
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
-from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, SENTENCE_ORDER
+from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE
 from official_bert.tokenization import pairs
 
 
@@ -24,7 +24,7 @@ class Instance:
     special: int  # how many tokens are [CLS] or [SEP]
     masked_lm_positions: list[int]  # positions to predict, ascending
     masked_lm_ids: list[int]  # the ids to predict
-    is_random_next: bool  # whether b comes from elsewhere; of sentence order, whether a and b are swapped
+    is_random_next: bool  # whether b comes from elsewhere
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,10 +57,7 @@ def make_instances(documents: list[Document], config: InstanceConfig, rng: rando
         yield list(full_sentences(documents, config, rng))
         return
     for index in range(len(documents)):
-        if config.sentence_objective == SENTENCE_ORDER:
-            yield list(ordered_pairs(documents[index], config, rng))
-        else:
-            yield list(instances_of_document(documents, index, config, rng))
+        yield list(instances_of_document(documents, index, config, rng))
 
 
 def instances_of_document(
@@ -99,26 +96,6 @@ def instances_of_document(
             chunk = []
             chunk_tokens = 0
         position += 1
-
-
-def ordered_pairs(document: Document, config: InstanceConfig, rng: random.Random) -> Iterator[Instance]:
-    """Yields pairs of segments that follow each other in the document, half of them swapped (label 1).
-
-    A chunk is gathered and cut as for next sentences, but has two sentences or more. A last sentence that is left over
-    alone is left out. (ALBERT's script pairs it with a random segment.)
-    """
-    max_tokens = config.max_seq_length - 3
-    target = _target(max_tokens, config, rng)
-    chunk: list[list[int]] = []
-    for position, sentence in enumerate(document):
-        chunk.append(sentence)
-        is_last = position == len(document) - 1
-        if len(chunk) >= 2 and (is_last or sum(map(len, chunk)) >= target):
-            cut = rng.randint(1, len(chunk) - 1)
-            a, b = ([token for sentence in part for token in sentence] for part in (chunk[:cut], chunk[cut:]))
-            is_swapped = rng.random() < 0.5
-            yield _finish(b if is_swapped else a, a if is_swapped else b, is_swapped, max_tokens, config, rng)
-            chunk = []
 
 
 def full_sentences(documents: Sequence[Document], config: InstanceConfig, rng: random.Random) -> Iterator[Instance]:

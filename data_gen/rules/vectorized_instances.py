@@ -16,7 +16,7 @@ from data_gen.rules.instances import InstanceConfig
 from data_gen.rules.random_numbers import Random
 from data_gen.rules.vectorized_masking import mask
 from data_gen.text.token_store import TokenStore
-from official_bert.data.sentence_objectives import NONE, SENTENCE_ORDER
+from official_bert.data.sentence_objectives import NONE
 
 
 @dataclasses.dataclass
@@ -50,8 +50,7 @@ def make_instances(store: TokenStore, first: int, last: int, config: InstanceCon
         ids, length, special = _full_sentences(store, first, last, config, random)
         first_length, label = length, np.zeros(len(length), bool)
     else:
-        make_pairs = _ordered_pairs if config.sentence_objective == SENTENCE_ORDER else _pairs
-        pairs = _truncated(make_pairs(store, first, last, config, random), config.max_seq_length - 3, random)
+        pairs = _truncated(_pairs(store, first, last, config, random), config.max_seq_length - 3, random)
         ids, length = _joined(store, pairs, config)
         first_length, label, special = pairs.a_length + 2, pairs.is_random_next, np.full(len(length), 3)
     none = np.zeros((len(ids), 0), ids.dtype)
@@ -94,28 +93,6 @@ def _targets(count: int, max_tokens: int, config: InstanceConfig, random: Random
     """Draws how many tokens are gathered, for so many documents or instances."""
     shortened = random.uniform(count) < config.short_seq_prob
     return list(np.where(shortened, 2 + random.below(np.full(count, max_tokens - 1)), max_tokens).tolist())
-
-
-def _ordered_pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Pairs:
-    """Cuts documents into pairs that follow each other, half of them swapped, as instances.ordered_pairs does."""
-    documents = store.documents[first : last + 1]
-    sentences = store.sentences[documents[0] : documents[-1] + 1]
-    targets = _targets(len(documents) - 1, config.max_seq_length - 3, config, random)
-    draws = iter(random.uniform(len(sentences)).tolist())
-    offsets = sentences.tolist()
-    bounds = (documents - documents[0]).tolist()
-    rows: list[tuple[int, int, int]] = []
-    for target, position, end_of_document in zip(targets, bounds[:-1], bounds[1:], strict=True):
-        while end_of_document - position >= 2:
-            end = bisect_left(offsets, offsets[position] + target, position + 2, end_of_document)
-            cut = position + 1 + int(next(draws) * (end - position - 1))
-            rows.append((offsets[position], offsets[cut], offsets[end]))
-            position = end
-    starts, cuts, ends = np.array(rows, np.int64).reshape(-1, 3).T
-    is_swapped = random.uniform(len(starts)) < 0.5
-    a_start, a_end = np.where(is_swapped, (cuts, ends), (starts, cuts))
-    b_start, b_end = np.where(is_swapped, (starts, cuts), (cuts, ends))
-    return Pairs(a_start, a_end - a_start, b_start, b_end - b_start, is_swapped)
 
 
 def _full_sentences(

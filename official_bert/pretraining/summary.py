@@ -88,7 +88,7 @@ _COUNTS = {
 }
 _SHARES = (
     ("text_unknown", "text_tokens", "unknown tokens of text"),
-    ("random_next", "instances", "random or swapped second segments"),
+    ("random_next", "instances", "random second segments"),
 )
 
 

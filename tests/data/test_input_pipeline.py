@@ -340,7 +340,7 @@ def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manif
             vocab_file=str(tmp_path / "vocab.txt"),
         )  # fmt: skip
 
-    for name, other in (("masking_rates", "0/0/100"), ("sentence_objective", "sentence_order")):
+    for name, other in (("masking_rates", "0/0/100"), ("sentence_objective", "none")):
         with pytest.raises(UserError, match=f"several values of --{name}: .*{other}.*give records of one kind"):
             found({}, {name: other})
     records = found({}, {})

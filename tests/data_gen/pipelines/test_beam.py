@@ -84,7 +84,6 @@ def test_beam_makes_the_files_of_one_machine(
                 "shard_size_mb": 1,
                 "input_format": "paragraphs",
                 "masking": "dynamic",
-                "sentence_objective": "sentence_order",
                 "masking_rates": "80/0/20",
             },
             [],

@@ -1,4 +1,4 @@
-"""Objectives other than next sentences: ordered pairs (ALBERT), full sentences (RoBERTa), other masking rates."""
+"""Objectives other than next sentences: full sentences (RoBERTa), other masking rates."""
 
 import itertools
 import pathlib
@@ -14,7 +14,7 @@ from data_gen.inspection.verification import verify
 from data_gen.options import InspectionOptions, RecordOptions, VerificationOptions
 from data_gen.pipelines import one_machine
 from data_gen.rules import vectorized_instances
-from data_gen.rules.instances import InstanceConfig, full_sentences, ordered_pairs
+from data_gen.rules.instances import InstanceConfig, full_sentences
 from data_gen.rules.masking import MaskingVocabulary
 from data_gen.rules.random_numbers import Random
 from data_gen.text import token_store
@@ -116,52 +116,6 @@ def test_full_sentences_are_shortened_alike(tmp_path: pathlib.Path):
     )
 
 
-def test_ordered_pairs_follow_each_other_and_half_of_them_are_swapped(tmp_path: pathlib.Path):
-    documents = documents_of(4000, 6)
-    settings = config(sentence_objective="sentence_order")
-    rng = random.Random(0)
-    made = [
-        (each.input_ids, each.segment_ids.index(1), each.is_random_next)
-        for document in documents
-        for each in ordered_pairs(document, settings, rng)
-    ]
-    fast = vectorized_instances.make_instances(
-        store_of(documents, tmp_path), 0, len(documents), settings, Random("order")
-    )
-    made_fast = [
-        (ids[:length], int(first), bool(swapped))
-        for ids, length, first, swapped in zip(
-            fast.ids.tolist(), fast.length.tolist(), fast.first_length, fast.is_random_next, strict=True
-        )
-    ]
-    owner = {token: number for number, document in enumerate(documents) for s in document for token in s}
-    histograms = []
-    for instances in (made, made_fast):
-        for ids, first, swapped in instances:
-            a, b = ids[1 : first - 1], ids[first:-1]
-            assert ids[0] == CLS
-            assert ids[first - 1] == ids[-1] == SEP
-            assert a
-            assert b
-            assert owner[a[0]] == owner[a[-1]] == owner[b[0]] == owner[b[-1]]
-            earlier, later = (b, a) if swapped else (a, b)
-            assert earlier[-1] < later[0]
-            assert earlier + later == sorted(earlier + later)
-        histograms.append({
-            "lengths": histogram(np.array([len(ids) for ids, _, _ in instances]), LENGTH),
-            "cuts": histogram(np.array([first for _, first, _ in instances]), LENGTH),
-            "swapped": histogram(np.array([int(swapped) for _, _, swapped in instances]), 1),
-        })  # fmt: skip
-    for what, one in histograms[0].items():
-        assert_alike(one, histograms[1][what], what)
-    for each in histograms:
-        assert_alike(each["swapped"], np.full(2, 100_000), "half")
-    # Chunks are cut at the same sentences, whatever is drawn: where nothing is truncated, the same text is together.
-    same = [{tuple(sorted(ids)) for ids, _, _ in instances if len(ids) < LENGTH} for instances in (made, made_fast)]
-    assert same[0] == same[1]
-    assert len(same[0]) > 1000
-
-
 def options_for(text: str, folder: pathlib.Path, **changes: object) -> RecordOptions:
     folder.mkdir(exist_ok=True)
     path, vocab = folder / "text.txt", folder / "vocab.txt"
@@ -178,19 +132,18 @@ TEXT = "a b c d\ne f\ng h i\nj a\n\nb c\nd e f\n\ng h\n" * 5
 
 
 @pytest.mark.parametrize("algorithm", ["fast", "reference"])
-@pytest.mark.parametrize("objective", ["sentence_order", "none"])
-def test_records_of_every_objective_are_recorded_verified_and_shown(
-    objective: str, algorithm: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+def test_records_of_one_segment_are_recorded_verified_and_shown(
+    algorithm: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
-    options = options_for(TEXT, tmp_path, sentence_objective=objective, masking_rates="0/100/0", algorithm=algorithm)
+    options = options_for(TEXT, tmp_path, sentence_objective="none", masking_rates="0/100/0", algorithm=algorithm)
     summary = one_machine.create_pretraining_data(options)
     flags = Manifest.read(str(tmp_path / "out.manifest.json")).source["flags"]
-    assert (flags["sentence_objective"], flags["masking_rates"]) == (objective, "0/100/0")
+    assert (flags["sentence_objective"], flags["masking_rates"]) == ("none", "0/100/0")
     found = verify(VerificationOptions(input_file=options.output_file, vocab_file=options.vocab_file))
     assert not found.problems
     inspect(InspectionOptions(input_file=options.output_file, vocab_file=options.vocab_file))
     shown = capsys.readouterr().out
-    assert ("a follows b in the text (1)" in shown) == (objective == "sentence_order")
+    assert "label of the segments: none (0)" in shown
     assert f"{summary.predictions:,}," in shown
     assert "  kept            100.0 % of these" in shown
 
@@ -207,14 +160,6 @@ def test_records_of_one_segment_are_told_from_damaged_pairs():
     violation = validation.first_violation(pair, WordPieces(vocab), one_segment=True)
     assert violation is not None
     assert "segment 1 has 2 tokens; expected one segment" in violation[1]
-
-
-@pytest.mark.parametrize("algorithm", ["fast", "reference"])
-def test_text_without_two_sentences_in_a_document_has_no_order(algorithm: str, tmp_path: pathlib.Path):
-    options = options_for("a b\n\nc d\n", tmp_path, sentence_objective="sentence_order", algorithm=algorithm)
-    with pytest.raises(UserError, match="documents of two sentences"):
-        one_machine.create_pretraining_data(options)
-    assert not list(tmp_path.glob("out*"))
 
 
 @pytest.mark.parametrize("rates", ["80/10", "80/10/20", "eighty", "-10/10/100", "80.0/10/10"])
