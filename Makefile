@@ -1,6 +1,6 @@
 # Each target makes the virtual environment .venv on first use, with any Python 3.11 to 3.13; tpu-check, test-clean and
 # test-tf-2.19 make one of their own.
-.PHONY: quickstart test test-slow test-core mutations attack test-clean test-tf-2.19 tpu-check tpu-check-recipes tpu-scaling test-install lint bench bench-growth bench-pretraining clean
+.PHONY: quickstart test test-slow test-core mutations attack test-clean test-tf-2.19 tpu-check tpu-check-recipes test-install lint bench bench-growth bench-pretraining clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -95,10 +95,6 @@ tpu-check: .venv-tpu-check/ready
 # Every phase of the recipes in configs/, or of those named: make tpu-check-recipes RECIPES=--recipes=FILE.
 tpu-check-recipes: .venv-tpu-check/ready
 	.venv-tpu-check/bin/python -m tools.tpu_check.check_recipes $(RECIPES)
-
-# What the paper's runs take on v5e chips, by count: make tpu-scaling SCALING='--chips=8,64'.
-tpu-scaling: .venv-tpu-check/ready
-	.venv-tpu-check/bin/python -m tools.tpu_check.scaling $(SCALING)
 
 # Builds the wheel and uses it outside of the checkout, in a fresh environment for each Python that is here: the help of
 # each command, a tiny run of pre-training, records. LOWEST=1 installs the lowest versions that pyproject.toml accepts.

@@ -1,6 +1,6 @@
 """The command `official-bert`, which is also `python -m official_bert_cli`: all commands by name.
 
-It stands above official_bert, data_gen, adaptation and planning, and nothing imports it. Importing it imports next to
+It stands above official_bert, data_gen and adaptation, and nothing imports it. Importing it imports next to
 nothing, so that Ctrl-C is answered by one line from here on, and not by a traceback of the imports that it ends.
 """
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from official_bert.utils.command_line import Command
 
 _LIBRARY, _DATA_GENERATION, _ADAPTATION = "official_bert.commands", "data_gen.commands", "adaptation.commands"
-_PLANNING = "planning.commands"
 
 # The module of each command, and its name there.
 COMMANDS = {
@@ -25,7 +24,6 @@ COMMANDS = {
     "inspect-records": (_DATA_GENERATION, "INSPECT_RECORDS"),
     "verify-records": (_DATA_GENERATION, "VERIFY_RECORDS"),
     "python-docs": (_DATA_GENERATION, "PYTHON_DOCS"),
-    "plan": (_PLANNING, "PLAN"),
     "pretrain": (_LIBRARY, "PRETRAIN"),
     "adapt": (_ADAPTATION, "ADAPT"),
     "finetune": (_LIBRARY, "FINETUNE"),

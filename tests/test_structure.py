@@ -45,14 +45,6 @@ LAYERS = {
         ("adapting",),
         ("commands",),
     ),
-    "planning": (
-        ("options", "recipe"),
-        ("text", "machine"),
-        ("command_lines",),
-        ("on_devices", "pilot"),
-        ("planning",),
-        ("commands",),
-    ),
 }
 # What a tree uses of the others; the library itself imports nothing of ours but official_bert.
 USED = {
@@ -61,11 +53,6 @@ USED = {
     "adaptation": {
         "official_bert": {package for packages in LAYERS["official_bert"][:10] for package in packages},
         "data_gen": {"options", "pipelines", "text", "vocabulary"},
-    },
-    "planning": {
-        "official_bert": {package for packages in LAYERS["official_bert"][:10] for package in packages},
-        "data_gen": {"options", "vocabulary"},
-        "adaptation": {"options", "texts", "words"},
     },
 }
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy"}

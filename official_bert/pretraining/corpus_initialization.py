@@ -28,7 +28,7 @@ import numpy as np
 from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
 
-MOST_TOKENS = 4_000_000  # that are counted
+_MOST_TOKENS = 4_000_000  # that are counted
 _OFFSETS = (-1, 1)  # of a context from its piece; with two more on each side nothing was gained
 _MOST_CONTEXTS = 1000  # pieces, for each offset
 _MOST_CELLS = 128_000_000  # of the table of pieces by contexts: 512 MB
@@ -77,7 +77,7 @@ def count(batches: Iterable[Mapping[str, Any]], vocab_size: int) -> TokenCounts:
     for batch in batches:
         rows.append(_unmasked({name: np.asarray(value) for name, value in batch.items()}))
         tokens += int((rows[-1] >= 0).sum())
-        if tokens >= MOST_TOKENS:
+        if tokens >= _MOST_TOKENS:
             break
     apart = max(map(abs, _OFFSETS))
     # One line of ids, in which neighbours of different records are kept apart by -1.

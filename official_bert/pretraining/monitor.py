@@ -7,9 +7,9 @@ from official_bert.errors import UserError
 from official_bert.pretraining import cost
 from official_bert.pretraining.losses import pretraining_metrics
 from official_bert.pretraining.options import Phase
-from official_bert.pretraining.outlook import Outlook
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
+from official_bert.pretraining.unigram_level import CHECKED_STEP, warn_at_unigram_level
 from official_bert.utils.counting import counted
 from official_bert.utils.training_log import TRAIN, TrainingLog, progress_line
 
@@ -22,7 +22,9 @@ class Monitor:
     def __init__(self, setup: RunSetup, log: TrainingLog) -> None:
         self._setup, self._log = setup, log
         self._matmul_rate = cost.matmul_rate(setup.strategy, setup.options.dtype)
-        self._outlook = Outlook(setup, log)
+        # Initial weights from a checkpoint start below the unigram level.
+        from_scratch = not setup.options.init_checkpoint
+        self._checks_unigram_level = setup.is_chief and from_scratch and setup.pretrainer.step < CHECKED_STEP
         self.skipped_in_a_row = 0  # steps up to now, without a finite one among them
         self.start_interval(setup.pretrainer.step)
 
@@ -43,7 +45,9 @@ class Monitor:
             values = self._measurements(step, phase)
             self._log.write(TRAIN, step, values)
             print(progress_line(step, self._setup.options.total_steps, values), flush=True)
-            self._outlook.after(step, phase, values["masked_lm_loss"])
+            if self._checks_unigram_level and phase.number == 1 and step >= CHECKED_STEP:
+                self._checks_unigram_level = False
+                warn_at_unigram_level(self._setup, self._log, step, phase)
         self.start_interval(step)
 
     def _measurements(self, step: int, phase: Phase) -> dict[str, float]:

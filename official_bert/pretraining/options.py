@@ -190,9 +190,6 @@ class RunOptions:
     save_checkpoints_steps: int = _run(1000, "Steps between checkpoints.")
     keep_checkpoint_max: int = _run(5, "How many checkpoints are kept.")
     log_steps: int | None = _run(None, "Steps between lines of the log; 100, of a short run a twentieth of its steps.")
-    plan: str | None = _run(
-        None, "The plan.json of official-bert plan: the run says where its loss is above what that expects."
-    )
     profile_steps: list[str] = _run([], "First and last step of a profile for TensorBoard, as in 100,110.")
 
 

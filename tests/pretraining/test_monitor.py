@@ -19,7 +19,7 @@ def test_a_step_is_no_faster_than_the_machine(
     phase: Any = SimpleNamespace(max_seq_length=12, train_batch_size=8, predictions=lambda config: 3)
     setup: Any = SimpleNamespace(
         strategy=None, config=tiny_config, records=SimpleNamespace(rows=lambda phase: 8),
-        options=SimpleNamespace(dtype="float32", total_steps=1, plan=None), is_chief=False,
+        options=SimpleNamespace(dtype="float32", total_steps=1, init_checkpoint=None), is_chief=False,
         pretrainer=SimpleNamespace(step=0, schedule=lambda step: 0.1),
     )  # fmt: skip
     log: Any = SimpleNamespace(write=lambda kind, step, values: lines.append(values))

@@ -29,58 +29,26 @@ from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
-from planning.command_lines import command_line, process_of
-from planning.recipe import BATCH_SIZE, MOST_PASSES, SIZES, Part, Size, compiles_whole_step, warmup_of
 from tools.benchmarks.pretraining import ROOT
+from tools.benchmarks.quality_recipe import (
+    BATCH_SIZE,
+    INGREDIENTS,
+    MOST_PASSES,
+    SIZES,
+    Part,
+    Recipe,
+    Size,
+    num_warmup_steps,
+    should_jit_compile,
+)
 
 _OURS = "official_bert"
 _PEERS = ("hugging_face", "keras_hub", "hugging_face_as_is")
 _SHORT, _SHORT_RATE = Part(length=16, predictions=4, masked_share=0.25), 0.6  # of the rate
-_SIZES = {size.name.removeprefix("BERT-").lower(): size for size in SIZES}
 _HELDOUT = {"pairs": "next_sentence", "whole": "none"}  # --sentence_objective
 _HELDOUT_RECORDS = 5000
 _PHRASES = 4000  # of SST-2's training data: of all of it a model learns nearly as much from random weights
 _RESERVE = 0.02  # of the budget, for what steps on real records take more than measured, and for checkpoints
-
-
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """What our run is made of.
-
-    Attributes:
-        init_from_records: whether word vectors and attention begin from counts of the records.
-        masked_share: of the tokens, to predict.
-        short_share: of the time of training, spent on sequences of 16 tokens before.
-        next_sentence: whether records are pairs, and next sentences learned.
-        rate_factor: by which the rate of the recipe is multiplied.
-        dropout: of the model.
-        initializer_range: of the model; None for the size's own.
-        dtype: of the computation; None for the one with the shorter steps on this processor.
-    """
-
-    init_from_records: bool = True
-    masked_share: float = 0.2
-    short_share: float = 0.0
-    next_sentence: bool = True
-    rate_factor: float = 1.0
-    dropout: float = 0.0
-    initializer_range: float | None = None
-    dtype: str | None = None
-
-
-# What differs from the recipe in each run of --ingredients.
-INGREDIENTS: dict[str, dict[str, Any]] = {
-    "the recipe": {},
-    "random initial weights": {"init_from_records": False},
-    "a masked share of 0.15": {"masked_share": 0.15},
-    "16 tokens for half of the time": {"short_share": 0.5},
-    "no next sentences": {"next_sentence": False},
-    "half the rate": {"rate_factor": 0.5},
-    "twice the rate": {"rate_factor": 2.0},
-    "the paper's dropout": {"dropout": 0.1},
-    "the paper's initializer_range": {"initializer_range": 0.02},
-    "float32": {"dtype": "float32"},
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +59,7 @@ class Options:
                                    "an empty line or WikiExtractor's <doc> between documents.")  # fmt: skip
     heldout_file: list[str] = option(dataclasses.MISSING, "Text of other documents, to score on.")
     output_dir: str = option(dataclasses.MISSING, "Folder of all runs.")
-    size: str = option("tiny", "The size of the model.", tuple(_SIZES))
+    size: str = option("tiny", "The size of the model.", tuple(SIZES))
     minutes: float = option(5.0, "Processor minutes of each run.")
     seeds: list[str] = option(["1", "2", "3"], "A run with each.")
     programs: list[str] = option([_OURS, "hugging_face", "keras_hub"], f"Of {', '.join((_OURS, *_PEERS))}.")
@@ -193,9 +161,12 @@ def _predictions(length: int, share: float) -> int:
 
 def _run(command: str, folder: pathlib.Path, **flags: Any) -> float:
     """Runs a command of official-bert, its output to a log; returns its processor seconds."""
-    line = command_line(command, flags)
-    print(line, file=sys.stderr, flush=True)
-    return _process(process_of(line)[1:], folder)[0]
+    words = [
+        f"--{'' if value else 'no'}{name}" if isinstance(value, bool) else f"--{name}={value}"
+        for name, value in flags.items()
+    ]
+    print(shlex.join(["official-bert", command, *words]), file=sys.stderr, flush=True)
+    return _process(["-m", "official_bert_cli", command, *words], folder)[0]
 
 
 def _peer(
@@ -243,7 +214,6 @@ def our_lines(
     size: Size,
     length: int,
     steps: Sequence[int],
-    dtypes: Sequence[str],
     passes: int,
     seed: int,
     folders: dict[str, pathlib.Path],
@@ -255,7 +225,7 @@ def our_lines(
     shared, folder = folders["shared"], folders["run"]
     records, trainings = [], []
     parts = _parts(recipe, length)
-    for number, (part, count, dtype) in enumerate(zip(parts, steps, dtypes, strict=True)):
+    for number, (part, count) in enumerate(zip(parts, steps, strict=True)):
         is_last = number == len(parts) - 1
         shape = {
             "vocab_file": shared / "vocab.txt", "max_seq_length": part.length,
@@ -273,8 +243,8 @@ def our_lines(
             "do_train": True, "input_file": file, "bert_config_file": folder / "bert_config.json",
             "output_dir": folder / ("model" if is_last else "first"), "train_batch_size": BATCH_SIZE,
             "learning_rate": rate, "end_learning_rate": 0.0 if is_last else rate, "num_train_steps": count,
-            "num_warmup_steps": warmup_of(count), "warmup_jump": False, "dtype": dtype,
-            "jit_compile": compiles_whole_step(dtype),
+            "num_warmup_steps": num_warmup_steps(count), "warmup_jump": False, "dtype": recipe.dtype,
+            "jit_compile": should_jit_compile(recipe.dtype),
             "save_checkpoints_steps": count, "next_sentence_prediction": recipe.next_sentence and is_last, **shape,
             **({"init_from_records": True} if recipe.init_from_records and not number else {}),
             **({"init_checkpoint": folder / "first"} if number else {}),
@@ -284,12 +254,12 @@ def our_lines(
 
 def official_bert(run: Run, shared: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
     """Runs our recipe; the budget holds the measurement of its speed, the records, and training."""
-    recipe, size, budget = Recipe(**run.settings), _SIZES[run.size], 60 * run.minutes
+    recipe, size, budget = Recipe(**run.settings), SIZES[run.size], 60 * run.minutes
     changes: dict[str, Any] = {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}
     if recipe.initializer_range is not None:
         changes["initializer_range"] = recipe.initializer_range
-    config = size.config(len((shared / "vocab.txt").read_text(encoding="utf-8").split()))
-    config = dataclasses.replace(config, max_position_embeddings=run.length, **changes)
+    config = size.config(len((shared / "vocab.txt").read_text(encoding="utf-8").split()), run.length)
+    config = dataclasses.replace(config, **changes)
     (folder / "bert_config.json").write_text(config.to_json())
     parts = _parts(recipe, run.length)
     used, speed = _peer("speed", folder, {
@@ -302,7 +272,7 @@ def official_bert(run: Run, shared: pathlib.Path, folder: pathlib.Path) -> dict[
         most = BATCH_SIZE * max(count * part.length for count, part in zip(steps, parts, strict=True))
         passes = max(1, min(MOST_PASSES, math.ceil(most / tokens)))
         folders = {"shared": shared, "run": folder}
-        return our_lines(recipe, size, run.length, steps, speed["dtypes"], passes, run.seed, folders)
+        return our_lines(recipe, size, run.length, steps, passes, run.seed, folders)
 
     usable = budget * (1 - _RESERVE)
     # The records are as many as the steps read; then the rest of the time is for as many steps as fit.
@@ -336,7 +306,7 @@ def do(run: Run, options: Options, shared: pathlib.Path) -> dict[str, Any]:
         if run.program == _OURS:
             held = official_bert(run, shared, folder)
         else:
-            size = _SIZES[run.size]
+            size = SIZES[run.size]
             _, held = _peer(run.program, folder, {
                 **arguments, **run.settings, "seconds": 60 * run.minutes, "seed": run.seed, "batch": BATCH_SIZE,
                 "text": str(shared / "text.txt"), "vocab": str(shared / "vocab.txt"), "folder": str(folder),

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _WARM_UP, _TIMED = 5, 40  # steps
+_SECONDS_OF_CALL = 1.0  # for how long each timed call of official_bert's step trains
 _KEPT_BACK = 1.0  # seconds, to save the model
 _SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -69,25 +70,55 @@ def heldout_batches(arguments: dict[str, Any], path: str) -> Iterator[dict[str, 
 
 
 def speed(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What steps of ours take of processor time, and what a process takes beside them."""
+    """Returns the processor seconds of official_bert's imports, and of the start and a step of each part."""
     from official_bert.utils.allocator import tune_allocator
 
     tune_allocator()
-    from official_bert.modeling.config import BertConfig
-    from planning import machine
-    from planning.recipe import Part
+    import numpy as np
+    import tensorflow as tf
 
-    config, imports = BertConfig.from_json_file(arguments["config"]), spent()
-    found = []
-    for part in arguments["parts"]:
-        # All are measured, whichever is wanted, so that runs in each begin with the same budget.
-        each = machine.measure_each(config, Part(**part), arguments["next_sentence"], time.process_time)
-        wanted = [speed for speed in each if arguments["dtype"] in (None, speed.dtype)]
-        found.append(min(wanted, key=lambda speed: speed.step))
-    return {
-        "imports": imports, "starts": [each.start for each in found], "steps": [each.step for each in found],
-        "dtypes": [each.dtype for each in found],
-    }  # fmt: skip
+    from official_bert.data.dataset_options import dataset_options
+    from official_bert.data.record_schema import pretraining_schema
+    from official_bert.modeling.config import BertConfig
+    from official_bert.optimization import distribution
+    from official_bert.optimization.choices import DTYPES, ONE_DEVICE
+    from official_bert.optimization.schedules import WarmupPolynomialDecay
+    from official_bert.pretraining.train_step import Pretrainer
+    from tools.benchmarks.quality_recipe import BATCH_SIZE, should_jit_compile
+
+    config, dtype, rng = BertConfig.from_json_file(arguments["config"]), arguments["dtype"], np.random.default_rng(0)
+    imports = spent()
+
+    def measure(part: dict[str, Any]) -> tuple[float, float]:
+        since, strategy = time.process_time(), distribution.get_strategy(ONE_DEVICE)
+        pretrainer = Pretrainer(
+            config=config, strategy=strategy, schedule=WarmupPolynomialDecay(1e-4, 1000, 10), seed=1,
+            dtype=DTYPES[dtype], jit_compile=should_jit_compile(dtype),
+            compile_parts=distribution.compiles_parts(strategy), next_sentence=arguments["next_sentence"],
+        )  # fmt: skip
+        schema = pretraining_schema(part["length"], part["predictions"], config.vocab_size, config.type_vocab_size)
+        batch = {
+            name: rng.integers(0, feature.limit, (BATCH_SIZE, *feature.shape), np.int32)
+            if feature.limit
+            else np.ones((BATCH_SIZE, *feature.shape), np.float32)
+            for name, feature in schema.items()
+        }
+        batch["input_mask"] = np.ones_like(batch["input_mask"])
+        data = tf.data.Dataset.from_tensors(batch).repeat().with_options(dataset_options())
+        batches = iter(strategy.experimental_distribute_dataset(data))
+
+        def step_seconds(steps: int) -> float:
+            before = time.process_time()
+            pretrainer.train(batches, steps)
+            return (time.process_time() - before) / steps
+
+        pretrainer.train(batches, 1)
+        start = time.process_time() - since
+        steps = max(3, round(_SECONDS_OF_CALL / step_seconds(3)))
+        return start, statistics.median(step_seconds(steps) for _ in range(3))
+
+    starts, steps = zip(*map(measure, arguments["parts"]), strict=True)
+    return {"imports": imports, "starts": starts, "steps": steps}
 
 
 def score(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -4,18 +4,15 @@ import dataclasses
 import pathlib
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
 
 from official_bert.errors import UserError
 from official_bert.utils import allocator, files
-from planning import machine
-from planning.machine import Speed
 from tests.conftest import ROOT
-from tools.benchmarks import quality, quality_peers
-from tools.benchmarks.quality import Recipe
+from tools.benchmarks import quality, quality_peers, quality_recipe
+from tools.benchmarks.quality_recipe import INGREDIENTS, Recipe
 
 
 def options(**flags: Any) -> quality.Options:
@@ -25,9 +22,7 @@ def options(**flags: Any) -> quality.Options:
 def lines(recipe: Recipe, steps: list[int]) -> list[dict[str, Any]]:
     """The flags of our commands."""
     folders = {"shared": pathlib.Path("shared"), "run": pathlib.Path("run")}
-    records, trainings = quality.our_lines(
-        recipe, quality._SIZES["tiny"], 64, steps, ["bfloat16", "float32"][: len(steps)], 2, 1, folders
-    )
+    records, trainings = quality.our_lines(recipe, quality_recipe.SIZES["tiny"], 64, steps, 2, 1, folders)
     return [flags for _, flags in records + trainings]
 
 
@@ -43,50 +38,58 @@ def test_the_recipe_is_one_phase_that_begins_from_counts():
     assert training["init_from_records"] is True
     assert (training["num_train_steps"], training["num_warmup_steps"]) == (800, 100)
     assert training["next_sentence_prediction"] is True
-    assert (training["dtype"], training["jit_compile"]) == ("bfloat16", False)
+    assert (training["dtype"], training["jit_compile"]) == ("float32", True)
 
 
 def test_a_second_phase_goes_on_from_the_first():
-    _, _, first, last = lines(Recipe(init_from_records=False, short_share=0.5, next_sentence=False), [900, 100])
+    _, _, first, last = lines(
+        Recipe(init_from_records=False, short_share=0.5, next_sentence=False, dtype="bfloat16"), [900, 100]
+    )
     assert (first["max_seq_length"], last["max_seq_length"]) == (16, 64)
-    assert (first["dtype"], last["dtype"]) == ("bfloat16", "float32")
-    assert (first["jit_compile"], last["jit_compile"]) == (False, True)
+    assert (first["dtype"], last["dtype"]) == ("bfloat16", "bfloat16")
+    assert (first["jit_compile"], last["jit_compile"]) == (False, False)
     assert first["learning_rate"] == first["end_learning_rate"]
     assert last["init_checkpoint"] == first["output_dir"]
     assert not any("init_from_records" in each or each["next_sentence_prediction"] for each in (first, last))
 
 
-@pytest.mark.parametrize(("wanted", "measured"), [(None, "bfloat16"), ("float32", "float32")])
-def test_a_run_takes_the_precision_that_is_wanted_or_faster(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, wanted: str | None, measured: str
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_run_is_measured_and_trained_in_its_precision(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ):
-    speeds = [Speed(9.0, 0.5, "float32"), Speed(20.0, 0.1, "bfloat16")]
     asked, lines = [], []
 
-    def measure_each(*given: Any) -> list[Speed]:
-        asked.append(given[2:])
-        return speeds
-
     def peer(function: str, _: object, arguments: dict[str, Any]) -> tuple[float, Any]:
-        assert function == "speed"
-        return 40.0, quality_peers.speed(arguments)
+        asked.append((function, arguments["dtype"], arguments["next_sentence"]))
+        return 40.0, {"imports": 5.0, "starts": [9.0], "steps": [0.5]}
 
     def run(command: str, _: object, **flags: Any) -> float:
         lines.append((command, flags))
         return 1.0
 
-    monkeypatch.setattr(machine, "measure_each", measure_each)
-    monkeypatch.setattr(allocator, "tune_allocator", lambda: None)
     monkeypatch.setattr(quality, "_peer", peer)
     monkeypatch.setattr(quality, "_run", run)
     for name, content in {"vocab.txt": "[PAD]\n[UNK]\n", "text.txt": "a text.\n"}.items():
         (tmp_path / name).write_text(content)
-    recipe = dataclasses.asdict(Recipe(dtype=wanted, next_sentence=False))
+    recipe = dataclasses.asdict(Recipe(dtype=dtype, next_sentence=False))
     quality.official_bert(quality.Run("official_bert", 1, 5.0, "tiny", 64, recipe, "ours"), tmp_path, tmp_path)
-    assert asked == [(False, time.process_time)]
+    assert asked == [("speed", dtype, False)]
     command, flags = lines[-1]
-    assert (command, flags["dtype"]) == ("pretrain", measured)
-    assert flags["num_train_steps"] > (1000 if measured == "bfloat16" else 100)
+    assert (command, flags["dtype"]) == ("pretrain", dtype)
+    assert flags["num_train_steps"] == int((300 * 0.98 - 41 - 14) / 0.5)
+
+
+def test_the_speed_is_measured_for_each_part(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(allocator, "tune_allocator", lambda: None)
+    monkeypatch.setattr(quality_peers, "_SECONDS_OF_CALL", 0.01)
+    config = dataclasses.replace(quality_recipe.SIZES["tiny"].config(50, 8), hidden_size=8, intermediate_size=16)
+    (tmp_path / "bert_config.json").write_text(config.to_json())
+    parts = [{"length": length, "predictions": 2, "masked_share": 0.2} for length in (4, 8)]
+    speed = quality_peers.speed({
+        "config": str(tmp_path / "bert_config.json"), "dtype": "float32", "next_sentence": True, "parts": parts,
+    })  # fmt: skip
+    assert len(speed["starts"]) == len(speed["steps"]) == 2
+    assert all(0 < step < start for step, start in zip(speed["steps"], speed["starts"], strict=True))
 
 
 def test_steps_fill_what_starts_leave_of_the_budget():
@@ -96,10 +99,10 @@ def test_steps_fill_what_starts_leave_of_the_budget():
 
 def test_ingredients_differ_from_the_recipe_in_what_they_name():
     runs = quality.runs_of(options(ingredients=True, seeds=["1"]))
-    assert [run.title for run in runs] == list(quality.INGREDIENTS)
+    assert [run.title for run in runs] == list(INGREDIENTS)
     recipe = dataclasses.asdict(Recipe())
     assert runs[0].settings == recipe
-    assert runs[-1].settings == {**recipe, "dtype": "float32"}
+    assert runs[-1].settings == {**recipe, "dtype": "bfloat16"}
     assert all(run.settings != recipe for run in runs[1:])
 
 

@@ -1,0 +1,43 @@
+"""A check for runs that learn nothing: the loss stays at the level of guessing tokens by their frequency."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.pretraining.options import Phase
+from official_bert.pretraining.record_files import RecordFiles
+from official_bert.pretraining.run_setup import RunSetup
+from official_bert.utils.training_log import TRAIN, TrainingLog, read_log
+
+CHECKED_STEP = 1000  # until here, a run should have learned more than token frequencies
+_UNIGRAM_LEVEL = 0.98  # share of the unigram entropy above which a loss counts as unigram level
+_MAX_BATCHES, _BATCH_SIZE = 200, 64  # sample of the records in which predicted tokens are counted
+
+
+def warn_at_unigram_level(setup: RunSetup, log: TrainingLog, step: int, phase: Phase) -> None:
+    """Prints and logs a warning if no masked-LM loss logged up to `step` is below the unigram level."""
+    lowest = min(line["masked_lm_loss"] for line in read_log(setup.folder, TRAIN) if line["step"] <= step)
+    entropy = unigram_entropy(setup.records.training(phase))
+    if lowest < _UNIGRAM_LEVEL * entropy:
+        return
+    warning = (
+        f"after {step:,} steps the lowest masked LM loss is {lowest:.3f}, no better than guessing tokens by frequency "
+        f"({entropy:.3f}): the model ignores the context; lower --learning_rate ({phase.learning_rate:g}), increase "
+        f"--num_warmup_steps ({phase.num_warmup_steps:,}), or start with --init_from_records"
+    )
+    print(f"warning: {warning}", flush=True)
+    log.note(step, warning)
+
+
+def unigram_entropy(records: RecordFiles) -> float:
+    """Returns the entropy of the tokens to predict, in nats: the loss of guessing each by its frequency.
+
+    The tokens of a sample of the records are counted. The Miller-Madow term corrects the bias of a small sample.
+    """
+    counts: collections.Counter[int] = collections.Counter()
+    for batch in records.evaluation(_BATCH_SIZE).take(_MAX_BATCHES):
+        counts.update(tf.boolean_mask(batch["masked_lm_ids"], batch["masked_lm_weights"] > 0).numpy().tolist())
+    total = max(counts.total(), 1)
+    shares = np.array(list(counts.values())) / total
+    return float(-(shares * np.log(shares)).sum()) + (len(counts) - 1) / (2 * total)

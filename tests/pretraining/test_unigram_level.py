@@ -1,0 +1,100 @@
+"""The warning about a run whose loss stays at the level of guessing tokens by their frequency."""
+
+import math
+import pathlib
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_bert.pretraining import cost, monitor, training, unigram_level
+from official_bert.utils.training_log import NOTICES, TRAIN, line_of, read_log
+from tests.pretraining.pretraining_runs import options_for
+
+ENTROPY = 7.0
+STALLED = {500: 7.3, 1000: 6.95, 1500: 6.9}
+
+
+def run_monitor(
+    folder: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    losses: dict[int, float],
+    first_step: int = 0,
+    init_checkpoint: str | None = None,
+    phase_number: int = 1,
+) -> list[tuple[int, str]]:
+    """Writes lines with these losses to the log and returns the warnings."""
+    folder.mkdir()
+    lines = [line_of({"step": step, "masked_lm_loss": loss}) for step, loss in losses.items()]
+    (folder / f"{TRAIN}.jsonl").write_text("".join(lines))
+    monkeypatch.setattr(unigram_level, "unigram_entropy", lambda records: ENTROPY)
+    monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1.0)
+    monkeypatch.setattr(monitor.Monitor, "_measurements", lambda watched, step, phase: {"masked_lm_loss": losses[step]})
+    monkeypatch.setattr(monitor, "progress_line", lambda *_: "")
+    setup: Any = SimpleNamespace(
+        folder=str(folder), is_chief=True, strategy=None, pretrainer=SimpleNamespace(step=first_step),
+        options=SimpleNamespace(dtype="float32", total_steps=4000, init_checkpoint=init_checkpoint),
+        records=SimpleNamespace(training=lambda phase: None),
+    )  # fmt: skip
+    phase: Any = SimpleNamespace(number=phase_number, learning_rate=2e-3, num_warmup_steps=100)
+    notes: list[tuple[int, str]] = []
+    log: Any = SimpleNamespace(note=lambda *note: notes.append(note), write=lambda *_: None)
+    watched = monitor.Monitor(setup, log)
+    for step in losses:
+        watched.add({"nonfinite_steps": 0.0}, seconds=1.0, processor_seconds=1.0)
+        watched.write(step, phase)
+    return notes
+
+
+def test_a_loss_that_stays_at_the_unigram_level_is_a_warning_once(tmp_path: pathlib.Path, monkeypatch, capsys):
+    ((step, warning),) = run_monitor(tmp_path / "run", monkeypatch, STALLED)
+    assert step == 1000
+    assert "after 1,000 steps the lowest masked LM loss is 6.950, no better than guessing" in warning
+    assert "lower --learning_rate (0.002), increase --num_warmup_steps (100)" in warning
+    assert f"warning: {warning}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("losses", "changes"),
+    [
+        ({500: 7.0, 1000: 6.0}, {}),  # has learned
+        ({500: 6.0, 1000: 7.0}, {}),  # had learned before
+        ({500: 7.3}, {}),  # is too short
+        (STALLED, {"init_checkpoint": "model"}),
+        (STALLED, {"first_step": 1200}),  # was checked before the run was interrupted
+        (STALLED, {"phase_number": 2}),  # longer records, after a first phase
+    ],
+)
+def test_other_runs_get_no_warning(
+    losses: dict[int, float], changes: dict[str, Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert not run_monitor(tmp_path / "run", monkeypatch, losses, **changes)
+
+
+def test_the_unigram_entropy_is_that_of_the_tokens_to_predict():
+    rng = random.Random(0)
+    shares = {1: 0.5, 2: 0.25, 3: 0.25}
+    ids = np.array(rng.choices(list(shares), list(shares.values()), k=64 * 200)).reshape(200, 64, 1)
+    batches = [
+        {"masked_lm_ids": np.pad(each, ((0, 0), (0, 1))), "masked_lm_weights": [[1.0, 0.0]] * 64} for each in ids
+    ]
+    records: Any = SimpleNamespace(
+        evaluation=lambda size: tf.data.Dataset.from_generator(
+            lambda: iter(batches),
+            output_signature={
+                "masked_lm_ids": tf.TensorSpec((64, 2), tf.int32), "masked_lm_weights": tf.TensorSpec((64, 2)),
+            },
+        )
+    )  # fmt: skip
+    assert unigram_level.unigram_entropy(records) == pytest.approx(1.5 * math.log(2), abs=0.01)
+
+
+def test_a_run_that_learns_nothing_warns(record_files, config_file, tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr(monitor, "CHECKED_STEP", 10)
+    training.run(options_for(record_files, config_file, tmp_path / "run", learning_rate=1e-9))
+    (notice,) = read_log(str(tmp_path / "run"), NOTICES)
+    assert notice["step"] == 10
+    assert "no better than guessing tokens by frequency" in notice["notice"]
