@@ -66,7 +66,7 @@ FINETUNE = Command(
     program="official-bert finetune",
     summary="Fine-tunes BERT on a task.",
     before="a table with columns text and label; weights, of which official-bert models lists some",
-    after="read mine/report.html; official-bert export --model_dir=mine --export_dir=exports/mine",
+    after="read mine/MODEL_CARD.md; official-bert export --model_dir=mine --export_dir=exports/mine",
     main=_finetune,
     extra="finetune",
     options=(FineTuningOptions,),

@@ -1,4 +1,4 @@
-"""What a fine-tuned model answers: scores, a report and predictions, as files in the run's folder."""
+"""What a fine-tuned model answers: scores, a model card and predictions, as files in the run's folder."""
 
 import dataclasses
 import functools
@@ -12,8 +12,9 @@ import tensorflow as tf
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
+from official_bert.finetuning.model_card import Evaluation, write_model_card
 from official_bert.finetuning.options import Options
-from official_bert.finetuning.report import write_report
+from official_bert.finetuning.training import OPTIONS_FILE
 from official_bert.learning.predictor import Predictor
 from official_bert.optimization.choices import DTYPES
 from official_bert.tasks.heads.classes import DECISIONS, ClassificationHead, LabelHead, MultiLabelHead
@@ -21,6 +22,7 @@ from official_bert.tasks.heads.head import Head
 from official_bert.tasks.task import Task
 from official_bert.utils import files
 from official_bert.utils.counting import counted
+from official_bert.utils.flags import TRAINING
 
 RESULTS_FILE = "results.json"
 
@@ -87,37 +89,54 @@ def evaluate_and_predict(
             print(f"decisions: {decisions}; exports that were made before do not have them")
     results: Scores = {}
     if options.do_eval and task.eval_splits:
-        outcomes, classes, calibrations = {}, {}, {}
+        evaluations: dict[str, Evaluation] = {}
         for split in task.eval_splits:
             examples, predictions = decided_of(split)
             results[split] = task.metrics(predictions, examples)
             print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items()))
             if is_chief:
-                outcomes[split] = task.head.outcomes(predictions, examples)
-                if isinstance(task.head, MultiLabelHead):
-                    classes[split] = task.head.scores_by_class(predictions, examples)
-                if isinstance(task.head, LabelHead):
-                    calibrations[split] = task.head.calibration_figures(predictions, examples)
+                evaluations[split] = _evaluation(
+                    task.head, results[split], data.features(split).cut, predictions, examples
+                )
                 task.write_predictions(options.output_dir, split, predictions, examples)
         if is_chief:
             # Of several labels the figures of each as well.
             kept = {
-                split: {**each, **({"labels": classes[split]} if split in classes else {})}
-                for split, each in results.items()
+                split: {**each.scores, **({"labels": each.label_scores} if each.label_scores else {})}
+                for split, each in evaluations.items()
             }
             files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(kept, indent=1) + "\n")
-            cut = {split: data.features(split).cut for split in outcomes}
-            written = write_report(
-                options.output_dir, task, options.as_dict(), results, outcomes, cut, classes, calibrations
-            )
-            *_, page = written
-            print(f"scores, curves and errors: {page}")
+            card = write_model_card(options.output_dir, task, _card_settings(options), evaluations)
+            print(f"model card, with scores and errors: {card}")
     if options.do_predict:
         for split in task.test_splits:
             examples, predictions = decided_of(split)
             for path in task.write_predictions(options.output_dir, split, predictions, examples) if is_chief else ():
                 print(f"written {path}: {counted(len(examples), 'prediction')}")
     return results
+
+
+def _card_settings(options: Options) -> dict[str, Any]:
+    """Returns the options of the run, with those that the model was trained with if this run only evaluates it."""
+    settings, path = options.as_dict(), os.path.join(options.output_dir, OPTIONS_FILE)
+    if not options.do_train and files.exists(path):
+        fields = dataclasses.fields(Options)
+        names = {"init", *(field.name for field in fields if field.metadata.get("group") == TRAINING)}
+        settings |= {name: value for name, value in files.read_json_object(path).items() if name in names}
+    return settings
+
+
+def _evaluation(
+    head: Head, scores: Mapping[str, float], num_truncated: int, predictions: Any, examples: list[Any]
+) -> Evaluation:
+    """Returns the results on one part of the data, for the model card."""
+    return Evaluation(
+        scores=scores,
+        outcomes=head.outcomes(predictions, examples),
+        num_truncated=num_truncated,
+        label_scores=head.scores_by_class(predictions, examples) if isinstance(head, MultiLabelHead) else None,
+        calibration=head.calibration_figures(predictions, examples) if isinstance(head, LabelHead) else None,
+    )
 
 
 def _with_decisions(head: Head, task_spec: Mapping[str, Any]) -> Head:

@@ -65,7 +65,7 @@ def model_card(
     parts += ["## Training", markdown.table(summary.amount_table(run))]
     if metadata.get("command"):
         parts.append(f"The command: {markdown.code(str(metadata['command']))}")
-    parts += [markdown.table(summary.flag_table(flags)), markdown.table(summary.environment_table(metadata))]
+    parts += [markdown.table(markdown.flag_table(flags)), markdown.table(summary.environment_table(metadata))]
     if notices:
         parts.append("## Notices")
         if len(notices) > _MOST_NOTICES:

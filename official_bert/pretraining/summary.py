@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from official_bert.utils import markdown
 from official_bert.utils.progress import duration
 from official_bert.utils.training_log import EVAL, GENERAL, TRAIN, read_log
 
@@ -154,16 +155,6 @@ def model_table(metadata: Mapping[str, Any]) -> Table:
     return [["setting", "value"], *rows, *([name, str(value)] for name, value in metadata.get("config", {}).items())]
 
 
-def flag_table(flags: Mapping[str, Any]) -> Table:
-    """Returns flags and their values; those that were not given are left out."""
-    rows = [
-        [f"--{name}", ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)]
-        for name, value in flags.items()
-        if value is not None and value != []
-    ]
-    return [["flag", "value"], *rows]
-
-
 def environment_table(metadata: Mapping[str, Any]) -> Table:
     """Returns versions and devices."""
     kinds = collections.Counter(str(device).split(":")[0] for device in metadata.get("devices", ()))
@@ -188,7 +179,7 @@ def data_table(manifest: Mapping[str, Any]) -> Table:
     if "vocabulary" in source:
         rows.append(["vocabulary, SHA-256", str(source["vocabulary"])])
     rows.append(["made by", str(manifest.get("made_by", "unknown"))])
-    return [["what", "value"], *rows, *flag_table(source.get("flags", {}))[1:]]
+    return [["what", "value"], *rows, *markdown.flag_table(source.get("flags", {}))[1:]]
 
 
 def _names(names: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ class Task(abc.ABC):
         train_split: the part to train on.
         eval_splits: the parts with labels to evaluate on; the first one's best_metric decides.
         test_splits: the parts without labels to predict.
-        title: what a reader of the report calls it.
+        title: what the model card calls it.
     """
 
     train_split: str = TRAIN

@@ -3,7 +3,8 @@
 import html
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 Table = Sequence[Sequence[str]]  # rows of cells; the first row is the header
 
@@ -26,3 +27,13 @@ def table(rows: Table) -> str:
         return ""
     lines = [f"| {' | '.join(map(escape, row))} |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def flag_table(flags: Mapping[str, Any]) -> list[list[str]]:
+    """Returns a table of flags and their values, without those that were not given."""
+    rows = [
+        [f"--{name}", ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)]
+        for name, value in flags.items()
+        if value is not None and value != []
+    ]
+    return [["flag", "value"], *rows]

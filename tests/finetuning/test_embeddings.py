@@ -56,7 +56,7 @@ def test_a_run_leaves_normalized_vectors_and_a_report(folder):
     assert lines[1].startswith("the cat\ta cat ran .\t")
     spec = json.loads((folder / "run" / "task.json").read_text())
     assert (spec["kind"], spec["pooling"], spec["normalize"], spec["dimensions"]) == ("vectors", "mean", True, [4])
-    assert "Errors, dev" in (folder / "run" / "report.html").read_text()
+    assert "Errors, dev" in (folder / "run" / "MODEL_CARD.md").read_text()
 
 
 def test_the_same_texts_have_the_same_vectors_in_python(folder):

@@ -3,6 +3,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -116,7 +117,7 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
     for line in (
         f"loaded {options.init}: 1 layer of 16, uncased vocabulary of {len(WORDS)} pieces; the head is new",
         "note: 2 classes: bad, good",
-        f"scores, curves and errors: {tmp_path / 'run' / 'report.html'}",
+        f"model card, with scores and errors: {tmp_path / 'run' / 'MODEL_CARD.md'}",
         f"official-bert export --model_dir={tmp_path / 'run'} ",
     ):
         assert line in shown
@@ -357,11 +358,13 @@ def test_of_several_labels_the_results_have_the_figures_of_each(options, tmp_pat
     several = with_task_options(options, label_kind="multi_label")
     scores = runner.run(dataclasses.replace(several, do_predict=False, num_train_epochs=1.0))
     results = json.loads((tmp_path / "run" / "results.json").read_text())
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert results["dev"] == {**scores["dev"], "labels": report["classes"]["dev"]}
-    assert set(results["dev"]["labels"]) == {"bad", "good"}
+    labels = results["dev"].pop("labels")
+    assert results["dev"] == scores["dev"]
+    assert set(labels) == {"bad", "good"}
     assert {"f1_micro", "f1_macro"} <= set(results["dev"])
-    assert set(results["dev"]["labels"]["good"]) >= {"precision", "recall", "f1"}
+    good = labels["good"]
+    shown = " | ".join(f"{good[name]:.4f}" for name in ("precision", "recall", "f1"))
+    assert f"| good | {shown} | {good['examples']} |" in (tmp_path / "run" / "MODEL_CARD.md").read_text()
 
 
 @pytest.mark.slow
@@ -376,11 +379,17 @@ def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(opt
     assert "exports that were made before do not have them" in capsys.readouterr().out
     assert scores["dev"]["accuracy"] == before["dev"]["accuracy"]  # the likeliest class stays
     assert 0 < scores["dev"]["coverage"] < 1
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
-    figures = report["calibration"]["dev"]
-    assert figures["temperature"] == spec["temperature"]
-    assert figures["after"]["error"] != figures["before"]["error"]
-    assert "Calibration, dev" in (tmp_path / "run" / "report.html").read_text()
+    card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
+    errors = re.search(rf"as trained \| (0\.\d+) \|\n\| with temperature {spec['temperature']:.3f} \| (0\.\d+) ", card)
+    assert errors
+    assert errors[1] != errors[2]
+    coverage, accuracy = (f"{100 * scores['dev'][name]:.1f} %" for name in ("coverage", "accuracy_of_answered"))
+    assert f"| 0.6 | {coverage} | {accuracy} |" in card
+    default = dataclasses.replace(decided, learning_rate=None, init=None)
+    runner.run(default)  # which does not repeat how the model was trained
+    card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
+    assert f"| --learning_rate | {options.learning_rate} |" in card
+    assert f"| --init | {options.init} |" in card
     # Evaluated again, they are those of the model; chosen again, they are the same.
     for again in (dataclasses.replace(decided, calibrate=False, min_confidence=None), decided):
         assert runner.run(again)["dev"] == pytest.approx(scores["dev"])

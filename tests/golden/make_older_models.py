@@ -368,8 +368,8 @@ def _make_models(folder: pathlib.Path) -> None:
         _write_archive(folder / name, (folder / name).rglob("*"))
 
 
-# What nobody reads of a run that has ended: the cache, TensorBoard's events, the report.
-_LEFT_OUT = ("features", "train", "eval", "report.html", "report.md", "report.json")
+# Nobody reads these of a run that has ended: the cache and TensorBoard's events.
+_LEFT_OUT = ("features", "train", "eval")
 
 
 def _make_runs(folder: pathlib.Path) -> None:

@@ -14,8 +14,8 @@ from official_bert.errors import UserError
 from official_bert.modeling.choices import ACCURACY, BETAS
 from official_bert.tasks.heads.features import Array
 
-BINS = 15  # of a reliability diagram
-_MOST_POINTS = 200  # of a coverage curve
+BINS = 15  # of the calibration error
+_LIMITS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of confidence, below which there is no answer
 _LARGEST_FACTOR = 20.0  # a temperature lies between its inverse and it
 _LEAST = 1e-12  # a probability whose logarithm is taken
 
@@ -122,7 +122,7 @@ def calibration_error(confidences: Array, is_right: Array) -> float:
 def figures(
     temperature: float, confidences: Array, is_right: Array, as_trained: Array, with_coverage: bool
 ) -> dict[str, Any]:
-    """Returns what a report says of probabilities: the error and the bins as trained and now, and the coverage.
+    """Returns how far probabilities can be believed: the calibration error as trained and now, and the coverage.
 
     Args:
         temperature: of now.
@@ -131,18 +131,22 @@ def figures(
         as_trained: how sure they were before any calibration, likewise.
         with_coverage: whether answers may be left out.
     """
-    parts = {
-        name: {"error": calibration_error(values, is_right), "bins": reliability(values, is_right)}
-        for name, values in (("before", as_trained), ("after", confidences))
+    return {
+        "temperature": temperature,
+        "before": calibration_error(as_trained, is_right),
+        "after": calibration_error(confidences, is_right),
+        "coverage": coverage(confidences, is_right) if with_coverage else [],
     }
-    points = coverage(confidences, is_right) if with_coverage else []
-    step = -(-len(points) // _MOST_POINTS) if points else 1
-    return {"temperature": temperature, **parts, **({"coverage": points[::step]} if points else {})}
 
 
-def coverage(confidences: Array, is_right: Array) -> list[tuple[float, float]]:
-    """Returns points (share of the answers that are given, share of these that are right), the surest answers first."""
-    order = np.argsort(-np.ravel(confidences), kind="stable")
-    right = np.cumsum(np.ravel(is_right)[order])
-    counts = np.arange(1, len(order) + 1)
-    return [(float(count / len(order)), float(hits / count)) for count, hits in zip(counts, right, strict=True)]
+def coverage(confidences: Array, is_right: Array) -> list[tuple[float, float, float]]:
+    """Returns what each limit of confidence would cost: (limit, share that is answered, share of these that is right).
+
+    A limit that no answer reaches is left out.
+    """
+    points = []
+    for limit in _LIMITS:
+        is_answered = confidences >= limit
+        if is_answered.any():
+            points.append((limit, float(np.mean(is_answered)), float(np.mean(is_right[is_answered]))))
+    return points

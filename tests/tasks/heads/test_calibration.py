@@ -37,8 +37,9 @@ def test_the_temperature_that_made_a_model_too_sure_is_found():
     rescaled = calibrated.of_other_temperature(too_sure, head.temperature)
     np.testing.assert_allclose(rescaled, softmax(logits), atol=0.02)
     figures = calibrated.calibration_figures(rescaled, examples)
-    assert figures["before"]["error"] > 0.1 > 0.02 > figures["after"]["error"]
-    assert figures["coverage"][0][1] > figures["coverage"][-1][1]
+    assert figures["before"] > 0.1 > 0.02 > figures["after"]
+    (_, _, accuracy_of_all), *_, (_, _, accuracy_of_surest) = figures["coverage"]
+    assert accuracy_of_all == np.mean(np.argmax(rescaled, axis=-1) == labels) < accuracy_of_surest
     # Calibrated once more, nothing changes.
     again = calibrated.calibrated(rescaled, examples)
     assert again.temperature == pytest.approx(calibrated.temperature, rel=0.01)
@@ -120,6 +121,10 @@ def test_an_answer_that_is_not_sure_enough_is_none():
     assert surest.scores(predictions, examples)["accuracy_of_answered"] == 0.0
 
 
-def test_coverage_begins_with_the_surest_answers():
+def test_coverage_is_what_each_limit_costs_and_gains():
     points = calibration.coverage(np.array([0.6, 0.9, 0.8]), np.array([0, 1, 1]))
-    assert points == [(pytest.approx(1 / 3), 1.0), (pytest.approx(2 / 3), 1.0), (1.0, pytest.approx(2 / 3))]
+    two_thirds = pytest.approx(2 / 3)
+    assert points == [
+        (0.0, 1.0, two_thirds), (0.5, 1.0, two_thirds), (0.6, 1.0, two_thirds), (0.7, two_thirds, 1.0),
+        (0.8, two_thirds, 1.0), (0.9, pytest.approx(1 / 3), 1.0),
+    ]  # fmt: skip

@@ -1,0 +1,99 @@
+import pathlib
+import time
+
+import pytest
+
+from official_bert.finetuning import model_card
+from official_bert.finetuning.model_card import Evaluation
+from official_bert.tasks.glue import GlueTask
+from official_bert.tasks.heads.head import Outcome
+from official_bert.tasks.options import GlueOptions
+from official_bert.utils.progress import Progress
+
+TASK = GlueTask("sst-2", GlueOptions())
+OUTCOMES = [
+    Outcome("good film", "1", "1", True, 0.9),
+    Outcome("fine film", "1", "0", False, 0.6),
+    Outcome("bad <b>film</b>", "0", "1", False, 0.99),
+    Outcome("nice film", "1", "1", True, 0.8),
+    Outcome("dull film", "0", "0", True, 0.7),
+    Outcome("kind film", "1", "1", True, 0.7),
+]
+
+
+def test_each_class_has_precision_and_recall_and_the_commonest_is_the_baseline():
+    counts = model_card.confusions(TASK, OUTCOMES)
+    assert counts == {"0": {"0": 1, "1": 1}, "1": {"0": 1, "1": 3}}
+    assert model_card.class_scores(counts) == {
+        "0": {"precision": 0.5, "recall": 0.5, "f1": 0.5, "examples": 2},
+        "1": {"precision": 0.75, "recall": 0.75, "f1": 0.75, "examples": 4},
+    }
+    assert model_card.commonest_class(counts) == {"label": "1", "accuracy": pytest.approx(4 / 6)}
+    never = {"0": {"0": 0, "1": 2}, "1": {"0": 0, "1": 0}}
+    assert model_card.class_scores(never)["0"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "examples": 2}
+    assert model_card.class_scores(None) is model_card.commonest_class(None) is None
+
+
+def test_a_card_has_scores_classes_baseline_settings_and_the_surest_errors_first(tmp_path: pathlib.Path):
+    settings = {"init": "model", "learning_rate": 5e-5, "freeze": []}
+    evaluation = Evaluation(scores={"accuracy": 4 / 6}, outcomes=OUTCOMES, num_truncated=2)
+    path = model_card.write_model_card(str(tmp_path), TASK, settings, {"dev": evaluation})
+    assert path == str(tmp_path / "MODEL_CARD.md")
+    card = (tmp_path / "MODEL_CARD.md").read_text()
+    assert card.startswith("# sst-2\n")
+    for line in (
+        "Classes: 0, 1.",
+        "| dev | 6 | accuracy | 0.6667 |",
+        "| dev | 6 | accuracy of always answering 1 | 0.6667 |",
+        "2 of 6 examples of dev did not fit and lost tokens.",
+        "| 1 | 0.7500 | 0.7500 | 0.7500 | 4 |",
+        "| expected | 0 | 1 |",
+        "| 1 | 1 | 3 |",
+        "## Errors, dev: 2 of 6",
+        "| bad &lt;b&gt;film&lt;/b&gt; | 0 | 1 | 0.990 |",
+        "| --learning_rate | 5e-05 |",
+    ):
+        assert f"\n{line}\n" in card
+    assert card.index("bad &lt;b&gt;film") < card.index("fine film")
+    assert "good film" not in card
+    assert "freeze" not in card
+    assert "Calibration" not in card
+
+
+def test_a_card_has_the_calibration_error_and_what_each_limit_costs():
+    figures = {"temperature": 2.0, "before": 0.25, "after": 0.125, "coverage": [(0.0, 1.0, 0.75), (0.9, 0.5, 1.0)]}
+    evaluation = Evaluation(scores={"accuracy": 4 / 6}, outcomes=OUTCOMES, calibration=figures)
+    card = model_card.model_card(TASK, {}, {"dev": evaluation})
+    for line in (
+        "## Calibration, dev",
+        "| as trained | 0.2500 |",
+        "| with temperature 2.000 | 0.1250 |",
+        "| 0 | 100.0 % | 75.0 % |",
+        "| 0.9 | 50.0 % | 100.0 % |",
+    ):
+        assert f"\n{line}\n" in card
+
+
+def test_labels_that_do_not_exclude_each_other_have_their_own_scores():
+    each = {"precision": 0.5, "recall": 1.0, "f1": 2 / 3, "examples": 3}
+    evaluation = Evaluation(scores={"f1_micro": 0.5}, outcomes=OUTCOMES, label_scores={"bad": each})
+    card = model_card.model_card(TASK, {}, {"dev": evaluation})
+    assert "| bad | 0.5000 | 1.0000 | 0.6667 | 3 |" in card
+
+
+def test_a_card_of_a_run_without_evaluation_has_its_settings():
+    card = model_card.model_card(TASK, {"learning_rate": 5e-5}, {})
+    assert "5e-05" in card
+
+
+def test_time_left_does_not_count_what_came_before(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    shown = Progress("training", 100, "rows")
+    now[0] = 50.0  # compiling
+    shown.begin(10)
+    now[0] = 60.0
+    shown.update(20, "loss 0.5000, dev/f1 0.8000")
+    assert capsys.readouterr().err == (
+        "training: 20 of 100 rows (20 %), 1 rows/s, 1:20 left; loss 0.5000, dev/f1 0.8000\n"
+    )
