@@ -114,11 +114,9 @@ def _check_folder(options: Options, work: str) -> None:
                 f"{options.output_dir} holds an adaptation that was begun otherwise: {resuming.described(changes)}; "
                 "give what it was begun with, or another --output_dir"
             )
-        contents = os.path.join(work, _TEXTS, _CONTENTS_FILE)
-        held = files.read_json_object(contents) if files.exists(contents) else {}  # earlier versions did not keep it
+        held = files.read_json_object(os.path.join(work, _TEXTS, _CONTENTS_FILE))
         for flag, patterns in _read_files(options).items():
-            if flag in held:
-                row_files.check_unchanged(held[flag], patterns, flag)
+            row_files.check_unchanged(held[flag], patterns, flag)
         kept = os.path.join(work, _WORDS_FILE)
         if options.new_words_file and files.exists(options.new_words_file) and files.exists(kept):
             before, now = files.read_json_object(kept)["new_words"], words.read_new_words(options.new_words_file)

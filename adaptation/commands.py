@@ -1,7 +1,6 @@
 """The command adapt. What it calls is imported when it runs, after its flags were read."""
 
 from adaptation.options import Options
-from data_gen.options import OLDER_NAMES
 from official_bert.utils.allocator import tune_allocator
 from official_bert.utils.command_line import Command
 
@@ -24,7 +23,6 @@ ADAPT = Command(
     main=_adapt,
     extra="data",
     options=(Options,),
-    aliases=OLDER_NAMES,
     examples=(
         "--init=google://uncased_L-4_H-256_A-4 --input_file='tickets/*.txt' --output_dir=adapted",
         "--init=bert-base-uncased --input_file=law.txt --general_file='wiki/*' --new_words=500 --output_dir=adapted",

@@ -3,7 +3,6 @@
 import sys
 
 from data_gen.options import (
-    OLDER_NAMES,
     InspectionOptions,
     ProseOptions,
     RecordOptions,
@@ -29,7 +28,6 @@ MAKE_RECORDS = Command(
     extra="data",
     tensorflow=False,
     options=(RecordOptions,),
-    aliases=OLDER_NAMES,
     examples=(
         "--input_file=text.txt --output_file=data/train.tfrecord --vocab_file=vocab.txt",
         (
@@ -64,7 +62,6 @@ MAKE_RECORDS_BEAM = Command(
     extra="data",
     tensorflow=False,
     options=(RecordOptions,),
-    aliases=OLDER_NAMES,
     positional="-- Beam's options",
     examples=(
         "--input_file=text.txt --output_file=data/train.tfrecord --vocab_file=vocab.txt",
@@ -95,7 +92,6 @@ LEARN_VOCABULARY = Command(
     extra="data",
     tensorflow=False,
     options=(VocabularyOptions,),
-    aliases=OLDER_NAMES,
     examples=(
         "--input_file=text.txt --vocab_file=vocab.txt",
         "--input_file='wiki/*.gz' --vocab_file=vocab.txt --vocab_size=50000 --nodo_lower_case --language=de",

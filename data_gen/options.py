@@ -23,7 +23,6 @@ EXCLUDE_TEXTS = (
     "one of their texts are left out."
 )
 TEXT_FORMATS = ("auto", "sentences", "paragraphs", "wikiextractor", "jsonl")
-OLDER_NAMES = {"json_field": "text_field"}  # of flags that were renamed
 STRIP_ACCENTS = "Whether lower-cased text loses its accents; by default it does."
 VOCABULARY_LAYOUTS = ("compact", "release")
 

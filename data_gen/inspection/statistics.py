@@ -110,7 +110,7 @@ class Statistics:
             ("tokens", f"{tokens:,}, {tokens / self.records:.1f} a record, [CLS] and [SEP] included"),
             ("padding", f"{_percent(positions - tokens, positions)} of all positions"),
             ("unknown", f"{_percent(self.unknown, self.text, 2)} of the tokens of text are [UNK]"),
-            ("random or swapped", f"{_percent(self.random_next, self.records)} of the records"),
+            ("random segments", f"{_percent(self.random_next, self.records)} of the records"),
         ]
         if not self.masked:
             return [*lines, ("to be predicted", "chosen during training: the records are not masked")]

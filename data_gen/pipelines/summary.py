@@ -23,7 +23,7 @@ class RecordSummary:
     tokens: int = 0  # positions that are not padding
     maskable: int = 0  # tokens that are neither [CLS] nor [SEP]
     predictions: int = 0
-    random_next: int = 0  # records with the label 1: b comes from elsewhere, or a and b are swapped
+    random_next: int = 0  # records with the label 1: b comes from elsewhere
     text_excluded: int | None = None  # documents that were left out, as they hold a text of --exclude_texts
 
     def add(self, instance: Instance, max_seq_length: int) -> None:
@@ -59,7 +59,7 @@ class RecordSummary:
             f"tokens in text    {self.text_tokens:,}, {unknown:.2f} % of them [UNK]\n"
             f"instances         {self.instances:,}\n"
             f"tokens            {self.tokens:,}\n"
-            f"random or swapped {100 * self.random_next / max(1, self.instances):.1f} % of the instances\n"
+            f"random segments   {100 * self.random_next / max(1, self.instances):.1f} % of the instances\n"
             f"to be predicted   {predicted}\n"
             f"padding           {100 * (1 - self.tokens / max(1, self.positions)):.1f} % of all positions"
         )

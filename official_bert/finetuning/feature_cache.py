@@ -16,7 +16,7 @@ from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 from official_bert.version import __version__
 
-_VERSION = 5  # of how features are made, for files of earlier versions in the same folder
+_VERSION = 5  # raise it when features are made differently
 _CHECKSUM_BYTES = 32  # a SHA-256 before the arrays
 # Of what the features do not depend, or what the examples say.
 _LEFT_OUT = ("table", *DECISIONS)

@@ -23,7 +23,6 @@ from official_bert.learning.initial_model import InitialModel
 from official_bert.optimization import distribution
 from official_bert.tasks.heads.classes import MultiLabelHead
 from official_bert.tasks.heads.features import Array, Features
-from official_bert.tasks.options import options_class
 from official_bert.tasks.task import Task
 from official_bert.utils import files, resuming
 from official_bert.utils.counting import counted
@@ -318,11 +317,7 @@ def check_resume_compatibility(
     if finetuned.is_finetuned(folder) or run_checkpoints.newest_step(os.path.join(folder, _STATE_FOLDER)):
         if not files.exists(path):
             raise UserError(f"{folder} holds a fine-tuned model of another origin; give another --output_dir")
-        defaults = vars(options_class(options.task).defaults)
-        before = {
-            **defaults,
-            **{name: value for name, value in files.read_json_object(path).items() if value is not None},
-        }
+        before = files.read_json_object(path)
         changes = resuming.changed_options(options, before) | resuming.changed_options(options.task_options, before)
         if changes:
             shown = resuming.described(changes)
@@ -332,7 +327,7 @@ def check_resume_compatibility(
                 f"{folder} holds a run with other training data, or another vocabulary; give the same, or another "
                 "--output_dir"
             )
-        if before.get("evaluation_data", evaluation_digests) != evaluation_digests:
+        if before.get("evaluation_data") != evaluation_digests:
             raise UserError(
                 f"{folder} holds a run with other evaluation data, by whose scores the best model was chosen; give the "
                 "same, or another --output_dir; a model that is there is scored without --do_train"

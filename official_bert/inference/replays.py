@@ -83,7 +83,9 @@ def read(folder: str) -> Replay:
     """
     path = os.path.join(folder, exports.REPLAY_FILE)
     if not files.exists(path):
-        raise UserError(f"{folder} holds no texts to replay ({exports.REPLAY_FILE}); exports of this version have them")
+        raise UserError(
+            f"{folder} holds no texts to replay ({exports.REPLAY_FILE}); make the export with official-bert export"
+        )
     content = files.read_json_object(path)
     try:
         replay = Replay(

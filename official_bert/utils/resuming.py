@@ -22,16 +22,9 @@ def locked_values(options: Any) -> dict[str, Any]:
 
 
 def changed_options(options: Any, before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the locked options that differ from those that a run was begun with: old and new value by name.
-
-    An option that is missing in `before` was not there then: the program behaved as it now does by its default.
-    """
-    defaults = {
-        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        for field in dataclasses.fields(options)
-    }
-    pairs = {name: (before.get(name, defaults[name]), value) for name, value in locked_values(options).items()}
-    return {name: (old, new) for name, (old, new) in pairs.items() if old != new and old is not dataclasses.MISSING}
+    """Returns the locked options that differ from those that a run was begun with: old and new value by name."""
+    pairs = {name: (before.get(name), value) for name, value in locked_values(options).items()}
+    return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
 
 
 def described(changes: Mapping[str, tuple[Any, Any]]) -> str:

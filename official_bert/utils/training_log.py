@@ -85,8 +85,6 @@ def _checksum(text: str) -> str:
 def read_log(folder: str, kind: str) -> list[dict[str, Any]]:
     """Returns a log of a run's folder in the order written; a last line cut short by a kill is left out.
 
-    Lines without a checksum, as earlier versions wrote them, are read as they are.
-
     Raises:
         UserError: a line is not as it was written.
     """
@@ -101,8 +99,7 @@ def read_log(folder: str, kind: str) -> list[dict[str, Any]]:
             raise UserError(f"{error}; remove that line") from error
         if not isinstance(values, dict) or not isinstance(values.get("step"), int):
             raise UserError(f"{path}, line {number}, holds no object with a step; remove that line")
-        expected = values.pop(_CHECKSUM, None)
-        if expected is not None and expected != _checksum(line.rpartition(f', "{_CHECKSUM}"')[0] + "}"):
+        if values.pop(_CHECKSUM, None) != _checksum(line.rpartition(f', "{_CHECKSUM}"')[0] + "}"):
             raise UserError(f"{path}, line {number}, is not as it was written; remove that line")
         for name, value in values.items():
             if kind != NOTICES and not isinstance(value, int | float):

@@ -1,6 +1,5 @@
 """A fine-tuned model's folder: what is written is what is read, or an error."""
 
-import gzip
 import json
 import os
 import pathlib
@@ -20,7 +19,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.utils import files
 from tests.checkpoints.checkpoint_samples import sample
-from tests.conftest import ROOT, WORDS
+from tests.conftest import WORDS
 
 SPEC = {
     "task": "table", "kind": "classification", "pair": False, "labels": ["x", "y"], "num_choices": None,
@@ -126,18 +125,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.fixture
 def folder(written: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return shutil.copytree(written, tmp_path / "model")
-
-
-def test_a_folder_of_an_earlier_version_gives_the_same_answers(tmp_path: pathlib.Path):
-    """golden/older_finetuned was written by official_bert 0.1.0 before its parts were packages; it has no checksums."""
-    golden = ROOT / "tests" / "golden" / "older_finetuned"
-    model = shutil.copytree(golden, tmp_path / "model")
-    (model / "model.weights.h5").write_bytes(gzip.decompress((golden / "model.weights.h5.gz").read_bytes()))
-    loaded = finetuned.load(str(model))
-    assert loaded.task_spec["labels"] == ["bad", "good"]
-    ids = np.array([[2, 5, 6, 3, 0], [2, 7, 8, 6, 3]], np.int32)
-    logits = loaded.model({"input_ids": ids, "input_mask": np.sign(ids), "segment_ids": ids * 0})
-    np.testing.assert_allclose(logits, json.loads((golden / "logits.json").read_text()), rtol=1e-5, atol=1e-8)
 
 
 def external_link(weights: h5py.File, name: str, foreign: pathlib.Path) -> None:

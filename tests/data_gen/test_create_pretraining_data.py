@@ -26,7 +26,7 @@ def test_script_writes_records_and_prints_a_summary(short_texts: list[str], voca
         folder=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    for line in ("documents", "instances", "random or swapped", "to be predicted", "padding", "[UNK]"):
+    for line in ("documents", "instances", "random segments", "to be predicted", "padding", "[UNK]"):
         assert line in done.stdout
     assert "pass --max_predictions_per_seq=4" in done.stderr
     assert sum(1 for _ in tf.data.TFRecordDataset(f"{tmp_path}/out.tfrecord")) > 0

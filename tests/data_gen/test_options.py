@@ -7,7 +7,6 @@ import pytest
 from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine
 from official_bert.errors import UserError
-from official_bert_cli import load
 from tests.data_gen.samples import short_options
 
 
@@ -39,10 +38,3 @@ def test_text_is_used_ten_times_but_once_where_masks_are_made_while_training():
         return RecordOptions(["text"], ["records"], "vocab", **flags).dupe_factor  # type: ignore[arg-type]
 
     assert [used(), used(masking="dynamic"), used(masking="dynamic", dupe_factor=3)] == [10, 1, 3]
-
-
-@pytest.mark.parametrize("name", ["make-records", "make-records-beam", "learn-vocabulary", "adapt"])
-def test_a_renamed_flag_is_still_taken(name: str):
-    command = load(name)
-    needed = [f"--{flag.name}=x" for flag in command.flags() if flag.required]
-    assert command.parse([*needed, "--json_field=body"]) == command.parse([*needed, "--text_field=body"])

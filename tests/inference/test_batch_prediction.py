@@ -2,7 +2,6 @@ import json
 import lzma
 import pathlib
 import shutil
-import tarfile
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +13,6 @@ from official_bert.errors import UserError
 from official_bert.inference import batch_prediction, exports
 from official_bert.inference.batch_prediction import predict, read_rows
 from official_bert.inference.options import BatchPredictionOptions
-from official_bert.serving.saved_model import SavedModel
 from official_bert.utils.locks import lock_file
 from tests import stored_texts
 
@@ -253,21 +251,6 @@ def test_endings_are_a_list_or_columns_of_their_own(tmp_path: pathlib.Path):
     for name in ("in.tsv", "in.jsonl"):
         rows = list(read_rows(str(tmp_path / name), ["prompt", "endings"]))
         assert rows == [{"prompt": "who", "endings": ["a", "b"]}]
-
-
-def test_an_export_of_an_earlier_version_gives_the_same_answers(tmp_path: pathlib.Path):
-    """golden/older_export and its answers were written by official_bert 0.1.0 before its parts were packages."""
-    golden = pathlib.Path(__file__).parent.parent / "golden"
-    with tarfile.open(golden / "older_export.tar.gz") as archive:
-        archive.extractall(tmp_path / "export", filter="data")
-    expected = answers_of(golden / "older_export_answers.jsonl")
-    (tmp_path / "in.jsonl").write_text('{"text": "the cat sat"}\n{"text": "dog"}\n')
-    predict(BatchPredictionOptions(str(tmp_path / "export"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")))
-    for answer, before in zip(answers_of(tmp_path / "out.jsonl"), expected, strict=True):
-        assert answer["labels"] == before["labels"]
-        assert answer["probabilities"] == pytest.approx(before["probabilities"], rel=1e-5)
-    served = SavedModel(str(tmp_path / "export" / "1"))
-    served.warm_up(max_batch_size=2)
 
 
 @pytest.mark.parametrize("store", ["xz", "tfds", *stored_texts.STORED])

@@ -157,7 +157,7 @@ def test_a_damaged_folder_is_named(tiny_config, tmp_path):
     (folder / "model.weights.h5").write_bytes(weights[:1000])
     with pytest.raises(UserError, match="model.weights.h5 is not as it was written"):
         finetuned.load(str(folder))
-    (folder / "checksums.json").unlink()  # as in folders of earlier versions
+    (folder / "checksums.json").unlink()
     with pytest.raises(UserError, match="model.weights.h5 is damaged: "):
         finetuned.load(str(folder))
     (folder / "task.json").write_text('{"task": "t"}')

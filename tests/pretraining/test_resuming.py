@@ -393,22 +393,3 @@ def _last_step(folder: pathlib.Path) -> int:
         return max((line["step"] for line in read_log(str(folder), "train")), default=0)
     except UserError:  # a line that is being written
         return 0
-
-
-def test_a_run_of_the_code_before_goes_on(
-    record_files: list[str],
-    tmp_path: pathlib.Path,
-):
-    """golden/older_run was written by official_bert 0.1.0 before its parts were packages, and killed after step 20."""
-    older = ROOT / "tests" / "golden" / "older_run"
-    folder = tmp_path / "run"
-    shutil.copytree(older, folder)
-    assert training.run(options_for(record_files, str(older / "bert_config.json"), folder)) == 0
-    expected, found = (read_log(str(path), "train") for path in (older, folder))
-    assert [line["step"] for line in found] == list(range(1, 21))
-    assert [line["loss"] for line in found] == pytest.approx([line["loss"] for line in expected], rel=1e-5)
-    changed = options_for(
-        record_files, str(older / "bert_config.json"), folder, gradient_accumulation_steps=2, random_seed=1
-    )
-    with pytest.raises(UserError, match="gradient_accumulation_steps was 1 and is 2; --random_seed was 12345 and is 1"):
-        training.run(changed)

@@ -68,7 +68,7 @@ def test_a_whole_number_is_one_class_with_a_point_and_without(tmp_path):
     assert task.head.labels == ("3", "5")
     path = written(tmp_path, "text,label\na,1.0;2\nb,1;2.0\n")
     assert [each.label for each in read(path, label_kind="multi_label")] == [(0, 1), (0, 1)]
-    trained = table.TableTask(options(path), labels=["1.0", "2.0"])  # by earlier code
+    trained = table.TableTask(options(path), labels=["1.0", "2.0"])
     written(tmp_path, "text,label\na,1.0\nb,2\n")
     assert [example.label for example in trained.read("train", BadRows())] == [0, 1]
     assert trained.head.labels == ("1.0", "2.0")

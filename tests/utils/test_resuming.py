@@ -27,6 +27,5 @@ def test_changes_are_those_of_locked_options():
     assert resuming.described(changes) == "--layers was [] and is ['a']; --rate was 0.1 and is 0.2"
 
 
-def test_an_option_younger_than_the_run_counts_as_its_default():
-    assert resuming.changed_options(Options(0.1), {"rate": 0.1}) == {}
-    assert resuming.changed_options(Options(0.1, power=2.0), {"rate": 0.1}) == {"power": (1.0, 2.0)}
+def test_an_option_that_was_not_recorded_counts_as_changed():
+    assert resuming.changed_options(Options(0.1), {"rate": 0.1, "layers": []}) == {"power": (None, 1.0)}

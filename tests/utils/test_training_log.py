@@ -1,5 +1,6 @@
 """The log of a run: event files, and lines that were changed by hand or by damage."""
 
+import math
 import pathlib
 
 import pytest
@@ -23,13 +24,13 @@ def test_event_files_have_the_values_of_the_lines(kind: str, tmp_path: pathlib.P
 @pytest.mark.parametrize("line", ["[" * 100_000, "1" * 5000, "{", "[]", '{"loss": 1}', '{"step": "1"}',
                                   '{"step": 1, "loss": "1"}', ""])  # fmt: skip
 def test_a_line_that_cannot_be_read_is_named(line: str, tmp_path: pathlib.Path):
-    (tmp_path / "train.jsonl").write_text(f'{{"step": 1}}\n{line}\n')
+    (tmp_path / "train.jsonl").write_text(line_of({"step": 1}) + f"{line}\n")
     with pytest.raises(UserError, match="train.jsonl, line 2, .*; remove that line"):
         read_log(str(tmp_path), TRAIN)
 
 
 def test_a_last_line_cut_short_is_left_out(tmp_path: pathlib.Path):
-    (tmp_path / "train.jsonl").write_text('{"step": 1, "loss": NaN}\n{"step": 2, "lo')
+    (tmp_path / "train.jsonl").write_text(line_of({"step": 1, "loss": math.nan}) + '{"step": 2, "lo')
     assert [line["step"] for line in read_log(str(tmp_path), TRAIN)] == [1]
 
 
@@ -48,8 +49,12 @@ def test_a_flipped_bit_anywhere_in_a_line_is_an_error_or_changes_no_value(tmp_pa
     assert errors > len(content) * 0.9
 
 
-def test_lines_of_earlier_versions_have_no_checksum(tmp_path: pathlib.Path):
-    (tmp_path / "train.jsonl").write_text('{"step": 1, "loss": 5}\n' + line_of({"step": 2, "loss": 4}))
-    assert read_log(str(tmp_path), TRAIN) == [{"step": 1, "loss": 5}, {"step": 2, "loss": 4}]
+def test_a_line_without_a_checksum_is_an_error(tmp_path: pathlib.Path):
+    (tmp_path / "train.jsonl").write_text(line_of({"step": 1, "loss": 4}) + '{"step": 2, "loss": 5}\n')
+    with pytest.raises(UserError, match=r"train.jsonl, line 2, is not as it was written"):
+        read_log(str(tmp_path), TRAIN)
+
+
+def test_a_notice_may_quote_a_checksum(tmp_path: pathlib.Path):
     (tmp_path / "notices.jsonl").write_text(line_of({"step": 1, "notice": 'resumed, "crc32": "0"'}))
     assert read_log(str(tmp_path), NOTICES) == [{"step": 1, "notice": 'resumed, "crc32": "0"'}]
