@@ -14,7 +14,7 @@ from aiohttp import web
 from official_bert.inference.exports import DEFAULT_SIGNATURE
 from official_bert.serving import json_answers, json_requests, logs, openapi
 from official_bert.serving.access import Access
-from official_bert.serving.connections import Connections
+from official_bert.serving.connections import Connection
 from official_bert.serving.in_flight import InFlight
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
@@ -51,11 +51,8 @@ class Application:
         in_flight: the requests that have begun to arrive and are not answered.
     """
 
-    def __init__(
-        self, models: Models, options: Options, metrics: Metrics, access: Access, connections: Connections
-    ) -> None:
-        self._models, self._options, self._metrics = models, options, metrics
-        self._access, self._connections = access, connections
+    def __init__(self, models: Models, options: Options, metrics: Metrics, access: Access) -> None:
+        self._models, self._options, self._metrics, self._access = models, options, metrics, access
         self.draining = False
         self.in_flight = InFlight(options.max_in_flight_bytes, metrics)
 
@@ -172,7 +169,9 @@ class Application:
     @web.middleware
     async def _observed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         start = time.monotonic()
-        self._connections.begin_request(request)
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        connection.begin_request(request)
         request[_LOG_FIELDS] = {}
         action = request.match_info.handler.__name__ if not request.match_info.http_exception else "unknown"
         status = _CLIENT_HAS_GONE
@@ -187,7 +186,7 @@ class Application:
             return response
         finally:
             seconds = time.monotonic() - start
-            self._connections.end_request(request)
+            connection.end_request()
             fields = request[_LOG_FIELDS]
             model = fields.pop("model", "")
             self._metrics.requests.labels(model, action, str(status)).inc()

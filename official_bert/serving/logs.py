@@ -27,12 +27,12 @@ class _JsonLines(logging.Formatter):
 
 
 def start() -> None:
-    """Sends the log, and the warnings of the HTTP library, to stderr."""
+    """Sends the log, and the warnings of aiohttp and asyncio, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
-    for logger, level in ((_LOGGER, logging.INFO), (logging.getLogger("aiohttp"), logging.WARNING)):
+    for logger in (_LOGGER, logging.getLogger("aiohttp"), logging.getLogger("asyncio")):
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level)
+        logger.setLevel(logging.INFO if logger is _LOGGER else logging.WARNING)
 
 
 def info(event: str, **fields: Any) -> None:

@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import stat
-from typing import Any
 
 from aiohttp import web
 
@@ -41,7 +40,7 @@ class Server:
         self._connections = Connections(limit_by_descriptors(options.max_connections), options.timeout_seconds)
         metrics = Metrics()
         self.models = Models(options, metrics)
-        self._application = Application(self.models, options, metrics, self._access, self._connections)
+        self._application = Application(self.models, options, metrics, self._access)
         self._stop = asyncio.Event()
         self.url = ""
 
@@ -62,30 +61,24 @@ class Server:
         Raises:
             UserError: the address is taken, or a model cannot be loaded.
         """
-        background: list[asyncio.Task[Any]] = []
         runner = web.AppRunner(
             self._application.make(),
-            access_log=None,
             handler_cancellation=True,  # requests whose client has gone are not computed
             shutdown_timeout=1.0,  # by then the requests in flight are answered
-            keepalive_timeout=75.0,
-            lingering_time=2.0,  # for clients that go on sending a body that is refused
         )
         await runner.setup()
         try:
             await self._listen(runner)
-            background.append(asyncio.create_task(self._connections.close_slow_ones()))
             loading = asyncio.create_task(self.models.load())
             stopped = asyncio.create_task(self._stop.wait())
             await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
                 loading.result()
                 logs.info("ready", url=self.url, models=[model.name for model in self.models])
-                background.append(asyncio.create_task(self.models.watch()))
+                watching = asyncio.create_task(self.models.watch())
                 await stopped
+                watching.cancel()
         finally:
-            for task in background:
-                task.cancel()
             # Requests that have reached this machine but have not been read yet are answered too.
             await self._connections.stop_accepting()
             with contextlib.suppress(TimeoutError):

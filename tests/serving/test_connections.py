@@ -1,20 +1,19 @@
 """Limits of connections and of what is in flight, and that no request is lost when the server stops."""
 
 import asyncio
-import errno
 import json
 import logging
 import pathlib
 import resource
 import socket
-import sys
 import threading
+import time
 
 import pytest
+from aiohttp import web
 
 from official_bert.errors import UserError
 from official_bert.serving import connections, json_requests
-from official_bert.serving.connections import Connections
 from official_bert.serving.options import Options
 from tests.serving.serving_client import Client, eventually, head_of, is_closed, running, sent
 
@@ -53,53 +52,6 @@ def test_connections_beyond_the_limit_are_refused(exports: pathlib.Path, caplog:
     assert {each["limit"] for each in refused} == {2}
 
 
-def test_a_connection_that_has_just_opened_counts_once():
-    async def count() -> int:
-        counts = asyncio.Queue()
-        taken = Connections(limit=2, seconds=1.0)
-
-        class Handler(asyncio.Protocol):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                counts.put_nowait(len(taken))
-                transport.close()
-
-        address = await taken.listen(Handler, "127.0.0.1", 0)
-        with socket.create_connection(address):
-            counted = await counts.get()
-        await taken.stop_accepting()
-        return counted
-
-    assert asyncio.run(count()) == 1
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such filter")
-def test_nobody_connects_between_the_last_connection_and_the_end(monkeypatch: pytest.MonkeyPatch):
-    opened: list[asyncio.BaseTransport] = []
-
-    class Handler(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            opened.append(transport)
-
-    async def stop() -> None:
-        taken = Connections(limit=9, seconds=1.0)
-        address = await taken.listen(Handler, "127.0.0.1", 0)  # type: ignore[arg-type]
-        close = taken._close_listeners
-
-        def close_after_a_client() -> None:
-            with pytest.raises(TimeoutError):
-                socket.create_connection(address, timeout=0.1)
-            close()
-
-        monkeypatch.setattr(taken, "_close_listeners", close_after_a_client)
-        with socket.create_connection(address), socket.create_connection(address):
-            await taken.stop_accepting()
-        assert len(opened) == 2
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(address, timeout=60)
-
-    asyncio.run(stop())
-
-
 def _is_answered(client: Client) -> bool:
     try:
         return client.get("/healthz").status == 200
@@ -120,39 +72,36 @@ def test_the_limit_leaves_descriptors_for_the_rest(
     assert set_to == asked
 
 
-def test_a_system_without_descriptors_is_asked_again(
-    exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    accept, failures = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files")]
-
-    def fails_once(listener):
-        if failures:
-            raise failures.pop()
-        return accept(listener)
-
-    monkeypatch.setattr(connections, "_PAUSE_SECONDS", 0.01)
-    with (
-        caplog.at_level(logging.WARNING, "official_bert.serving"),
-        running({"size": exports / "size"}) as (_, client),
-    ):
-        monkeypatch.setattr(socket.socket, "accept", fails_once)
-        assert client.get("/healthz").status == 200
-    assert not failures
-    assert "cannot accept a connection" in caplog.messages
-    assert "Traceback" not in caplog.text
+def is_ended(connection: socket.socket) -> bool:
+    connection.settimeout(20)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:  # it was closed while this client sent
+        return True
 
 
-def test_a_slow_head_is_closed_on_a_used_connection_and_an_idle_one_is_not(exports: pathlib.Path):
+def test_clients_that_send_headers_slowly_are_disconnected_and_others_are_not(exports: pathlib.Path):
     with (
         running({"size": exports / "size"}, timeout_seconds=1.0) as (_, client),
         sent(client, GET) as idle,
         sent(client, GET) as slow,
+        sent(client, GET[:20]) as slow_at_first,
+        sent(client, b"") as silent,
+        sent(client, GET[:20]) as quick,
     ):
-        assert (status_of(idle), status_of(slow)) == (200, 200)
-        slow.sendall(GET[:20])
-        assert slow.recv(1) == b""  # within the socket's 30 seconds; aiohttp keeps it for 75
-        idle.sendall(GET)
-        assert status_of(idle) == 200
+        quick.sendall(GET[20:])
+        assert [status_of(each) for each in (idle, slow, quick)] == [200, 200, 200]
+        for byte in GET:
+            try:
+                slow.sendall(bytes([byte]))
+            except OSError:
+                break
+            time.sleep(0.1)
+        for connection in (slow, slow_at_first, silent):
+            assert is_ended(connection)
+        for connection in (idle, quick):  # idle for longer than the limit
+            connection.sendall(GET)
+            assert status_of(connection) == 200
 
 
 def test_bodies_in_flight_are_limited_together(exports: pathlib.Path):
@@ -191,10 +140,7 @@ def test_limits_that_allow_no_request_are_refused(options: dict):
 # Stopping.
 
 
-def test_requests_in_the_sockets_queue_are_answered_before_the_end(
-    exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(connections, "_ACCEPTED_AT_ONCE", 1)  # so that the queue is long
+def test_requests_in_the_sockets_queue_are_answered_before_the_end(exports: pathlib.Path):
     blocked, go_on = threading.Event(), threading.Event()
 
     def block() -> None:
@@ -210,6 +156,21 @@ def test_requests_in_the_sockets_queue_are_answered_before_the_end(
         assert [status_of(each) for each in asked] == [200] * len(asked)
         for each in asked:
             each.close()
+
+
+def test_a_server_that_stops_listening_opens_the_connections_in_its_queue():
+    async def stop_listening() -> int:
+        server, taken = web.Server(lambda request: None), connections.Connections(limit=9, seconds=1.0)
+        address = await taken.listen(server, "127.0.0.1", 0)
+        with socket.create_connection(address), socket.create_connection(address):  # while the event loop waits
+            await taken.stop_accepting()
+            count = len(taken.open)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+        await server.shutdown()
+        return count
+
+    assert asyncio.run(stop_listening()) == 2
 
 
 def test_a_client_that_has_just_connected_may_ask_before_the_end(

@@ -22,7 +22,7 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 @contextlib.contextmanager
 def logged() -> Iterator[io.StringIO]:
     """What the server writes on stderr while the block runs."""
-    loggers = [logging.getLogger(name) for name in ("official_bert.serving", "aiohttp")]
+    loggers = [logging.getLogger(name) for name in ("official_bert.serving", "aiohttp", "asyncio")]
     before = [(each.handlers, each.propagate, each.level) for each in loggers]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stderr", io.StringIO())
