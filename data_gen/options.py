@@ -247,7 +247,7 @@ class InspectionOptions:
     input_file: list[str] = option(dataclasses.MISSING, "Record files or glob patterns, separated by commas.")
     vocab_file: str = option(dataclasses.MISSING, "The vocabulary that the records were made with.")
     num_records: int = option(3, "How many of the first records are shown; the statistics are of all.")
-    report: str | None = option(None, "An HTML page to write, with the records and plots; it needs no other file.")
+    report: str | None = option(None, "An HTML page to write, with the records and statistics; it needs no other file.")
 
     def __post_init__(self) -> None:
         if self.num_records < 0:

@@ -33,7 +33,7 @@ PRETRAIN = Command(
     program="official-bert pretrain",
     summary="Pre-trains BERT on TFRecord files: masked tokens and next sentences.",
     before="records, with --vocab_file: official-bert learn-vocabulary and make-records",
-    after="read model/MODEL_CARD.md; tensorboard --logdir=model; official-bert fill-mask; official-bert finetune",
+    after="read model/MODEL_CARD.md; try it: official-bert fill-mask; go on: official-bert finetune",
     main=_pretrain,
     options=(PretrainingOptions,),
     refused=REFUSED["pretrain"],

@@ -56,10 +56,10 @@ USED = {
     },
 }
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy"}
-# Imported when they are used: matplotlib where it is installed, fsspec for paths that TensorFlow does not know, the
-# packages of the Hub, of Hugging Face and of keras-hub for their checkpoints, and what conversions are compared with.
+# Imported when they are used: fsspec for paths that TensorFlow does not know, the packages of the Hub, of Hugging Face
+# and of keras-hub for their checkpoints, and what conversions are compared with.
 PRETRAINING_CAN_DO_WITHOUT = {
-    "matplotlib", "fsspec", "huggingface_hub", "safetensors", "h5py", "keras_hub", "torch", "transformers"
+    "fsspec", "huggingface_hub", "safetensors", "h5py", "keras_hub", "torch", "transformers"
 }  # fmt: skip
 
 

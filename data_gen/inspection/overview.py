@@ -28,7 +28,6 @@ def inspect(options: InspectionOptions) -> None:
     exact.check_special_tokens(vocab, options.vocab_file)
     if options.report:
         files.refuse_overwriting(options.report, "report", [*paths, options.vocab_file])
-        report.check_matplotlib()
         files.check_writable(options.report)
     schema = batches.schema_of(paths, max(vocab.values()) + 1)
     statistics = Statistics(schema, vocab)

@@ -1,14 +1,9 @@
 """Records and their statistics as an HTML page that needs nothing else, readable on a phone."""
 
 import html
-import io
-from typing import Any
-
-import numpy as np
 
 from data_gen.inspection.samples import Sample, Token
 from data_gen.inspection.statistics import Histogram, Statistics
-from official_bert.errors import UserError
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 46rem; margin: auto;
@@ -21,7 +16,7 @@ th, td { text-align: left; vertical-align: top; padding: 0.1rem 1rem 0.1rem 0; f
 th { white-space: pre; }
 th, .properties { color: #555; }
 td.count { text-align: right; font-variant-numeric: tabular-nums; }
-svg { max-width: 100%; height: auto; }
+pre { overflow-x: auto; }
 .segment { border-left: 3px solid #1f77b4; padding-left: 0.6rem; line-height: 2; }
 .segment + .segment { border-color: #ff7f0e; }
 .special { color: #999; }
@@ -33,15 +28,6 @@ ruby.random { background: #f8cfc9; }
 """
 
 _SPECIAL = ("[CLS]", "[SEP]")
-_BOTTOM = 0.5  # of a logarithmic axis, so that a single record shows
-
-
-def check_matplotlib() -> None:
-    """Raises a UserError where there is no matplotlib, which draws the plots."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise UserError("--report needs matplotlib, which is not installed; pip install matplotlib") from error
 
 
 def page(title: str, samples: list[Sample], statistics: Statistics, most_predicted: int) -> str:
@@ -58,7 +44,7 @@ def page(title: str, samples: list[Sample], statistics: Statistics, most_predict
                 '<ruby class="kept">kept<rt>kept</rt></ruby> <ruby class="random">random<rt>replaced</rt></ruby></p>'
             )
     parts += map(_sample, samples)
-    parts += [f"<h2>{html.escape(each.title)}</h2>\n{_plot(each)}" for each in statistics.histograms()]
+    parts += map(_histogram, statistics.histograms())
     if statistics.predictions:
         parts.append(_most_predicted(statistics, most_predicted))
     return (
@@ -98,32 +84,6 @@ def _most_predicted(statistics: Statistics, count: int) -> str:
     return f"<h2>Most predicted tokens</h2>\n<table>\n{rows}</table>"
 
 
-def _plot(histogram: Histogram) -> str:
-    """The histogram as an SVG element."""
-    import matplotlib
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-    numbers = histogram.range()
-    heights = histogram.counts[numbers.start : numbers.stop]
-    # As wide as a phone, in points: the labels then keep their size there.
-    figure = Figure(figsize=(5, 2.6), layout="constrained")
-    axes: Any = figure.add_subplot()
-    axes.set_xlabel(histogram.numbers)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(axis="y", alpha=0.3)
-    if histogram.out_of is not None:
-        heights = 100 * heights / np.maximum(1, histogram.out_of[numbers.start : numbers.stop])
-        axes.yaxis.set_major_formatter(PercentFormatter())
-    else:
-        axes.set_ylabel("records (logarithmic)")
-        axes.set_yscale("log")
-        axes.set_ylim(_BOTTOM, 2 * max(1, heights.max(initial=0)))
-    edges = np.arange(numbers.start, numbers.stop + 1) - 0.5
-    axes.stairs(heights, edges, fill=True, baseline=0 if histogram.out_of is not None else _BOTTOM)
-    picture = io.StringIO()
-    # Text stays text; the same records give the same page.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": histogram.title}):
-        figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None})
-    svg = picture.getvalue()
-    return svg[svg.index("<svg") :]
+def _histogram(histogram: Histogram) -> str:
+    title, _, bars = str(histogram).partition("\n")
+    return f"<h2>{html.escape(title)}</h2>\n<pre>{html.escape(bars)}</pre>"

@@ -5,7 +5,7 @@ pyproject.toml has their versions.
 
 from official_bert.errors import UserError
 
-_TENSORFLOW = ("tensorflow", "keras", "tensorboard", "matplotlib", "safetensors")  # of all extras but one
+_TENSORFLOW = ("tensorflow", "keras", "tensorboard", "safetensors")  # of all extras but one
 
 # The names that are imported, by extra. A package of several extras is asked for by that of the command that lacks it.
 EXTRAS = {

@@ -17,7 +17,7 @@ from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
 
 # Flags are read, and --help and mistakes answered, before any of these is imported.
-HEAVY = "tensorflow keras numpy sentencex tokenizers aiohttp h5py matplotlib pyarrow safetensors zstandard onnx".split()
+HEAVY = "tensorflow keras numpy sentencex tokenizers aiohttp h5py pyarrow safetensors zstandard onnx".split()
 
 
 @dataclasses.dataclass

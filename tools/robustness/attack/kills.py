@@ -26,8 +26,8 @@ _AFTER_A_LINE = 0.05  # seconds at most
 # How a process that is asked to stop may end: done, stopped as asked, or by the signal itself.
 _STOPPED = (0, 130, 143, -signal.SIGTERM, -signal.SIGINT)
 _LOG = "train.jsonl"
-# TensorBoard's events and the report are not read again.
-_NOT_READ = ("events.out", ".png", ".html", ".md", ".lock")
+# TensorBoard's events and the model card are not read again.
+_NOT_READ = ("events.out", ".md", ".lock")
 
 # What a run that goes on has more of than one that was not stopped.
 _MORE_OF = re.compile(r"events\.out|/ckpt-[0-9]+\.(index|data-[^/]*)$|notices\.jsonl$")

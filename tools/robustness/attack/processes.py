@@ -33,7 +33,6 @@ class NotHeldError(Exception):
 def import_all() -> None:
     """Imports what the commands import."""
     import keras  # noqa: F401
-    import matplotlib.pyplot  # noqa: F401
     import tensorflow_text  # noqa: F401
 
     import official_bert.export.saved_model
