@@ -1,159 +1,82 @@
-"""The description of the server's addresses, for people and programs: OpenAPI 3.1."""
+"""The description of the server's addresses for people and programs: OpenAPI 3.1."""
 
 from typing import Any
 
-from official_bert.inference import exports
-from official_bert.serving.models import Model, Models
+from official_bert.inference.exports import DEFAULT_SIGNATURE, trained_columns
+from official_bert.serving.models import Models, Version
 from official_bert.serving.options import Options
-from official_bert.serving.served_model import ServedModel
 from official_bert.serving.signatures import BOOL, STRING, Tensor
 from official_bert.version import __version__
 
 Schema = dict[str, Any]
 
-_STRING: Schema = {"type": "string"}
-_ERROR: Schema = {"type": "object", "required": ["error"], "properties": {"error": _STRING}}
-_WRONG = {
-    400: "The request cannot be read; the error says what was expected.",
-    403: "The Host or Origin is not allowed.",
-    404: "There is no such model or version.",
-    408: "The request did not arrive in time.",
-    413: "The request is too large.",
-    415: "A page must send application/json.",
-    429: "Too many requests wait; try again after the time in Retry-After.",
-    500: "The server failed.",
-    503: "The model is being loaded, or too much is in flight; try again after the time in Retry-After.",
-    504: "The answer was not ready in time.",
-}
+_ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 
 
 def describe(models: Models, options: Options, with_token: bool) -> Schema:
     """Returns the description of a server with these models, as they are now."""
-    paths: Schema = {
-        "/v1/models": {"get": _operation("All models, what each is and takes", _MODELS)},
-        "/healthz": {"get": _operation("Whether the server is alive", _STATUS) | {"security": []}},
-        "/readyz": {"get": _operation("Whether all models answer", _STATUS, 503) | {"security": []}},
-        "/metrics": {"get": _operation("What the server counts, for Prometheus", _STRING, content="text/plain")},
-        "/openapi.json": {"get": _operation("This description", {"type": "object"})},
+    paths = {
+        "/v1/models": {"get": _operation("All models, with their kinds and inputs")},
+        "/healthz": {"get": _operation("Whether the server is alive") | {"security": []}},
+        "/readyz": {"get": _operation("Whether all models can answer") | {"security": []}},
+        "/metrics": {"get": _operation("Metrics for Prometheus", "text/plain")},
+        "/openapi.json": {"get": _operation("This description")},
     }
     for model in models:
-        paths |= _paths_of(model, options)
-    description: Schema = {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "official-bert",
-            "version": __version__,
-            "description": "TensorFlow Serving's REST API. In place of a string, "
-            '{"b64": "..."} with its UTF-8 in base64 is taken as well.',
-        },
-        "paths": paths,
-    }
-    if with_token:
-        description["components"] = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
-        description["security"] = [{"token": []}]
-        for path in paths.values():
-            for operation in path.values():
-                if operation.get("security") != []:
-                    operation["responses"]["401"] = _response("The token is missing or wrong.", _ERROR)
-    return description
+        for version in model.available:  # the newest one comes last
+            for path in (f"/v1/models/{model.name}", f"/v1/models/{model.name}/versions/{version.number}"):
+                paths[path] = {"get": _operation("Versions and their states")}
+                paths[f"{path}/metadata"] = {"get": _operation("Names, types and shapes of inputs and outputs")}
+                paths[f"{path}:predict"] = {"post": _predict(version, options)}
+    description = {"openapi": "3.1.0", "info": {"title": "official-bert", "version": __version__}, "paths": paths}
+    token = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
+    return description | ({"components": token, "security": [{"token": []}]} if with_token else {})
 
 
-def _paths_of(model: Model, options: Options) -> Schema:
-    paths = {}
-    addresses = [("", model.available[-1:])]
-    addresses += [(f"/versions/{each.number}", [each]) for each in model.available]
-    for suffix, versions in addresses:
-        path = f"/v1/models/{model.name}{suffix}"
-        paths[path] = {"get": _operation("Versions and their states", _VERSIONS, 404)}
-        paths[path + "/metadata"] = {"get": _operation("Signatures", {"type": "object"}, 404, 503)}
-        for version in versions:
-            assert version.model
-            paths[path + ":predict"] = {"post": _predict(version.model, options)}
-    return paths
+def _predict(version: Version, options: Options) -> Schema:
+    assert version.model
+    signature = version.model.signatures.get(DEFAULT_SIGNATURE)
+    if not (signature and signature.takes_rows):
+        return _operation("Answers of the signatures in the metadata")
+    row = {name: _value(spec, options) for name, spec in signature.inputs.items()}
+    column = {name: _list(value, 1, options.max_instances) for name, value in row.items()}
+    trained = trained_columns(version.model.export_metadata.get("table") or {})
+    rows, columns = _list(_forms(row, trained), 1, options.max_instances), _forms(column, trained)
+    name = {"const": DEFAULT_SIGNATURE}
+    forms = [_object({key: value}, signature_name=name) for key, value in (("instances", rows), ("inputs", columns))]
+    body = {"required": True, "content": {"application/json": {"schema": {"anyOf": forms}}}}
+    return _operation(f"Answers: {', '.join(signature.outputs)}") | {"requestBody": body}
 
 
-def _predict(model: ServedModel, options: Options) -> Schema:
-    signature = model.signatures.get(exports.DEFAULT_SIGNATURE)
-    others = ", ".join(name for name in model.signatures if name != exports.DEFAULT_SIGNATURE)
-    body: Schema = {"type": "object"}
-    if signature and signature.takes_rows:
-        row = {name: _value(spec, 1, options) for name, spec in signature.inputs.items()}
-        column = {name: _value(spec, 0, options) for name, spec in signature.inputs.items()}
-        rows, columns = [_object(row)], [_object(column)]
-        if len(row) == 1:
-            rows += row.values()
-            columns += column.values()
-        trained = exports.trained_columns(model.export_metadata.get("table") or {})
-        if set(trained) - set(row):  # the server joins them
-            rows.append(_object({name: next(iter(row.values())) for name in trained}))
-            columns.append(_object({name: next(iter(column.values())) for name in trained}))
-        name = {"signature_name": {"const": exports.DEFAULT_SIGNATURE}}
-        body = {"anyOf": [
-            _object({"instances": _list({"anyOf": rows}, 1, options.max_instances)}, name),
-            _object({"inputs": {"anyOf": columns}}, name),
-        ]}  # fmt: skip
-    answer: Schema = {"type": "object", "properties": {"predictions": {"type": "array"}, "outputs": {}}}
-    operation = _operation("Answers", answer, *_WRONG)
-    operation["description"] = f"This is {exports.DEFAULT_SIGNATURE}" + (
-        f"; for {others}, named by signature_name, see /metadata." if others else "."
-    )
-    operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-    return operation
+def _forms(values: Schema, trained: list[str]) -> Schema:
+    """Returns the forms of a row or of columns: by input, by column of the training table, or as the only value."""
+    by_column = [dict.fromkeys(trained, next(iter(values.values())))] if set(trained) - set(values) else []
+    return {"anyOf": [*map(_object, [values, *by_column]), *(values.values() if len(values) == 1 else ())]}
 
 
-def _value(spec: Tensor, dimension: int, options: Options) -> Schema:
-    """The nested lists of a tensor, from one of its dimensions on."""
-    sizes = list(spec.shape or ())[dimension:]
-    if sizes:
-        most = sizes[0] if dimension else options.max_instances
-        least = (sizes[0] or 0) if dimension else 1
-        return _list(_value(spec, dimension + 1, options), least, most)
+def _value(spec: Tensor, options: Options) -> Schema:
+    """Returns the schema of an input of one instance."""
+    schema: Schema = {"type": "boolean" if spec.dtype == BOOL else "number"}
     if spec.dtype == STRING:
-        # In bytes of UTF-8, which JSON Schema cannot count: of ASCII exactly, of other text less characters.
-        size = options.max_text_bytes
-        return {"type": "string", "maxLength": size, "description": f"At most {size:,} bytes in UTF-8."}
-    if spec.dtype == BOOL:
-        return {"type": "boolean"}
-    if spec.is_integer:
-        least, greatest = spec.range
-        return {"type": "integer", "minimum": least, "maximum": greatest}
-    return {"type": "number"}
+        schema = {"type": "string", "maxLength": options.max_text_bytes}
+    elif spec.is_integer:
+        schema = {"type": "integer", "minimum": spec.range[0], "maximum": spec.range[1]}
+    for size in reversed((spec.shape or ())[1:]):
+        schema = _list(schema, size or 0, size or options.max_body_bytes)
+    return schema
 
 
-def _list(items: Schema, least: int, most: int | None) -> Schema:
-    return {"type": "array", "items": items, "minItems": least} | ({} if most is None else {"maxItems": most})
+def _list(items: Schema, least: int, most: int) -> Schema:
+    return {"type": "array", "items": items, "minItems": least, "maxItems": most}
 
 
-def _object(required: Schema, optional: Schema | None = None) -> Schema:
-    properties = required | (optional or {})
-    return {"type": "object", "required": list(required), "properties": properties, "additionalProperties": False}
+def _object(required: Schema, **optional: Schema) -> Schema:
+    return {"type": "object", "required": [*required], "properties": required | optional, "additionalProperties": False}
 
 
-def _operation(summary: str, answer: Schema, *wrong: int, content: str = "application/json") -> Schema:
-    responses = {"200": _response(summary, answer, content)}
-    responses |= {str(status): _response(_WRONG[status], _ERROR) for status in wrong}
-    return {"summary": summary, "responses": responses}
-
-
-def _response(description: str, schema: Schema, content: str = "application/json") -> Schema:
-    return {"description": description, "content": {content: {"schema": schema}}}
-
-
-_STATUS = _object({"status": _STRING})
-_MODELS = _object({
-    "models": {"type": "array", "items": {
-        "type": "object",
-        "required": ["name", "kind", "versions"],
-        "properties": {
-            "name": _STRING, "kind": _STRING, "versions": {"type": "array", "items": _STRING},
-            "inputs": {"type": "array", "items": _STRING}, "labels": {"type": ["array", "null"], "items": _STRING},
-        },
-    }},
-})  # fmt: skip
-_VERSIONS = _object({
-    "model_version_status": {"type": "array", "items": _object({
-        "version": _STRING,
-        "state": {"enum": ["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]},
-        "status": _object({"error_code": _STRING, "error_message": _STRING}),
-    })},
-})  # fmt: skip
+def _operation(summary: str, content: str = "application/json") -> Schema:
+    error = {"description": "Why the request was refused", "content": {"application/json": {"schema": _ERROR}}}
+    return {
+        "summary": summary,
+        "responses": {"200": {"description": summary, "content": {content: {}}}, "default": error},
+    }
