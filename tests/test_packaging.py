@@ -136,10 +136,10 @@ def test_files_of_configs_are_found_from_other_folders(tmp_path: pathlib.Path, m
     assert find_config("configs/none.json") == "configs/none.json"
     assert find_config("models/none.json") == "models/none.json"
     (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "cpu.flagfile").write_text("--needed=mine\n", encoding="utf-8")
-    assert find_config("configs/cpu.flagfile") == "configs/cpu.flagfile"
+    (tmp_path / "configs" / "cpu_1_hour.flagfile").write_text("--needed=mine\n", encoding="utf-8")
+    assert find_config("configs/cpu_1_hour.flagfile") == "configs/cpu_1_hour.flagfile"
     command = Command(program="s", summary="", main=print, options=(Options,))
-    assert command.parse(["--flagfile", "configs/cpu.flagfile"])[0].needed == ["mine"]
+    assert command.parse(["--flagfile", "configs/cpu_1_hour.flagfile"])[0].needed == ["mine"]
     flags = ["--input_file=x", "--output_dir=configs/models", "--flagfile=configs/one_gpu.flagfile"]
     flags += ["--eval_steps=0", "--phase2_num_train_steps=0", f"--bert_config_file={path}"]
     (training,) = PRETRAIN.parse(flags)

@@ -28,7 +28,7 @@ from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
 from official_bert.utils.training_log import EVAL, read_log
 
-_CONFIG = "configs/cpu_tiny.json"
+_CONFIG = "configs/cpu_10_minutes.json"
 _PIECES = 4000
 _SHORT = ["--max_seq_length=16", "--max_predictions_per_seq=4"]
 _LONG = ["--max_seq_length=32", "--max_predictions_per_seq=5"]
