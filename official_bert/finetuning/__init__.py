@@ -1,1 +1,1 @@
-"""Fine-tuning: options, the initial model, batches, the trainer, sweeps, distillation, and a report at the end."""
+"""Fine-tuning: options, the initial model, batches, the trainer, sweeps, distillation, and a model card at the end."""

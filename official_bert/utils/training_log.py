@@ -68,7 +68,7 @@ class TrainingLog:
             ) from error
 
     def note(self, step: int, notice: str) -> None:
-        """Keeps for the run's report what happened out of the ordinary: a resumption, a skipped step."""
+        """Keeps for the model card what happened out of the ordinary: a resumption, a skipped step."""
         self.write(NOTICES, step, {"notice": notice})
 
 
