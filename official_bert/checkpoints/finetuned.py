@@ -15,9 +15,9 @@ from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE, Checkp
 from official_bert.checkpoints.model_files import read_model_files, write_model_files
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
-from official_bert.modeling.choices import HEADS
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.head_input import HeadInput
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
@@ -26,7 +26,7 @@ WEIGHTS_FILE, TASK_FILE = "model.weights.h5", "task.json"
 _KINDS = (*task_models.KINDS, task_models.VECTORS)
 _KEYS = ("task", "kind", "pair", "labels", "num_choices", "max_seq_length")
 LABELLED = (task_models.CLASSIFICATION, task_models.MULTI_LABEL, task_models.TAGGING)
-_MOST_CHOICES, _MOST_UNITS = 1000, 100_000
+_MOST_CHOICES = 1000
 
 
 def _is_count(value: Any, most: int) -> bool:
@@ -49,8 +49,6 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "labels": (lambda value: value is None or _are_labels(value), "a list of the classes' names, or null"),
     "num_choices": (lambda value: value is None or _is_count(value, _MOST_CHOICES), "a number of choices, or null"),
     "max_seq_length": (lambda value: _is_count(value, 1_000_000), "a number of tokens"),
-    # Of models with a BiLSTM only.
-    "head": (lambda value: value in HEADS, f"one of {', '.join(HEADS)}"),
     # Of models whose decisions were chosen after training only.
     "temperature": (lambda value: _is_number(value) and 0 < value < math.inf, "a positive number"),
     "min_confidence": (lambda value: _is_number(value) and 0 <= value < 1, "a probability"),
@@ -58,7 +56,6 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, list) and all(_is_number(each) and 0 <= each <= 1 for each in value),
         "a list of probabilities",
     ),
-    "lstm_units": (lambda value: _is_count(value, _MOST_UNITS), "a number of units"),
 }
 
 
@@ -141,6 +138,10 @@ def load_task_spec(folder: str) -> dict[str, Any]:
     for key, (is_valid, expected) in _VALUES.items():
         if key in task_spec and not is_valid(task_spec[key]):
             raise UserError(f"{path} has {key} {task_spec[key]!r}; expected {expected}; restore it from a copy")
+    try:
+        HeadInput.from_dict(task_spec)
+    except UserError as error:
+        raise UserError(f"{path}: {error}; restore it from a copy") from error
     kind = task_spec["kind"]
     needed = "labels" if kind in LABELLED else "num_choices" if kind == task_models.MULTIPLE_CHOICE else None
     if needed and task_spec[needed] is None:
@@ -161,8 +162,8 @@ def load(folder: str, dtype: Any = "float32") -> FineTuned:
         raise UserError(f"{folder} has no {VOCAB_FILE}; copy the vocabulary there")
     encoder = build_encoder(described.config, dtype=dtype)
     labels, num_choices = task_spec["labels"] or (), task_spec["num_choices"] or 0
-    head = {name: task_spec[name] for name in ("head", "lstm_units") if name in task_spec}
-    model = task_models.build(task_spec["kind"], encoder, len(labels), num_choices, **head)
+    head_input = HeadInput.from_dict(task_spec)
+    model = task_models.build(task_spec["kind"], encoder, len(labels), num_choices, head_input=head_input)
     _load_weights(model, os.path.join(folder, WEIGHTS_FILE))
     tokenizer = described.tokenizer(os.path.join(folder, VOCAB_FILE))
     return FineTuned(model, described.config, tokenizer, task_spec)

@@ -20,7 +20,7 @@ from official_bert.export import lost_score, replay
 from official_bert.export.options import DYNAMIC_INT8, LITERT, ONNX, PortableOptions
 from official_bert.export.source import Source, read_source
 from official_bert.learning.predictor import predict
-from official_bert.modeling.choices import LINEAR
+from official_bert.modeling.head_input import HeadInput
 from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tasks.heads.all_heads import HEADS
 from official_bert.tasks.heads.features import Features, Outputs
@@ -46,9 +46,9 @@ def export(options: PortableOptions) -> str:
     source = read_source(options.model_dir)
     if source.kind not in HEADS:
         raise UserError(f"{options.model_dir} is a {source.kind} model; expected a fine-tuned one")
-    if options.format == LITERT and source.task_spec.get("head", LINEAR) != LINEAR:
+    if options.format == LITERT and not HeadInput.from_dict(source.task_spec).is_encoder:
         raise UserError(
-            f"{options.model_dir} has a BiLSTM, whose loop LiteRT's converter refuses; pass --format={ONNX}"
+            f"{options.model_dir} has a recurrent head, which LiteRT's converter rejects; pass --format={ONNX}"
         )
     task, examples = read_evaluation_file(source.task_spec, options.eval_file)
     length = source.task_spec["max_seq_length"]

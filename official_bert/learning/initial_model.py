@@ -13,6 +13,7 @@ from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokeniz
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.head_input import HeadInput
 from official_bert.tasks.heads.head import Head
 from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.fast import FastTokenizer
@@ -135,9 +136,9 @@ def head_weights(initial_model: InitialModel, head: Head) -> list[Array] | None:
 def _same_head(task_spec: Mapping[str, Any], head: Head) -> bool:
     """Whether a fine-tuned model's head, by its task.json, has another's weights but for the order of the classes."""
     own = head.task_spec(None, task_spec["max_seq_length"])
-    names = ("kind", "num_choices", "head", "lstm_units")
     same_labels = sorted(task_spec["labels"] or ()) == sorted(own["labels"] or ())
-    return same_labels and all(task_spec.get(name) == own.get(name) for name in names)
+    same_input = HeadInput.from_dict(task_spec) == head.head_input
+    return same_labels and same_input and all(task_spec[name] == own[name] for name in ("kind", "num_choices"))
 
 
 def checkpoint_weights(

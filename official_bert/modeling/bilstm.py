@@ -10,8 +10,8 @@ import keras
 from keras import ops
 
 from official_bert.modeling import layer_names
-from official_bert.modeling.choices import BILSTM, LINEAR, LSTM_UNITS
 from official_bert.modeling.dropout import Dropout
+from official_bert.modeling.head_input import BILSTM
 from official_bert.modeling.heads import FirstPosition, LastToken
 from official_bert.modeling.model_parts import blocks_of
 
@@ -69,21 +69,19 @@ class BiLSTM(keras.layers.Layer):
         return {**super().get_config(), "units": self.units, "seed": self.seed}
 
 
-def with_bilstm(encoder: keras.Model, head: str, units: int = LSTM_UNITS, seed: int | None = None) -> keras.Model:
-    """Returns the encoder continued by what `head` names, with the same inputs and the names of its outputs.
+def extend_encoder(encoder: keras.Model, head: str, units: int, seed: int | None = None) -> keras.Model:
+    """Returns the encoder continued by a two-layer BiLSTM, with the same inputs and output names.
 
     sequence_output becomes [B, S, 2 U]. pooled_output, [B, 4 U], is what the BiLSTM gives for the last token and for
-    [CLS], where its two directions have read the whole text. For one of choices.FEATURES the given encoder is frozen
+    [CLS], where its two directions have read the whole text. For one of head_input.FEATURES the given encoder is frozen
     and its dropout is turned off, in place.
 
     Args:
-        encoder: as build_encoder returns it.
-        head: one of choices.HEADS; the encoder itself is returned for LINEAR.
+        encoder: An encoder as `build_encoder` returns it.
+        head: BILSTM or one of head_input.FEATURES.
         units: U.
-        seed: of the new weights; None for any.
+        seed: Seed of the new weights. None draws a new one.
     """
-    if head == LINEAR:
-        return encoder
     x = encoder.output["sequence_output"] if head == BILSTM else _frozen_features(encoder, head)
     policy = encoder.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
     input_mask = encoder.input["input_mask"]

@@ -1,18 +1,10 @@
 """The names of choices about models, for options: importing this imports nothing."""
 
-# What stands on the encoder: nothing but the task's own layer; a BiLSTM that is fine-tuned with it (paper, table 5); or
-# a BiLSTM on features of an encoder that stays as it is (section 5.3, table 7).
-LINEAR, BILSTM = "linear", "bilstm"
-FEATURES = ("embeddings", "last_hidden", "second_to_last_hidden", "sum_last_four", "concat_last_four", "sum_all")
-HEADS = (LINEAR, BILSTM, *FEATURES)
-
 # What a model with a head answers.
 CLASSIFICATION, MULTI_LABEL, REGRESSION = "classification", "multi_label", "regression"
 TAGGING, QUESTION_ANSWERING, MULTIPLE_CHOICE = "tagging", "question_answering", "multiple_choice"
 VECTORS = "vectors"  # of an encoder, without a layer of a task's own
 KINDS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING, QUESTION_ANSWERING, MULTIPLE_CHOICE)
-
-LSTM_UNITS = 768  # of each direction
 
 # A text's vector: that of [CLS], the mean or maximum of its tokens' vectors, or that behind the pooler.
 CLS_POOLING, MEAN, MAX, POOLED = VECTOR_POOLINGS = "cls", "mean", "max", "pooled"

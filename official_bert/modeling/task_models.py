@@ -14,10 +14,8 @@ from keras import ops
 
 from official_bert.errors import UserError
 from official_bert.modeling import layer_names
-from official_bert.modeling.bilstm import with_bilstm
 from official_bert.modeling.choices import CLASSIFICATION as CLASSIFICATION
 from official_bert.modeling.choices import KINDS as KINDS
-from official_bert.modeling.choices import LINEAR, LSTM_UNITS
 from official_bert.modeling.choices import MULTI_LABEL as MULTI_LABEL
 from official_bert.modeling.choices import MULTIPLE_CHOICE as MULTIPLE_CHOICE
 from official_bert.modeling.choices import QUESTION_ANSWERING as QUESTION_ANSWERING
@@ -26,6 +24,7 @@ from official_bert.modeling.choices import TAGGING as TAGGING
 from official_bert.modeling.choices import VECTORS as VECTORS
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.encoder import sequence_inputs
+from official_bert.modeling.head_input import ENCODER_ITSELF, HeadInput
 from official_bert.modeling.initialization import seeded_normal
 
 DROPOUT_RATE = 0.1  # the original's, before every head but that of questions
@@ -147,8 +146,7 @@ def build(
     num_labels: int = 0,
     num_choices: int = 0,
     seed: int | None = None,
-    head: str = LINEAR,
-    lstm_units: int = LSTM_UNITS,
+    head_input: HeadInput = ENCODER_ITSELF,
 ) -> keras.Model:
     """Returns the model for a kind of task.
 
@@ -158,13 +156,12 @@ def build(
         num_labels: of classification, multi_label and tagging.
         num_choices: of multiple_choice.
         seed: of the new weights; None for any.
-        head: what stands between the encoder and the task's layer, one of choices.HEADS.
-        lstm_units: of each direction of a BiLSTM.
+        head_input: What the task's layer reads.
 
     Raises:
         UserError: the kind is unknown.
     """
-    encoder = with_bilstm(encoder, head, lstm_units, seed)
+    encoder = head_input.extend(encoder, seed)
     if kind in (CLASSIFICATION, MULTI_LABEL):
         return build_classifier(encoder, num_labels, seed=seed)
     if kind == REGRESSION:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.modeling.choices import COSINE, LINEAR, RANKING, TRIPLET
+from official_bert.modeling.choices import COSINE, RANKING, TRIPLET
 from official_bert.tasks.heads.features import Array
 from official_bert.tasks.heads.vectors import VectorExample, VectorHead
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
@@ -36,7 +36,7 @@ class EmbeddingsTask(Task):
 
     def __init__(self, options: EmbeddingsOptions) -> None:
         self._options = options
-        if options.head != LINEAR:
+        if not options.head_input.is_encoder:
             raise UserError(f"--head={options.head} is for tasks with labels; embeddings have --pooling: leave it out")
         of_training = self._columns(options.train_file)
         objective = options.objective or (COSINE if options.score_column in of_training else RANKING)

@@ -188,8 +188,8 @@ class GlueTask(TextTask):
     def __init__(self, name: str, options: GlueOptions) -> None:
         self._options, self._spec = options, SPECS[name]
         settings: dict[str, Any] = {
-            "pair": self._spec.text_b is not None, "doc_stride": options.doc_stride, "head": options.head,
-            "lstm_units": options.lstm_units,
+            "pair": self._spec.text_b is not None, "doc_stride": options.doc_stride,
+            "head_input": options.head_input,
         }  # fmt: skip
         labels = self._spec.labels
         head = RegressionHead(**settings) if labels is None else ClassificationHead(labels=labels, **settings)

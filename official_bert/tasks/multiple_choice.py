@@ -37,7 +37,7 @@ class MultipleChoiceTask(Task):
     """
 
     def __init__(self, name: str, options: MultipleChoiceOptions) -> None:
-        super().__init__(name, MultipleChoiceHead(head=options.head, lstm_units=options.lstm_units))
+        super().__init__(name, MultipleChoiceHead(head_input=options.head_input))
         self._options = options
         self._test_has_labels = name == CODAH
         self.eval_splits = (DEV, TEST) if self._test_has_labels else (DEV,)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from official_bert.errors import UserError
-from official_bert.modeling.choices import HEADS, LINEAR, LSTM_UNITS, MEAN, OBJECTIVES, VECTOR_POOLINGS
+from official_bert.modeling.choices import MEAN, OBJECTIVES, VECTOR_POOLINGS
+from official_bert.modeling.head_input import HEADS, LINEAR, LSTM_UNITS, HeadInput
 from official_bert.utils.flags import DATA, MODEL, TRAINING, option
 
 LABEL_KINDS = ("classification", "multi_label", "regression", "tagging")
@@ -50,6 +51,11 @@ class TaskOptions:
         group=MODEL,
     )
     lstm_units: int = option(LSTM_UNITS, "Units of each direction of a BiLSTM.", group=MODEL)
+
+    @property
+    def head_input(self) -> HeadInput:
+        """What the task's layer reads."""
+        return HeadInput(self.head, self.lstm_units)
 
     def check(self) -> None:
         """Raises a UserError for values that cannot be."""

@@ -44,7 +44,7 @@ class SquadTask(Task):
         head = QuestionAnsweringHead(
             version_2=version_2, null_score_diff_threshold=threshold, doc_stride=options.doc_stride,
             max_query_length=options.max_query_length, max_answer_length=options.max_answer_length,
-            n_best_size=options.n_best_size, head=options.head, lstm_units=options.lstm_units,
+            n_best_size=options.n_best_size, head_input=options.head_input,
         )  # fmt: skip
         super().__init__(SQUAD_V2 if version_2 else SQUAD, head)
 

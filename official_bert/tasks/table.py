@@ -122,8 +122,7 @@ class TableTask(TextTask):
             labels=tuple(labels or ()) if self._column.has_classes else None,
             pair=options.text_pair_column is not None,
             doc_stride=options.doc_stride,
-            head=options.head,
-            lstm_units=options.lstm_units,
+            head_input=options.head_input,
         )
         super().__init__(TABLE, head)
         self._label_values = values

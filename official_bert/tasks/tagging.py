@@ -37,9 +37,7 @@ class TaggingTask(Task):
     def __init__(self, options: TaggingOptions | TableOptions, labels: Sequence[str] | None) -> None:
         # Bad rows are shown when the file is read for training.
         known = labels or conll.tags_of(self._read_part(TRAIN, BadRows(SKIP, silent=True), None))
-        head = TaggingHead(
-            labels=tuple(known), doc_stride=options.doc_stride, head=options.head, lstm_units=options.lstm_units
-        )
+        head = TaggingHead(labels=tuple(known), doc_stride=options.doc_stride, head_input=options.head_input)
         super().__init__(TAGGING, head)
 
     @abc.abstractmethod

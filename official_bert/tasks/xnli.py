@@ -32,7 +32,7 @@ class XnliTask(TextTask):
     def __init__(self, options: XnliOptions) -> None:
         self._options = options
         head = ClassificationHead(
-            labels=_LABELS, pair=True, doc_stride=options.doc_stride, head=options.head, lstm_units=options.lstm_units
+            labels=_LABELS, pair=True, doc_stride=options.doc_stride, head_input=options.head_input
         )
         super().__init__(XNLI, head)
 

@@ -10,6 +10,7 @@ from official_bert.checkpoints import finetuned, model_files, run_checkpoints
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.head_input import ENCODER_ITSELF, HeadInput
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.modeling.task_models import (
     CLASSIFICATION,
@@ -21,7 +22,7 @@ from official_bert.modeling.task_models import (
 from tests.conftest import WORDS
 
 VOCAB = "\n".join(WORDS) + "\n"
-BILSTM = {"head": "sum_all", "lstm_units": 3}
+BILSTM = HeadInput("sum_all", 3)
 CHOICES = 4
 LABELS = ["no", "perhaps", "yes"]
 CONFIG = BertConfig(
@@ -48,8 +49,9 @@ def scattered(model: keras.Model) -> keras.Model:
     return model
 
 
-def model_of(kind: str, config: BertConfig = CONFIG, **head: Any) -> keras.Model:
-    return scattered(task_models.build(kind, build_encoder(config, seed=1), len(LABELS), CHOICES, seed=2, **head))
+def model_of(kind: str, config: BertConfig = CONFIG, head_input: HeadInput = ENCODER_ITSELF) -> keras.Model:
+    encoder = build_encoder(config, seed=1)
+    return scattered(task_models.build(kind, encoder, len(LABELS), CHOICES, seed=2, head_input=head_input))
 
 
 def pretraining_model(config: BertConfig = CONFIG) -> keras.Model:
@@ -72,8 +74,8 @@ def task_spec_of(kind: str, **changes: Any) -> dict[str, Any]:
 
 
 def save_finetuned(folder: pathlib.Path, kind: str, config: BertConfig = CONFIG, **changes: Any) -> str:
-    head = {name: changes[name] for name in BILSTM if name in changes}
-    finetuned.save(str(folder), model_of(kind, config, **head), task_spec_of(kind, **changes), config, VOCAB)
+    model = model_of(kind, config, HeadInput.from_dict(changes))
+    finetuned.save(str(folder), model, task_spec_of(kind, **changes), config, VOCAB)
     return str(folder)
 
 

@@ -46,7 +46,7 @@ def test_every_kind_answers_as_predict_does(kind: str, tmp_path: pathlib.Path):
 
 
 def test_long_texts_are_read_in_windows_and_pairs_too(tmp_path: pathlib.Path):
-    saved_model.export(options_of(tmp_path, CLASSIFICATION, doc_stride=5, pair=True, **BILSTM))
+    saved_model.export(options_of(tmp_path, CLASSIFICATION, doc_stride=5, pair=True, **BILSTM.to_dict()))
 
 
 @pytest.fixture(scope="module")

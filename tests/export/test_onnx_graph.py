@@ -12,8 +12,8 @@ import pytest
 from official_bert.errors import UserError
 from official_bert.export import onnx_graph
 from official_bert.modeling import task_models
-from official_bert.modeling.choices import BILSTM, FEATURES
 from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.head_input import BILSTM, FEATURES, HeadInput
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.modeling.task_models import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, TAGGING
 from tests.conftest import WORDS
@@ -68,7 +68,7 @@ def test_every_activation_is_the_models(activation: str, tmp_path: pathlib.Path)
 @pytest.mark.parametrize("head", [BILSTM, *FEATURES])
 def test_a_bilstm_does_not_read_padding(head: str, tmp_path: pathlib.Path):
     for kind in (CLASSIFICATION, TAGGING):
-        model = model_of(kind, head=head, lstm_units=3)
+        model = model_of(kind, head_input=HeadInput(head, 3))
         assert_written(onnx_graph.onnx_model(model), model, kind, tmp_path)
 
 

@@ -286,5 +286,5 @@ def test_every_kind_answers_the_same_when_it_is_loaded(kind: str, tmp_path: path
 @pytest.mark.slow
 def test_a_left_to_right_model_with_a_bilstm_answers_the_same_when_it_is_loaded(tmp_path: pathlib.Path):
     config = dataclasses.replace(CONFIG, causal_attention=True)
-    folder = save_finetuned(tmp_path / "model", TAGGING, config, **BILSTM)
-    assert_answers_the_same_when_it_is_loaded(folder, model_of(TAGGING, config, **BILSTM), TAGGING)
+    folder = save_finetuned(tmp_path / "model", TAGGING, config, **BILSTM.to_dict())
+    assert_answers_the_same_when_it_is_loaded(folder, model_of(TAGGING, config, BILSTM), TAGGING)

@@ -9,6 +9,7 @@ from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.head_input import HeadInput
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.modeling.rematerialization import rematerialized
 from official_bert.modeling.task_models import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
@@ -71,7 +72,7 @@ def test_gradients_of_every_task_are_the_same_with_dropout(tiny_config: BertConf
 
 
 def test_a_model_without_blocks_is_returned_as_it_is(tiny_config: BertConfig):
-    model = task_models.build(CLASSIFICATION, build_encoder(tiny_config), 3, head="embeddings", lstm_units=2)
+    model = task_models.build(CLASSIFICATION, build_encoder(tiny_config), 3, head_input=HeadInput("embeddings", 2))
     assert rematerialized(model) is model
 
 

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from official_bert.errors import UserError
-from official_bert.modeling.choices import FEATURES, LINEAR
+from official_bert.modeling.head_input import FEATURES, LINEAR
 from official_bert.utils import files
 from official_bert.utils.flags import option
 from tools.reproduce.runs import Run

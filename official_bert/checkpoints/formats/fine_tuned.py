@@ -28,8 +28,8 @@ from official_bert.checkpoints.finetuned import LABELLED
 from official_bert.checkpoints.model_files import read_model_files
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
-from official_bert.modeling.choices import LINEAR
 from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.head_input import HeadInput
 
 _KINDS = {
     TOKEN_CLASSIFIER: task_models.TAGGING,
@@ -57,10 +57,11 @@ def read(folder: str, overrides: LoadOverrides) -> Checkpoint:
     if overrides.bert_config_file:
         raise UserError(f"--bert_config_file is for checkpoints without a configuration; {folder} has its own")
     spec = finetuned.load_task_spec(folder)
-    if spec.get("head", LINEAR) != LINEAR:
+    head_input = HeadInput.from_dict(spec)
+    if not head_input.is_encoder:
         raise UserError(
-            f"{folder} has a BiLSTM, for which no checkpoint has a place; from_checkpoint of the models that take text "
-            "and official-bert export read it"
+            f"{folder} was trained with --head={head_input.head}, which checkpoint formats cannot store; use "
+            "from_checkpoint of the models that take text, or official-bert export"
         )
     described = read_model_files(folder, overrides)
     model = finetuned.load(folder).model

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from official_bert.modeling.head_input import HeadInput
 from official_bert.tasks.heads.choices import MultipleChoiceHead
 from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
 from official_bert.tasks.heads.head import Head
@@ -29,4 +30,4 @@ def head_of(task_spec: Mapping[str, Any]) -> Head:
         for name, value in task_spec.items()
         if name in names and value is not None
     }
-    return head(**settings)
+    return head(head_input=HeadInput.from_dict(task_spec), **settings)

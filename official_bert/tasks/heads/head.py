@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from official_bert.errors import UserError
-from official_bert.modeling.choices import LINEAR, LSTM_UNITS
+from official_bert.modeling.head_input import ENCODER_ITSELF, HeadInput
 from official_bert.tasks.heads.features import Array, Features, Outputs, cut_note
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import Tokenizer
@@ -41,8 +41,7 @@ class Head(abc.ABC):
 
     Attributes:
         kind: as task.json and exports name it.
-        head: what stands between the encoder and the head's own layer, one of modeling.choices.HEADS.
-        lstm_units: of each direction of a BiLSTM.
+        head_input: What the head's own layer reads.
         labels: the classes' names in the order of the logits; None where there are none.
         num_choices: of multiple choice.
         decisions: the named answers that are chosen by a number, so that rounding may change them.
@@ -63,8 +62,7 @@ class Head(abc.ABC):
 
     labels: tuple[str, ...] | None = None
     pair: bool = False
-    head: str = LINEAR
-    lstm_units: int = LSTM_UNITS
+    head_input: HeadInput = ENCODER_ITSELF
 
     @property
     def best_metric(self) -> str:
@@ -98,7 +96,6 @@ class Head(abc.ABC):
 
     def task_spec(self, task: str | None, max_seq_length: int) -> dict[str, Any]:
         """Returns what task.json and exports hold (see checkpoints.finetuned.save)."""
-        bilstm = {} if self.head == LINEAR else {"head": self.head, "lstm_units": self.lstm_units}
         return {
             "task": task,
             "kind": self.kind,
@@ -107,7 +104,7 @@ class Head(abc.ABC):
             "num_choices": self.num_choices,
             "max_seq_length": max_seq_length,
             **self.settings,
-            **bilstm,
+            **self.head_input.to_dict(),
         }
 
     def build_model(self, encoder: "keras.Model", seed: int | None = None) -> "keras.Model":
@@ -115,9 +112,7 @@ class Head(abc.ABC):
         from official_bert.modeling import task_models
 
         number = len(self.labels or ())
-        return task_models.build(
-            self.kind, encoder, number, self.num_choices or 0, seed, self.head, self.lstm_units
-        )  # fmt: skip
+        return task_models.build(self.kind, encoder, number, self.num_choices or 0, seed, self.head_input)
 
     def answering_model(self, model: "keras.Model") -> "keras.Model":
         """Returns what learns and gives the outputs that `decode` reads, given what `build_model` returns."""

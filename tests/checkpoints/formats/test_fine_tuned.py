@@ -111,7 +111,7 @@ def test_what_no_checkpoint_has_is_refused(tiny_config: Any, tmp_path: pathlib.P
     spec = json.loads((folder / "task.json").read_text())
     (folder / checksums.CHECKSUM_FILE).unlink()
     (folder / "task.json").write_text(json.dumps({**spec, "head": "bilstm", "lstm_units": 4}))
-    with pytest.raises(UserError, match="has a BiLSTM, for which no checkpoint has a place"):
+    with pytest.raises(UserError, match="--head=bilstm, which checkpoint formats cannot store"):
         conversion.convert(conversion_options(folder, tmp_path / "theirs", to_format="hugging_face"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ours"]
 

@@ -1,0 +1,75 @@
+"""What the layer of a task reads: the encoder's output, or a BiLSTM on it (paper, section 5.3 and table 5).
+
+Importing this imports neither TensorFlow nor Keras, so that options can use its names.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from official_bert.errors import UserError
+
+if TYPE_CHECKING:
+    import keras
+
+# The encoder itself; a BiLSTM that is fine-tuned with it (table 5); a BiLSTM on features of a frozen encoder (table 7).
+LINEAR, BILSTM = "linear", "bilstm"
+FEATURES = ("embeddings", "last_hidden", "second_to_last_hidden", "sum_last_four", "concat_last_four", "sum_all")
+HEADS = (LINEAR, BILSTM, *FEATURES)
+
+LSTM_UNITS = 768
+_MAX_UNITS = 100_000
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadInput:
+    """What stands between the encoder and the layer of a task.
+
+    Attributes:
+        head: One of HEADS, as `--head` and task.json name it.
+        lstm_units: Units of each direction of the BiLSTM.
+
+    Raises:
+        UserError: If a value is invalid.
+    """
+
+    head: str = LINEAR
+    lstm_units: int = LSTM_UNITS
+
+    def __post_init__(self) -> None:
+        if self.head not in HEADS:
+            raise UserError(f"head is {self.head!r}; expected one of {', '.join(HEADS)}")
+        units = self.lstm_units
+        if not isinstance(units, int) or isinstance(units, bool) or not 1 <= units <= _MAX_UNITS:
+            raise UserError(f"lstm_units is {units!r}; expected a whole number from 1 to {_MAX_UNITS:,}")
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether the task's layer reads the encoder itself."""
+        return self.head == LINEAR
+
+    @classmethod
+    def from_dict(cls, task_spec: Mapping[str, Any]) -> Self:
+        """Returns the input that a task.json describes: the encoder if it has no such keys."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: task_spec[name] for name in names if name in task_spec})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the keys of task.json: none for the encoder itself."""
+        return {} if self.is_encoder else dataclasses.asdict(self)
+
+    def extend(self, encoder: "keras.Model", seed: int | None = None) -> "keras.Model":
+        """Returns the encoder, continued by a BiLSTM if there is one (see bilstm.extend_encoder).
+
+        Args:
+            encoder: An encoder as `build_encoder` returns it.
+            seed: Seed of the new weights. None draws a new one.
+        """
+        if self.is_encoder:
+            return encoder
+        from official_bert.modeling import bilstm  # imports Keras
+
+        return bilstm.extend_encoder(encoder, self.head, self.lstm_units, seed)
+
+
+ENCODER_ITSELF = HeadInput()
