@@ -18,7 +18,7 @@ def read(options: Options) -> tuple[Checkpoint, list[str]]:
     """Returns what --init names, with vocabulary and without heads for tasks, and lines on it.
 
     Raises:
-        UserError: it cannot be read, has no vocabulary, or reads from left to right.
+        UserError: If it cannot be read, has no vocabulary, or is no masked LM.
     """
     overrides = LoadOverrides(
         vocab_file=options.vocab_file, do_lower_case=options.do_lower_case, strip_accents=options.strip_accents
@@ -26,11 +26,7 @@ def read(options: Options) -> tuple[Checkpoint, list[str]]:
     checkpoint_format, checkpoint = reading.read(options.init, overrides)
     if checkpoint.vocab is None:
         raise UserError(f"{options.init} has no vocabulary; give it as --vocab_file")
-    if checkpoint.config.causal_attention:
-        raise UserError(
-            f"{options.init} reads from left to right (causal attention), and has no masks to fill in; give another "
-            "--init"
-        )
+    checkpoint.config.require_masked_lm()
     new = [part for part in PARTS if part in PRETRAINING and part not in checkpoint.parts]
     unused = [part for part in checkpoint.parts if part not in PRETRAINING]
     first = (

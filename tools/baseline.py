@@ -206,8 +206,8 @@ def measure_conversions() -> Values:
         run("convert", f"--from={target} --to=again-{target}")
         for folder in (target, f"again-{target}"):
             yield folder, digest_weights(official_bert.load(folder)[0])
-    run("features", "--init=source --input_file=heldout.txt --output_file=vectors.jsonl --layers=-1,-2")
-    yield "features", read_json_lines("vectors.jsonl")
+    run("features", "--init=source --input_file=heldout.txt --output_file=out.jsonl --layers=-1,-2 --max_seq_length=16")
+    yield "features", read_json_lines("out.jsonl")
 
 
 def get_columns(rows: list[dict[str, Any]], names: Iterable[str]) -> Any:

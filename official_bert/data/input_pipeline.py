@@ -8,7 +8,7 @@ import tensorflow as tf
 from official_bert.data import record_codec, record_reader
 from official_bert.data.dataset_options import dataset_options
 from official_bert.data.dynamic_masking import DynamicMasking, record_keys
-from official_bert.data.left_to_right import LeftToRight
+from official_bert.data.next_token_targets import NextTokenTargets
 from official_bert.data.packing import Packing, choose_packing, group_size, pack, rows_needed
 from official_bert.data.record_damage import RecordRanges
 from official_bert.data.record_schema import Schema
@@ -26,7 +26,7 @@ def training_batches(
     seed: int,
     skipped_records: int = 0,
     record_ranges: RecordRanges | None = None,
-    masking: DynamicMasking | LeftToRight | None = None,
+    masking: DynamicMasking | NextTokenTargets | None = None,
     packing: Packing | None = None,
     compression: str | None = None,
 ) -> tf.data.Dataset:
@@ -63,7 +63,7 @@ def packed_shapes(
     schema: Schema,
     seed: int,
     record_ranges: RecordRanges | None,
-    masking: DynamicMasking | LeftToRight | None,
+    masking: DynamicMasking | NextTokenTargets | None,
     compression: str | None = None,
     *,
     replicas: int,
@@ -104,7 +104,7 @@ def evaluation_batches(
     batch_size: int,
     schema: Schema,
     record_ranges: RecordRanges | None = None,
-    masking: DynamicMasking | LeftToRight | None = None,
+    masking: DynamicMasking | NextTokenTargets | None = None,
     compression: str | None = None,
 ) -> tf.data.Dataset:
     """Returns each record once, in the files' order; the last batch is filled up with records of zeros.
@@ -136,7 +136,7 @@ def _training_batches(
     seed: int,
     skipped_records: int,
     record_ranges: RecordRanges | None,
-    masking: DynamicMasking | LeftToRight | None,
+    masking: DynamicMasking | NextTokenTargets | None,
     compression: str | None,
 ) -> tf.data.Dataset:
     """What `training_batches` returns, unpacked, on this machine."""

@@ -50,7 +50,7 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
         _, checkpoint = reading.read(folder)
         if checkpoint.vocab is None:
             raise UserError(f"{folder} has no {VOCAB_FILE}, which a model that takes text needs; copy it there")
-        no_masked_lm = MASKED_LM not in checkpoint.parts or checkpoint.config.causal_attention
+        no_masked_lm = MASKED_LM not in checkpoint.parts or not checkpoint.config.predicts_masked_tokens
         if fine_tuned.head_of(checkpoint) and not encoder:
             source = _with_head(folder, checkpoint)
         else:

@@ -34,10 +34,9 @@ def fill_mask(
         top_k: how many candidates to return for each.
 
     Raises:
-        UserError: the text has no [MASK], or is longer than the model reads, or the model has causal attention.
+        UserError: If the text has no [MASK] or is longer than the model reads, or if the model is no masked LM.
     """
-    if config.causal_attention:
-        raise UserError("the model reads from left to right: it predicts the next token, and cannot fill in [MASK]")
+    config.require_masked_lm()
     if not 1 <= top_k <= len(tokenizer.vocab):
         raise UserError(f"{top_k} candidates were asked for; expected 1 to {len(tokenizer.vocab)}")
     tokens, segment_ids = pairs.join(CLS, SEP, tokenizer.tokenize(text, special_tokens=True))

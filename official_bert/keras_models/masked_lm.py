@@ -106,8 +106,7 @@ class MaskedLM(TextModel):
             do_whole_word_mask=do_whole_word_mask,
         )
         super().__init__(MaskedLMHead(masking=masking), config, vocab, **settings)
-        if self.bert_config.causal_attention:
-            raise UserError("the model has causal attention: it predicts the next token, and cannot fill in [MASK]")
+        self.bert_config.require_masked_lm()
         self._masking_settings = {
             "masked_lm_prob": masked_lm_prob,
             "max_predictions_per_seq": max_predictions_per_seq,

@@ -102,6 +102,19 @@ class BertConfig:
                 "change one of them so that every head gets the same width"
             )
 
+    @property
+    def predicts_masked_tokens(self) -> bool:
+        """Whether the model fills in [MASK]. A model with causal attention predicts each token from those before it."""
+        return not self.causal_attention
+
+    def require_masked_lm(self) -> None:
+        """Raises a UserError if the model cannot fill in [MASK]."""
+        if not self.predicts_masked_tokens:
+            raise UserError(
+                "the model has causal attention: it predicts the next token and cannot fill in [MASK]; "
+                "choose a model that was pre-trained without --left_to_right"
+            )
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
         """Builds a configuration from bert_config.json's keys; an unknown key is an error that names it."""

@@ -39,7 +39,7 @@ def build_encoder(
     It returns a dict:
 
     - sequence_output: [B, S, H], the last block's output.
-    - pooled_output: [B, H], a dense layer with tanh on the first position, or the last token's with causal attention.
+    - pooled_output: [B, H], a dense layer with tanh on the first position (on the last token in causal models).
     - encoder_outputs: every block's output in order, each [B, S, H]; only with `return_all_layers`.
 
     With `packed` several records share a row (see data.packing), none of which sees another. The layers, their names

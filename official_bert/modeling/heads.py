@@ -70,12 +70,13 @@ def pool(
 ) -> Any:
     """Returns the pooled output, [B, H]: a dense layer with tanh on the vector of [CLS].
 
-    With causal attention it is on the vector of the last token, the only one that sees the whole text; where records
-    are packed, on those at record_starts, [B, R] int32, and is [B, R, H]. Arguments are as for `encoder_block`.
+    In a model that predicts next tokens it is on the vector of the last token, the only one that sees the whole text.
+    For packed records it is on the vectors at record_starts, [B, R] int32, and has the shape [B, R, H]. Arguments are
+    as for `encoder_block`.
     """
     if record_starts is not None:
         pooled = GatherPositions(name=layer_names.FIRST_POSITION, dtype=dtype)([sequence_output, record_starts])
-    elif config.causal_attention:
+    elif not config.predicts_masked_tokens:
         pooled = LastToken(name=layer_names.LAST_TOKEN, dtype=dtype)([sequence_output, attention_ids])
     else:
         pooled = FirstPosition(name=layer_names.FIRST_POSITION, dtype=dtype)(sequence_output)

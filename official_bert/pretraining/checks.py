@@ -19,8 +19,7 @@ from official_bert.utils import files
 def read_config(options: Options) -> BertConfig:
     """Returns the model's configuration, with the vocabulary's size where that is asked for."""
     config = BertConfig.from_json_file(options.bert_config_file)
-    if options.left_to_right:
-        config = dataclasses.replace(config, causal_attention=True)
+    config = options.apply_to(config)
     if options.vocab_size_from_vocab:
         vocab = files.read_text(str(options.vocab_file))
         return dataclasses.replace(config, vocab_size=len(lines_of(vocab)))
@@ -116,8 +115,8 @@ def check_objectives(options: Options, training: Iterable[RecordFiles], evaluate
 
 def check_packing(options: Options, config: BertConfig) -> None:
     """Raises a UserError if records are to be packed for a model that cannot tell them apart."""
-    if options.pack_sequences and config.causal_attention:
-        raise UserError("--pack_sequences is not for models with causal attention (--left_to_right); leave it out")
+    if options.pack_sequences and not config.predicts_masked_tokens:
+        raise UserError("--pack_sequences works for masked LMs only, and this model predicts next tokens; leave it out")
 
 
 def check_replicas(options: Options, replicas: int) -> None:

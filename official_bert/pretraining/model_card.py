@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, objective_of
+from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import summary
 from official_bert.pretraining.summary import LENGTH, LoggedRun, read_logged_run, split_phases
 from official_bert.utils import files, markdown
@@ -94,8 +95,8 @@ def _introduction(metadata: Mapping[str, Any]) -> str:
             f"{config['num_attention_heads']} attention heads."
         )
     learned, can = ["masked tokens"], ["fills in masked tokens"]
-    if config.get("causal_attention"):
-        learned, can = ["each token by those before it (causal attention)"], ["predicts the next token"]
+    if config and not BertConfig.from_dict(config).predicts_masked_tokens:
+        learned, can = ["each token from the tokens before it"], ["predicts the next token"]
     data = metadata.get("data", ())
     objective = objective_of(data[0].get("source", {}).get("flags", {})) if data else NEXT_SENTENCE
     if flags.get("next_sentence_prediction", True) and objective != NONE:

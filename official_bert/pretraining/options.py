@@ -47,8 +47,8 @@ class Phase:
     num_warmup_steps: int  # in which the rate rises from 0
 
     def predictions(self, config: BertConfig) -> int:
-        """Returns how many predictions the model makes of a record: from left to right, of all tokens."""
-        return self.max_seq_length - 1 if config.causal_attention else self.max_predictions_per_seq
+        """Returns the number of predictions per record: all tokens but the first if next tokens are predicted."""
+        return self.max_predictions_per_seq if config.predicts_masked_tokens else self.max_seq_length - 1
 
     def flag(self, name: str) -> str:
         """Returns the flag that sets one of these."""
@@ -286,6 +286,10 @@ class Options(
             raise UserError(
                 f"--end_learning_rate is {self.end_learning_rate}; expected 0 up to the learning rate, {lowest}"
             )
+
+    def apply_to(self, config: BertConfig) -> BertConfig:
+        """Returns the model's configuration with the changes that flags make to it."""
+        return dataclasses.replace(config, causal_attention=True) if self.left_to_right else config
 
     @property
     def strategy(self) -> str:

@@ -14,8 +14,8 @@ import tensorflow as tf
 from official_bert.data import manifest, record_damage, record_reader, record_schema
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.data.input_pipeline import evaluation_batches, packed_shapes, record_locations, training_batches
-from official_bert.data.left_to_right import LeftToRight
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
+from official_bert.data.next_token_targets import NextTokenTargets
 from official_bert.data.packing import Packing
 from official_bert.data.record_damage import RecordRanges
 from official_bert.data.sentence_objectives import objective_of
@@ -37,9 +37,8 @@ class RecordFiles:
 
     paths: list[str]
     schema: record_schema.Schema
-    # Hides tokens of records that were written without masks; None where they have them. For a model with causal
-    # attention, predictions of all tokens from left to right.
-    masking: DynamicMasking | LeftToRight | None
+    # Masks records that were written without masks, or makes targets of all next tokens; None if records have masks.
+    masking: DynamicMasking | NextTokenTargets | None
     readable: RecordRanges | None  # of each file; None for all
     manifests: list[manifest.Manifest]
     shards: dict[str, manifest.Shard]  # the manifest's entry of each file that has one
@@ -101,7 +100,9 @@ class RecordFiles:
         if len(dynamic) > 1 or (dynamic == {True} and len(described) < len(paths)):
             raise UserError(f"--{flag}: some of the records have masks and others have none; give files of one kind")
         sizes = (config.vocab_size, config.type_vocab_size)
-        masking: DynamicMasking | LeftToRight | None = LeftToRight() if config.causal_attention else None
+        masking: DynamicMasking | NextTokenTargets | None = (
+            None if config.predicts_masked_tokens else NextTokenTargets()
+        )
         if dynamic == {True}:
             masking = masking or _masking(manifests, max_predictions_per_seq, vocab_file)
             schema = record_schema.unmasked_schema(max_seq_length, *sizes)

@@ -1,4 +1,4 @@
-"""Left-to-right language modelling: each token is predicted from those before it (paper, appendix C.1, LTR).
+"""Targets of language modelling: each token is predicted from those before it (paper, appendix C.1, LTR).
 
 B batch, S sequence, P predictions of a masked record
 """
@@ -9,8 +9,8 @@ import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
-class LeftToRight:
-    """Makes predictions of all tokens of batches; takes the place of DynamicMasking for models with causal attention.
+class NextTokenTargets:
+    """Adds targets for all tokens to batches, instead of DynamicMasking, for models that predict next tokens.
 
     At each position the next token is to be predicted, unless that is the [SEP] at the end of a segment: what is never
     masked is not predicted here either. Records may have masks, which are taken away, or none.
