@@ -15,7 +15,6 @@ from official_bert.inference.exports import DEFAULT_SIGNATURE
 from official_bert.serving import json_answers, json_requests, logs, openapi
 from official_bert.serving.access import Access
 from official_bert.serving.connections import Connection
-from official_bert.serving.in_flight import InFlight
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
 from official_bert.serving.options import Options
@@ -47,18 +46,19 @@ class Application:
     """The handlers, with what they share.
 
     Attributes:
-        draining: set when the server is about to stop: it answers, but asks not to be sent more.
-        in_flight: the requests that have begun to arrive and are not answered.
+        draining: Set when the server is about to stop. It still answers, but closes connections and is not ready.
+        requests_in_flight: Number of requests that have begun to arrive and are not answered yet.
     """
 
     def __init__(self, models: Models, options: Options, metrics: Metrics, access: Access) -> None:
         self._models, self._options, self._metrics, self._access = models, options, metrics, access
         self.draining = False
-        self.in_flight = InFlight(options.max_in_flight_bytes, metrics)
+        self.requests_in_flight = 0
+        self._bytes_in_flight = 0
 
     def make(self) -> web.Application:
         """Returns aiohttp's application of these handlers."""
-        application = web.Application(middlewares=[self._observed, self._refusals_as_json, self._guarded])
+        application = web.Application(middlewares=[self._observed, self._refusals_as_json])
         model = "/v1/models/{model:[^/:]+}"
         routes = [web.get(path, self.page) for path in _PAGE]
         for path in (model, model + "/versions/{version:[0-9]+}"):
@@ -175,9 +175,9 @@ class Application:
         request[_LOG_FIELDS] = {}
         action = request.match_info.handler.__name__ if not request.match_info.http_exception else "unknown"
         status = _CLIENT_HAS_GONE
+        self._count_request(1)
         try:
-            with self.in_flight.request():
-                response = await handler(request)
+            response = await handler(request)
             status = response.status
             for name, value in _HEADERS.items():
                 response.headers.setdefault(name, value)
@@ -186,6 +186,7 @@ class Application:
             return response
         finally:
             seconds = time.monotonic() - start
+            self._count_request(-1)
             connection.end_request()
             fields = request[_LOG_FIELDS]
             model = fields.pop("model", "")
@@ -198,9 +199,15 @@ class Application:
             )  # fmt: skip
             asyncio.get_running_loop().call_soon(line)  # when the answer has been sent, which need not wait for it
 
+    def _count_request(self, change: int) -> None:
+        self.requests_in_flight += change
+        self._metrics.in_flight.set(self.requests_in_flight)
+
     @web.middleware
     async def _refusals_as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
+            if request.match_info.handler.__name__ not in _PUBLIC:
+                self._access.check(request)
             return await handler(request)
         except RequestError as refusal:
             if refusal.status != 400:  # whose message shows what was wrong in the body
@@ -223,12 +230,6 @@ class Application:
             logs.error("a request failed", error, path=request.path)
             return _json({"error": "the server failed; its log has more"}, 500)
 
-    @web.middleware
-    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.match_info.handler.__name__ not in _PUBLIC:
-            self._access.check(request)
-        return await handler(request)
-
     def _find(self, request: web.Request) -> tuple[Model, Version]:
         """The model and version that a request's address names."""
         match = request.match_info
@@ -250,7 +251,7 @@ class Application:
                 raise RequestError(408, f"the request did not arrive within {seconds:g} seconds") from error
             yield bytes(body)
         finally:
-            self.in_flight.remove_bytes(len(body))
+            self._bytes_in_flight -= len(body)
 
     async def _read_into(self, body: bytearray, request: web.Request) -> None:
         most, too_large = self._options.max_body_bytes, "the request is larger than {} bytes; send less at once"
@@ -259,7 +260,9 @@ class Application:
         try:
             async for chunk in request.content.iter_any():
                 body += chunk
-                self.in_flight.add_bytes(len(chunk))
+                self._bytes_in_flight += len(chunk)
+                if self._bytes_in_flight > self._options.max_in_flight_bytes:
+                    raise RequestError(503, "too many bytes are in flight; try again later", retry_after=1)
                 if len(body) > most:
                     raise RequestError(413, too_large.format(most))
         except (web.RequestPayloadError, ValueError) as error:  # cut short, or not compressed as it says

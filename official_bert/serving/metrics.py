@@ -12,33 +12,22 @@ class Metrics:
     """The counters of one server; `model` is always the name of a model that it serves, or empty."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        seconds = functools.partial(Histogram, buckets=_SECONDS, registry=registry)
-        self.requests = Counter(
-            "official_bert_requests", "Requests answered, by status.", ["model", "action", "status"], registry=registry
-        )
-        self.request_seconds = seconds(
-            "official_bert_request_seconds", "From a request's arrival to its answer.", ["model", "action"]
-        )
-        self.queue_seconds = seconds(
-            "official_bert_queue_seconds", "How long instances waited for the model.", ["model"]
-        )
-        self.batch_seconds = seconds("official_bert_batch_seconds", "How long the model took for a batch.", ["model"])
-        self.batch_size = Histogram(
-            "official_bert_batch_size", "Instances in a batch.", ["model"], buckets=_COUNTS, registry=registry
-        )
-        self.texts_cut = Counter(
-            "official_bert_texts_cut", "Instances whose end the model did not read.", ["model"], registry=registry
-        )
-        self.waiting = Gauge(
-            "official_bert_waiting", "Instances that wait for the model.", ["model"], registry=registry
-        )
-        self.in_flight = Gauge("official_bert_requests_under_way", "Requests in flight.", registry=registry)
-        self.version = Gauge(
-            "official_bert_version", "The version that answers by default.", ["model"], registry=registry
-        )
-        self.loads = Counter("official_bert_loads", "Versions loaded, or not.", ["model", "result"], registry=registry)
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        shared = {"namespace": "official_bert", "registry": self._registry}
+        counter, gauge = functools.partial(Counter, **shared), functools.partial(Gauge, **shared)
+        histogram = functools.partial(Histogram, buckets=_SECONDS, **shared)
+        by_model, by_action = ["model"], ["model", "action"]
+        self.requests = counter("requests", "Requests answered, by status.", [*by_action, "status"])
+        self.request_seconds = histogram("request_seconds", "From a request's arrival to its answer.", by_action)
+        self.queue_seconds = histogram("queue_seconds", "How long instances waited for the model.", by_model)
+        self.batch_seconds = histogram("batch_seconds", "How long the model took for a batch.", by_model)
+        self.batch_size = histogram("batch_size", "Instances in a batch.", by_model, buckets=_COUNTS)
+        self.texts_cut = counter("texts_cut", "Instances whose end the model did not read.", by_model)
+        self.waiting = gauge("waiting", "Instances that wait for the model.", by_model)
+        self.in_flight = gauge("requests_under_way", "Requests in flight.")
+        self.version = gauge("version", "The version that answers by default.", by_model)
+        self.loads = counter("loads", "Versions loaded, or not.", [*by_model, "result"])
 
     def text(self) -> bytes:
         """Returns all of it in Prometheus' text format."""

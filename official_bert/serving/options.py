@@ -85,16 +85,13 @@ class Options:
                 raise UserError(f"--{name} is {getattr(self, name)}; give more than 0")
         if self.port > 65535:
             raise UserError(f"--port is {self.port}; the highest is 65535")
-        if self.max_queue < self.max_instances:
-            raise UserError(
-                f"--max_queue ({self.max_queue}) is less than --max_instances ({self.max_instances}): such requests "
-                "could never be answered; raise the one or lower the other"
-            )
-        if self.max_in_flight_bytes < self.max_body_bytes:
-            raise UserError(
-                f"--max_in_flight_bytes ({self.max_in_flight_bytes}) is less than --max_body_bytes "
-                f"({self.max_body_bytes}): such a request could never be answered; raise the one or lower the other"
-            )
+        for name, part in (("max_queue", "max_instances"), ("max_in_flight_bytes", "max_body_bytes")):
+            whole, size = getattr(self, name), getattr(self, part)
+            if whole < size:
+                raise UserError(
+                    f"--{name} ({whole}) is less than --{part} ({size}): a request of that size could never be "
+                    f"answered; raise --{name} or lower --{part}"
+                )
         for name in self.allowed_hosts:
             if not _HOST.fullmatch(name):
                 raise UserError(

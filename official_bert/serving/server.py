@@ -83,7 +83,7 @@ class Server:
             await self._connections.stop_accepting()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.drain_seconds):
-                    while self._application.in_flight.requests or self._connections.requests_arriving:
+                    while self._application.requests_in_flight or self._connections.requests_arriving:
                         await asyncio.sleep(0.02)
             await runner.cleanup()
             self.models.pools.shut_down()

@@ -73,7 +73,7 @@ class RunningServer(Server):
 def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[RunningServer, Client]]:
     """Serves models (name -> folder) while the block runs, and stops the server behind it."""
     flags = [f"{name}={folder}" for name, folder in models.items()]
-    server = RunningServer(Options(model=flags, port=0, **({"reload_seconds": 0.1} | options)))
+    server = RunningServer(Options(model=flags, **({"port": 0, "reload_seconds": 0.1} | options)))
     started, failures = threading.Event(), []
 
     async def serve() -> None:

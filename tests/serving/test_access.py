@@ -12,6 +12,7 @@ from official_bert.errors import UserError
 from official_bert.serving.access import Access
 from official_bert.serving.options import TOKEN_VARIABLE, Options
 from official_bert.serving.request_error import RequestError
+from official_bert.serving.server import Server
 from tests.serving.serving_client import Client, running
 
 BODY = {"instances": ["ab"]}
@@ -83,11 +84,8 @@ def test_a_token_that_others_can_read_is_warned_of(
     token = tmp_path / "token"
     token.write_text("s3cret")
     token.chmod(mode)
-    with (
-        caplog.at_level(logging.WARNING, "official_bert.serving"),
-        running({"size": exports / "size"}, token_file=str(token)),
-    ):
-        pass
+    with caplog.at_level(logging.WARNING, "official_bert.serving"):
+        Server(Options([f"size={exports / 'size'}"], token_file=str(token)))
     assert ("other users can read the token; forbid it with chmod 600" in caplog.messages) == warned
 
 

@@ -15,26 +15,19 @@ from official_bert.errors import UserError
 from official_bert.serving import logs, server
 from official_bert.serving.options import Options
 from tests.conftest import ROOT
-from tests.serving.serving_client import Client, eventually, head_of, is_closed, sent
+from tests.serving.serving_client import Client, eventually, head_of, is_closed, running, sent
 
 
-@pytest.mark.slow
 def test_a_taken_port_is_refused(exports: pathlib.Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        command = [
-            sys.executable,
-            "-m",
-            "official_bert_cli",
-            "serve",
-            f"--model=size={exports / 'size'}",
-            f"--port={taken.getsockname()[1]}",
-        ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("error: cannot listen at 127.0.0.1, port")
-    assert "Traceback" not in done.stderr
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(UserError, match=f"^cannot listen at 127.0.0.1, port {port}: .*; choose another --port$"),
+            running({"size": exports / "size"}, port=port),
+        ):
+            pass
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "2"), ("5", "5")])
