@@ -19,7 +19,6 @@ _LIBRARY, _DATA_GENERATION, _ADAPTATION = "official_bert.commands", "data_gen.co
 # The module of each command, and its name there.
 COMMANDS = {
     "make-records": (_DATA_GENERATION, "MAKE_RECORDS"),
-    "make-records-beam": (_DATA_GENERATION, "MAKE_RECORDS_BEAM"),
     "learn-vocabulary": (_DATA_GENERATION, "LEARN_VOCABULARY"),
     "inspect-records": (_DATA_GENERATION, "INSPECT_RECORDS"),
     "verify-records": (_DATA_GENERATION, "VERIFY_RECORDS"),

@@ -10,12 +10,16 @@ from data_gen.options import (
     VocabularyOptions,
 )
 from official_bert.utils.command_line import Command
+from official_bert.utils.dask_cluster import DaskOptions
 
 
-def _make_records(options: RecordOptions) -> None:
-    from data_gen.pipelines import one_machine, outputs
+def _make_records(options: RecordOptions, cluster: DaskOptions) -> None:
+    from data_gen.pipelines import on_dask, one_machine, outputs
 
-    print(one_machine.create_pretraining_data(options))
+    if cluster.dask:
+        print(on_dask.create_pretraining_data(options, cluster.dask))
+    else:
+        print(one_machine.create_pretraining_data(options))
     print(outputs.describe_outputs(options))
 
 
@@ -27,51 +31,16 @@ MAKE_RECORDS = Command(
     main=_make_records,
     extra="data",
     tensorflow=False,
-    options=(RecordOptions,),
+    options=(RecordOptions, DaskOptions),
     examples=(
         "--input_file=text.txt --output_file=data/train.tfrecord --vocab_file=vocab.txt",
         (
             "--input_file='wiki/*.gz' --output_file=data/train.tfrecord --vocab_file=vocab.txt --num_shards=8 "
             "--do_whole_word_mask"
         ),
-    ),
-)
-
-
-def _make_records_on_beam(options: RecordOptions, beam_arguments: list[str]) -> None:
-    from data_gen.pipelines import on_dask, outputs
-    from official_bert.utils import dask_cluster
-    from official_bert.utils.beam_runner import import_beam
-
-    if address := dask_cluster.address_in(beam_arguments):
-        print(on_dask.create_pretraining_data(options, address))
-    else:
-        import_beam()
-        from data_gen.pipelines import beam
-
-        print(beam.create_pretraining_data(options, beam_arguments))
-    print(outputs.describe_outputs(options))
-
-
-MAKE_RECORDS_BEAM = Command(
-    program="official-bert make-records-beam",
-    summary="make-records on many machines, by Apache Beam or Dask. Beam's own options come behind a double dash.",
-    before="text, a sentence on each line; a vocabulary: official-bert learn-vocabulary",
-    after="check them: official-bert verify-records; then official-bert pretrain",
-    main=_make_records_on_beam,
-    extra="data",
-    tensorflow=False,
-    options=(RecordOptions,),
-    positional="-- Beam's options",
-    examples=(
-        "--input_file=text.txt --output_file=data/train.tfrecord --vocab_file=vocab.txt",
-        (
-            "--input_file='gs://bucket/*.txt' --output_file=gs://bucket/train.tfrecord "
-            "--vocab_file=gs://bucket/vocab.txt -- --runner=DataflowRunner --project=name --region=europe-west4 --temp_location=gs://bucket/temporary"
-        ),
         (
             "--input_file='/shared/*.txt' --output_file=/shared/train.tfrecord --vocab_file=/shared/vocab.txt "
-            "--num_shards=100 -- --runner=dask --dask_address=tcp://scheduler:8786"
+            "--num_shards=100 --dask=tcp://scheduler:8786"
         ),
     ),
 )

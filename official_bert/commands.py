@@ -9,7 +9,7 @@ from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
 from official_bert.export.options import PortableOptions, SavedModelOptions
 from official_bert.finetuning.options import Options as FineTuningOptions
-from official_bert.inference.options import BatchPredictionOptions, BeamOptions, FeatureOptions, FillMaskOptions
+from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, FillMaskOptions, ShardOptions
 from official_bert.original_flags import ALIASES, REFUSED
 from official_bert.pretraining.options import Options as PretrainingOptions
 from official_bert.serving.options import CheckOptions
@@ -196,23 +196,16 @@ CHECK_EXPORT = Command(
 )
 
 
-def _on_beam(beam: BeamOptions, beam_arguments: list[str]) -> bool:
-    """Whether many machines compute; without them, what goes with them alone is a UserError."""
-    if not beam.beam:
-        beam.check_unused(beam_arguments)
-    return beam.beam
-
-
-def _predict(options: BatchPredictionOptions, beam: BeamOptions, beam_arguments: list[str]) -> None:
+def _predict(options: BatchPredictionOptions, shards: ShardOptions) -> None:
     tune_allocator()
-    if _on_beam(beam, beam_arguments):
-        from official_bert.inference import on_beam
+    if shards.dask:
+        from official_bert.inference import on_dask
 
-        print(on_beam.predict(options, beam.num_shards, beam_arguments))
+        print(on_dask.predict(options, shards.num_shards, shards.dask))
     else:
         from official_bert.inference import batch_prediction
 
-        print(batch_prediction.predict(options))
+        print(batch_prediction.predict(options, shards.selected()))
 
 
 PREDICT = Command(
@@ -223,19 +216,14 @@ PREDICT = Command(
     main=_predict,
     extra="serve",
     tensorflow=False,  # which an export for ONNX Runtime does without
-    options=(BatchPredictionOptions, BeamOptions),
-    positional="-- Beam's options",
+    options=(BatchPredictionOptions, ShardOptions),
     examples=(
         "--export_dir=exports/sentiment --input_file=texts.csv --output_file=answers.jsonl",
         "--export_dir=exports/squad/1 --input_file=questions.jsonl --output_file=answers.jsonl --batch_size=64",
-        (
-            "--export_dir=gs://bucket/exports/sentiment --input_file='gs://bucket/texts-*.csv' "
-            "--output_file=gs://bucket/answers.jsonl --beam --num_shards=100 -- --runner=DataflowRunner --project=name "
-            "--region=europe-west4 --temp_location=gs://bucket/temporary"
-        ),
+        "--export_dir=exports/sentiment --input_file=texts.csv --output_file=answers.jsonl --shard=0/8",
         (
             "--export_dir=/shared/sentiment --input_file='/shared/texts-*.csv' --output_file=/shared/answers.jsonl "
-            "--beam --num_shards=100 -- --runner=dask --dask_address=tcp://scheduler:8786"
+            "--dask=tcp://scheduler:8786 --num_shards=100"
         ),
     ),
 )
@@ -262,16 +250,16 @@ FILL_MASK = Command(
 )
 
 
-def _extract_features(options: FeatureOptions, beam: BeamOptions, beam_arguments: list[str]) -> None:
+def _extract_features(options: FeatureOptions, shards: ShardOptions) -> None:
     tune_allocator()
-    if _on_beam(beam, beam_arguments):
-        from official_bert.inference import on_beam
+    if shards.dask:
+        from official_bert.inference import on_dask
 
-        print(on_beam.write_features(options, beam.num_shards, beam_arguments))
+        print(on_dask.write_features(options, shards.num_shards, shards.dask))
     else:
         from official_bert.inference import feature_extraction
 
-        print(feature_extraction.write_features(options))
+        print(feature_extraction.write_features(options, shards.selected()))
 
 
 FEATURES = Command(
@@ -281,8 +269,7 @@ FEATURES = Command(
     after="read vectors.jsonl; for one vector of each text: --pooling=mean --output_file=vectors.npy",
     main=_extract_features,
     extra="data",
-    options=(FeatureOptions, BeamOptions),
-    positional="-- Beam's options",
+    options=(FeatureOptions, ShardOptions),
     aliases=ALIASES["features"],
     refused=REFUSED["features"],
     examples=(

@@ -58,7 +58,7 @@ def test_requirements_txt_names_what_most_extras_need():
         *(
             each
             for extra, of in OF_EXTRA.items()
-            if extra not in ("beam", "dask", "jieba", "portable", "serve-onnx")
+            if extra not in ("dask", "jieba", "portable", "serve-onnx")
             for each in of
         ),
     ]

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from official_bert import original_flags
-from official_bert.utils import dask_cluster
 from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
 
@@ -273,7 +272,7 @@ def test_commands_in_the_documents_are_accepted(page: pathlib.Path, monkeypatch:
 
 
 def test_flags_that_the_documents_name_exist():
-    known = {flag for name in COMMANDS for flag in flags_taken_by(name)} | {"flagfile", "help", *dask_cluster.OPTIONS}
+    known = {flag for name in COMMANDS for flag in flags_taken_by(name)} | {"flagfile", "help"}
     for path in (ROOT / "tools").rglob("*.py"):
         names = re.findall(r"^    (\w+): .* = option\(", path.read_text(encoding="utf-8"), re.MULTILINE)
         arguments = re.findall(r'add_argument\("--(\w+)"', path.read_text(encoding="utf-8"))

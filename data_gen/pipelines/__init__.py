@@ -1,6 +1,6 @@
-"""From text files to record files, by the rules: on one machine (`one_machine`) and on Apache Beam (`beam`).
+"""Pipelines from text files to record files: on one machine (`one_machine`) or on a Dask cluster (`on_dask`).
 
-On one machine `fast` keeps all cores busy with worker processes, in little memory, and can be resumed; `reference` does
-what the original did, record by record. `preparation`, `run_plan`, `shuffle` and `outputs` are shared. The package
-imports `rules` and `text`; the commands alone import it.
+`fast` uses all processor cores in little memory and can be resumed. On a Dask cluster the same tasks run on the
+cluster's workers. `reference` is the original's algorithm, record by record. The package imports `rules` and `text`;
+only the commands import it.
 """

@@ -1,9 +1,10 @@
-"""The workers of a Dask cluster in place of processes of this machine: the same tasks, in the same working folder.
+"""Makes records on a Dask cluster: the same tasks and working folder as on one machine, run by the cluster's workers.
 
-The folder must be the same on all machines. The steps of fast.py run as they do on one machine, so that the records
-are the same bytes, and work that one of them has left the other goes on with.
+All machines must reach the working folder under the same path. The steps of fast.py are unchanged, so the records are
+the same bytes as on one machine, and either can continue a run that the other started.
 """
 
+import dataclasses
 import functools
 import os
 import threading
@@ -11,7 +12,7 @@ import uuid
 from typing import Any
 
 from data_gen.options import RecordOptions
-from data_gen.pipelines import one_machine, preparation
+from data_gen.pipelines import one_machine
 from data_gen.pipelines.summary import RecordSummary
 from data_gen.pipelines.worker import TextError, Worker
 from official_bert.errors import UserError
@@ -24,19 +25,23 @@ def create_pretraining_data(options: RecordOptions, address: str) -> RecordSumma
     """Does what one_machine.create_pretraining_data does, on a Dask cluster.
 
     Args:
-        options: as for one machine, but that the cluster has as many workers as were started.
-        address: of its scheduler, as tcp://HOST:PORT.
+        options: The flags. --num_workers must have its default.
+        address: The scheduler's address, such as tcp://HOST:8786.
 
     Raises:
-        UserError: something about the input, the vocabulary, the output, the options or the cluster is wrong.
+        UserError: If the input, the vocabulary, the output, the options or the cluster cannot be used.
     """
-    preparation.check_for_cluster(options)
+    if options.algorithm != "fast":
+        raise UserError(f"--algorithm={options.algorithm} runs on one machine only. Remove --dask.")
+    default = next(field.default for field in dataclasses.fields(options) if field.name == "num_workers")
+    if options.num_workers != default:
+        raise UserError("--num_workers has no effect with --dask. Start as many Dask workers as you want.")
     with dask_cluster.Cluster(address) as cluster:
         return one_machine.create_pretraining_data(options, functools.partial(DaskPool, cluster))
 
 
 class DaskPool:
-    """The workers behind a scheduler, for the run with this working folder."""
+    """A pool of workers (see worker_pool.py) that runs the tasks of a working folder on a Dask cluster."""
 
     def __init__(self, cluster: dask_cluster.Cluster, folder: str) -> None:
         self._cluster, self._folder = cluster, files.absolute(folder)
@@ -49,28 +54,30 @@ class DaskPool:
         pass
 
     def grow(self, count: int) -> None:
-        """Does nothing: there are as many workers as the cluster has."""
+        """Does nothing: the user decides how many workers the cluster has."""
 
     def do_all(
         self, what: str, tasks: list[dict[str, Any]], unit: str, amounts: list[float] | None = None
     ) -> list[dict[str, Any]]:
-        """Does what WorkerPool.do_all does, on the cluster."""
+        """Does what WorkerPool.do_all does, on the cluster's workers."""
         arguments = [(self._folder, self._run, task) for task in tasks]
         try:
             return self._cluster.do_all(what, _do, arguments, unit, amounts)
         except TextError:
             raise
         except UserError as error:
-            told = str(error)
-            raise UserError(told if dask_cluster.GO_ON in told else f"{told}; {dask_cluster.GO_ON}") from error
+            message = str(error)
+            if dask_cluster.RESUME_HINT not in message:
+                message = f"{message.removesuffix('.')}. {dask_cluster.RESUME_HINT}"
+            raise UserError(message) from error
 
 
 def _do(folder: str, run: str, task: dict[str, Any]) -> dict[str, Any]:
-    """For a worker: does a task; one at a time in a process."""
+    """Runs a task on a worker, one at a time per process."""
     if not os.path.isdir(folder):
         raise UserError(
-            f"{os.uname().nodename}, a machine of the cluster, does not reach {folder}; give --output_file in a folder "
-            "that all machines have under the same name"
+            f"The worker on {os.uname().nodename} cannot reach {folder}. Set --output_file to a path in a folder that "
+            "all machines have under the same name."
         )
     with _one_task:
         return _worker(folder, run).do(task)
@@ -78,6 +85,6 @@ def _do(folder: str, run: str, task: dict[str, Any]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def _worker(folder: str, run: str) -> Worker:
-    # Another run has other files, even under the same names.
+    # A cache key: another run has other files, even under the same names.
     del run
     return Worker(folder)

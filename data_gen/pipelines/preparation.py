@@ -1,4 +1,4 @@
-"""What comes before any work, on one machine and on Beam: checks, the settings of the instances, the recorded flags."""
+"""Checks the options of make-records and derives the instance settings and the flags stored in the manifest."""
 
 import dataclasses
 import os
@@ -13,7 +13,6 @@ from data_gen.rules.instances import InstanceConfig
 from data_gen.text import exclusion, token_store, word_boundaries
 from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
 from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries
-from official_bert.errors import UserError
 from official_bert.tokenization import exact
 from official_bert.tokenization.caching import CachingTokenizer
 from official_bert.utils import files, row_files
@@ -48,18 +47,6 @@ def check_options(options: RecordOptions) -> Prepared:
         files.check_writable(path)
     flags = _recorded_flags(options, boundaries, exclude_files)
     return Prepared(paths, vocab, tokenizer, boundaries, excluded, flags)
-
-
-def check_for_cluster(options: RecordOptions) -> None:
-    """Raises a UserError if an option holds for one machine alone."""
-    if options.algorithm != "fast":
-        raise UserError(f"--algorithm={options.algorithm} runs on one machine alone: official-bert make-records")
-    default = next(field.default for field in dataclasses.fields(options) if field.name == "num_workers")
-    if options.num_workers != default:
-        raise UserError(
-            "--num_workers is for one machine; say to Beam how many workers to use, in its options after --; of Dask, "
-            "start as many"
-        )
 
 
 def encoder(tokenizer: exact.FullTokenizer, boundaries: WordBoundaries | None) -> CachingTokenizer | MarkingTokenizer:

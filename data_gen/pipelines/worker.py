@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from data_gen.options import RecordOptions
 from data_gen.pipelines import preparation, shuffle, writer
 from data_gen.pipelines.run_plan import RunPlan
 from data_gen.rules import vectorized_instances
+from data_gen.rules.instances import InstanceConfig
 from data_gen.rules.random_numbers import Random
 from data_gen.text import exclusion, formats, token_store, word_boundaries
 from data_gen.text.exclusion import ExcludedTexts
@@ -48,47 +49,6 @@ CORPUS, VOCAB, OPTIONS, PLAN = "corpus", "vocab.txt", "options.json", "run.json"
 WORDS, EXCLUDED = "words.txt", "excluded.txt"
 
 _Steps = dict[str, Callable[..., dict[str, Any]]]
-
-
-class ShardMaker:
-    """Makes a run's blocks and shards; where instances are kept in between, in `layout`, is the caller's concern."""
-
-    def __init__(self, options: RecordOptions, plan: RunPlan, vocab: dict[str, int]) -> None:
-        self._options, self._plan = options, plan
-        self._config = config = preparation.instance_config(options, vocab)
-        buckets = plan.buckets_per_shard * len(plan.outputs)
-        ids = token_store.id_dtype(vocab, options.word_boundaries is not None)
-        self.layout = shuffle.Layout(config.max_seq_length, config.max_predictions_per_seq, ids, buckets)
-
-    def block(self, store: TokenStore, number_of_pass: int, block: int) -> tuple[np.ndarray, dict[str, int]]:
-        """Returns the rows of a block's instances, sorted by their keys, and their statistics."""
-        random = Random(self._options.random_seed, number_of_pass, block)
-        first, last = self._plan.blocks[block]
-        instances = vectorized_instances.make_instances(store, first, last, self._config, random)
-        store.release()
-        return shuffle.keyed(instances, random), shuffle.statistics(instances)
-
-    def buckets(self, shard: int) -> range:
-        """Returns the numbers of the buckets that a shard is made of."""
-        return range(shard * self._plan.buckets_per_shard, (shard + 1) * self._plan.buckets_per_shard)
-
-    def frames(self, rows: np.ndarray) -> Iterator[bytes]:
-        """Yields the records of rows as they stand in a TFRecord file, some thousand at a time."""
-        schema = shuffle.schema(self._config)
-        for start in range(0, len(rows), _RECORDS_AT_ONCE):
-            batch = shuffle.features(rows[start : start + _RECORDS_AT_ONCE])
-            yield writer.joined_frames(record_codec.encode(batch, schema))
-
-    def shard(self, number: int, buckets: Iterable[np.ndarray]) -> dict[str, Any]:
-        """Writes a shard, of the rows of each of its buckets in their order; returns its entry for the manifest."""
-        path = self._plan.outputs[number]
-        count = 0
-        with writer.open_shard(path, self._options.gzip) as shard:
-            for rows in buckets:
-                count += len(rows)
-                for content in self.frames(rows):
-                    shard.write(content)
-        return {"file": os.path.basename(path), "records": count, "bytes": files.size(path), "sha256": sha256(path)}
 
 
 class TextError(UserError):
@@ -134,12 +94,22 @@ class Worker:
         return RunPlan(**files.read_json_object(os.path.join(self._folder, PLAN), _MOST_PLAN_BYTES))
 
     @functools.cached_property
-    def _maker(self) -> ShardMaker:
-        return ShardMaker(self._options, self._plan, load_vocab(os.path.join(self._folder, VOCAB)))
+    def _vocab(self) -> dict[str, int]:
+        return load_vocab(os.path.join(self._folder, VOCAB))
+
+    @functools.cached_property
+    def _config(self) -> InstanceConfig:
+        return preparation.instance_config(self._options, self._vocab)
+
+    @functools.cached_property
+    def _layout(self) -> shuffle.Layout:
+        ids = token_store.id_dtype(self._vocab, self._options.word_boundaries is not None)
+        buckets = self._plan.buckets_per_shard * len(self._plan.outputs)
+        return shuffle.Layout(self._config.max_seq_length, self._config.max_predictions_per_seq, ids, buckets)
 
     @functools.cached_property
     def _store(self) -> TokenStore:
-        return TokenStore(os.path.join(self._folder, CORPUS), self._maker.layout.ids)
+        return TokenStore(os.path.join(self._folder, CORPUS), self._layout.ids)
 
     def _file(self, number: int) -> dict[str, Any]:
         """Returns the format of an input file, and the ranges of bytes that it is read in."""
@@ -172,16 +142,36 @@ class Worker:
         return os.path.join(self._folder, f"spooled-{number_of_pass}-{block}")
 
     def _block(self, number_of_pass: int, block: int) -> dict[str, int]:
-        rows, statistics = self._maker.block(self._store, number_of_pass, block)
-        shuffle.spool(self._spooled(number_of_pass, block), rows, self._maker.layout)
-        return statistics
+        """Spools a block's instances, sorted by their keys; returns their statistics."""
+        random = Random(self._options.random_seed, number_of_pass, block)
+        first, last = self._plan.blocks[block]
+        instances = vectorized_instances.make_instances(self._store, first, last, self._config, random)
+        self._store.release()
+        shuffle.spool(self._spooled(number_of_pass, block), shuffle.keyed(instances, random), self._layout)
+        return shuffle.statistics(instances)
 
     def _shard(self, number: int) -> dict[str, Any]:
-        return self._maker.shard(number, map(self._collected, self._maker.buckets(number)))
+        """Writes a shard; returns its entry for the manifest."""
+        path = self._plan.outputs[number]
+        count = 0
+        with writer.open_shard(path, self._options.gzip) as shard:
+            for bucket in range(number * self._plan.buckets_per_shard, (number + 1) * self._plan.buckets_per_shard):
+                rows = self._collected(bucket)
+                count += len(rows)
+                for content in self._encode_frames(rows):
+                    shard.write(content)
+        return {"file": os.path.basename(path), "records": count, "bytes": files.size(path), "sha256": sha256(path)}
+
+    def _encode_frames(self, rows: np.ndarray) -> Iterator[bytes]:
+        """Yields the rows encoded as TFRecord frames, some thousand records at a time."""
+        schema = shuffle.schema(self._config)
+        for start in range(0, len(rows), _RECORDS_AT_ONCE):
+            batch = shuffle.features(rows[start : start + _RECORDS_AT_ONCE])
+            yield writer.joined_frames(record_codec.encode(batch, schema))
 
     def _bucket(self, bucket: int) -> dict[str, int]:
         rows = self._collected(bucket)
-        self._frames = list(self._maker.frames(rows))
+        self._frames = list(self._encode_frames(rows))
         return {"records": len(rows), "bytes": sum(map(len, self._frames))}
 
     def _write(self, path: str, position: int) -> dict[str, Any]:
@@ -197,7 +187,7 @@ class Worker:
     def _collected(self, bucket: int) -> np.ndarray:
         """Returns a bucket's rows from all blocks."""
         spooled = [self._spooled(p, b) for p in range(self._options.dupe_factor) for b in range(len(self._plan.blocks))]
-        return shuffle.collect(spooled, bucket, self._maker.layout)
+        return shuffle.collect(spooled, bucket, self._layout)
 
 
 @contextlib.contextmanager

@@ -166,12 +166,7 @@ def sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
 def describe_source(flags: dict[str, Any], vocabulary: str, inputs: list[str]) -> dict[str, Any]:
     """Returns all that decides the records' bytes: flags, the vocabulary's hash, and hashes of the text files."""
     progress = reading_progress("checking the text", inputs)
-    return source_of(flags, vocabulary, inputs, [sha256(path, progress) for path in inputs])
-
-
-def source_of(flags: dict[str, Any], vocabulary: str, inputs: list[str], hashes: list[str]) -> dict[str, Any]:
-    """Returns the same as `describe_source`, from hashes of the text files that are known already."""
-    described = [{"file": os.path.basename(path), "sha256": sha} for path, sha in zip(inputs, hashes, strict=True)]
+    described = [{"file": os.path.basename(path), "sha256": sha256(path, progress)} for path in inputs]
     return {"format": FORMAT, "flags": flags, "vocabulary": vocabulary, "inputs": described}
 
 

@@ -1,11 +1,14 @@
 """Answers to many texts: a file of JSON lines or CSV through an export, to a file of JSON lines.
 
-The answers come in the order of the texts. Those that are there already when the command is given again are kept.
+The answers come in the order of the texts. Those that are there already when the command is given again are kept. With
+--shard only a part of the rows is answered, into a file of its own.
 """
 
+import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -15,6 +18,7 @@ from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.options import BatchPredictionOptions
+from official_bert.inference.shards import ALL_ROWS, Shard
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import NoBadRows, position
 from official_bert.utils.counting import counted
@@ -31,25 +35,38 @@ BATCHES_AT_ONCE = 16
 _ROWS_A_DIGEST = 64
 
 
-def predict(options: BatchPredictionOptions) -> str:
+def predict(options: BatchPredictionOptions, shard: Shard = ALL_ROWS) -> str:
     """Answers as the options say; returns a line about it.
 
     Answers are gathered in <output_file>.part, of a remote output in the current folder, which is moved at the end; a
     run that was stopped goes on from there.
+
+    Args:
+        options: The flags.
+        shard: The rows to answer. The output file is the shard's own.
 
     Raises:
         UserError: a row lacks an input (its line is named), the model is none or damaged, the output cannot be written
             or is an input, or the part is of another run.
     """
     check_batch_size(options)
+    options = dataclasses.replace(options, output_file=shard.path(options.output_file))
     with lock_file(options.output_file, "output_file"):
-        return _predict(options)
+        return _predict(options, shard)
 
 
 def check_batch_size(options: BatchPredictionOptions) -> None:
     """Raises a UserError if the batch size is none."""
     if options.batch_size < 1:
         raise UserError(f"--batch_size={options.batch_size}; expected 1 or more")
+
+
+def rows_per_group(batch_size: int) -> int:
+    """Returns the smallest number of rows after which a shard may end, so that it changes neither batches nor digests.
+
+    It is a multiple of the number of rows that are sorted by length together.
+    """
+    return math.lcm(BATCHES_AT_ONCE * batch_size, _ROWS_A_DIGEST)
 
 
 def check_export(folder: str) -> tuple[list[str], dict[str, Any]]:
@@ -77,7 +94,7 @@ def load_model(folder: str) -> "SavedModel | OnnxModel":
     return SavedModel(folder)
 
 
-def _predict(options: BatchPredictionOptions) -> str:
+def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
     folder = exports.newest_version(options.export_dir)
     part = f"{files.work_path(options.output_file)}.part"
     run = f"{part}.json"
@@ -89,32 +106,30 @@ def _predict(options: BatchPredictionOptions) -> str:
     local = files.local_copy(folder)
     inputs, table = check_export(local)
     # Every row is read before the first answer.
-    total, row_digests = _count_and_digest(options.input_file, inputs, table)
+    total, digests = _count_and_digest(options.input_file, inputs, table)
+    first, end = shard.row_range(total, rows_per_group(options.batch_size))
+    row_digests = digests[first // _ROWS_A_DIGEST : end // _ROWS_A_DIGEST]
     identity = {"model": files.absolute(folder), "model_sha256": model_digest(local), "row_digests": row_digests}
     done = _answers_to_keep(part, run, identity) if files.exists(part) else 0
     files.write_text(run, json.dumps(identity, indent=1) + "\n")
     model = load_model(local)
-    progress = Progress("predicting", total - done, "texts")
+    progress = Progress("predicting", end - first - done, "texts")
     answered = cut = 0
-    rows = itertools.islice(read_rows(options.input_file, inputs, table), done, None)
-    while some := list(itertools.islice(rows, BATCHES_AT_ONCE * options.batch_size)):
-        try:
-            answers = answers_to(model, some, options.batch_size)
-        except RefusedRow as refused:
-            number = done + answered + refused.number + 1
-            raise UserError(
-                f"{options.input_file}: the model cannot answer row {number} (the header does not count): "
-                f"{refused.reason}; mend or remove it and give the command again"
-            ) from refused
-        _append(part, answers)
-        answered += len(some)
-        cut += sum(answer.get(exports.IS_TRUNCATED, False) for answer in answers)
-        progress.update(answered)
+    rows = itertools.islice(read_rows(options.input_file, inputs, table), first + done, end)
+    try:
+        for answers in answer_groups(model, rows, options.batch_size):
+            _append(part, answers)
+            answered += len(answers)
+            cut += sum(answer.get(exports.IS_TRUNCATED, False) for answer in answers)
+            progress.update(answered)
+    except RefusedRow as refused:
+        number = first + done + refused.number + 1
+        raise UserError(refusal(options.input_file, number, refused.reason)) from refused
     _append(part, [])  # of an empty table there is an empty file
     files.move(part, options.output_file)
     files.remove(run)
     went_on = f", {done} of them from an earlier run" if done else ""
-    return f"written {options.output_file}: {counted(total, 'answer')}{went_on}{_cut_note(local, cut)}"
+    return f"written {options.output_file}: {counted(end - first, 'answer')}{went_on}{_cut_note(local, cut)}"
 
 
 def _cut_note(folder: str, cut: int) -> str:
@@ -139,13 +154,14 @@ def _append(part: str, answers: list[dict[str, Any]]) -> None:
 
 
 def _count_and_digest(path: str, inputs: list[str], table: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """Returns how many rows there are, and a digest of all rows so far after each _ROWS_A_DIGEST of them."""
+    """Returns the number of rows and a digest of each _ROWS_A_DIGEST of them; an incomplete last group has none."""
     digest, digests, count = hashlib.sha256(), [], 0
     for row in read_rows(path, inputs, table):
         digest.update(json.dumps(row).encode())
         count += 1
         if count % _ROWS_A_DIGEST == 0:
             digests.append(digest.hexdigest()[:32])
+            digest = hashlib.sha256()
     return count, digests
 
 
@@ -228,6 +244,32 @@ class RefusedRow(Exception):  # noqa: N818  (caught where the number of the row 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(number, reason)
         self.number, self.reason = number, reason
+
+
+def refusal(path: str, number: int, reason: str) -> str:
+    """Returns the error message for a row that the model cannot answer; rows are numbered from 1."""
+    return (
+        f"{path}: the model cannot answer row {number} (the header does not count): {reason}; mend or remove it and "
+        "give the command again"
+    )
+
+
+def answer_groups(
+    model: "SavedModel | OnnxModel", rows: Iterator[dict[str, Any]], batch_size: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Yields the answers to rows in their order, one list for each group of rows that is sorted by length.
+
+    Raises:
+        RefusedRow: If the model cannot answer a row.
+    """
+    first = 0
+    while group := list(itertools.islice(rows, BATCHES_AT_ONCE * batch_size)):
+        try:
+            answers = answers_to(model, group, batch_size)
+        except RefusedRow as refused:
+            raise RefusedRow(first + refused.number, refused.reason) from refused
+        yield answers
+        first += len(group)
 
 
 def answers_to(model: "SavedModel | OnnxModel", rows: list[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:

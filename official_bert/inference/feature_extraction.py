@@ -1,7 +1,8 @@
 """The vectors of a file of texts, written to a file: the whole of features, without its flags."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from official_bert.checkpoints import finetuned, loading
@@ -10,6 +11,7 @@ from official_bert.errors import UserError
 from official_bert.inference import batch_prediction, feature_files
 from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import TRAINED, FeatureOptions
+from official_bert.inference.shards import ALL_ROWS, Shard
 from official_bert.modeling.choices import POOLED, VECTORS
 from official_bert.utils import files, streams, tables
 from official_bert.utils.bad_rows import SKIP, BadRows
@@ -18,13 +20,17 @@ from official_bert.utils.locks import lock_file
 from official_bert.utils.progress import Progress
 
 
-def write_features(options: FeatureOptions) -> str:
+def write_features(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
     """Writes the vectors of each text of the input file; returns a line that says how many.
+
+    Args:
+        options: The flags.
+        shard: The texts to process. The output file is the shard's own.
 
     Raises:
         UserError: there is no such file or checkpoint, or a line is not UTF-8 or too long, or a row has no text.
     """
-    options = as_trained(options)
+    options = dataclasses.replace(as_trained(options), output_file=shard.path(options.output_file))
     format = feature_files.format_of(options.output_file, options.output_format)
     read = tables.files_of(options.input_file)
     for path in read:
@@ -34,15 +40,23 @@ def write_features(options: FeatureOptions) -> str:
     for path in feature_files.paths_of(options.output_file, format, options.pooling):
         files.refuse_overwriting(path, "output_file", inputs)
     with lock_file(options.output_file, "output_file"):
-        return _write_features(options, format)
+        return _write_features(options, format, shard)
 
 
-def _write_features(options: FeatureOptions, format: str) -> str:
+def _write_features(options: FeatureOptions, format: str, shard: Shard) -> str:
     extractor = make_extractor(options, load(options))
-    progress = Progress("extracting", sum(map(files.size, tables.files_of(options.input_file))) / 1e3, "kB")
+    trained = trained_with(options.init)
+    texts: Iterable[str | list[str]] = read_texts(options.input_file, trained)
+    first = 0
+    if shard != ALL_ROWS:
+        total = sum(1 for _ in read_texts(options.input_file, trained))
+        first, end = shard.row_range(total, extractor.texts_at_a_time)
+        texts = itertools.islice(texts, first, end)
+    kilobytes = sum(map(files.size, tables.files_of(options.input_file))) / 1e3 / shard.count
+    progress = Progress("extracting", kilobytes, "kB")
     count = truncated = done = 0
-    with feature_files.writer(options.output_file, format, extractor, options.pooling) as add:
-        for features in extractor.extract(read_texts(options.input_file, trained_with(options.init))):
+    with feature_files.writer(options.output_file, format, extractor, options.pooling, first) as add:
+        for features in extractor.extract(texts):
             add(features)
             count += 1
             truncated += features.is_truncated

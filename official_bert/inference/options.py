@@ -3,8 +3,10 @@
 import dataclasses
 
 from official_bert.errors import UserError
+from official_bert.inference.shards import ALL_ROWS, MAX_SHARDS, Shard
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
 from official_bert.tokenization.casing import STRIP_ACCENTS
+from official_bert.utils.dask_cluster import MANY_MACHINES, DaskOptions
 from official_bert.utils.flags import option
 
 AUTO, NPY, PARQUET, JSONL, ORIGINAL = FEATURE_FORMATS = ("auto", "npy", "parquet", "jsonl", "original")
@@ -59,24 +61,34 @@ class FeatureOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class BeamOptions:
-    """The flags with which predict and features run on many machines."""
+class ShardOptions(DaskOptions):
+    """The flags that divide the input of predict and features among workers or jobs."""
 
-    beam: bool = option(
-        False,
-        "Computes on many machines, by Apache Beam or Dask. --input_file may be a pattern, and all paths remote. "
-        "Beam's own options come behind a double dash, or --runner=dask --dask_address=tcp://HOST:PORT.",
-    )
     num_shards: int = option(
-        1, "With --beam: how many files to write, each by one worker. Given again, the command makes the missing ones."
+        1,
+        "With --dask: number of output files, each written by one worker. Files that exist are not computed again.",
+        group=MANY_MACHINES,
+    )
+    shard: str | None = option(
+        None,
+        "I/N: process the I-th of N parts of the input, from 0/N to (N-1)/N, and write NAME-0000I-of-0000N. "
+        "For jobs of any scheduler.",
+        group=MANY_MACHINES,
     )
 
-    def check_unused(self, beam_arguments: list[str]) -> None:
-        """Raises a UserError if something is given that only --beam takes."""
-        if beam_arguments:
-            raise UserError(f"unexpected argument {beam_arguments[0]!r}; options of Beam go with --beam")
-        if self.num_shards != 1:
-            raise UserError(f"--num_shards={self.num_shards} goes with --beam; without it there is one file")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dask and self.shard is not None:
+            raise UserError("Pass either --dask, which computes all shards, or --shard, which computes one.")
+        if not 1 <= self.num_shards <= MAX_SHARDS:
+            raise UserError(f"--num_shards is {self.num_shards}; it must be from 1 to {MAX_SHARDS:,}.")
+        if self.num_shards != 1 and not self.dask:
+            raise UserError(f"--num_shards={self.num_shards} requires --dask; to compute one shard, pass --shard=I/N.")
+        self.selected()
+
+    def selected(self) -> Shard:
+        """Returns the shard that --shard names; without it, all rows."""
+        return Shard.parse(self.shard) if self.shard is not None else ALL_ROWS
 
 
 @dataclasses.dataclass(frozen=True)

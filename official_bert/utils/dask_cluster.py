@@ -1,11 +1,12 @@
-"""A Dask cluster: the address of its scheduler, its workers' version of this package, and tasks that they do.
+"""Runs tasks of this package on a Dask cluster: the `--dask` flag, the check of the workers' version, the task loop.
 
-Dask is used for its scheduler alone, which gives tasks to processes on many machines and gives those of a lost worker
-to others. Results stand in files that all machines reach, and a task whose file is there is not done again. So a task
-may run twice, even at the same time, and the same command goes on with what another has left.
+Only Dask's scheduler is used. It distributes tasks to processes on many machines and reruns the tasks of a lost worker
+on other workers. Results are files that all machines can reach, and a task whose file exists is skipped. So a task may
+run twice, even at the same time, and running the same command again continues an interrupted run.
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -19,54 +20,37 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
+from official_bert.utils.flags import option
 from official_bert.utils.progress import Progress
 from official_bert.version import __version__
 
 _CONNECT_SECONDS = 10
 _WAIT_FOR_WORKERS = 60  # seconds
-_TASKS_IN_ADVANCE = 2  # for each thread of the workers, so that none waits for the network
+_TASKS_IN_ADVANCE = 2  # per worker thread, so that no worker waits for the network
 _POLL_SECONDS = 1.0
 
-GO_ON = "what is done is kept: run the same command again to go on"
-
-# The names of Beam's runner for Dask, which is not what runs.
-_RUNNERS = ("dask", "daskrunner", "apache_beam.runners.dask.dask_runner.daskrunner")
-OPTIONS = ("runner", "dask_address")
+MANY_MACHINES = "many machines"  # a heading in --help
+RESUME_HINT = "Finished work is kept: run the same command again to continue."
 
 
-def address_in(arguments: list[str]) -> str | None:
-    """Returns the scheduler's address if these options of Beam's command line name Dask as the runner, else None.
+@dataclasses.dataclass(frozen=True)
+class DaskOptions:
+    """The flag that runs a command on a Dask cluster."""
 
-    Raises:
-        UserError: they name Dask, but no address or a wrong one, or something else beside.
-    """
-    values: dict[str, str] = {}
-    others = []
-    pending = iter(arguments)
-    for argument in pending:
-        name, equals, value = argument.removeprefix("--").partition("=")
-        if argument.startswith("--") and name in OPTIONS:
-            values[name] = value if equals else next(pending, "")
-        else:
-            others.append(argument)
-    runner = values.get("runner", "").lower()
-    if runner not in _RUNNERS and "dask_address" not in values:
-        return None
-    if runner not in _RUNNERS:
-        raise UserError(f"--dask_address goes with --runner=dask; --runner is {values.get('runner') or 'not given'}")
-    if others:
-        raise UserError(f"unexpected argument {others[0]!r}; --runner=dask takes --dask_address=tcp://HOST:PORT alone")
-    address = values.get("dask_address", "")
-    if not re.fullmatch(r"(tcp|tls)://.+:\d{1,5}", address):
-        raise UserError(
-            f"--dask_address is {address!r}; --runner=dask expects tcp://HOST:PORT of a scheduler (dask scheduler)"
-        )
-    return address
+    dask: str | None = option(
+        None,
+        "Address of a Dask scheduler, such as tcp://scheduler:8786: its workers do the work.",
+        group=MANY_MACHINES,
+    )
+
+    def __post_init__(self) -> None:
+        if self.dask is not None and not re.fullmatch(r"(tcp|tls)://.+:\d{1,5}", self.dask):
+            raise UserError(f"--dask is {self.dask!r}; it must be a scheduler's address, such as tcp://HOST:8786.")
 
 
 @functools.cache
 def code_identity() -> str:
-    """Returns the version of this package, the SHA-256 of its code, and Python's version: what workers must share."""
+    """Returns the version of this package, a digest of its code, and Python's version; workers must have the same."""
     root = pathlib.Path(__file__).parents[2]
     digest = hashlib.sha256()
     for package in ("official_bert", "data_gen"):
@@ -77,10 +61,14 @@ def code_identity() -> str:
 
 
 class Cluster:
-    """The workers behind a scheduler, for tasks of this package; a context manager.
+    """The workers of a Dask scheduler. A context manager that connects on entry and disconnects on exit.
+
+    Args:
+        address: The scheduler's address, such as tcp://HOST:8786.
 
     Raises:
-        UserError: on entering: no scheduler answers, it has no worker, or a worker has not this version of the package.
+        UserError: On entry, if no scheduler answers, if it has no workers, or if a worker has a different version of
+            this package.
     """
 
     def __init__(self, address: str) -> None:
@@ -93,15 +81,15 @@ class Cluster:
             self._client = distributed.Client(self._address, timeout=_CONNECT_SECONDS, set_as_default=False)
         except OSError as error:
             raise UserError(
-                f"no scheduler answers at --dask_address={self._address} within {_CONNECT_SECONDS} s; start one (dask "
-                "scheduler) or correct the address"
+                f"No scheduler answered at --dask={self._address} within {_CONNECT_SECONDS} s. Start one (dask "
+                "scheduler) or correct the address."
             ) from error
         try:
             try:
                 self._client.wait_for_workers(1, timeout=_WAIT_FOR_WORKERS)
             except TimeoutError as error:
                 raise UserError(
-                    f"the scheduler at {self._address} has had no worker for {_WAIT_FOR_WORKERS} s; start some: dask "
+                    f"The scheduler at {self._address} has had no workers for {_WAIT_FOR_WORKERS} s. Start some: dask "
                     f"worker {self._address} --nthreads=1"
                 ) from error
             self._check_workers()
@@ -114,19 +102,19 @@ class Cluster:
         self._client.close(timeout=2)
 
     def _check_workers(self) -> None:
-        def identity() -> str:  # a function within a function is sent as code: workers may not have the package
+        def identity() -> str:  # Dask sends nested functions by value, so workers without the package can run it.
             from official_bert.utils.dask_cluster import code_identity
 
             return code_identity()
 
-        for worker, there in self._client.run(identity, on_error="return").items():
-            if isinstance(there, ImportError):
+        for worker, found in self._client.run(identity, on_error="return").items():
+            if isinstance(found, ImportError):
                 raise UserError(
-                    f"the worker {worker} has not this package ({there}); install {code_identity()} there"
-                ) from there
-            if isinstance(there, Exception):
-                raise UserError(f"the worker {worker} cannot say its version of this package: {there!r}") from there
-            _check_identity(there, worker)
+                    f"The worker {worker} cannot import this package ({found}). Install {code_identity()} there."
+                ) from found
+            if isinstance(found, Exception):
+                raise UserError(f"Could not check the package version of the worker {worker}: {found!r}") from found
+            _check_identity(found, code_identity(), worker)
 
     def do_all(
         self,
@@ -136,28 +124,29 @@ class Cluster:
         unit: str,
         amounts: list[float] | None = None,
     ) -> list[Any]:
-        """Returns the results of a function for the arguments of each task, in their order.
+        """Runs a function once per task on the workers and returns the results in the order of the tasks.
 
         Args:
-            what: what is being done, for the lines of progress.
-            function: of a module, of this package; may run twice for a task.
-            tasks: the arguments of each.
-            unit: of the amounts.
-            amounts: of work in each task; None for 1 each.
+            what: Description of the work, for the progress line.
+            function: A module-level function of this package. It may run more than once for the same task.
+            tasks: The arguments of each task.
+            unit: Unit of `amounts`.
+            amounts: Amount of work in each task. Defaults to 1 per task.
 
         Raises:
-            UserError: a task raised one; workers or the scheduler were lost; a worker has another version.
-            Exception: the first of a task's. No other task runs any more then.
+            UserError: If a task raises one, if the workers or the scheduler are lost, or if a worker has a different
+                version of this package.
+            Exception: The first exception raised by a task. No task is running when it is raised.
         """
         amounts = amounts or [1] * len(tasks)
         pending = enumerate(tasks)
-        running: dict[int, Any] = {}  # the tasks' futures, by their numbers
-        ended: queue.SimpleQueue[int] = queue.SimpleQueue()  # their numbers
+        running: dict[int, Any] = {}  # task index -> future
+        ended: queue.SimpleQueue[int] = queue.SimpleQueue()  # task indices
         results: dict[int, Any] = {}
         progress, done = Progress(what, sum(amounts), unit), 0.0
         try:
             while True:
-                # Each second, as workers may have come or gone.
+                # Counted again every second, because workers come and go.
                 wanted = max(1, _TASKS_IN_ADVANCE * sum(self._client.nthreads().values()))
                 for number, arguments in itertools.islice(pending, max(0, wanted - len(running))):
                     future = self._client.submit(do_task, code_identity(), function, *arguments, pure=False)
@@ -185,7 +174,9 @@ class Cluster:
         return bool(self._client.status == "running")
 
     def _lost(self) -> UserError:
-        return UserError(f"the scheduler at {self._address} is gone; start it and its workers anew; {GO_ON}")
+        return UserError(
+            f"Lost the connection to the scheduler at {self._address}. Restart it and its workers. {RESUME_HINT}"
+        )
 
     def _result(self, future: Any, number: int) -> Any:
         import distributed
@@ -194,23 +185,24 @@ class Cluster:
             while True:
                 try:
                     return future.result(timeout=_CONNECT_SECONDS)
-                except TimeoutError:  # its worker is lost, perhaps: then another does the task
+                except TimeoutError:  # The worker may be lost; then another worker runs the task.
                     if future.status == "error" or not self._is_connected():
                         raise
         except distributed.scheduler.KilledWorker as error:
             raise UserError(
-                f"several workers ended at task {number}, as systems end processes when memory is short; give them "
-                f"more (dask worker --memory-limit) or run fewer on a machine; {GO_ON}"
+                f"Several workers died while running task {number}, probably because they ran out of memory. Give them "
+                f"more (dask worker --memory-limit) or run fewer workers per machine. {RESUME_HINT}"
             ) from error
         except ImportError as error:
             raise UserError(
-                f"a worker has not this package or what it needs ({error}); install {code_identity()} on all; {GO_ON}"
+                f"A worker cannot import this package or a dependency ({error}). Install {code_identity()} on all "
+                f"machines. {RESUME_HINT}"
             ) from error
         except distributed.client.FutureCancelledError as error:
             raise self._lost() from error
 
     def _end(self, running: dict[int, Any], ended: "queue.SimpleQueue[int]") -> None:
-        """Ends the tasks that are not begun, and waits for the others, so that none writes any more."""
+        """Cancels the tasks that have not started and waits for the running ones, so that nothing is still writing."""
         if not self._is_connected():
             return
         begun = {key for keys in self._client.processing().values() for key in keys}
@@ -226,24 +218,23 @@ def _note(ended: "queue.SimpleQueue[int]", number: int, _: Any) -> None:
 
 
 def do_task(identity: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """For a worker: does a task of a command with that `code_identity`."""
-    _check_identity(code_identity(), f"on {os.uname().nodename}", identity)
+    """Runs a task on a worker, after checking that the worker has the command's `code_identity`."""
+    _check_identity(code_identity(), identity, f"on {os.uname().nodename}")
     return function(*arguments)
 
 
-def _check_identity(there: str, worker: str, here: str | None = None) -> None:
-    expected = here or code_identity()
-    if there != expected:
+def _check_identity(found: str, expected: str, worker: str) -> None:
+    if found != expected:
         raise UserError(
-            f"the worker {worker} has {there}, but the command {expected}; install the same on all machines and start "
-            "the workers anew"
+            f"The worker {worker} has {found}, but the command has {expected}. Install the same version on all "
+            "machines and restart the workers."
         )
 
 
 def _import_distributed() -> Any:
     import distributed
 
-    # What it logs of lost connections are tracebacks; what is wrong is raised.
+    # Dask logs lost connections as tracebacks. They are raised as errors here.
     for name in ("distributed", "distributed.client", "distributed.core", "distributed.comm"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return distributed

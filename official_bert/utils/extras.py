@@ -20,7 +20,6 @@ EXTRAS = {
     "serve-onnx": ("onnxruntime", "aiohttp", "prometheus_client", "orjson"),
     "portable": (*_TENSORFLOW, "ai_edge_litert", "onnx", "onnxruntime"),
     "jieba": (*_TENSORFLOW, "rjieba"),
-    "beam": (*_TENSORFLOW, "apache_beam"),
     "dask": (*_TENSORFLOW, "distributed"),
 }
 

@@ -1,53 +1,31 @@
-"""Dask gives the very answers and vectors of one machine, in numbered files, whatever happens to workers."""
+"""Dask gives exactly the answers and vectors of one machine, in numbered files, whatever happens to workers."""
 
-import json
 import pathlib
-import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import finetuned
+from official_bert.checkpoints import finetuned, loading
+from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
-from official_bert.inference import batch_prediction, dask_shards, on_beam
-from official_bert.inference.options import BatchPredictionOptions
+from official_bert.inference import batch_prediction, feature_extraction, features, on_dask
+from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
+from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.task_models import CLASSIFICATION
-from official_bert.utils import dask_cluster
+from official_bert.tokenization.exact import FullTokenizer
+from official_bert.utils import dask_cluster, files
 from tests import dask_clusters
 from tests.conftest import WORDS
-from tests.dask_clusters import ENVIRONMENT, DaskCluster, ended, wait_until
+from tests.dask_clusters import ENVIRONMENT, DaskCluster, OneProcess, ended, wait_until
 from tests.export.exported_models import CONFIG, model_of, task_spec_of
 from tests.inference.batch_models import export_batches
+from tests.inference.shard_texts import TEXTS, joined, write_texts
 
-DASK = ["--runner=dask", "--dask_address=tcp://127.0.0.1:8786"]
-TEXTS = ["the cat " * (number * 7 % 11) + f"sat {number}" for number in range(640)]
-
-
-class OneProcess:
-    """A cluster whose worker is this process; what comes and goes is pickled, and every task runs twice."""
-
-    def __init__(self, address: str) -> None:
-        del address
-
-    def __enter__(self) -> "OneProcess":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def do_all(self, what: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], unit: str) -> list[Any]:
-        del what, unit
-        results = []
-        for task in tasks:
-            for _ in range(2):
-                sent, arguments = pickle.loads(pickle.dumps((function, task)))
-                result = pickle.loads(pickle.dumps(sent(*arguments)))
-            results.append(result)
-        return results
+ADDRESS = "tcp://127.0.0.1:8786"
 
 
 @pytest.fixture(scope="module")
@@ -55,59 +33,141 @@ def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
     return export_batches(tmp_path_factory.mktemp("export"))
 
 
-def write_texts(folder: pathlib.Path, texts: list[str] = TEXTS) -> None:
-    """Writes texts as one file and as three of unequal sizes."""
-    rows = [json.dumps({"text": text}) + "\n" for text in texts]
-    (folder / "all.jsonl").write_text("".join(rows))
-    for number, (start, end) in enumerate([(0, 90), (90, 92), (92, len(rows))]):
-        (folder / f"part{number}.jsonl").write_text("".join(rows[start:end]))
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cluster that runs every task twice in this process, and groups of four rows, so that few texts are several."""
+    monkeypatch.setattr(dask_cluster, "Cluster", OneProcess)
+    monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 2)
+    monkeypatch.setattr(batch_prediction, "_ROWS_A_DIGEST", 4)
+    monkeypatch.setattr(features, "_BATCHES_AT_A_TIME", 2)
+    yield
+    on_dask._models.clear()
 
 
-def joined(folder: pathlib.Path, count: int) -> bytes:
-    return b"".join((folder / f"out-{number:05}-of-{count:05}.jsonl").read_bytes() for number in range(count))
+def options_for(export_dir: str, folder: pathlib.Path) -> BatchPredictionOptions:
+    return BatchPredictionOptions(export_dir, f"{folder}/part*.jsonl", f"{folder}/out.jsonl", batch_size=2)
 
 
 def local(export_dir: str, folder: pathlib.Path) -> bytes:
-    options = BatchPredictionOptions(export_dir, f"{folder}/all.jsonl", f"{folder}/local.jsonl", batch_size=1)
+    options = BatchPredictionOptions(export_dir, f"{folder}/all.jsonl", f"{folder}/local.jsonl", batch_size=2)
     batch_prediction.predict(options)
     return (folder / "local.jsonl").read_bytes()
 
 
-def test_tasks_that_run_twice_give_the_answers_of_one_machine(
-    export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(dask_cluster, "Cluster", OneProcess)
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("count", [3, 9])  # nine shards of seven groups: two are empty
+def test_tasks_that_run_twice_give_the_answers_of_one_machine(count: int, export_dir: str, tmp_path: pathlib.Path):
     write_texts(tmp_path)
-    options = BatchPredictionOptions(export_dir, f"{tmp_path}/part*.jsonl", f"{tmp_path}/out.jsonl", batch_size=1)
-    assert on_beam.predict(options, 7, DASK).endswith("out-00000-of-00007.jsonl ...: of 640 texts")
-    assert joined(tmp_path, 7) == local(export_dir, tmp_path)
-    kept, again = tmp_path / "out-00002-of-00007.jsonl", tmp_path / "out-00004-of-00007.jsonl"
-    number = kept.stat().st_ino
-    again.unlink()
-    assert on_beam.predict(options, 7, DASK).endswith("; 6 of 7 files from an earlier run")
-    assert kept.stat().st_ino == number
-    assert joined(tmp_path, 7) == local(export_dir, tmp_path)
-    assert not list(tmp_path.glob("*.dask-*")) + list(tmp_path.glob("*error*"))
+    options = options_for(export_dir, tmp_path)
+    assert on_dask.predict(options, count, ADDRESS).endswith(f"out-00000-of-0000{count}.jsonl ...: 27 texts")
+    assert joined(tmp_path, count) == local(export_dir, tmp_path)
+    kept, lost = (tmp_path / f"out-0000{number}-of-0000{count}.jsonl" for number in (1, 2))
+    inode = kept.stat().st_ino
+    lost.unlink()
+    told = on_dask.predict(options, count, ADDRESS)
+    assert told.endswith(f"; {count - 1} of {count} files from an earlier run")
+    assert kept.stat().st_ino == inode
+    assert joined(tmp_path, count) == local(export_dir, tmp_path)
+    assert not list(tmp_path.glob("*.writing-*"))
 
 
-def test_wrong_rows_are_one_line_with_their_file(
+@pytest.mark.usefixtures("one_process")
+def test_a_single_shard_has_the_whole_name(export_dir: str, tmp_path: pathlib.Path):
+    write_texts(tmp_path)
+    on_dask.predict(options_for(export_dir, tmp_path), 1, ADDRESS)
+    assert (tmp_path / "out.jsonl").read_bytes() == local(export_dir, tmp_path)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_another_run_is_refused_and_changes_nothing(export_dir: str, tmp_path: pathlib.Path):
+    write_texts(tmp_path)
+    options = options_for(export_dir, tmp_path)
+    on_dask.predict(options, 2, ADDRESS)
+    before = joined(tmp_path, 2)
+    with pytest.raises(UserError, match="describes a run with different num_shards. Remove it and its shards"):
+        on_dask.predict(options, 3, ADDRESS)
+    with open(tmp_path / "part1.jsonl", "a") as file:
+        file.write('{"text": "more"}\n')
+    with pytest.raises(UserError, match="describes a run with different inputs. Remove it and its shards"):
+        on_dask.predict(options, 2, ADDRESS)
+    (tmp_path / "out.jsonl.run.json").unlink()
+    with pytest.raises(UserError, match="00000-of-00002.jsonl exists, but .*run.json"):
+        on_dask.predict(options, 2, ADDRESS)
+    assert joined(tmp_path, 2) == before
+
+
+@pytest.mark.usefixtures("one_process")
+def test_wrong_rows_are_one_line_with_their_file(export_dir: str, tmp_path: pathlib.Path):
+    write_texts(tmp_path)
+    with open(tmp_path / "part1.jsonl", "a") as file:
+        file.write('{"txt": "b"}\n')
+    with pytest.raises(UserError, match=r"^[^\n]*part1.jsonl, line 3: 'text' is nothing[^\n]*$"):
+        on_dask.predict(options_for(export_dir, tmp_path), 2, ADDRESS)
+    assert not list(tmp_path.glob("out*"))
+    write_texts(tmp_path, [*TEXTS[:11], "refused", *TEXTS])  # the first row of its file
+    with pytest.raises(UserError, match=r"part2.jsonl: the model cannot answer row 1 \(the header does not count\)"):
+        on_dask.predict(options_for(export_dir, tmp_path), 2, ADDRESS)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_file_that_a_worker_cannot_write_is_one_line(
     export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(dask_cluster, "Cluster", OneProcess)
-    options = BatchPredictionOptions(export_dir, f"{tmp_path}/part*.jsonl", f"{tmp_path}/out.jsonl", batch_size=1)
-    write_texts(tmp_path, [*TEXTS[:92], "refused", *TEXTS])
-    with pytest.raises(UserError, match=r"part2.jsonl: the model cannot answer row 1 \(the header does not count\)"):
-        on_beam.predict(options, 2, DASK)
-    assert not list(tmp_path.glob("*.dask-*")) + list(tmp_path.glob("*error*"))
-    dask_shards._models.clear()
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(on_dask._Prediction, "write", refuse)
+    write_texts(tmp_path)
+    with pytest.raises(UserError, match="^A worker could not read or write a file: .*No space left on device$"):
+        on_dask.predict(options_for(export_dir, tmp_path), 2, ADDRESS)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_paths_may_be_remote(export_dir: str, tmp_path: pathlib.Path):
+    # TensorFlow's file system in memory stands for one on other machines.
+    write_texts(tmp_path)
+    for path in tmp_path.glob("part*"):
+        files.copy(str(path), f"ram://prediction/{path.name}")
+    remote = BatchPredictionOptions(export_dir, "ram://prediction/part*", "ram://prediction/out.jsonl", batch_size=2)
+    on_dask.predict(remote, 2, ADDRESS)
+    shards = [files.read_bytes(f"ram://prediction/out-0000{number}-of-00002.jsonl") for number in range(2)]
+    assert b"".join(shards) == local(export_dir, tmp_path)
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize(("name", "changes"), [
+    ("out.jsonl", {"output_format": "original"}),
+    pytest.param("out.npy", {}, marks=pytest.mark.slow),
+    pytest.param("out.npy", {"pooling": "mean"}, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_tasks_that_run_twice_give_the_vectors_of_one_machine(
+    name: str, changes: dict[str, Any], tiny_config: Any, vocab_file: str, tmp_path: pathlib.Path, monkeypatch
+):
+    loaded = Loaded(build_encoder(tiny_config, seed=0), tiny_config, FullTokenizer(vocab_file))
+    monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)
+    for path, texts in (("a.txt", TEXTS[:5]), ("b.txt", TEXTS[5:]), ("all", TEXTS)):
+        (tmp_path / path).write_text("".join(f"{text}\n" for text in texts))
+    init = str(tmp_path / "model")
+    changes = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2, **changes}
+    feature_extraction.write_features(FeatureOptions(init, f"{tmp_path}/all", f"{tmp_path}/local-{name}", **changes))
+    options = FeatureOptions(init, f"{tmp_path}/[ab].txt", f"{tmp_path}/{name}", **changes)
+    assert on_dask.write_features(options, 2, ADDRESS).endswith(": 27 texts")
+    if name.endswith("npy"):
+        shards = [np.load(tmp_path / f"out-0000{number}-of-00002.npy") for number in range(2)]
+        np.testing.assert_array_equal(np.concatenate(shards), np.load(tmp_path / "local-out.npy"))
+        if not changes.get("pooling"):
+            tokens = [(tmp_path / f"out-0000{i}-of-00002.npy.tokens.jsonl").read_bytes() for i in range(2)]
+            assert b"".join(tokens) == (tmp_path / "local-out.npy.tokens.jsonl").read_bytes()
+    else:
+        assert joined(tmp_path, 2, name) == (tmp_path / f"local-{name}").read_bytes()
 
 
 @pytest.mark.slow
 def test_a_worker_lost_and_one_added_give_the_answers_of_one_machine(export_dir: str, tmp_path: pathlib.Path):
-    write_texts(tmp_path)
+    write_texts(tmp_path, [f"{text} {number}" for number in range(100) for text in TEXTS])
     flags = [
-        f"--export_dir={export_dir}", "--input_file=part*.jsonl", "--output_file=out.jsonl", "--batch_size=1",
-        "--num_shards=40", "--beam",
+        f"--export_dir={export_dir}", "--input_file=part*.jsonl", "--output_file=out.jsonl", "--batch_size=2",
+        "--num_shards=40",
     ]  # fmt: skip
     with dask_clusters.dask_cluster(tmp_path, 3) as cluster:
         predict(cluster, tmp_path, flags)
@@ -120,7 +180,7 @@ def predict(cluster: DaskCluster, folder: pathlib.Path, flags: list[str]) -> Non
     cluster.one_worker_lost_one_added(lambda: len(list(folder.glob("out-*"))))
     code, out, errors = ended(command)
     assert code == 0, errors
-    assert "of 640 texts" in out
+    assert "2,700 texts" in out
 
 
 @pytest.mark.slow
@@ -136,7 +196,7 @@ def test_vectors_are_those_of_one_machine(tmp_path: pathlib.Path):
     one_machine = [*command, "--input_file=all.txt", "--output_file=local.npy"]
     subprocess.run(one_machine, check=True, cwd=tmp_path, env=ENVIRONMENT, capture_output=True)
     with dask_clusters.dask_cluster(tmp_path, 2) as cluster:
-        more = ["--input_file=[ab].txt", "--output_file=out.npy", "--beam", "--num_shards=3"]
+        more = ["--input_file=[ab].txt", "--output_file=out.npy", "--num_shards=3"]
         code, _, errors = ended(cluster.command("features", *flags, *more))
     assert code == 0, errors
     shards = [np.load(tmp_path / f"out-0000{number}-of-00003.npy") for number in range(3)]

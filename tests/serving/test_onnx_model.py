@@ -28,10 +28,10 @@ TEXT = "the cat sat on the mat"
 ALONE = """
 import json, sys, threading, urllib.request
 from official_bert.commands import PREDICT, SERVE
-from official_bert.inference.options import BatchPredictionOptions, BeamOptions
+from official_bert.inference.options import BatchPredictionOptions, ShardOptions
 from official_bert.serving import server
 folder, work = sys.argv[1:]
-PREDICT.main(BatchPredictionOptions(folder, f"{work}/texts.jsonl", f"{work}/answers.jsonl"), BeamOptions(), [])
+PREDICT.main(BatchPredictionOptions(folder, f"{work}/texts.jsonl", f"{work}/answers.jsonl"), ShardOptions())
 started = threading.Event()
 class Server(server.Server):
     def __init__(self, options):

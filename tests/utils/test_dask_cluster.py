@@ -1,4 +1,4 @@
-"""Dask's options, and the refusals before a task runs."""
+"""The flag --dask, and the checks before the first task."""
 
 import socket
 
@@ -6,34 +6,20 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.utils import dask_cluster
+from official_bert.utils.dask_cluster import DaskOptions
 
 ADDRESS = "tcp://127.0.0.1:8786"
 
 
-@pytest.mark.parametrize("runner", ["dask", "DaskRunner", "apache_beam.runners.dask.dask_runner.DaskRunner"])
-def test_the_address_is_taken_from_beams_options(runner: str):
-    assert dask_cluster.address_in([f"--runner={runner}", f"--dask_address={ADDRESS}"]) == ADDRESS
-    assert dask_cluster.address_in(["--dask_address", ADDRESS, "--runner", runner]) == ADDRESS
+@pytest.mark.parametrize("address", [ADDRESS, "tls://scheduler:8786"])
+def test_an_address_is_taken(address: str):
+    assert DaskOptions(address).dask == address
 
 
-def test_other_runners_are_beams():
-    assert dask_cluster.address_in([]) is None
-    assert dask_cluster.address_in(["--runner=DataflowRunner", "--project=name"]) is None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--runner=dask"], "--dask_address is ''; --runner=dask expects tcp://HOST:PORT"),
-        (["--runner=dask", "--dask_address=host"], "--dask_address is 'host'; --runner=dask expects tcp://HOST:PORT"),
-        ([f"--dask_address={ADDRESS}"], "goes with --runner=dask; --runner is not given"),
-        ([f"--dask_address={ADDRESS}", "--runner=FlinkRunner"], "--runner is FlinkRunner"),
-        (["--runner=dask", f"--dask_address={ADDRESS}", "--project=name"], "unexpected argument '--project=name'"),
-    ],
-)
-def test_wrong_options_are_refused(arguments: list[str], words: str):
-    with pytest.raises(UserError, match=words):
-        dask_cluster.address_in(arguments)
+@pytest.mark.parametrize("address", ["", "host", "host:8786", "tcp://host", "http://host:8786"])
+def test_what_is_no_address_is_refused(address: str):
+    with pytest.raises(UserError, match=f"^--dask is '{address}'; it must be a scheduler's address, such as tcp://"):
+        DaskOptions(address)
 
 
 def test_an_address_without_a_scheduler_is_one_line(monkeypatch: pytest.MonkeyPatch):
@@ -41,7 +27,7 @@ def test_an_address_without_a_scheduler_is_one_line(monkeypatch: pytest.MonkeyPa
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-        with pytest.raises(UserError, match=f"^no scheduler answers at --dask_address={address} within 1 s; .*$"):
+        with pytest.raises(UserError, match=f"^No scheduler answered at --dask={address} within 1 s. .*$"):
             dask_cluster.Cluster(address).__enter__()
 
 
@@ -60,8 +46,11 @@ class Client:
     ("there", "words"),
     [
         ("official_bert 0.0.1 (code 0) on Python 3.11", "tcp://worker1:1 has official_bert 0.0.1 .*, but the command"),
-        (ModuleNotFoundError("No module named 'official_bert'"), "tcp://worker1:1 has not this package .*; install"),
-        (OSError("too many open files"), "tcp://worker1:1 cannot say its version .*too many open files"),
+        (
+            ModuleNotFoundError("No module named 'official_bert'"),
+            "tcp://worker1:1 cannot import this package .* Install",
+        ),
+        (OSError("too many open files"), "version of the worker tcp://worker1:1: .*too many open files"),
     ],
     ids=["version", "missing", "failing"],
 )
@@ -77,6 +66,8 @@ def test_a_worker_with_another_version_is_named_before_the_first_task(there: obj
 def test_a_worker_that_joins_later_is_checked_by_its_first_task():
     done: list[int] = []
     dask_cluster.do_task(dask_cluster.code_identity(), done.append, 1)
-    with pytest.raises(UserError, match="has official_bert .*, but the command official_bert 0.0.1; install the same"):
+    with pytest.raises(
+        UserError, match="has official_bert .*, but the command has official_bert 0.0.1. Install the same"
+    ):
         dask_cluster.do_task("official_bert 0.0.1", done.append, 2)
     assert done == [1]

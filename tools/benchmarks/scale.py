@@ -64,9 +64,8 @@ def measure(options: Options, inputs: list[str], vocab_file: str, folder: str, a
         f"--input_file={','.join(inputs)}", f"--output_file={output}", f"--vocab_file={vocab_file}",
         f"--dupe_factor={options.dupe_factor}", f"--num_shards={options.num_shards}",
     ]  # fmt: skip
-    on_machine = ["make-records", *flags, f"--num_workers={options.num_workers}"]
-    on_dask = ["make-records-beam", *flags, "--", "--runner=dask", f"--dask_address={address}"]
-    command = [sys.executable, "-m", "official_bert_cli", *(on_dask if address else on_machine)]
+    workers = f"--dask={address}" if address else f"--num_workers={options.num_workers}"
+    command = [sys.executable, "-m", "official_bert_cli", "make-records", *flags, workers]
     run, start = Run(), time.perf_counter()
     peaks: dict[int, Peak] = {}
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -1,7 +1,6 @@
 """Records of text without the documents that hold a text of an evaluation file."""
 
 import csv
-import dataclasses
 import json
 import pathlib
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_gen.options import RecordOptions
-from data_gen.pipelines import beam, one_machine, run_plan
+from data_gen.pipelines import one_machine, run_plan
 from data_gen.text import formats
 from official_bert.data import manifest
 from official_bert.errors import UserError
@@ -48,21 +47,17 @@ def records(options: RecordOptions) -> dict[str, bytes]:
     return {name: content for name, content in contents(folder).items() if "manifest" not in name}
 
 
-@pytest.mark.parametrize("pipeline", ["fast", "reference", "beam"])
+@pytest.mark.parametrize("algorithm", ["fast", "reference"])
 def test_records_are_those_of_the_other_documents(
-    pipeline: str, corpus: tuple[list[str], str], documents: list[list[str]], tmp_path: pathlib.Path
+    algorithm: str, corpus: tuple[list[str], str], documents: list[list[str]], tmp_path: pathlib.Path
 ):
-    changes: dict[str, Any] = {"algorithm": "reference", "num_shards": 1} if pipeline == "reference" else {}
+    changes: dict[str, Any] = {"algorithm": "reference", "num_shards": 1} if algorithm == "reference" else {}
     others = [each for number, each in enumerate(documents) if number % EVERY]
     plain = run(corpus, others, tmp_path / "others", **changes)
     one_machine.create_pretraining_data(plain)
     excluding = evaluation_file(documents, tmp_path)
     options = run(corpus, documents, tmp_path / "all", exclude_texts=[excluding], **changes)
-    if pipeline == "beam":
-        default = RecordOptions(["text"], ["records"], "vocab").num_workers
-        summary = beam.create_pretraining_data(dataclasses.replace(options, num_workers=default), [])
-    else:
-        summary = one_machine.create_pretraining_data(options)
+    summary = one_machine.create_pretraining_data(options)
     assert records(options) == records(plain)
     assert summary.text_excluded == len(documents) - len(others)
     assert f", and {summary.text_excluded} left out that hold a text of --exclude_texts" in str(summary)
@@ -71,11 +66,10 @@ def test_records_are_those_of_the_other_documents(
     assert described["source"]["flags"]["exclude_texts"] == [{"file": "dev.csv", "sha256": digest}]
     assert described["statistics"]["text_excluded"] == summary.text_excluded
     assert "exclude_texts" not in (tmp_path / "others" / "out" / "out.manifest.json").read_text()
-    if pipeline != "beam":
-        assert one_machine.create_pretraining_data(options) == summary  # complete already
-        pathlib.Path(excluding).write_text("text\nanother text of other characters\n")
-        with pytest.raises(UserError, match="describes records made from other flags"):
-            one_machine.create_pretraining_data(options)
+    assert one_machine.create_pretraining_data(options) == summary  # complete already
+    pathlib.Path(excluding).write_text("text\nanother text of other characters\n")
+    with pytest.raises(UserError, match="describes records made from other flags"):
+        one_machine.create_pretraining_data(options)
 
 
 def test_a_run_goes_on_with_the_same_texts_alone(

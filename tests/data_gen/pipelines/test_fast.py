@@ -109,7 +109,7 @@ def test_a_worker_of_a_run_that_was_removed_writes_nothing_into_the_next_one(
     def interrupted(self: worker_pool.WorkerPool, what: str, *rest: Any) -> Any:
         if what == "making instances":
             orphans.append(worker.Worker(self._folder))
-            assert orphans[0]._maker
+            assert orphans[0]._layout
             assert orphans[0]._store
             raise UserError("killed")
         return do_all(self, what, *rest)

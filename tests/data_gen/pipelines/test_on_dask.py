@@ -8,13 +8,15 @@ import sys
 import pytest
 
 from data_gen.options import RecordOptions
-from data_gen.pipelines import on_dask
+from data_gen.pipelines import on_dask, one_machine, run_plan
 from official_bert.errors import UserError
+from official_bert.utils import dask_cluster
+from tests import dask_clusters
 from tests.conftest import WORDS
-from tests.dask_clusters import ENVIRONMENT, dask_cluster, ended, wait_until
+from tests.dask_clusters import ENVIRONMENT, OneProcess, ended, wait_until
+from tests.data_gen.samples import contents, options_for
 
-pytestmark = pytest.mark.slow
-
+ADDRESS = "tcp://127.0.0.1:8786"
 FLAGS = [
     "--input_file=text*.txt", "--vocab_file=vocab.txt", "--dupe_factor=12", "--max_seq_length=32", "--num_shards=5",
     "--max_predictions_per_seq=5", "--block_tokens=4000",
@@ -37,18 +39,31 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def contents(folder: pathlib.Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def blocks_of(folder: pathlib.Path) -> int:
     return len(list(folder.glob("many/all.work/*/spooled-*")))
 
 
+@pytest.mark.parametrize("changes", [
+    {},
+    {"gzip": True, "do_whole_word_mask": True, "dupe_factor": 1, "sentence_objective": "none"},
+    {"num_shards": 1, "shard_size_mb": 1, "masking": "dynamic", "masking_rates": "80/0/20"},
+])  # fmt: skip
+def test_tasks_that_run_twice_give_the_bytes_of_one_machine(
+    corpus: tuple[list[str], str], changes: dict[str, object], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dask_cluster, "Cluster", OneProcess)
+    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "one", **changes))
+    monkeypatch.setattr(run_plan, "_BUCKET_BYTES", 1e5)  # Several buckets per shard.
+    many = options_for(corpus, tmp_path / "many", num_workers=default_workers(), **changes)
+    on_dask.create_pretraining_data(many, ADDRESS)
+    assert contents(tmp_path / "many") == contents(tmp_path / "one")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("namespaces", [False, True], ids=["loopback", "network namespaces"])
 def test_a_worker_lost_and_one_added_give_the_bytes_of_one_machine(folder: pathlib.Path, namespaces: bool):
-    with dask_cluster(folder, 3, namespaces) as cluster:
-        command = cluster.command("make-records-beam", "--output_file=many/all.tfrecord", *FLAGS)
+    with dask_clusters.dask_cluster(folder, 3, namespaces) as cluster:
+        command = cluster.command("make-records", "--output_file=many/all.tfrecord", *FLAGS)
         wait_until(lambda: blocks_of(folder) > 5, "some blocks are made")
         cluster.one_worker_lost_one_added(lambda: blocks_of(folder))
         assert not (folder / "many" / "all.manifest.json").exists()
@@ -57,31 +72,33 @@ def test_a_worker_lost_and_one_added_give_the_bytes_of_one_machine(folder: pathl
     assert contents(folder / "many") == contents(folder / "one")
 
 
-def test_of_a_lost_scheduler_the_command_says_so_and_goes_on_when_it_is_given_again(folder: pathlib.Path):
-    with dask_cluster(folder, 3) as cluster:
-        command = cluster.command("make-records-beam", "--output_file=many/all.tfrecord", *FLAGS)
+@pytest.mark.slow
+def test_a_lost_scheduler_is_reported_and_the_same_command_continues(folder: pathlib.Path):
+    with dask_clusters.dask_cluster(folder, 3) as cluster:
+        command = cluster.command("make-records", "--output_file=many/all.tfrecord", *FLAGS)
         wait_until(lambda: blocks_of(folder) > 5, "some blocks are made")
         cluster.scheduler.kill()
         code, _, errors = ended(command)
         assert code == 1
         (error,) = errors
-        assert f"the scheduler at {cluster.address} is gone" in error
-        assert error.endswith("what is done is kept: run the same command again to go on")
+        assert f"Lost the connection to the scheduler at {cluster.address}." in error
+        assert error.endswith(dask_cluster.RESUME_HINT)
         assert blocks_of(folder) > 5
         for worker in cluster.workers:
             worker.kill()
         cluster.start_scheduler()
         cluster.add_worker()
-        code, out, errors = ended(cluster.command("make-records-beam", "--output_file=many/all.tfrecord", *FLAGS))
+        code, out, errors = ended(cluster.command("make-records", "--output_file=many/all.tfrecord", *FLAGS))
     assert (code, errors) == (0, [])
     assert "going on with the unfinished work" in out
     assert contents(folder / "many") == contents(folder / "one")
 
 
+@pytest.mark.slow
 def test_an_error_of_the_text_is_one_line_and_leaves_nothing(folder: pathlib.Path):
     (folder / "text1.txt").write_bytes(b"the cat .\n\xff sat .\n")
-    with dask_cluster(folder, 1) as cluster:
-        code, _, errors = ended(cluster.command("make-records-beam", "--output_file=many/all.tfrecord", *FLAGS))
+    with dask_clusters.dask_cluster(folder, 1) as cluster:
+        code, _, errors = ended(cluster.command("make-records", "--output_file=many/all.tfrecord", *FLAGS))
     assert code == 1
     (error,) = errors
     assert "text1.txt, line 2: " in error
@@ -89,11 +106,22 @@ def test_an_error_of_the_text_is_one_line_and_leaves_nothing(folder: pathlib.Pat
 
 
 def test_a_folder_that_a_worker_does_not_reach_is_named(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=f"does not reach {tmp_path}/there; give --output_file in a folder that all"):
+    with pytest.raises(UserError, match=f"cannot reach {tmp_path}/there. Set --output_file to a path in a folder"):
         on_dask._do(str(tmp_path / "there"), "run", {"file": [0]})
 
 
-def test_flags_of_one_machine_are_refused():
-    options = RecordOptions(input_file=["text"], output_file=["records"], vocab_file="vocab", num_workers=77)
-    with pytest.raises(UserError, match="--num_workers is for one machine; .* of Dask, start as many"):
-        on_dask.create_pretraining_data(options, "tcp://127.0.0.1:1")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_workers": 77}, "--num_workers has no effect with --dask. Start as many Dask workers"),
+        ({"algorithm": "reference"}, "--algorithm=reference runs on one machine only. Remove --dask."),
+    ],
+)
+def test_flags_of_one_machine_are_refused(changes: dict[str, object], message: str):
+    options = RecordOptions(input_file=["text"], output_file=["records"], vocab_file="vocab", **changes)
+    with pytest.raises(UserError, match=message):
+        on_dask.create_pretraining_data(options, ADDRESS)
+
+
+def default_workers() -> int:
+    return RecordOptions(["text"], ["records"], "vocab").num_workers

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from data_gen.options import RecordOptions, VocabularyOptions
-from data_gen.pipelines import beam, one_machine
+from data_gen.pipelines import one_machine
 from data_gen.text import formats
 from data_gen.vocabulary import learning
 from official_bert.errors import UserError
@@ -64,18 +64,6 @@ def test_every_kind_of_file_gives_the_same_records(
 ):
     source = stored(store, tmp_path, texts, monkeypatch)
     assert made(options_for(([source], corpus[1]), tmp_path / "out")) == records
-
-
-def test_beam_reads_them_too(
-    corpus: tuple[list[str], str], texts: list[str], records: dict[str, bytes], tmp_path: pathlib.Path
-):
-    options = options_for(([STORED["arrow"](tmp_path, texts)], corpus[1]), tmp_path / "out")
-    beam.create_pretraining_data(RecordOptions(**{**vars(options), "num_workers": default_workers()}), [])
-    assert {name: value for name, value in contents(tmp_path / "out").items() if "manifest" not in name} == records
-
-
-def default_workers() -> int:
-    return RecordOptions(["text"], ["records"], "vocab").num_workers
 
 
 @pytest.mark.parametrize("store", ["tfds", *STORED])

@@ -1,4 +1,4 @@
-"""As kills, of further commands: every variant of pre-training, evaluation, answers on Beam, the paper's tables."""
+"""As kills, of further commands: every variant of pre-training, evaluation, a shard of answers, the paper's tables."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Further commands to kill: every variant of pre-training, evaluation, answers on Beam, and the paper's tables."""
+"""Further commands to kill: every variant of pre-training, evaluation, a shard of answers, and the paper's tables."""
 
 import hashlib
 import json
@@ -93,10 +93,10 @@ EVALUATED = Command(
     FINETUNE.result,
     FINETUNE.name,
 )  # fmt: skip
-ON_BEAM = Command(
-    "predict-beam",
+SHARD = Command(
+    "predict-shard",
     PREDICT.needs,
-    lambda given, out: [*PREDICT.arguments(given, out), "--beam", "--num_shards=5"],
+    lambda given, out: [*PREDICT.arguments(given, out), "--shard=1/2"],
     file_digests,
     PREDICT.name,
 )
@@ -126,4 +126,4 @@ REPRODUCE = Command(
     ],
     _reproduced,
 )  # fmt: skip
-VARIANTS = (ON_BEAM, REPRODUCE, EVALUATED, *PRETRAININGS)
+VARIANTS = (SHARD, REPRODUCE, EVALUATED, *PRETRAININGS)

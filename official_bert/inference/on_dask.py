@@ -1,0 +1,279 @@
+"""predict and features on a Dask cluster: the same results as on one machine, in one output file per shard.
+
+1. One task per input file counts its rows and computes their digest. Every row is read, so a row that cannot be used is
+   reported before the first result.
+2. One task per missing shard reads the shard's rows and writes its output file, which appears when it is complete.
+
+Any task may run twice, even at the same time: output files are written under a temporary name and renamed.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from official_bert.checkpoints.loading import Loaded
+from official_bert.errors import UserError
+from official_bert.inference import batch_prediction, exports, feature_extraction, feature_files
+from official_bert.inference.batch_prediction import RefusedRow
+from official_bert.inference.features import FeatureExtractor
+from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
+from official_bert.inference.shards import Shard
+from official_bert.utils import dask_cluster, files, row_files
+from official_bert.utils.counting import counted
+from official_bert.utils.locks import lock_file
+
+_models: dict[str, Any] = {}  # In a worker: the model of the last run, shared by the threads.
+_loading = threading.Lock()
+
+
+class Computation(Protocol):
+    """What the workers do with the rows. Instances are sent to the workers.
+
+    Attributes:
+        identity: What the results depend on besides the rows, as JSON values.
+        rows_per_group: Number of rows that are sorted by length together.
+    """
+
+    @property
+    def identity(self) -> dict[str, Any]: ...
+
+    @property
+    def rows_per_group(self) -> int: ...
+
+    def read(self, path: str) -> Iterator[Any]:
+        """Yields the rows of an input file as JSON values."""
+
+    def load(self) -> Any:
+        """Loads the model."""
+
+    def output_files(self, path: str) -> list[str]:
+        """Returns the files of a shard with this path."""
+
+    def write(self, model: Any, first: int, rows: Iterator[Any], path: str) -> None:
+        """Writes the results of a shard's rows. `first` is the index of the first row in the whole input.
+
+        Raises:
+            RefusedRow: If the model cannot process a row.
+        """
+
+
+def predict(options: BatchPredictionOptions, num_shards: int, address: str) -> str:
+    """Does what `batch_prediction.predict` does, on a Dask cluster; returns a summary line.
+
+    Args:
+        options: The flags. The input may also be a pattern that matches several files.
+        num_shards: Number of output files.
+        address: The scheduler's address.
+
+    Raises:
+        UserError: If the input, the output, the export or the cluster cannot be used.
+    """
+    batch_prediction.check_batch_size(options)
+    folder = files.absolute(exports.newest_version(options.export_dir))
+    files.refuse_overwriting(options.output_file, "output_file", exports.files_of(folder))
+    inputs, table = batch_prediction.check_export(folder)
+    computation = _Prediction(folder, batch_prediction.model_digest(folder), inputs, table, options.batch_size)
+    return _run(computation, options.input_file, options.output_file, num_shards, address)
+
+
+def write_features(options: FeatureOptions, num_shards: int, address: str) -> str:
+    """Does what `feature_extraction.write_features` does, on a Dask cluster; returns a summary line.
+
+    Arguments and errors are the same as for `predict`.
+    """
+    options = feature_extraction.as_trained(options)
+    feature_files.format_of(options.output_file, options.output_format)
+    vocab_file = files.absolute(options.vocab_file) if options.vocab_file else None
+    options = dataclasses.replace(options, init=files.absolute(options.init), vocab_file=vocab_file)
+    files.refuse_overwriting(options.output_file, "output_file", [options.init, *([vocab_file] if vocab_file else [])])
+    loaded = feature_extraction.load(options)
+    extractor = feature_extraction.make_extractor(options, loaded)  # Reports wrong options before the first task.
+    trained = feature_extraction.trained_with(options.init)
+    computation = _Extraction(options, trained, _digest(loaded), extractor.texts_at_a_time)
+    return _run(computation, options.input_file, options.output_file, num_shards, address)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Prediction:
+    """Computes answers with the export in a folder."""
+
+    folder: str
+    sha256: str
+    inputs: list[str]
+    table: dict[str, Any]
+    batch_size: int
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"model": self.folder, "model_sha256": self.sha256, "batch_size": self.batch_size}
+
+    @property
+    def rows_per_group(self) -> int:
+        return batch_prediction.rows_per_group(self.batch_size)
+
+    def read(self, path: str) -> Iterator[dict[str, Any]]:
+        return batch_prediction.read_rows(path, self.inputs, self.table)
+
+    def load(self) -> Any:
+        return batch_prediction.load_model(self.folder)
+
+    def output_files(self, path: str) -> list[str]:
+        return [path]
+
+    def write(self, model: Any, first: int, rows: Iterator[dict[str, Any]], path: str) -> None:
+        del first
+        with files.written_whole(path) as beside, open(beside, "wb") as writer:
+            for answers in batch_prediction.answer_groups(model, rows, self.batch_size):
+                writer.write(batch_prediction.as_lines(answers).encode())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Extraction:
+    """Computes vectors of texts."""
+
+    options: FeatureOptions
+    trained: dict[str, Any]
+    sha256: str
+    rows_per_group: int
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        names = ("init", "layers", "pooling", "align", "normalize", "max_seq_length", "batch_size")
+        return {"model_sha256": self.sha256, **{name: getattr(self.options, name) for name in names}}
+
+    def read(self, path: str) -> Iterator[str | list[str]]:
+        return feature_extraction.read_texts(path, self.trained)
+
+    def load(self) -> FeatureExtractor:
+        return feature_extraction.make_extractor(self.options, feature_extraction.load(self.options))
+
+    def output_files(self, path: str) -> list[str]:
+        return feature_files.paths_of(path, self._format, self.options.pooling)
+
+    def write(self, model: FeatureExtractor, first: int, rows: Iterator[str | list[str]], path: str) -> None:
+        with feature_files.writer(path, self._format, model, self.options.pooling, first) as add:
+            for features in model.extract(rows):
+                add(features)
+
+    @property
+    def _format(self) -> str:
+        return feature_files.format_of(self.options.output_file, self.options.output_format)
+
+
+def _digest(loaded: Loaded) -> str:
+    """Returns a SHA-256 of everything in an encoder that the vectors depend on."""
+    settings = loaded.tokenizer.basic_tokenizer.casing.settings
+    described = [dataclasses.asdict(loaded.config), loaded.tokenizer.vocab, settings]
+    digest = hashlib.sha256(json.dumps(described).encode())
+    for variable in loaded.encoder.weights:
+        digest.update(np.ascontiguousarray(variable.numpy()).data)
+    return digest.hexdigest()
+
+
+def _run(computation: Computation, input_file: str, output_file: str, num_shards: int, address: str) -> str:
+    """Computes the missing shards; returns a summary line.
+
+    Raises:
+        UserError: If a row, the output or the cluster cannot be used, or if existing shards belong to another run.
+    """
+    inputs = list(map(files.absolute, row_files.expand([input_file], "input_file")))
+    output_file = files.absolute(output_file)
+    run_file = f"{output_file}.run.json"
+    shards = [Shard(index, num_shards) for index in range(num_shards)]
+    paths = [shard.path(output_file) for shard in shards]
+    for path in [*itertools.chain.from_iterable(map(computation.output_files, paths)), run_file]:
+        files.refuse_overwriting(path, "output_file", inputs)
+    with lock_file(output_file, "output_file"):
+        is_complete = [_is_complete(computation, path) for path in paths]
+        if any(is_complete) and not files.exists(run_file):
+            raise UserError(
+                f"{paths[is_complete.index(True)]} exists, but {run_file}, which describes its run, does not. Remove "
+                "the shard or pass another --output_file."
+            )
+        try:
+            with dask_cluster.Cluster(address) as cluster:
+                counting = [(computation, path) for path in inputs]
+                sources = cluster.do_all("counting", _count_rows, counting, "files")
+                _check_same_run(run_file, {
+                    **computation.identity, "inputs": sources, "rows_per_group": computation.rows_per_group,
+                    "num_shards": num_shards,
+                })  # fmt: skip
+                run = uuid.uuid4().hex
+                missing = [
+                    (computation, sources, shard, path, run)
+                    for shard, path, complete in zip(shards, paths, is_complete, strict=True)
+                    if not complete
+                ]
+                cluster.do_all("computing", _compute_shard, missing, "files")
+        except OSError as error:
+            raise UserError(f"A worker could not read or write a file: {error}") from error
+    num_rows = sum(source["rows"] for source in sources)
+    kept = f"; {sum(is_complete)} of {counted(num_shards, 'file')} from an earlier run" if any(is_complete) else ""
+    return f"written {paths[0]}{' ...' if num_shards > 1 else ''}: {counted(num_rows, 'text')}{kept}"
+
+
+def _is_complete(computation: Computation, path: str) -> bool:
+    return all(map(files.exists, computation.output_files(path)))
+
+
+def _check_same_run(run_file: str, run: dict[str, Any]) -> None:
+    """Writes the description of the run, or checks that an existing one is the same."""
+    if not files.exists(run_file):
+        files.write_text(run_file, json.dumps(run, indent=1) + "\n")
+        return
+    before = files.read_json_object(run_file)
+    changed = sorted(name for name in run.keys() | before.keys() if run.get(name) != before.get(name))
+    if changed:
+        raise UserError(
+            f"{run_file} describes a run with different {', '.join(changed)}. Remove it and its shards to start over, "
+            "or pass another --output_file."
+        )
+
+
+def _count_rows(computation: Computation, path: str) -> dict[str, Any]:
+    """Returns the entry of an input file in the run file."""
+    num_rows, digest = 0, hashlib.sha256()
+    for row in computation.read(path):
+        digest.update(json.dumps(row).encode() + b"\n")
+        num_rows += 1
+    return {"file": path, "rows": num_rows, "sha256": digest.hexdigest()}
+
+
+def _compute_shard(computation: Computation, sources: list[dict[str, Any]], shard: Shard, path: str, run: str) -> None:
+    """Writes a shard, unless another worker that ran the same task has written it."""
+    if _is_complete(computation, path):
+        return
+    ends = list(itertools.accumulate(source["rows"] for source in sources))
+    first, end = shard.row_range(ends[-1], computation.rows_per_group)
+    try:
+        computation.write(_load_model(run, computation), first, _read_range(computation, sources, first, end), path)
+    except RefusedRow as refused:
+        index = first + refused.number
+        source = next(source for source, last in zip(sources, ends, strict=True) if index < last)
+        number = index - ends[sources.index(source)] + source["rows"] + 1
+        raise UserError(batch_prediction.refusal(source["file"], number, refused.reason)) from refused
+
+
+def _read_range(computation: Computation, sources: list[dict[str, Any]], first: int, end: int) -> Iterator[Any]:
+    """Yields the rows from `first` up to `end`, counted through all input files."""
+    start = 0
+    for source in sources:
+        stop = start + source["rows"]
+        if start < end and first < stop:
+            yield from itertools.islice(computation.read(source["file"]), max(first - start, 0), end - start)
+        start = stop
+
+
+def _load_model(run: str, computation: Computation) -> Any:
+    with _loading:
+        if run not in _models:
+            _models.clear()
+            _models[run] = computation.load()
+        return _models[run]

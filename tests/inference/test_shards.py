@@ -1,0 +1,172 @@
+"""The shards of --shard hold together exactly what one run over all rows writes."""
+
+import itertools
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from official_bert.checkpoints import loading
+from official_bert.checkpoints.loading import Loaded
+from official_bert.commands import FEATURES, PREDICT
+from official_bert.errors import UserError
+from official_bert.inference import batch_prediction, feature_extraction, features
+from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, ShardOptions
+from official_bert.inference.shards import ALL_ROWS, Shard
+from official_bert.modeling.encoder import build_encoder
+from official_bert.tokenization.exact import FullTokenizer
+from tests.inference.batch_models import export_batches
+from tests.inference.shard_texts import TEXTS, joined, write_texts
+
+
+@pytest.fixture(scope="module")
+def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return export_batches(tmp_path_factory.mktemp("export"))
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch):
+    """Groups of four rows, so that a few texts are several."""
+    monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 2)
+    monkeypatch.setattr(batch_prediction, "_ROWS_A_DIGEST", 4)
+    monkeypatch.setattr(features, "_BATCHES_AT_A_TIME", 2)
+
+
+def options_for(export_dir: str, folder: pathlib.Path, output: str = "out.jsonl") -> BatchPredictionOptions:
+    return BatchPredictionOptions(export_dir, f"{folder}/all.jsonl", f"{folder}/{output}", batch_size=2)
+
+
+def predicted_at_once(export_dir: str, folder: pathlib.Path) -> bytes:
+    batch_prediction.predict(options_for(export_dir, folder, "once.jsonl"))
+    return (folder / "once.jsonl").read_bytes()
+
+
+@given(count=st.integers(1, 20), num_rows=st.integers(0, 200), rows_per_group=st.integers(1, 50))
+def test_shards_are_whole_groups_that_follow_each_other(count: int, num_rows: int, rows_per_group: int):
+    ranges = [Shard(index, count).row_range(num_rows, rows_per_group) for index in range(count)]
+    assert (ranges[0][0], ranges[-1][1]) == (0, num_rows)
+    assert all(end == start for (_, end), (start, _) in itertools.pairwise(ranges))
+    assert all(first <= end for first, end in ranges)
+    assert all(first % rows_per_group == 0 for first, _ in ranges if first < num_rows)
+    groups = [-(-(end - first) // rows_per_group) for first, end in ranges]
+    assert max(groups) - min(groups) <= 1
+
+
+@pytest.mark.parametrize("count", [3, 9])  # nine shards of seven groups: two are empty
+def test_shards_hold_the_answers_of_one_machine(count: int, export_dir: str, tmp_path: pathlib.Path):
+    write_texts(tmp_path)
+    for index in reversed(range(count)):  # each by a job of its own, in any order
+        told = batch_prediction.predict(options_for(export_dir, tmp_path), Shard(index, count))
+        assert f"written {tmp_path}/out-{index:05}-of-{count:05}.jsonl: " in told
+    assert joined(tmp_path, count) == predicted_at_once(export_dir, tmp_path)
+    assert not list(tmp_path.glob("*.part*"))
+
+
+def test_a_single_shard_has_the_whole_name(export_dir: str, tmp_path: pathlib.Path):
+    write_texts(tmp_path)
+    assert Shard.parse("0/1") == ALL_ROWS
+    batch_prediction.predict(options_for(export_dir, tmp_path), ALL_ROWS)
+    assert (tmp_path / "out.jsonl").read_bytes() == predicted_at_once(export_dir, tmp_path)
+
+
+def test_a_stopped_shard_goes_on_when_the_command_is_given_again(
+    export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    write_texts(tmp_path)
+    options, shard = options_for(export_dir, tmp_path), Shard(1, 2)
+    answers_to, groups = batch_prediction.answers_to, []
+
+    def stopped(model: Any, rows: Any, batch_size: int) -> Any:
+        groups.append([row["text"] for row in rows])
+        if len(groups) == 3:
+            raise KeyboardInterrupt
+        return answers_to(model, rows, batch_size)
+
+    monkeypatch.setattr(batch_prediction, "answers_to", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        batch_prediction.predict(options, shard)
+    (part,) = tmp_path.glob("out-00001-of-00002.jsonl.part")
+    assert len(part.read_bytes().splitlines()) == 8
+    # Rows of the other shard may change meanwhile, its own may not.
+    lines = (tmp_path / "all.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "all.jsonl").write_text("".join([*lines[:12], '{"text": "another"}\n', *lines[13:]]))
+    with pytest.raises(UserError, match="holds answers to 8 rows that have changed since"):
+        batch_prediction.predict(options, shard)
+    (tmp_path / "all.jsonl").write_text("".join(['{"text": "another"}\n', *lines[1:]]))
+    assert "15 answers, 8 of them from an earlier run" in batch_prediction.predict(options, shard)
+    assert groups[3][0] == TEXTS[20]
+    write_texts(tmp_path)
+    batch_prediction.predict(options, Shard(0, 2))
+    assert joined(tmp_path, 2) == predicted_at_once(export_dir, tmp_path)
+
+
+def test_a_refused_row_is_named_by_its_number_in_the_file(export_dir: str, tmp_path: pathlib.Path):
+    write_texts(tmp_path, [*TEXTS[:21], "refused", *TEXTS[21:]])
+    with pytest.raises(UserError, match=r"all.jsonl: the model cannot answer row 22 \(the header does not count\)"):
+        batch_prediction.predict(options_for(export_dir, tmp_path), Shard(1, 2))
+
+
+@pytest.mark.parametrize(("name", "changes"), [
+    ("out.jsonl", {"output_format": "original"}),
+    ("out.npy", {}),
+    ("out.npy", {"pooling": "mean"}),
+])  # fmt: skip
+def test_shards_hold_the_vectors_of_one_machine(
+    name: str, changes: dict[str, Any], tiny_config: Any, vocab_file: str, tmp_path: pathlib.Path, monkeypatch
+):
+    loaded = Loaded(build_encoder(tiny_config, seed=0), tiny_config, FullTokenizer(vocab_file))
+    monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)
+    (tmp_path / "all.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    flags = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2, **changes}
+    files = (str(tmp_path / "model"), f"{tmp_path}/all.txt")
+    feature_extraction.write_features(FeatureOptions(*files, f"{tmp_path}/once-{name}", **flags))
+    told = [
+        feature_extraction.write_features(FeatureOptions(*files, f"{tmp_path}/{name}", **flags), Shard(index, 2))
+        for index in range(2)
+    ]
+    assert [each.partition(" in ")[0] for each in told] == ["12 texts", "15 texts"]
+    if name.endswith("npy"):
+        shards = [np.load(tmp_path / f"out-0000{number}-of-00002.npy") for number in range(2)]
+        np.testing.assert_array_equal(np.concatenate(shards), np.load(tmp_path / "once-out.npy"))
+        if not changes.get("pooling"):
+            tokens = [(tmp_path / f"out-0000{i}-of-00002.npy.tokens.jsonl").read_bytes() for i in range(2)]
+            assert b"".join(tokens) == (tmp_path / "once-out.npy.tokens.jsonl").read_bytes()
+    else:
+        assert joined(tmp_path, 2, name) == (tmp_path / f"once-{name}").read_bytes()
+
+
+def test_the_flag_selects_the_shard(export_dir: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+    write_texts(tmp_path)
+    flags = [f"--export_dir={export_dir}", f"--input_file={tmp_path}/all.jsonl", f"--output_file={tmp_path}/out.jsonl"]
+    PREDICT.main(*PREDICT.parse([*flags, "--batch_size=2", "--shard=1/3"]))
+    assert "out-00001-of-00003.jsonl: 8 answers" in capsys.readouterr().out
+    lines = (tmp_path / "out-00001-of-00003.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == TEXTS[8:16]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--shard=3/3"], "--shard is '3/3'; it must be INDEX/COUNT with an index from 0 to COUNT - 1, such as 0/8"),
+    (["--shard=a/b"], "--shard is 'a/b'; it must be INDEX/COUNT"),
+    (["--shard=-1/2"], "--shard is '-1/2'; it must be INDEX/COUNT"),
+    (["--shard=0/0"], "--shard is '0/0'; it must be INDEX/COUNT"),
+    (["--shard=0"], "--shard is '0'; it must be INDEX/COUNT"),
+    (["--shard=0/100000"], "--shard is '0/100000'; it must be INDEX/COUNT"),
+    (["--shard="], "--shard is ''; it must be INDEX/COUNT"),
+    (["--shard=0/2", "--dask=tcp://host:8786"], "Pass either --dask, which computes all shards, or --shard"),
+    (["--num_shards=2"], "--num_shards=2 requires --dask; to compute one shard, pass --shard=I/N"),
+    (["--num_shards=0", "--dask=tcp://host:8786"], "--num_shards is 0; it must be from 1 to 99,999"),
+    (["--dask=host"], "--dask is 'host'; it must be a scheduler's address"),
+])  # fmt: skip
+def test_values_that_cannot_be_used_are_refused(arguments: list[str], message: str):
+    for command, flags in ((PREDICT, ["--export_dir=a"]), (FEATURES, ["--init=a"])):
+        with pytest.raises(UserError, match=message):
+            command.parse([*flags, "--input_file=b", "--output_file=c.jsonl", *arguments])
+
+
+def test_without_the_flag_all_rows_are_selected():
+    assert ShardOptions().selected() == ALL_ROWS
+    assert ShardOptions(shard="2/10").selected() == Shard(2, 10)
