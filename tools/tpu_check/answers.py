@@ -26,7 +26,6 @@ class Compiled:
     Attributes:
         device: what the compiler calls the TPU.
         flops: floating-point operations.
-        bytes_accessed: what all operations read and write, by the compiler's account, on-chip memory included.
         peak_bytes: the most memory in use at once, weights and optimizer included.
         variable_bytes: memory of weights and optimizer.
         collectives: kind, number of operations and bytes of what is exchanged between replicas.
@@ -34,7 +33,6 @@ class Compiled:
 
     device: str
     flops: float
-    bytes_accessed: float
     peak_bytes: int
     variable_bytes: int
     collectives: list[tuple[str, int, int]]

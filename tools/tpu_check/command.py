@@ -54,8 +54,7 @@ class StepCompiler:
             answer = compiler.compile_step(lowered, self.topology, quickly, seconds)
         if isinstance(answer, Compiled):
             # The compiler counts what is in a loop once; outside is the optimizer, less than a hundredth of it all.
-            flops, accessed = answer.flops * step.repeats, answer.bytes_accessed * step.repeats
-            answer = dataclasses.replace(answer, flops=flops, bytes_accessed=accessed)
+            answer = dataclasses.replace(answer, flops=answer.flops * step.repeats)
         verdict = answer if isinstance(answer, Refused) else f"fits, {answer.memory}"
         duration = progress.duration(time.monotonic() - since)
         print(

@@ -169,7 +169,6 @@ def _compile(path: str, devices: list[Any], variables: range, first_result: int,
     return Compiled(
         device=devices[0].device_kind,
         flops=costs["flops"],
-        bytes_accessed=costs["bytes accessed"],
         peak_bytes=memory.peak_memory_in_bytes,
         variable_bytes=memory.alias_size_in_bytes,
         collectives=collectives(compiled.hlo_modules()[0].to_string()),

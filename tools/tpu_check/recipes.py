@@ -20,7 +20,7 @@ from tools.tpu_check.command import OUT_OF_TIME, StepCompiler, share_of_replica
 from tools.tpu_check.options import REFUSED, PretrainingStepOptions
 
 # The layout of a TPU's chips, by the name that it is rented by; a v3's number counts cores, two to a chip.
-LAYOUTS = {
+_LAYOUTS = {
     "v3": {8: "2x2", 32: "4x4", 128: "8x8"},
     "v5e": {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"},
 }
@@ -43,9 +43,9 @@ def topology_of(recipe: str) -> str:
     """
     match = _NAME.search(recipe)
     kind, number = (match[1], int(match[2])) if match else ("", 0)
-    layout = LAYOUTS.get(kind, {}).get(number)
+    layout = _LAYOUTS.get(kind, {}).get(number)
     if layout is None:
-        known = ", ".join(f"{kind}-{number}" for kind, layouts in LAYOUTS.items() for number in layouts)
+        known = ", ".join(f"{kind}-{number}" for kind, layouts in _LAYOUTS.items() for number in layouts)
         raise UserError(f"{recipe}: no TPU is known by its name; expected tpu_NAME.flagfile, with NAME one of {known}")
     return f"{kind}:{layout}"
 

@@ -50,7 +50,7 @@ def test_a_recipe_of_an_unknown_tpu_or_flag_is_refused(tmp_path):
 def test_what_the_compiler_says_becomes_a_row(monkeypatch):
     said = iter(
         [
-            Compiled("TPU v3", 2.5e12, 5e9, 3 * 2**30, 2**30, [("all-reduce", 5, 440_000_000)]),
+            Compiled("TPU v3", 2.5e12, 3 * 2**30, 2**30, [("all-reduce", 5, 440_000_000)]),
             Refused(2**34, 2**33),
             compiler.OutOfTimeError(),
             UserError("the compiler itself crashed"),

@@ -181,7 +181,7 @@ class FakeTpu:
             raise compiler.OutOfTimeError
         if batch > self._largest:
             return answers.Refused(2**34, 2**33)
-        return answers.Compiled("TPU v5 lite", 2e12, 5e9, 2**30, 2**29, [])
+        return answers.Compiled("TPU v5 lite", 2e12, 2**30, 2**29, [])
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_what_replicas_exchange_is_counted_in_operations_and_bytes():
 
 
 def test_statement_says_what_was_found():
-    compiled = answers.Compiled("TPU v5 lite", 4.5194e12, 5e9, 4 * 2**30, 2**30, [("all-reduce", 2, 440_500_000)])
+    compiled = answers.Compiled("TPU v5 lite", 4.5194e12, 4 * 2**30, 2**30, [("all-reduce", 2, 440_500_000)])
     assert str(compiled) == (
         "4.52 TFLOP, peak memory 4.00 GiB (weights and optimizer 1.00), exchanged between replicas: "
         "2 all-reduce of 440.5 MB"
