@@ -71,8 +71,8 @@ class ShardOptions(DaskOptions):
     )
     shard: str | None = option(
         None,
-        "I/N: process the I-th of N parts of the input, from 0/N to (N-1)/N, and write NAME-0000I-of-0000N. "
-        "For jobs of any scheduler.",
+        "I/N: process only part I of N of the input, with I from 0 to N-1. The output file is NAME-0000I-of-0000N. All "
+        "N files together hold the results of all rows. For jobs of any scheduler.",
         group=MANY_MACHINES,
     )
 

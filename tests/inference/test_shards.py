@@ -149,7 +149,7 @@ def test_the_flag_selects_the_shard(export_dir: str, tmp_path: pathlib.Path, cap
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--shard=3/3"], "--shard is '3/3'; it must be INDEX/COUNT with an index from 0 to COUNT - 1, such as 0/8"),
+    (["--shard=3/3"], "--shard is '3/3'; it must be INDEX/COUNT with an index from 0 to"),
     (["--shard=a/b"], "--shard is 'a/b'; it must be INDEX/COUNT"),
     (["--shard=-1/2"], "--shard is '-1/2'; it must be INDEX/COUNT"),
     (["--shard=0/0"], "--shard is '0/0'; it must be INDEX/COUNT"),
