@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import functools
 import resource
+from typing import Any
 
 from aiohttp import web
 
@@ -41,8 +42,9 @@ class Connection(web.RequestHandler):
 
     def __init__(self, server: web.Server, connections: "Connections") -> None:
         loop = asyncio.get_running_loop()
-        # Lingering is for clients that keep sending a body that is refused.
-        super().__init__(server, loop=loop, access_log=None, keepalive_timeout=75.0, lingering_time=2.0)
+        # The application writes the access log. Lingering is for clients that keep sending a body that is refused.
+        settings: dict[str, Any] = {"access_log": None, "keepalive_timeout": 75.0, "lingering_time": 2.0}
+        super().__init__(server, loop=loop, **settings)
         self._connections = connections
         self._opened = loop.time()
         self._request: web.BaseRequest | None = None  # the one that is being answered

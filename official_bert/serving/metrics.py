@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""The server's metrics for Prometheus."""
 
 import functools
 
@@ -12,11 +12,11 @@ class Metrics:
     """The counters of one server; `model` is always the name of a model that it serves, or empty."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        shared = {"namespace": "official_bert", "registry": self._registry}
-        counter, gauge = functools.partial(Counter, **shared), functools.partial(Gauge, **shared)
-        histogram = functools.partial(Histogram, buckets=_SECONDS, **shared)
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        counter = functools.partial(Counter, namespace="official_bert", registry=registry)
+        gauge = functools.partial(Gauge, namespace="official_bert", registry=registry)
+        histogram = functools.partial(Histogram, namespace="official_bert", registry=registry, buckets=_SECONDS)
         by_model, by_action = ["model"], ["model", "action"]
         self.requests = counter("requests", "Requests answered, by status.", [*by_action, "status"])
         self.request_seconds = histogram("request_seconds", "From a request's arrival to its answer.", by_action)

@@ -14,7 +14,7 @@ _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"typ
 
 
 def describe(models: Models, options: Options, with_token: bool) -> Schema:
-    """Returns the description of a server with these models, as they are now."""
+    """Returns the description of a server for the versions that its models have now."""
     paths = {
         "/v1/models": {"get": _operation("All models, with their kinds and inputs")},
         "/healthz": {"get": _operation("Whether the server is alive") | {"security": []}},

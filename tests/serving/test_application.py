@@ -191,25 +191,14 @@ def test_a_compressed_request_is_limited_by_what_it_unpacks_to(client: Client):
     assert client.predict("length", b"no gzip", **{"Content-Encoding": "gzip"}).status == 400
 
 
-@pytest.fixture(scope="module")
-def hasty(exports: pathlib.Path):
-    """A client of a server that waits for a second only."""
-    with running({"length": exports / "length"}, timeout_seconds=1.0) as (_, client):
-        yield client
-
-
-def test_a_body_that_does_not_arrive_is_given_up(hasty: Client):
-    head = head_of("length", 100) + b"{"
-    with sent(hasty, head) as connection:
+def test_a_body_that_does_not_arrive_is_given_up(exports: pathlib.Path):
+    with (
+        running({"length": exports / "length"}, timeout_seconds=1.0) as (_, client),
+        sent(client, head_of("length", 100) + b"{") as connection,
+    ):
         answer = connection.makefile("rb").read()  # to the end: the server closes
     assert b" 408 " in answer.splitlines()[0]
     assert b"did not arrive within 1 seconds" in answer
-
-
-def test_a_connection_that_says_nothing_is_closed(hasty: Client):
-    for start in (b"", b"GET / HTTP/1.1\r\nX-Slow: "):
-        with sent(hasty, start) as connection:
-            assert connection.makefile("rb").read() == b""
 
 
 def test_a_body_far_too_large_is_refused_before_it_has_arrived(client: Client):

@@ -151,8 +151,11 @@ def test_requests_in_the_sockets_queue_are_answered_before_the_end(exports: path
 
 
 def test_a_server_that_stops_listening_opens_the_connections_in_its_queue():
+    async def refuse(request: web.BaseRequest) -> web.StreamResponse:
+        raise web.HTTPNotFound
+
     async def stop_listening() -> int:
-        server, taken = web.Server(lambda request: None), connections.Connections(limit=9, seconds=1.0)
+        server, taken = web.Server(refuse), connections.Connections(limit=9, seconds=1.0)
         address = await taken.listen(server, "127.0.0.1", 0)
         with socket.create_connection(address), socket.create_connection(address):  # while the event loop waits
             await taken.stop_accepting()
