@@ -35,7 +35,11 @@ class StopRequest:
         self.signal = number
         before = self._before[signal.SIGINT]
         signal.signal(signal.SIGINT, before if callable(before) else signal.default_int_handler)
-        print(f"received {signal.Signals(number).name}: saving after the steps under way", flush=True)
+        line = f"received {signal.Signals(number).name}: saving after the steps under way"
+        try:
+            print(line, flush=True)
+        except RuntimeError:  # the signal interrupted another print to standard output
+            print(line, file=sys.stderr, flush=True)
 
 
 _is_interrupted = False
