@@ -55,7 +55,7 @@ test-core: .venv/development
 mutations: .venv/development
 	$(BIN)/python -m tools.robustness.mutations $(MUTATIONS)
 
-# Kills, damaged files, odd input, hostile requests: half an hour on two cores. ATTACK='--only=kills --seed=7 --minutes=5'
+# Kills, damaged files, contradictions, hostile requests: half an hour on two cores. ATTACK='--only=kills --seed=7 --minutes=5'
 # for a part, which the seed repeats; --help says more.
 attack: .venv/development
 	$(BIN)/python -m tools.robustness.attack $(ATTACK)

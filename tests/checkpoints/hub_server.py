@@ -6,7 +6,6 @@ import http.server
 import io
 import json
 import pathlib
-import re
 import zipfile
 from collections.abc import Callable
 
@@ -20,7 +19,6 @@ class Server(http.server.ThreadingHTTPServer):
     Attributes:
         most_bytes: of a file, after which the connection breaks off.
         before_answer: is called with the path before each answer.
-        takes_ranges: whether it sends the rest of a file to who has its beginning.
     """
 
     daemon_threads = True
@@ -31,7 +29,6 @@ class Server(http.server.ThreadingHTTPServer):
         self.asked: list[str] = []
         self.most_bytes: int | None = None
         self.before_answer: Callable[[str], None] = lambda path: None
-        self.takes_ranges = False
 
     @property
     def address(self) -> str:
@@ -67,12 +64,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.asked.append(path)
         self.server.before_answer(path)
         content, headers = self.server.files.get(path, (None, {}))
-        begun = re.fullmatch("bytes=([0-9]+)-", self.headers.get("Range", ""))
-        is_rest = bool(content is not None and self.server.takes_ranges and begun and "resolve" in path)
-        if content is not None and begun and is_rest:
-            headers = {**headers, "Content-Range": f"bytes {begun[1]}-{len(content) - 1}/{len(content)}"}
-            content = content[int(begun[1]) :]
-        self.send_response(404 if content is None else 206 if is_rest else 200)
+        self.send_response(404 if content is None else 200)
         for name, value in headers.items():
             self.send_header(name, value)
         if "Content-Length" not in headers:

@@ -1,4 +1,4 @@
-"""What tries the project from outside for longer than a test may take: `make attack`, `make mutations`.
+"""Attacks (`make attack`) and mutation testing (`make mutations`), which take longer than tests may.
 
-They are no tests themselves (tests/tools/robustness has theirs), but make their samples with the tests' helpers.
+Both use helpers of the tests. tests/tools/robustness tests them.
 """

@@ -1,7 +1,8 @@
-"""An attack from outside, behind `make attack`: kills, damaged files, odd input, odd paths, limits, hostile requests.
+"""Attacks on the project from outside, behind `make attack`: kills, damaged files, contradictions, hostile requests.
 
-Each kind of attack is a module with a function `attack`, which tries one case. A case is held if the program gives the
-same result as unharmed, to the bit, or refuses with a clear line, and loses nothing that was written before; a
-traceback, a hang, a crash, much memory or a silently wrong result is not. Every case follows from the seed and its
-number: `python -m tools.robustness.attack --only=KIND --seed=SEED --case=NUMBER` tries it again.
+Each module among damage, contradictions, kills and requests has a function `attack` that tries one case. The program
+holds if its result is equal to the result of an undisturbed run, or if it stops with a clear error and loses nothing
+that was written before. It does not hold if it prints a traceback, hangs, crashes, needs too much memory or returns a
+wrong result without an error. The seed, the kind and the number of a case determine its random choices:
+`python -m tools.robustness.attack --only=KIND --seed=SEED --case=NUMBER` repeats a case.
 """

@@ -1,81 +1,166 @@
-"""The command behind `make attack`."""
+"""Attacks the project from outside and reports the cases that it did not withstand: `make attack`."""
 
 import argparse
-import concurrent.futures
+import functools
+import json
 import os
 import pathlib
 import random
+import resource
+import shutil
 import sys
 import tempfile
 import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from tools.robustness.attack import campaign
-from tools.robustness.attack.browser import find_chromium
-from tools.robustness.attack.campaign import KINDS, Result
+from tools.robustness.attack import contradictions, damage, kills, processes, requests, samples
+from tools.robustness.attack.cases import Case, NotHeldError
+from tools.robustness.attack.processes import Running
 
-_AT_ONCE = 2  # kinds
+
+class Kind(NamedTuple):
+    """A kind of attack: the function that tries a case, and its share of the time."""
+
+    attack: Callable[[Case], None]
+    share: float
+
+
+KINDS = {
+    "kills": Kind(kills.attack, 10),
+    "damage": Kind(damage.attack, 5),
+    "requests": Kind(requests.attack, 4),
+    "contradictions": Kind(contradictions.attack, 1),
+}
+_PARALLEL_CASES = 2
+_CASE_SECONDS = 1500.0  # for a case; each process within it has less time
+_DATA_BYTES = 6 << 30
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.robustness.attack", description=__doc__)
-    parser.add_argument("--only", default=",".join(KINDS), help="kinds, with commas between")
-    parser.add_argument("--seed", type=int, help="of all cases; by default another one each time")
-    parser.add_argument("--minutes", type=float, default=27.0, help="about how long, on two cores, without the samples")
-    parser.add_argument("--case", type=int, help="the number of the first case; alone, unless --cases says how many")
-    parser.add_argument("--cases", type=int, help="how many cases of each kind")
-    parser.add_argument("--samples", type=pathlib.Path, help="keep what is attacked in this folder")
-    parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("--only", default=",".join(KINDS), help="kinds to try, separated by commas")
+    parser.add_argument("--seed", type=int, help="seed of all cases; random by default")
+    parser.add_argument("--minutes", type=float, default=27.0, help="how long to start cases, without the samples")
+    parser.add_argument("--case", type=int, help="number of the first case; one case only, unless --cases is given")
+    parser.add_argument("--cases", type=int, help="number of cases of each kind")
     arguments = parser.parse_args()
-    if arguments.work:
-        campaign.work(arguments.work, arguments.seed, arguments.case, arguments.samples)
+    kinds = arguments.only.split(",")
+    if unknown := sorted(set(kinds) - KINDS.keys()):
+        parser.error(f"--only contains {', '.join(unknown)}; expected kinds from {', '.join(KINDS)}")
     seed = random.randrange(10**6) if arguments.seed is None else arguments.seed
-    kinds = [kind for kind in arguments.only.split(",") if kind]
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown or not kinds:
-        parser.error(f"--only={arguments.only}: expected some of {', '.join(KINDS)}")
-    if "browser" in kinds and not find_chromium():
-        print("browser is left out: there is no chromium, chromium-browser or google-chrome; install one", flush=True)
-        kinds.remove("browser")
-        if not kinds:
-            return 1
+    num_cases = 1 if arguments.case is not None and arguments.cases is None else arguments.cases
     print(f"seed {seed}", flush=True)
-    since = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="attack-samples-") as temporary:
-        folder = arguments.samples or pathlib.Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        campaign.make_samples(kinds, folder)
-        print(f"the samples are made ({time.monotonic() - since:.0f} seconds)", flush=True)
-        results = _all_results(kinds, seed, arguments, folder)
-    print(f"\n{campaign.table(results)}\n")
-    lost = [result for result in results if result.seen]
-    for result in lost:
-        print(f"NOT HELD: --only={result.kind} --seed={seed} --case={result.number}: {result.what}: {result.done}")
-        print("  " + result.seen.strip().replace("\n", "\n  ") + "\n")
-    minutes = (time.monotonic() - since) / 60
-    print(f"seed {seed}: {sum(each.tried for each in results):,} tried, {len(lost)} not held, {minutes:.1f} minutes")
-    return 1 if lost else 0
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as temporary:
+        tempfile.tempdir = os.environ["TMPDIR"] = temporary
+        folder = pathlib.Path(temporary, "samples")
+        processes.import_all()
+        samples.make(folder)
+        print(f"made the samples in {time.monotonic() - started:.0f} seconds", flush=True)
+        cases = []
+        for case in run_cases(kinds, seed, arguments.case or 0, num_cases, 60 * arguments.minutes, folder):
+            state = f"NOT HELD ({case.error.strip().splitlines()[-1][:120]})" if case.error else "held"
+            print(f"{case.kind} {case.number}: {state}: {case.what}: {case.done[:160]!r}", flush=True)
+            cases.append(case)
+    print(f"\n{format_table(cases)}\n")
+    failures = [case for case in cases if case.error]
+    for case in failures:
+        print(f"NOT HELD: --only={case.kind} --seed={seed} --case={case.number}: {case.what}: {case.done}")
+        print("  " + case.error.strip().replace("\n", "\n  ") + "\n")
+    minutes, tried = (time.monotonic() - started) / 60, sum(case.tried for case in cases)
+    print(f"seed {seed}: {tried:,} tried, {len(failures)} not held, {minutes:.1f} minutes")
+    return 1 if failures else 0
 
 
-def _all_results(kinds: list[str], seed: int, arguments: argparse.Namespace, folder: pathlib.Path) -> list[Result]:
-    at_once = min(_AT_ONCE, len(kinds))
-    shares = sum(KINDS[kind][1] for kind in kinds)
-    most = 1 if arguments.case is not None and arguments.cases is None else arguments.cases
+def run_cases(
+    kinds: Sequence[str], seed: int, first: int, num_cases: int | None, seconds: float, sample_folder: pathlib.Path
+) -> Iterator[Case]:
+    """Runs cases in processes of their own, several at once, and yields those that ended.
 
-    def of(kind: str) -> list[Result]:
-        seconds = 60 * arguments.minutes * at_once * KINDS[kind][1] / shares
-        seen = []
-        for result in campaign.results(kind, seed, arguments.case or 0, most, seconds, folder):
-            state = f"NOT HELD ({result.seen.strip().splitlines()[-1][:120]})" if result.seen else "held"
-            print(f"{kind} {result.number}: {state}: {result.what}: {result.done[:160]!r}", flush=True)
-            seen.append(result)
-        return seen
+    Args:
+        kinds: Kinds of attack.
+        seed: Seed of all cases.
+        first: Number of the first case of each kind.
+        num_cases: Number of cases of each kind, or None for no limit.
+        seconds: Time after which no case starts. The first case of each kind always starts.
+        sample_folder: Folder of the samples.
+    """
+    end, active = time.monotonic() + seconds, list[tuple[Case, Running]]()
+    numbers, spent = dict.fromkeys(kinds, first), dict.fromkeys(kinds, 0.0)
+    while True:
+        is_over = time.monotonic() > end
+        startable = [
+            kind for kind in kinds if numbers[kind] == first or not (is_over or numbers[kind] - first == num_cases)
+        ]
+        if startable and len(active) < _PARALLEL_CASES:
+            kind = min(startable, key=lambda kind: (spent[kind] / KINDS[kind].share, numbers[kind]))
+            case = Case(
+                kind, numbers[kind], seed, pathlib.Path(tempfile.mkdtemp(prefix=f"{kind}-")), sample_folder, kind
+            )
+            active.append((case, processes.start_function(functools.partial(_run_case, case))))
+            numbers[kind] += 1
+            continue
+        if not active:
+            return
+        time.sleep(0.02)
+        for case, running in list(active):
+            if running.poll() or running.seconds > _CASE_SECONDS:
+                active.remove((case, running))
+                spent[case.kind] += running.seconds
+                _collect(case, running)
+                yield case
+                shutil.rmtree(case.folder, ignore_errors=True)
 
-    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-        futures = [pool.submit(of, kind) for kind in kinds]
+
+def _report_path(case: Case) -> pathlib.Path:
+    return case.folder.with_suffix(".json")
+
+
+def _run_case(case: Case) -> None:
+    """Tries a case in this process and writes what happened to a file."""
+    resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    try:
+        KINDS[case.kind].attack(case)
+    except NotHeldError as problem:
+        case.error = str(problem)
+    except Exception:  # either the program or the attack is wrong
+        case.error = traceback.format_exc()[-3000:]
+    _report_path(case).write_text(json.dumps([case.what, case.done, case.tried, case.error]))
+
+
+def _collect(case: Case, running: Running) -> None:
+    """Completes a case from the report of its process, which has ended or takes too long."""
+    case.seconds = round(running.seconds, 1)
+    if running.poll() is None:
+        case.error = f"the case takes more than {_CASE_SECONDS:.0f} seconds"
+    running.end_group()
+    if _report_path(case).exists():
+        case.what, case.done, case.tried, case.error = json.loads(_report_path(case).read_text())
+        _report_path(case).unlink()
+    if not case.error:
         try:
-            return [result for future in futures for result in future.result()]
-        except KeyboardInterrupt:
-            os._exit(130)  # the threads would go on; the processes end with this one
+            running.finish().check((0,))
+        except NotHeldError as problem:
+            case.error = str(problem)
+
+
+def format_table(cases: Sequence[Case]) -> str:
+    """Returns a table of the attempts by kind and target, then by kind."""
+    rows: dict[tuple[str, str], list[float]] = {}
+    for case in cases:
+        for key in ((case.kind, case.what), (case.kind, ""), ("all", "")):
+            row = rows.setdefault(key, [0, 0, 0.0])
+            row[0] += case.tried
+            row[1] += bool(case.error)
+            row[2] += case.seconds
+    lines = ["| kind | what | tried | held | not held | seconds |", "|---|---|---|---|---|---|"]
+    order = [*KINDS, "all"]
+    for kind, what in sorted(rows, key=lambda key: (not key[1], order.index(key[0]), key[1])):
+        tried, failed, seconds = rows[kind, what]
+        lines.append(f"| {kind} | {what} | {tried:,.0f} | {tried - failed:,.0f} | {failed:.0f} | {seconds:,.0f} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,163 +1,161 @@
-"""Commands that are killed, at any moment and again, and given once more: they end with the same result, to the bit."""
+"""Commands that are killed, run twice at once or meet a full disk, and then run again with the same result."""
 
 import contextlib
+import ctypes
 import pathlib
 import random
 import re
-import shutil
+import resource
 import signal
+import subprocess
 import time
-from typing import TYPE_CHECKING
 
-from official_bert.tokenization.exact import SPECIAL_TOKENS
-from tests.conftest import WORDS
 from tools.robustness.attack import processes, samples
-from tools.robustness.attack.commands import COMMANDS, MAKE_RECORDS, Command
-from tools.robustness.attack.processes import NotHeldError, Running
-from tools.robustness.attack.variants import EVALUATED
+from tools.robustness.attack.cases import Case, NotHeldError
+from tools.robustness.attack.damage import damage_file
+from tools.robustness.attack.processes import Running
+from tools.robustness.attack.samples import COMMANDS, Command
 
-if TYPE_CHECKING:
-    from tools.robustness.attack.campaign import Case
-
-NEEDS = tuple(command.name for command in COMMANDS)
-_TRAINING = ("pretrain", "finetune")
 _SIGNALS = (signal.SIGKILL,) * 4 + (signal.SIGTERM, signal.SIGINT)
-_AFTER_A_LINE = 0.05  # seconds at most
-# How a process that is asked to stop may end: done, stopped as asked, or by the signal itself.
+# A process that is asked to stop may finish, stop with an exit code for it, or be ended by the signal itself.
 _STOPPED = (0, 130, 143, -signal.SIGTERM, -signal.SIGINT)
+_NEW_MOUNT_NAMESPACE = 0x20000  # CLONE_NEWNS
 _LOG = "train.jsonl"
-# TensorBoard's events and the model card are not read again.
-_NOT_READ = ("events.out", ".md", ".lock")
-
-# What a run that goes on has more of than one that was not stopped.
-_MORE_OF = re.compile(r"events\.out|/ckpt-[0-9]+\.(index|data-[^/]*)$|notices\.jsonl$")
-
-
-def attack(case: "Case") -> None:
-    """Kills one of the commands, or begins another one anew."""
-    command = COMMANDS[case.number % len(COMMANDS)]
-    if command is MAKE_RECORDS and case.rng.random() < 0.3:
-        _kill_and_begin_anew(case)
-    else:
-        kill_and_repeat(case, command)
+# A resumed run reads neither TensorBoard events nor its report.
+_NOT_READ = ("events.out", ".png", ".html", ".md", ".lock")
+# A resumed run has more of these files than an undisturbed one.
+_EXTRA_FILES = re.compile(r"events\.out|/ckpt-[0-9]+\.(index|data-[^/]*)$|notices\.jsonl$")
 
 
-def kill_and_repeat(case: "Case", command: Command) -> None:
-    """Kills a command some times, perhaps damages a file of a training run, and gives it again."""
-    rng, is_variant = case.rng, command not in COMMANDS
-    out = case.folder / "out"
+def attack(case: Case) -> None:
+    """Disturbs one of the commands and runs it again."""
+    command, out = COMMANDS[case.number % len(COMMANDS)], case.folder / "out"
     out.mkdir()
+    disturb = case.rng.choices([_kill_and_repeat, _run_twice, _fill_disk], [3, 1, 1])[0]
+    disturb(case, command, out)
+
+
+def _finish(case: Case, command: Command, out: pathlib.Path) -> None:
+    """Runs a command to its end, after which its result must be equal to the sample."""
+    ended = processes.run(command.name, command.arguments(case.samples, out))
+    ended.check((0, 1) if command.writes_once else (0,))
+    samples.check_result(case.samples, command, out)
+
+
+def _kill_and_repeat(case: Case, command: Command, out: pathlib.Path) -> None:
+    """Kills a command several times, perhaps damages a file of a training run, and runs it again."""
     case.what, case.tried = f"{command.name}, killed", 0
-    trains = command.program in _TRAINING
     with contextlib.ExitStack() as stack:
-        for _ in range(rng.choice([2, 3, 4] if is_variant else [1, 1, 2, 3])):
+        for _ in range(case.rng.choice([1, 1, 2, 3])):
             stack.callback(_kill(case, command, out).end_group)
-        case.tried = max(case.tried, 1)
-        damaged = trains and not is_variant and rng.random() < 0.4 and _damage_one(out, rng)
-        if damaged:
-            case.done += damaged
-            case.what = f"{command.name}, killed and a file damaged"
-        ended = processes.run(command.program, command.arguments(case.samples.folder, out))
-    ended.check((0, 1) if damaged else (0,))
-    if ended.code == 0:
-        # Lines of a log that are gone are not found; those that are there are compared.
-        case.samples.check_result(command, out, _LOG if damaged and f"/{_LOG}: " in damaged else None)
+            case.tried += 1
+        damages_file = command.is_training and case.rng.random() < 0.4
+        damaged = damage_file(out, case.rng, _NOT_READ) if damages_file else ""
         if not damaged:
-            check_nothing_left(case.samples.folder / command.name, out)
+            _finish(case, command, out)
+            _check_nothing_left(case.samples / command.name, out)
+            return
+        case.done += damaged
+        case.what = f"{command.name}, killed and a file damaged"
+        ended = processes.run(command.name, command.arguments(case.samples, out))
+        ended.check()
+        if ended.code == 0:  # lost lines of a log are not detected; the remaining lines are compared
+            samples.check_result(case.samples, command, out, _LOG if f"/{_LOG}: " in damaged else "")
 
 
-def _kill(case: "Case", command: Command, out: pathlib.Path) -> Running:
-    """Starts a command and kills it at some moment; what it has started may still run."""
-    rng = case.rng
-    number = rng.choice(_SIGNALS) if command in COMMANDS else signal.SIGKILL
-    group = rng.random() < 0.5
-    running = processes.start(command.program, command.arguments(case.samples.folder, out))
-    when = _wait_for_a_moment(running, rng, case.samples.seconds(command.name), command)
-    ended = running.kill(number, group)
-    if number == signal.SIGKILL:
-        if ended.code not in (0, -number):
-            ended.check((0,))
-    else:
-        ended.check(_STOPPED)
+def _kill(case: Case, command: Command, out: pathlib.Path) -> Running:
+    """Starts a command and kills it at a random moment. Processes that it started may still run."""
+    number = case.rng.choice(_SIGNALS)
+    running = processes.start(command.name, command.arguments(case.samples, out))
+    moment = _wait_for_moment(running, case.rng, samples.read_seconds(case.samples, command), command)
+    ended = running.kill(number, group=case.rng.random() < 0.5)
+    if number != signal.SIGKILL:
+        ended.check((*_STOPPED, 1) if command.writes_once else _STOPPED)
+    elif ended.code != -number:
+        ended.check((0, 1) if command.writes_once else (0,))
     reached = f"at {ended.last_line[-60:]!r}" if ended.code else "after its end"
-    case.done += f"{signal.Signals(number).name} {when}, {reached}; "
-    _check_whole(case, command, out)
-    if ended.code:
-        case.tried += 1
-    elif command not in COMMANDS:  # so that there is something to kill the next time
-        shutil.rmtree(out)
-        out.mkdir()
+    case.done += f"{signal.Signals(number).name} {moment}, {reached}; "
+    _check_complete_files(case, command, out)
     return running
 
 
-def check_nothing_left(whole: pathlib.Path, out: pathlib.Path) -> None:
-    """Raises NotHeldError if there are files that an unharmed run does not leave."""
-
-    def names(folder: pathlib.Path) -> set[str]:
-        paths = {str(path.relative_to(folder)) for path in folder.rglob("*")}
-        return {path for path in paths if not _MORE_OF.search(path)}
-
-    if differing := names(whole) ^ names(out):
-        raise NotHeldError(f"there is too much or too little: {', '.join(sorted(differing)[:5])}")
-
-
-def _kill_and_begin_anew(case: "Case") -> None:
-    """Kills make-records without its workers, removes what it left, and makes others at once: none is of the first."""
-    case.what = "make-records, killed and begun anew with another vocabulary"
-    out, vocab, unharmed = (case.folder / name for name in ("out", "other.txt", "unharmed"))
-    out.mkdir()
-    special, words = WORDS[: len(SPECIAL_TOKENS)], WORDS[len(SPECIAL_TOKENS) :]
-    vocab.write_text("".join(f"{word}\n" for word in [*special, *reversed(words)]))
-    unharmed.mkdir()
-    others = {
-        folder: [*MAKE_RECORDS.arguments(case.samples.folder, folder), f"--vocab_file={vocab}"]
-        for folder in (out, unharmed)
-    }
-    processes.run(MAKE_RECORDS.name, others[unharmed]).check((0,))
-    running = processes.start(MAKE_RECORDS.name, MAKE_RECORDS.arguments(case.samples.folder, out))
-    when = _wait_for_a_moment(running, case.rng, case.samples.seconds(MAKE_RECORDS.name), MAKE_RECORDS)
-    running.kill(signal.SIGKILL, group=False)
-    case.done = f"killed {when}"
-    shutil.rmtree(out)
-    out.mkdir()
-    processes.run(MAKE_RECORDS.name, others[out]).check((0,))
-    running.end_group()
-    if MAKE_RECORDS.result(out) != MAKE_RECORDS.result(unharmed):
-        raise NotHeldError("the records are others than without the run before")
-    processes.run("verify-records", [f"--manifest={out}/train.manifest.json", f"--vocab_file={vocab}"]).check((0,))
-
-
-def _wait_for_a_moment(running: Running, rng: random.Random, seconds: float, command: Command) -> str:
-    """Waits for a moment within the command: after some time, or after a line that a training run prints."""
-    if command.program in _TRAINING and command is not EVALUATED and rng.random() < 0.6:
-        lines, more = rng.randrange(1, 40), rng.uniform(0, _AFTER_A_LINE)
+def _wait_for_moment(running: Running, rng: random.Random, seconds: float, command: Command) -> str:
+    """Waits for a random time, or for a random line of a training run, and returns a description."""
+    if command.is_training and rng.random() < 0.6:
+        lines, pause = rng.randrange(1, 40), rng.uniform(0, 0.05)
         running.wait(until=lambda: running.output.count("\n") >= lines)
-        time.sleep(more)
+        time.sleep(pause)
         return f"after {lines} lines"
-    moment = rng.uniform(0, (1.1 if command in COMMANDS else 0.7) * seconds)
-    end = time.monotonic() + moment
-    running.wait(until=lambda: time.monotonic() > end)
+    moment = rng.uniform(0, 1.1 * seconds)
+    running.wait(until=lambda: running.seconds > moment)
     return f"after {moment:.2f} seconds"
 
 
-def _check_whole(case: "Case", command: Command, out: pathlib.Path) -> None:
-    """Raises NotHeldError if a file is there under its final name, but not whole."""
-    if command.program in (*_TRAINING, "reproduce"):
-        return  # their files change until the end
-    expected = command.result(case.samples.folder / command.name)
-    for name, digest in command.result(out).items():
-        if name in expected and digest != expected[name]:
-            raise NotHeldError(f"after the kill {name} is there, but it is not whole")
+def _check_complete_files(case: Case, command: Command, out: pathlib.Path) -> None:
+    """Raises NotHeldError if a file has its final name but not its final content."""
+    if command.is_training:
+        return  # its files change until the end
+    expected, found = command.read_result(case.samples / command.name), command.read_result(out)
+    names = expected if command.writes_once and found else found
+    for name in names:
+        if name in expected and found.get(name) != expected[name]:
+            raise NotHeldError(f"after the kill {name} is incomplete")
 
 
-def _damage_one(out: pathlib.Path, rng: random.Random) -> str:
-    """Damages a file of a run that was killed, and says how; nothing where there is none."""
-    paths = sorted(
-        path for path in out.rglob("*") if path.is_file() and not any(part in path.name for part in _NOT_READ)
+def _check_nothing_left(undisturbed: pathlib.Path, out: pathlib.Path) -> None:
+    """Raises NotHeldError if there are more or fewer files than after an undisturbed run."""
+
+    def list_names(folder: pathlib.Path) -> set[str]:
+        names = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+        return {name for name in names if not _EXTRA_FILES.search(name)}
+
+    if differing := list_names(undisturbed) ^ list_names(out):
+        raise NotHeldError(f"additional or missing files: {', '.join(sorted(differing)[:5])}")
+
+
+def _run_twice(case: Case, command: Command, out: pathlib.Path) -> None:
+    """Starts a command twice on one output, once through a link, and perhaps kills the first."""
+    case.what = f"{command.name}, twice at once"
+    link = case.folder / "link"
+    link.symlink_to(out)
+    first = processes.start(command.name, command.arguments(case.samples, out))
+    pause = case.rng.choice([0.0, 0.2, samples.read_seconds(case.samples, command)]) * case.rng.random()
+    time.sleep(pause)
+    second = processes.start(command.name, command.arguments(case.samples, link))
+    case.done = f"second after {pause:.2f} seconds"
+    if case.rng.random() < 0.25:
+        time.sleep(case.rng.random())
+        first.kill(signal.SIGKILL, group=True)
+        case.done += ", the first killed"
+        second.finish().check()
+        _finish(case, command, out)
+        return
+    both = [first.finish(), second.finish()]
+    for ended in both:
+        ended.check()
+        if ended.code and not command.writes_once and "is in use" not in ended.output:
+            raise NotHeldError(f"refused for another reason: {ended.last_line}")
+    if all(ended.code for ended in both):
+        raise NotHeldError(f"both were refused: {both[0].last_line} {both[1].last_line}")
+    samples.check_result(case.samples, command, out)
+
+
+def _fill_disk(case: Case, command: Command, out: pathlib.Path) -> None:
+    """Runs a command on a disk that becomes full, or under a limit of file sizes, and then without the limit."""
+    kilobytes = case.rng.randrange(4, 300)
+    case.what, case.done = f"{command.name}, full disk", f"{kilobytes} kB"
+    limits = {} if _mount_small_disk(out, kilobytes) else {resource.RLIMIT_FSIZE: kilobytes << 10}
+    processes.run(command.name, command.arguments(case.samples, out), limits).check()
+    if not limits:
+        subprocess.run(["mount", "-o", "remount,size=1g", str(out)], check=True)
+    _finish(case, command, out)
+
+
+def _mount_small_disk(folder: pathlib.Path, kilobytes: int) -> bool:
+    """Mounts a small file system that only this case can see. Returns False if the user may not do so."""
+    mounts = (
+        ["mount", "--make-rprivate", "/"],
+        ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(folder)],
     )
-    if not paths:
-        return ""
-    path = rng.choice(paths)
-    content, how = samples.damage(path.read_bytes(), rng)
-    path.write_bytes(content)
-    return f"{path.relative_to(out)}: {how}"
+    is_private = ctypes.CDLL(None).unshare(_NEW_MOUNT_NAMESPACE) == 0
+    return is_private and all(subprocess.run(command, capture_output=True).returncode == 0 for command in mounts)

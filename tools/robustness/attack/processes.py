@@ -1,7 +1,7 @@
-"""Commands in processes of their own, to be killed, limited and watched.
+"""Runs commands in processes that can be killed, limited and watched.
 
-A process is a fork of this one, in which TensorFlow is imported and has not computed anything yet: that saves the
-seconds of the import. So nothing in this process may compute with TensorFlow, if it is to fork.
+A process is a fork of this one, taken after TensorFlow is imported and before it computes anything. This saves the time
+of the import. A process that forks must therefore not compute with TensorFlow.
 """
 
 import contextlib
@@ -9,35 +9,30 @@ import dataclasses
 import os
 import pathlib
 import resource
-import runpy
 import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from official_bert.utils.signals import end_with_parent
+from tools.robustness.attack.cases import NotHeldError
 
 TRACEBACK = "Traceback (most recent call last)"
-_MOST_MEGABYTES = 3000
-_MOST_SECONDS = 400.0  # of a process, on a busy machine
-_DEFECT = 70  # the exit code of a function that raised
-
-
-class NotHeldError(Exception):
-    """The program did not hold: the message says what was seen."""
+_MAX_MEGABYTES = 3000
+_MAX_SECONDS = 400.0  # of a process, on a busy machine
+_DEFECT = 70  # exit code of a function that raised an exception
 
 
 def import_all() -> None:
-    """Imports what the commands import."""
+    """Imports the modules of the commands."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import keras  # noqa: F401
     import tensorflow_text  # noqa: F401
 
     import official_bert.export.saved_model
     import official_bert.finetuning.runner
-    import official_bert.finetuning.sweep
     import official_bert.inference.batch_prediction
     import official_bert.inference.feature_extraction
     import official_bert.pretraining.training
@@ -46,11 +41,16 @@ def import_all() -> None:
 
 @dataclasses.dataclass
 class Ended:
-    """How a process ended: its exit code, or a signal's number below 0; what it printed; its seconds and memory."""
+    """A process that has ended.
+
+    Attributes:
+        code: Exit code, or the negative number of the signal that killed it.
+        output: Everything that it printed.
+        megabytes: Peak memory.
+    """
 
     code: int
     output: str
-    seconds: float
     megabytes: float
 
     @property
@@ -59,59 +59,62 @@ class Ended:
         return lines[-1][:300] if lines else ""
 
     def check(self, codes: Sequence[int] = (0, 1)) -> None:
-        """Raises NotHeldError for a traceback, another exit code, much memory, or an error without a line on it."""
+        """Raises NotHeldError for a traceback, another exit code, too much memory or an error without a message."""
         if TRACEBACK in self.output:
             raise NotHeldError(f"a traceback: {self.output[self.output.index(TRACEBACK) :][-1500:]}")
         if self.code not in codes:
             raise NotHeldError(f"exit code {self.code}: {self.output[-600:]}")
         if self.code == 1 and "error: " not in self.output:
-            raise NotHeldError(f"no line says why it ended: {self.output[-600:]}")
-        if self.megabytes > _MOST_MEGABYTES:
-            raise NotHeldError(f"{self.megabytes:,.0f} MB")
+            raise NotHeldError(f"no error message: {self.output[-600:]}")
+        if self.megabytes > _MAX_MEGABYTES:
+            raise NotHeldError(f"{self.megabytes:,.0f} MB of memory")
 
 
 class Running:
-    """A process that has been started."""
+    """A process that was started by this module."""
 
     def __init__(self, pid: int, log: str) -> None:
-        self.pid, self._log, self._since = pid, log, time.monotonic()
+        self.pid, self._log, self._started = pid, log, time.monotonic()
         self._ended: Ended | None = None
 
     @property
     def output(self) -> str:
         return pathlib.Path(self._log).read_text(errors="replace")
 
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._started
+
     def poll(self) -> Ended | None:
-        """How it ended; None while it runs."""
+        """Returns how the process ended, or None while it runs."""
         if self._ended is None:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
-                seconds = time.monotonic() - self._since
-                code = os.waitstatus_to_exitcode(status)
-                self._ended = Ended(code, self.output, seconds, usage.ru_maxrss / 1024)
+                self._ended = Ended(os.waitstatus_to_exitcode(status), self.output, usage.ru_maxrss / 1024)
                 os.remove(self._log)
         return self._ended
 
-    def wait(self, seconds: float = _MOST_SECONDS, until: Callable[[], bool] = lambda: False) -> Ended | None:
-        """Waits until it has ended, or until something else; a process that takes longer is a hang."""
+    def wait(self, seconds: float = _MAX_SECONDS, until: Callable[[], bool] = lambda: False) -> Ended | None:
+        """Waits until the process has ended or `until` is true. Raises NotHeldError if neither happens in time."""
         end = time.monotonic() + seconds
         while (ended := self.poll()) is None and not until():
             if time.monotonic() > end:
-                shown = self.output[-600:]
+                output = self.output[-600:]
                 self.end_group()
-                raise NotHeldError(f"it runs for more than {seconds:.0f} seconds: {shown}")
+                raise NotHeldError(f"it runs for more than {seconds:.0f} seconds: {output}")
             time.sleep(0.002)
         return ended
 
-    def done(self, seconds: float = _MOST_SECONDS) -> Ended:
-        """Waits for its end, and ends what it has started."""
+    def finish(self, seconds: float = _MAX_SECONDS) -> Ended:
+        """Waits for the end of the process, and ends the processes that it started."""
         ended = self.wait(seconds)
         assert ended is not None
         self.end_group()
         return ended
 
     def kill(self, number: int, group: bool) -> Ended:
-        """Sends a signal to it, or to all that it has started too, and waits for its end."""
+        """Sends a signal to the process, or to its whole group, and waits for its end."""
         with contextlib.suppress(ProcessLookupError):
             if self._ended is None:
                 os.killpg(self.pid, number) if group else os.kill(self.pid, number)
@@ -120,60 +123,36 @@ class Running:
         return ended
 
     def end_group(self) -> None:
-        """Ends it and all that it has started."""
+        """Ends the process and everything that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         while self.poll() is None:
             time.sleep(0.002)
 
 
-def start(
-    command: str,
-    arguments: Sequence[str],
-    limits: Mapping[int, int] | None = None,
-    before: Callable[[], None] | None = None,
-) -> Running:
-    """Starts a command of official-bert, or the paper's experiments.
+def start(command: str, arguments: Sequence[str], limits: Mapping[int, int] | None = None) -> Running:
+    """Starts a command of official-bert.
 
     Args:
-        command: its name, or reproduce.
-        arguments: its flags.
-        limits: resource limits by their numbers.
-        before: what the process does first.
+        command: Name of the command.
+        arguments: Its flags.
+        limits: Resource limits, by their numbers in `resource`.
     """
 
-    def function() -> None:
+    def run_command() -> None:
         for number, value in (limits or {}).items():
             resource.setrlimit(number, (value, value))
-        if before:
-            before()
-        if command == "reproduce":
-            _shrink_experiments()
-            sys.argv = [command, *arguments]
-            runpy.run_module("tools.reproduce", run_name="__main__")
-        else:
-            from official_bert_cli import main
+        from official_bert_cli import main
 
-            sys.argv = ["official-bert", command, *arguments]
-            main()
+        sys.argv = ["official-bert", command, *arguments]
+        main()
 
-    return start_function(function)
+    return start_function(run_command)
 
 
-def _shrink_experiments() -> None:
-    """Makes the models of the paper's experiments tiny, and not compiled, so that most of the time is not theirs."""
-    from tools.reproduce.tables import SCALES, Shape
-
-    shape, scale = Shape(layers=1, hidden=8, heads=2), SCALES["tiny"]
-    pretraining = {**scale.pretraining, "jit_compile": False, "compile_parts": False}
-    SCALES["tiny"] = dataclasses.replace(
-        scale, shape=shape, shapes=(shape,) * len(scale.shapes), pretraining=pretraining
-    )
-
-
-def run(command: str, arguments: Sequence[str], **changes: Any) -> Ended:
+def run(command: str, arguments: Sequence[str], limits: Mapping[int, int] | None = None) -> Ended:
     """Runs a command to its end."""
-    return start(command, arguments, **changes).done()
+    return start(command, arguments, limits).finish()
 
 
 def start_function(function: Callable[[], None]) -> Running:
@@ -190,7 +169,7 @@ def start_function(function: Callable[[], None]) -> Running:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(descriptor, 1)
             os.dup2(descriptor, 2)
-            # By lines, so that what was done can be seen from outside.
+            # Line buffering lets the parent follow the progress.
             sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
             sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -207,12 +186,5 @@ def start_function(function: Callable[[], None]) -> Running:
             os._exit(code)
     os.close(descriptor)
     with contextlib.suppress(OSError):
-        os.setpgid(pid, pid)  # so that the group is there at once, whoever is first
+        os.setpgid(pid, pid)  # both processes do this because either may run first
     return Running(pid, log)
-
-
-def call(function: Callable[[], None]) -> None:
-    """Calls a function in a process of its own, and raises a RuntimeError if it fails."""
-    ended = start_function(function).done()
-    if ended.code:
-        raise RuntimeError(f"exit code {ended.code}: {ended.output[-3000:]}")

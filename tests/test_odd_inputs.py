@@ -1,0 +1,115 @@
+"""Malformed files are read, or refused with a UserError that is short enough to be printed."""
+
+import functools
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from data_gen.text import formats
+from official_bert.checkpoints import finetuned, reading
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.tasks import conll, multiple_choice, squad
+from official_bert.tasks.all_tasks import make_task
+from official_bert.tasks.options import GlueOptions, TableOptions
+from official_bert.tokenization.exact import FullTokenizer, check_special_tokens, load_vocab
+from official_bert.utils.bad_rows import SKIP, STOP, BadRows
+from official_bert.utils.training_log import TRAIN, read_log
+from tests.checkpoints.checkpoint_samples import assert_fits, write_sample
+from tests.conftest import WORDS
+from tests.odd_inputs import odd_json, odd_json_lines, odd_lines
+
+_MAX_MESSAGE = 10_100  # characters
+_TABLE = ["label,text", "a,the cat 1", "b,the cat 2", "a,the cat 3"]
+_ENDINGS = {f"ending{number}": "a dog" for number in range(4)}
+_QUESTION = {"id": "1", "question": "who", "answers": [{"text": "cat", "answer_start": 4}], "is_impossible": False}
+_SQUAD = {"version": "1", "data": [{"title": "t", "paragraphs": [{"context": "the cat sat", "qas": [_QUESTION]}]}]}
+_CONFIG = {"vocab_size": 78, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+_TASK = {"task": "sst-2", "kind": "classification", "labels": ["0", "1"], "max_seq_length": 16}
+
+
+def read_table(label_kind: str, path: str, bad_rows: BadRows) -> None:
+    task = make_task("table", TableOptions(train_file=path, eval_file=path, label_kind=label_kind))
+    task.read(task.train_split, bad_rows)
+
+
+def read_glue(path: str, bad_rows: BadRows) -> None:
+    task = make_task("sst-2", GlueOptions(data_dir=str(pathlib.Path(path).parent)))
+    task.read(task.train_split, bad_rows)
+
+
+def read_text(path: str, _: BadRows) -> None:
+    for document in formats.read_documents(path):
+        assert document
+        assert all(document)
+
+
+def read_vocabulary(path: str, _: BadRows) -> None:
+    check_special_tokens(load_vocab(path), path)
+    FullTokenizer(path, True).tokenize("the cat unaffable ünï")
+
+
+READERS: dict[str, tuple[st.SearchStrategy[bytes], Callable[[str, BadRows], Any]]] = {
+    "table.csv": (odd_lines(_TABLE, ","), functools.partial(read_table, "classification")),
+    "table.tsv": (
+        odd_lines([line.replace(",", "\t") for line in _TABLE], "\t"),
+        functools.partial(read_table, "multi_label"),
+    ),
+    "table.jsonl": (odd_json_lines({"label": 0.5, "text": "the cat"}), functools.partial(read_table, "regression")),
+    "swag.jsonl": (odd_json_lines({"sent1": "the cat", "sent2": "sat", **_ENDINGS, "label": 1}), multiple_choice.read),
+    "codah.tsv": (odd_lines(["i\tthe cat\ta\tb\tc\td\t1"] * 3, "\t"), multiple_choice.read),
+    "tags.txt": (odd_lines(["the O", "cat B-X", "", "a O", "dog B-X"], " "), conll.read),
+    "train.tsv": (odd_lines(["sentence\tlabel", "the cat\t1", "a dog\t0"], "\t"), read_glue),
+    "squad.json": (odd_json(_SQUAD), lambda path, bad_rows: squad.read(path, True, True, bad_rows)),
+    "text.txt": (odd_lines(["the cat sat .", "a dog ran .", "", "the sun"], " "), read_text),
+    "wiki.txt": (odd_lines(['<doc id="1" title="a">', "a", "", "the cat sat .", "</doc>"], " "), read_text),
+    "documents.jsonl": (odd_json_lines({"text": "the cat sat . a dog ran ."}), read_text),
+    "vocab.txt": (odd_lines(WORDS, "#"), read_vocabulary),
+    "bert_config.json": (odd_json(_CONFIG), lambda path, _: BertConfig.from_json_file(path)),
+    "task.json": (odd_json(_TASK), lambda path, _: finetuned.load_task_spec(str(pathlib.Path(path).parent))),
+    "train.jsonl": (
+        odd_json_lines({"step": 1, "loss": 0.5}),
+        lambda path, _: read_log(str(pathlib.Path(path).parent), TRAIN),
+    ),
+}
+
+
+def expect_result_or_short_error(read: Callable[..., Any], *arguments: Any) -> None:
+    message = "read"
+    try:
+        read(*arguments)
+    except UserError as error:
+        message = str(error)
+    assert 0 < len(message) < _MAX_MESSAGE
+
+
+quick = settings(max_examples=25, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.parametrize("name", READERS)
+@quick
+@given(data=st.data())
+def test_a_malformed_file_is_read_or_refused(name: str, data: st.DataObject, tmp_path: pathlib.Path):
+    strategy, read = READERS[name]
+    (tmp_path / name).write_bytes(data.draw(strategy))
+    for policy in (STOP, SKIP):
+        expect_result_or_short_error(read, str(tmp_path / name), BadRows(policy, silent=True))
+
+
+@pytest.mark.parametrize("format_name", ["hugging_face", "keras_hub", "tf1", "official_bert"])
+@quick
+@given(data=st.data())
+def test_a_checkpoint_with_a_malformed_json_file_makes_a_model_or_is_refused(
+    format_name: str, data: st.DataObject, tmp_path: pathlib.Path
+):
+    folder = tmp_path / "checkpoint"
+    write_sample(format_name, folder)
+    (folder / "checksums.json").unlink(missing_ok=True)
+    path = data.draw(st.sampled_from(sorted(folder.rglob("*.json"))))
+    path.write_bytes(data.draw(odd_json(json.loads(path.read_text()))))
+    expect_result_or_short_error(lambda: assert_fits(reading.read(str(folder))[1]))

@@ -1,0 +1,84 @@
+"""`make attack` detects crashes, hangs and wrong results, and its cases can be repeated."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from tools.robustness.attack.__main__ import format_table
+from tools.robustness.attack.cases import Case
+from tools.robustness.attack.damage import damage_file
+
+
+def make_case(kind: str, what: str, tried: int, error: str = "", seconds: float = 0.0) -> Case:
+    return Case(kind, 0, 1, pathlib.Path(), pathlib.Path(), what, "", tried, error, seconds)
+
+
+def test_the_table_counts_attempts_and_failures():
+    cases = [make_case("damage", "export", 5, "", 1.2), make_case("damage", "export", 3, "an error", 2.2)]
+    assert format_table([*cases, make_case("kills", "a", 1)]).splitlines()[2:] == [
+        "| kills | a | 1 | 1 | 0 | 0 |",
+        "| damage | export | 8 | 7 | 1 | 3 |",
+        "| kills |  | 1 | 1 | 0 | 0 |",
+        "| damage |  | 8 | 7 | 1 | 3 |",
+        "| all |  | 9 | 8 | 1 | 3 |",
+    ]
+
+
+def test_crashes_hangs_and_errors_are_not_held(tmp_path: pathlib.Path):
+    # The program has a process of its own because it forks, which is not safe once TensorFlow runs.
+    program = f"""
+import os, pathlib, tempfile, time
+from tools.robustness.attack import __main__ as attack
+from tools.robustness.attack.cases import NotHeldError
+tempfile.tempdir = "{tmp_path}"
+
+def misbehave(case):
+    case.what = "misbehaves"
+    if case.number == 0:
+        os._exit(3)
+    if case.number == 1:
+        time.sleep(600)
+    if case.number == 2:
+        raise NotHeldError(f"drew {{case.rng.random()}}")
+    if case.number == 3:
+        print("Traceback (most recent call last)")
+
+attack.KINDS = {{"misbehaves": attack.Kind(misbehave, 1)}}
+attack._CASE_SECONDS = 1.0
+for _ in range(2):
+    for case in sorted(attack.run_cases(["misbehaves"], 1, 0, 5, 60, pathlib.Path()), key=lambda case: case.number):
+        print(case.error.split(":")[0])
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()[:5], done.stdout.splitlines()[5:]
+    assert first[:2] + first[3:] == ["exit code 3", "the case takes more than 1 seconds", "a traceback", ""]
+    assert first[2].startswith("drew 0.")
+    assert first == second  # the seed determines the random choices
+    assert not os.listdir(tmp_path)
+
+
+def test_damage_changes_one_file_in_many_ways(tmp_path: pathlib.Path):
+    kinds = set()
+    for number in range(100):
+        case = Case("damage", number, 1, tmp_path / str(number), tmp_path)
+        case.folder.mkdir()
+        for name in ("a", "b", "c.log"):
+            (case.folder / name).write_text(name * 100)
+        name, kind = damage_file(case.folder, case.rng, (".log",)).split()[:2]
+        assert name in ("a:", "b:")
+        assert (case.folder / "c.log").read_text() == "c.log" * 100
+        kinds.add(kind)
+    assert kinds == {"flip", "cut", "insert", "zero", "empty", "swap", "remove"}
+
+
+@pytest.mark.slow
+def test_cases_of_every_kind_are_held():
+    command = [sys.executable, "-m", "tools.robustness.attack", "--seed=1", "--cases=1", "--minutes=0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    for kind in ("kills", "damage", "requests", "contradictions"):
+        assert f"\n| {kind} | " in done.stdout
