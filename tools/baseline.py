@@ -80,7 +80,7 @@ def write_inputs() -> None:
     Path("excluded.txt").write_text("".join(f"{sentences[0]}\n" for sentences in documents[:3]))
     for seed, (part, count) in enumerate({"train": 20, "dev": 8, "test": 5}.items()):
         rows = make_rows(count, seed)
-        write_json_lines(f"{part}.jsonl", [{**row, "classes": ";".join(row["classes"])} for row in rows])
+        write_json_lines(f"table-{part}.jsonl", [{**row, "classes": ";".join(row["classes"])} for row in rows])
         paragraphs = []
         for number, row in enumerate(rows):
             answers = [dict(zip(("text", "answer_start"), row["answer"], strict=True))] if row["answer"] else []
