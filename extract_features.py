@@ -6,4 +6,4 @@ if __name__ == "__main__":
     with interruptible():
         from official_bert.commands import FEATURES
 
-        FEATURES.run(program="python -m extract_features")
+        FEATURES.run_as_script()

@@ -14,28 +14,17 @@ from official_bert.utils.signals import interruptible
 if TYPE_CHECKING:
     from official_bert.utils.command_line import Command
 
-_LIBRARY, _DATA_GENERATION, _ADAPTATION = "official_bert.commands", "data_gen.commands", "adaptation.commands"
-
-# The module of each command, and its name there.
-COMMANDS = {
-    "make-records": (_DATA_GENERATION, "MAKE_RECORDS"),
-    "learn-vocabulary": (_DATA_GENERATION, "LEARN_VOCABULARY"),
-    "inspect-records": (_DATA_GENERATION, "INSPECT_RECORDS"),
-    "verify-records": (_DATA_GENERATION, "VERIFY_RECORDS"),
-    "python-docs": (_DATA_GENERATION, "PYTHON_DOCS"),
-    "pretrain": (_LIBRARY, "PRETRAIN"),
-    "adapt": (_ADAPTATION, "ADAPT"),
-    "finetune": (_LIBRARY, "FINETUNE"),
-    "models": (_LIBRARY, "MODELS"),
-    "convert": (_LIBRARY, "CONVERT"),
-    "export": (_LIBRARY, "EXPORT"),
-    "export-portable": (_LIBRARY, "EXPORT_PORTABLE"),
-    "check-export": (_LIBRARY, "CHECK_EXPORT"),
-    "serve": (_LIBRARY, "SERVE"),
-    "predict": (_LIBRARY, "PREDICT"),
-    "fill-mask": (_LIBRARY, "FILL_MASK"),
-    "features": (_LIBRARY, "FEATURES"),
-}
+# The commands in the order of --help, by the module that holds the Command: MAKE_RECORDS for make-records.
+_COMMANDS_BY_MODULE = (
+    ("data_gen.commands", "make-records learn-vocabulary inspect-records verify-records python-docs"),
+    ("official_bert.commands", "pretrain"),
+    ("adaptation.commands", "adapt"),
+    (
+        "official_bert.commands",
+        "finetune models convert export export-portable check-export serve predict fill-mask features",
+    ),
+)
+COMMANDS = {name: module for module, names in _COMMANDS_BY_MODULE for name in names.split()}
 
 _TITLE = "BERT on TensorFlow 2 and Keras 3."
 _NEXT_STEPS = """what to do:
@@ -46,8 +35,8 @@ _NEXT_STEPS = """what to do:
 
 def load(name: str) -> "Command":
     """Returns the command of this name, one of COMMANDS."""
-    module, attribute = COMMANDS[name]
-    command: Command = getattr(importlib.import_module(module), attribute)
+    module = importlib.import_module(COMMANDS[name])
+    command: Command = getattr(module, name.upper().replace("-", "_"))
     return command
 
 

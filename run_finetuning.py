@@ -6,4 +6,4 @@ if __name__ == "__main__":
     with interruptible():
         from official_bert.commands import FINETUNE
 
-        FINETUNE.run(program="python -m run_finetuning")
+        FINETUNE.run_as_script()

@@ -6,4 +6,4 @@ if __name__ == "__main__":
     with interruptible():
         from official_bert.commands import PRETRAIN
 
-        PRETRAIN.run(program="python -m run_pretraining")
+        PRETRAIN.run_as_script()

@@ -32,6 +32,7 @@ MAKE_RECORDS = Command(
     extra="data",
     tensorflow=False,
     options=(RecordOptions, DaskOptions),
+    original_script="data_gen/create_pretraining_data.py",
     examples=(
         "--input_file=text.txt --output_file=data/train.tfrecord --vocab_file=vocab.txt",
         (

@@ -15,4 +15,4 @@ if __name__ == "__main__":
     with interruptible():
         from data_gen.commands import MAKE_RECORDS
 
-        MAKE_RECORDS.run(program="python -m data_gen.create_pretraining_data")
+        MAKE_RECORDS.run_as_script()

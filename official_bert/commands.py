@@ -10,13 +10,16 @@ from official_bert.errors import UserError
 from official_bert.export.options import PortableOptions, SavedModelOptions
 from official_bert.finetuning.options import Options as FineTuningOptions
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, FillMaskOptions, ShardOptions
-from official_bert.original_flags import ALIASES, REFUSED
 from official_bert.pretraining.options import Options as PretrainingOptions
 from official_bert.serving.options import CheckOptions
 from official_bert.serving.options import Options as ServingOptions
 from official_bert.tasks.options import TASK_OPTIONS, TaskOptions
 from official_bert.utils.allocator import tune_allocator
 from official_bert.utils.command_line import Command, Variant
+
+# What to give in place of flags of the original's scripts; docs/migration.md shows all of them.
+_CONFIGURATION = "it is read from the folder of --init; leave it out (for random weights give --init=bert_config.json)"
+_DATA_FILES = "only --task=table takes files; other tasks read those of --data_dir by their usual names"
 
 
 def _pretrain(options: PretrainingOptions) -> int:
@@ -36,7 +39,8 @@ PRETRAIN = Command(
     after="read model/MODEL_CARD.md; try it: official-bert fill-mask; go on: official-bert finetune",
     main=_pretrain,
     options=(PretrainingOptions,),
-    refused=REFUSED["pretrain"],
+    original_script="run_pretraining.py",
+    refused={"master": "give the address as --tpu_name"},
     examples=(
         (
             "--do_train --input_file='data/train-*.tfrecord' --output_dir=model "
@@ -72,8 +76,19 @@ FINETUNE = Command(
     options=(FineTuningOptions,),
     chooser="task",
     variants={task: Variant((options,), vars(options.defaults)) for task, options in TASK_OPTIONS.items()},
-    aliases=ALIASES["finetune"],
-    refused=REFUSED["finetune"],
+    original_script="run_finetuning.py",
+    aliases={"task_name": "task", "init_checkpoint": "init", "predict_batch_size": "eval_batch_size"},
+    refused={
+        "bert_config_file": _CONFIGURATION,
+        "save_checkpoints_steps": "give --eval_steps: each evaluation saves a checkpoint",
+        "iterations_per_loop": "leave it out",
+        "train_file": _DATA_FILES,
+        "predict_file": _DATA_FILES,
+        "version_2_with_negative": "give --task=squad_v2",
+        "verbose_logging": "leave it out",
+        "master": "give the address as --tpu_name",
+        "num_tpu_cores": "all cores of the TPU are used; leave it out",
+    },
     examples=(
         (
             "--task=table --init=bert-mini --train_file=train.csv --eval_file=dev.csv --do_train "
@@ -270,8 +285,16 @@ FEATURES = Command(
     main=_extract_features,
     extra="data",
     options=(FeatureOptions, ShardOptions),
-    aliases=ALIASES["features"],
-    refused=REFUSED["features"],
+    original_script="extract_features.py",
+    aliases={"init_checkpoint": "init"},
+    refused={
+        "bert_config_file": _CONFIGURATION,
+        "use_one_hot_embeddings": "leave it out",
+        **dict.fromkeys(
+            ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores"),
+            "the device is chosen automatically; leave it out",
+        ),
+    },
     examples=(
         "--init=bert-base-uncased --input_file=texts.txt --output_file=vectors.jsonl",
         "--init=bert-base-uncased --input_file=texts.txt --output_file=vectors.npy --layers=-1 --pooling=mean",

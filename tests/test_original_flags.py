@@ -5,7 +5,6 @@ import pathlib
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.original_flags import ALIASES, REFUSED
 from official_bert_cli import load
 
 # What else a command needs.
@@ -36,7 +35,7 @@ def test_the_originals_flags_are_ours(name: str, flag: str):
 
 
 @pytest.mark.parametrize(
-    ("name", "alias", "flag"), [(name, *row) for name, rows in ALIASES.items() for row in rows.items()]
+    ("name", "alias", "flag"), [(name, *row) for name in NEEDED for row in load(name).aliases.items()]
 )
 def test_a_flag_of_another_name_means_the_same(name: str, alias: str, flag: str, tmp_path: pathlib.Path):
     command = load(name)
@@ -50,7 +49,7 @@ def test_a_flag_of_another_name_means_the_same(name: str, alias: str, flag: str,
 
 
 @pytest.mark.parametrize(
-    ("name", "flag", "message"), [(name, *row) for name, rows in REFUSED.items() for row in rows.items()]
+    ("name", "flag", "message"), [(name, *row) for name in NEEDED for row in load(name).refused.items()]
 )
 def test_a_flag_that_is_not_taken_names_what_is(name: str, flag: str, message: str):
     with pytest.raises(UserError) as caught:
@@ -60,9 +59,8 @@ def test_a_flag_that_is_not_taken_names_what_is(name: str, flag: str, message: s
 
 
 def test_what_a_refusal_recommends_is_a_flag():
-    for name, rows in REFUSED.items():
-        command = load(name)
+    for command in map(load, NEEDED):
         known = {flag.name for variant in [None, *command.variants] for flag in command.flags(variant)}
-        for message in rows.values():
+        for message in command.refused.values():
             named = {word.removeprefix("--").split("=")[0] for word in message.replace("(", "").split() if "--" in word}
             assert {name.strip(":;,") for name in named} <= known, message

@@ -8,14 +8,13 @@ import sys
 
 import pytest
 
-from official_bert import original_flags
 from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
 
 # From the foundations up: a package imports from itself and from those of the rows before its own.
 LAYERS = {
     "official_bert": (
-        ("errors", "original_flags", "version"),
+        ("errors", "version"),
         ("utils",),
         ("tokenization", "modeling"),
         ("optimization",),
@@ -213,12 +212,7 @@ def test_the_readme_is_short():
 
 
 # The command that each script of the original's names runs.
-SCRIPTS = {
-    "run_pretraining": "pretrain",
-    "run_finetuning": "finetune",
-    "extract_features": "features",
-    "data_gen.create_pretraining_data": "make-records",
-}
+SCRIPTS = {load(name).script_module: name for name in COMMANDS if load(name).original_script}
 # What the documents run beside our commands.
 OTHERS = {"zipfile", "pip", "venv", "pytest"}
 
@@ -289,12 +283,12 @@ def test_flags_that_the_documents_name_exist():
 def test_every_old_flag_of_the_migration_page_has_a_new_one_that_exists():
     page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
     left = re.findall(r"^\| (.*?) \| ", page, re.MULTILINE)
-    for flags in [*original_flags.ALIASES.values(), *original_flags.REFUSED.values()]:
-        for flag in flags:
-            assert any(flag in flags_in(old) for old in left), f"docs/migration.md has no row for --{flag}"
+    commands = [load(name) for name in SCRIPTS.values()]
+    for flag in [flag for command in commands for flag in [*command.aliases, *command.refused]]:
+        assert any(flag in flags_in(old) for old in left), f"docs/migration.md has no row for --{flag}"
     for old in left:
         if old.endswith("(taken)"):
-            assert flags_in(old) <= {name for flags in original_flags.ALIASES.values() for name in flags}, old
+            assert flags_in(old) <= {name for command in commands for name in command.aliases}, old
     sections = re.findall(
         r"^### [^\n]*`official-bert ([\w-]+)(?: --task=(\w+))?`$(.*?)(?=^##|\Z)", page, re.DOTALL | re.MULTILINE
     )

@@ -41,7 +41,7 @@ WORDS = ("the", "a", "in", "on", "and", ",", *NOUNS, *VERBS)
 MAKE_RECORDS, PRETRAIN, FINETUNE = (CASES["flags"][command] for command in ("make-records", "pretrain", "finetune"))
 SECTIONS = ("records", "pretraining", "two_devices", "killed_runs", "conversions", "kinds")
 # Parts of the names of logged values that are compared: no times, rates or checksums.
-LOGGED = re.compile("step|loss|accuracy|learning_rate|f1|pearson|spearman|exact")
+LOGGED = re.compile("^(?!.*second).*(step|loss|accuracy|learning_rate|f1|pearson|spearman|exact)")
 
 
 def make_sentence(rng: random.Random, shortest: int, longest: int) -> str:
@@ -261,13 +261,14 @@ def measure_server(exports: dict[str, list[dict[str, Any]]]) -> Values:
     words = command_line("serve", " ".join(f"--model={name}=exports/{name}" for name in exports) + f" --port={port}")
     with open("server.txt", "w") as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
         try:
-            while process.poll() is None and socket.socket().connect_ex((host, port)):
+            while process.poll() is None:
+                with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{host}:{port}/readyz"):
+                    break
                 time.sleep(0.1)
             for name, rows in exports.items():
                 url, body = f"http://{host}:{port}/v1/models/{name}:predict", json.dumps({"instances": rows}).encode()
                 request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-                with urllib.request.urlopen(request) as answer:
-                    yield f"{name}: server", json.loads(answer.read())
+                yield f"{name}: server", json.loads(urllib.request.urlopen(request).read())
         finally:
             process.terminate()
 
@@ -299,8 +300,7 @@ def print_differences(old: dict[str, Any], new: dict[str, Any]) -> int:
         if found := list(find_differences(old.get(name, "missing"), new.get(name, "missing"))):
             gaps = [abs(a - b) for _, a, b in found if isinstance(a, float) and isinstance(b, float)]
             size = f", numbers by at most {max(gaps):.2g}" if gaps else ""
-            place, before, now = found[0]
-            print(f"{name} {place}: {str(before)[:80]} -> {str(now)[:80]} ({len(found)} places{size})")
+            print(f"{name}: {str(found[0])[:200]} ({len(found)} places{size})")
             count += 1
     return count
 

@@ -81,8 +81,9 @@ class Command:
         positional: what arguments that are not flags are; None where there are none, so that one given is an error.
         chooser: the flag whose value decides which of `variants` holds; it is a required field of the options.
         variants: further flags and what None stands for, by the chooser's value.
-        aliases: other names of flags, with the name that they stand for.
-        refused: what to give in place of flags that other programs of this kind have, by their name.
+        original_script: the file that runs the command under the name of google-research/bert's script.
+        aliases: other names of flags, with the name that they stand for: those of the original's script.
+        refused: what to give in place of flags of the original's script that the command does not take, by their name.
         tensorflow: whether `main` imports TensorFlow, which is then done without its remarks.
     """
 
@@ -97,9 +98,19 @@ class Command:
     positional: str | None = None
     chooser: str | None = None
     variants: Mapping[str, Variant] = dataclasses.field(default_factory=dict)
+    original_script: str | None = None
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tensorflow: bool = True
+
+    @property
+    def script_module(self) -> str | None:
+        """The module of the original's script, such as run_pretraining, or None if the original has none."""
+        return self.original_script and self.original_script.removesuffix(".py").replace("/", ".")
+
+    def run_as_script(self) -> NoReturn:
+        """Runs the command under the name of the original's script: `python -m run_pretraining`."""
+        self.run(program=f"python -m {self.script_module}")
 
     def run(self, arguments: Sequence[str] | None = None, program: str | None = None) -> NoReturn:
         """Runs the command, and ends the process with its exit code.
