@@ -119,24 +119,23 @@ lint: .venv/development
 	$(BIN)/mypy
 
 bench: .venv/development
-	$(BIN)/python -m tools.benchmarks.bench
-	$(BIN)/python -m tools.benchmarks.pretraining --sizes=tiny --ways=default
-	$(BIN)/python -m tools.benchmarks.generation --repeats=1
-	$(BIN)/python -m tools.benchmarks.fit
+	$(BIN)/python -m tools.benchmarks.generation --rounds=1
+	$(BIN)/python -m tools.benchmarks.pretraining
+	$(BIN)/python -m tools.benchmarks.finetuning
 	$(BIN)/python -m tools.benchmarks.serving
+	$(BIN)/python -m tools.benchmarks.prediction
 	$(BIN)/python -m tools.benchmarks.startup --rounds=3
 
-# How cost grows with length, batch, size, corpus and workers, with pictures.
+# How making records grows with the corpus and the number of workers.
 bench-growth: .venv/development
-	$(BIN)/python -m tools.benchmarks.growth --picture=docs/images/growth.svg
-	$(BIN)/python -m tools.benchmarks.generation --picture=docs/images/generation.svg
-	$(BIN)/python -m tools.benchmarks.generation_formats
+	$(BIN)/python -m tools.benchmarks.generation
+	$(BIN)/python -m tools.benchmarks.generation --sizes_mb=100,1000 --workers=2 --dupe_factor=1 --rounds=1
 
-# What takes longer: larger models, and every setting of each program.
+# Pre-training steps of larger models.
 bench-pretraining: .venv/development
-	$(BIN)/python -m tools.benchmarks.pretraining --sizes=mini,small
-	$(BIN)/python -m tools.benchmarks.pretraining --sizes=base --batch_size=8
-	$(BIN)/python -m tools.benchmarks.pretraining --sizes=tiny --ways=all --torch_compile --rounds=3
+	$(BIN)/python -m tools.benchmarks.pretraining --size=mini
+	$(BIN)/python -m tools.benchmarks.pretraining --size=small
+	$(BIN)/python -m tools.benchmarks.pretraining --size=base --batch_size=8
 
 clean:
 	rm -rf .venv .install build *.egg-info .venv-clean .venv-tf-2.19 .venv-tpu-check $Q

@@ -259,7 +259,7 @@ def test_commands_in_the_documents_are_accepted(page: pathlib.Path, monkeypatch:
         if name in COMMANDS or name in SCRIPTS:
             load(SCRIPTS.get(name, name)).parse(arguments)
         elif name not in OTHERS:
-            folder = ROOT.joinpath(*name.split(".")[:2])  # tools.benchmarks.fit: tools/benchmarks
+            folder = ROOT.joinpath(*name.split(".")[:2])  # tools.benchmarks.serving: tools/benchmarks
             source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
             for flag in flags_in(" ".join(arguments)):
                 assert f"    {flag}: " in source, f"{page.name}: {name} has no --{flag}"

@@ -1,129 +1,142 @@
-"""Batches of like length against padding to 128: `python -m tools.benchmarks.finetuning --data_dir=glue/SST-2 ...`.
+"""Fine-tuning compared with Hugging Face's Trainer and keras-hub: `python -m tools.benchmarks.finetuning`.
 
-Both train the same model on SST-2 for some steps, in turn, so that what else the machine does reaches both alike. With
---epochs both then learn to the end, from several seeds, the padded one in an order that knows no lengths, and their
-accuracies are compared.
+`official-bert finetune`, `fit` of official_bert, Hugging Face's Trainer and keras-hub's fit learn to classify the same
+rows from the same weights, with the same batch size, learning rate and epochs. Each is a process of its own from its
+start to its score, as users run it, and evaluates once, at the end. Steps are shown separately from the start and the
+end, since only they take longer in a longer run.
 """
 
 import dataclasses
-import statistics
+import functools
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
 import time
-from typing import Any
 
-import numpy as np
-
-from official_bert.finetuning.trainer import Trainer
-from official_bert.finetuning.training_config import TrainingConfig
-from official_bert.learning import batches
-from official_bert.learning.initial_model import InitialModel, read_initial_model
-from official_bert.tasks.glue import GlueTask
-from official_bert.tasks.heads.features import Features
-from official_bert.tasks.options import GlueOptions
-from official_bert.utils.bad_rows import BadRows
+from official_bert.errors import UserError
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
+from tools.benchmarks import measuring, samples
+from tools.benchmarks.finetuning_peers import TIMED_STEPS
 
-_BATCH, _LENGTH = 32, 128
-_PADDED, _LIKE = "padded to 128", "of like length"
+PEERS = {"official_bert fit": "fit", "Hugging Face Trainer": "hugging_face", "keras-hub fit": "keras_hub"}
+_DEV_ROWS = 500  # of Python's documentation
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The flags of the benchmark."""
 
-    data_dir: str = option(dataclasses.MISSING, "SST-2's folder.")
-    init: str = option("configs/models/uncased_L-4_H-256_A-4.json", "What to train: a configuration, or a model.")
-    vocab_file: str | None = option(None, "A vocab.txt, where --init has none.")
-    steps: int = option(40, "Steps of each in a round.")
-    rounds: int = option(5, "Rounds; the median counts.")
-    epochs: int = option(0, "Epochs in which both learn, for their accuracy.")
-    rows: int = option(20_000, "Examples of an epoch, the first ones.")
-    seeds: int = option(3, "How often both learn.")
-    learning_rate: float = option(5e-4, "Theirs, when they learn.")
+    train_file: str | None = option(
+        None,
+        "TSV file with the columns sentence and label, such as SST-2's; default: made from Python's documentation.",
+    )
+    eval_file: str | None = option(None, "TSV file with the rows to score; required with --train_file.")
+    init: str | None = option(
+        None, "Model to start from, in any format that convert reads, or its name; default: random weights."
+    )
+    size: str = option("mini", "Size of random weights.", tuple(measuring.MODELS))
+    max_seq_length: int = option(128, "Longest sequence in tokens.")
+    batch_size: int = option(32, "Rows in a step.")
+    rows: int = option(6400, "Number of rows to learn, from the start of the file.")
+    epochs: int = option(1, "Number of epochs.")
+    learning_rate: float = option(2e-4, "The highest learning rate.")
+    rounds: int = option(3, "Number of rounds.")
+
+    def __post_init__(self) -> None:
+        if bool(self.train_file) != bool(self.eval_file):
+            raise UserError("--train_file and --eval_file go together; pass both or neither")
+        if self.rows < 2 * TIMED_STEPS * self.batch_size:
+            raise UserError(f"--rows is {self.rows}; expected at least {2 * TIMED_STEPS} batches")
+
+
+def prepare(options: Options, folder: str) -> None:
+    """Writes the rows and the model in the formats that the programs read."""
+    sentences, _, vocab_file = samples.write_text(folder)
+    if options.train_file and options.eval_file:
+        rows, dev = (
+            pathlib.Path(path).read_text(encoding="utf-8").splitlines()[1:]
+            for path in (options.train_file, options.eval_file)
+        )
+    else:
+        # The labels are arbitrary: the speed does not depend on them.
+        rows = [f"{text}\t{len(text) % 2}" for text in sentences[: options.rows + _DEV_ROWS] if "\t" not in text]
+        dev = rows[-_DEV_ROWS:]
+    for name, some in (("train", rows[: options.rows]), ("dev", dev)):
+        text = "\n".join(["sentence\tlabel", *some]) + "\n"
+        pathlib.Path(folder, f"{name}.tsv").write_text(text, encoding="utf-8")
+    init = options.init or samples.write_classifier(options.size, vocab_file, folder)
+    for to_format in ("hugging_face", "keras_hub"):
+        samples.convert(init, to_format, folder)
+
+
+def finetune(options: Options, folder: str) -> measuring.Metrics:
+    """Runs `official-bert finetune`."""
+    output = pathlib.Path(folder, "output")
+    shutil.rmtree(output, ignore_errors=True)
+    began = time.time()
+    usage = measuring.run([
+        *measuring.COMMAND, "finetune", "--task=table", f"--train_file={folder}/train.tsv",
+        f"--eval_file={folder}/dev.tsv", "--text_column=sentence", f"--init={folder}/hugging_face",
+        f"--output_dir={output}", f"--max_seq_length={options.max_seq_length}", "--do_train", "--do_eval",
+        f"--train_batch_size={options.batch_size}", f"--learning_rate={options.learning_rate}",
+        f"--num_train_epochs={options.epochs}", "--eval_steps=1000000", f"--log_steps={TIMED_STEPS}",
+    ])  # fmt: skip
+    import tensorflow as tf
+
+    events = (
+        event for path in (output / "train").iterdir() for event in tf.compat.v1.train.summary_iterator(str(path))
+    )
+    times = {event.step: event.wall_time for event in events if event.summary.value}
+    accuracy = json.loads((output / "results.json").read_text())["dev"]["accuracy"]
+    return make_metrics(options, began, usage, times, accuracy)
+
+
+def run_peer(function: str, options: Options, folder: str) -> measuring.Metrics:
+    """Runs a function of finetuning_peers."""
+    arguments = {**dataclasses.asdict(options), "folder": folder}
+    command = [sys.executable, "-m", "tools.benchmarks.finetuning_peers", function, json.dumps(arguments)]
+    began = time.time()
+    usage = measuring.run(command)
+    result = usage.result()
+    times = {int(step): seconds for step, seconds in result["times"].items()}
+    return make_metrics(options, began, usage, times, result["accuracy"])
+
+
+def make_metrics(
+    options: Options, began: float, usage: measuring.Usage, times: dict[int, float], accuracy: float
+) -> measuring.Metrics:
+    """Returns the metrics of a run from the times at which some of its steps were done."""
+    first, last = min(times), max(times)
+    step = (times[last] - times[first]) / (last - first)
+    return {
+        "seconds": usage.wall,
+        "to the first step": times[first] - first * step - began,
+        "after the last": began + usage.wall - times[last],
+        "rows/s": options.batch_size / step,
+        "CPU-seconds": usage.cpu,
+        "accuracy, %": 100 * accuracy,
+    }
 
 
 def main(options: Options) -> None:
-    task = GlueTask("sst-2", GlueOptions(data_dir=options.data_dir))
-    start = read_initial_model(options.init, options.vocab_file)
-    train = task.read("train", BadRows())
-    tokenizer = start.tokenizer()
-    began = time.perf_counter()
-    features = task.head.featurize(train, tokenizer, _LENGTH)
-    print(f"features: {len(train) / (time.perf_counter() - began):,.0f} examples/s")
-    _compare_speed(options, task, start, features)
-    if not options.epochs:
-        return
-    dev = task.read("dev", BadRows())
-    some, held_out = (task.head.featurize(each, tokenizer, _LENGTH) for each in (train[: options.rows], dev))
-    for name in (_PADDED, _LIKE):
-        found = [_accuracy(options, task, name, start, some, held_out, dev, seed) for seed in range(options.seeds)]
-        shown = ", ".join(f"{100 * each:.1f}" for each in found)
-        print(f"{name}: accuracy {100 * statistics.fmean(found):.1f} % ({shown})")
-
-
-def _compare_speed(options: Options, task: GlueTask, start: InitialModel, features: Features) -> None:
-    trainer = Trainer(task.head, start, _config(5e-5, num_steps=10_000, steps_per_epoch=10_000, seed=1))
-    plan = batches.training_batch_indices(batches.row_lengths(features), _BATCH, seed=1, epoch=0)
-    multiples = {_PADDED: _LENGTH, _LIKE: batches.MULTIPLE}
-    rates: dict[str, list[float]] = {name: [] for name in multiples}
-    for number in range(-1, options.rounds):  # the first round, which builds the graph, does not count
-        first = max(number, 0) * options.steps
-        rows = plan[first : first + options.steps]
-        for name, multiple in multiples.items():
-            padded = [batches.padded_batch(features, each, _LENGTH, multiple=multiple) for each in rows]
-            began = time.perf_counter()
-            trainer.take_steps(padded, 0, lambda done, loss: False)
-            if number >= 0:
-                rates[name].append(rows.size / (time.perf_counter() - began))
-    medians = {name: statistics.median(each) for name, each in rates.items()}
-    for name, median in medians.items():
-        print(f"{name}: {median:,.1f} examples/s, {median / medians[_PADDED]:.1f} times")
-
-
-def _config(learning_rate: float, num_steps: int, steps_per_epoch: int, seed: int) -> TrainingConfig:
-    return TrainingConfig(
-        train_batch_size=_BATCH,
-        learning_rate=learning_rate,
-        num_steps=num_steps,
-        steps_per_epoch=steps_per_epoch,
-        warmup_proportion=0.1,
-        eval_steps=steps_per_epoch,
-        max_seq_length=_LENGTH,
-        random_seed=seed,
-    )
-
-
-def _accuracy(
-    options: Options,
-    task: GlueTask,
-    name: str,
-    start: InitialModel,
-    features: Features,
-    held_out: Features,
-    dev: list[Any],
-    seed: int,
-) -> float:
-    lengths = batches.row_lengths(features)
-    per_epoch = -(-len(features) // _BATCH)
-    steps = options.epochs * per_epoch
-    trainer = Trainer(
-        task.head, start, _config(options.learning_rate, num_steps=steps, steps_per_epoch=per_epoch, seed=seed)
-    )
-    for epoch in range(options.epochs):
-        # Rows that are all as long share batches as chance has it.
-        like = lengths if name == _LIKE else np.ones_like(lengths)
-        plan = batches.training_batch_indices(like, _BATCH, seed, epoch)
-        multiple = batches.MULTIPLE if name == _LIKE else _LENGTH
-        padded = [batches.padded_batch(features, each, _LENGTH, multiple=multiple) for each in plan]
-        trainer.take_steps(padded, 0, lambda done, loss: False)
-    predictions = task.head.decode(trainer.predict(held_out, 64), held_out, dev)
-    return task.metrics(predictions, dev)["accuracy"]
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(options, folder)
+        programs = {"official-bert finetune": functools.partial(finetune, options, folder)}
+        programs |= {name: functools.partial(run_peer, each, options, folder) for name, each in PEERS.items()}
+        model = options.init or f"BERT-{options.size.capitalize()}"
+        title = f"Fine-tuning {model} on {options.rows:,} rows, batch {options.batch_size}, {options.epochs} epochs"
+        measuring.compare(title, programs, options.rounds, "rows/s")
 
 
 if __name__ == "__main__":
     Command(
         program="python -m tools.benchmarks.finetuning",
-        summary="Batches of like length against padding to 128",
+        summary="Compares fine-tuning with Hugging Face's Trainer and keras-hub.",
         main=main,
         options=(Options,),
+        examples=("--train_file=SST-2/train.tsv --eval_file=SST-2/dev.tsv --init=bert-mini",),
+        tensorflow=False,
     ).run()

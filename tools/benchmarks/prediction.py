@@ -1,108 +1,84 @@
-"""Answers to a file of texts against Hugging Face: `python -m tools.benchmarks.prediction`.
+"""Answers to a file of texts, compared with Hugging Face: `python -m tools.benchmarks.prediction`.
 
-All have the same weights (random ones) and texts, and write a line of JSON for each. Hugging Face's program sorts the
-texts by length and pads each batch to its longest, as its users would. Each is a process of its own from its start to
-its last line; they take turns, and the medians count. The answers must be equal to rounding.
+All programs have the same weights (random ones) and texts, and write a line of JSON for each text. Hugging Face's
+programs sort the texts by length and pad each batch to its longest, as their users would. Each is a process of its own
+from its start to its last line. The answers must be equal up to rounding.
 """
 
 import dataclasses
+import functools
+import itertools
 import json
 import pathlib
-import statistics
 import sys
 import tempfile
 
-from official_bert.errors import UserError
-from official_bert.export.options import DYNAMIC_INT8, FLOAT32
+import numpy as np
+
 from official_bert.inference import exports
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
-from tools.benchmarks import corpus
-from tools.benchmarks.serving import CLOSE, NAMES, SIZES, export_onnx, make_models
-from tools.benchmarks.startup import Start, timed
+from tools.benchmarks import measuring, samples
 
-_BATCH = 64
-_EXPORTS = ("predict, a SavedModel", "predict, ONNX Runtime", "predict, ONNX Runtime with 8-bit matrices")
-_PEERS = ("Hugging Face Trainer", "Hugging Face's tokenizer and ONNX Runtime")
-_INT8_CLOSE = 0.1  # of probabilities, with matrices of 8 bits
+_CLOSE, _INT8_CLOSE = 1e-4, 0.1  # of probabilities, also with 8-bit matrices
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The flags of the benchmark."""
 
-    size: str = option("tiny", f"The model: {', '.join(NAMES)}.")
-    rows: int = option(10000, "How many texts.")
-    rounds: int = option(5, "How often each program runs; a first round warms up.")
+    size: str = option("tiny", "Size of the model.", tuple(measuring.MODELS))
+    batch_size: int = option(64, "Texts in a batch.")
+    rows: int = option(10000, "Number of texts.")
+    rounds: int = option(5, "Number of rounds.")
 
-    def __post_init__(self) -> None:
-        if self.size not in SIZES or min(self.rows, self.rounds) < 1:
-            raise UserError(
-                f"--size={self.size} --rows={self.rows} --rounds={self.rounds}; give {' or '.join(SIZES)}, 1 or more, "
-                "and 1 or more"
-            )
+
+def predict(command: list[str], rows: int) -> measuring.Metrics:
+    """Runs a program."""
+    usage = measuring.run(command)
+    return {"seconds": usage.wall, "texts/s": rows / usage.wall, "texts/CPU-s": rows / usage.cpu}
+
+
+def read_answers(path: str) -> np.ndarray:
+    """Returns the probabilities in a file of answers."""
+    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    return np.array([json.loads(line)["probabilities"] for line in lines])
 
 
 def main(options: Options) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        sentences, _, vocab_file = corpus.write_text(folder)
-        vocab = pathlib.Path(vocab_file).read_text(encoding="utf-8")
-        trained, exported, theirs = make_models(options.size, vocab, folder)
-        texts = [sentences[number % len(sentences)] for number in range(options.rows)]
-        asked = pathlib.Path(folder, "texts.jsonl")
-        asked.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
-        onnx, smaller = (export_onnx(trained, texts[0], quantization) for quantization in (FLOAT32, DYNAMIC_INT8))
-        outputs = {name: f"{folder}/{number}.jsonl" for number, name in enumerate((*_EXPORTS, *_PEERS))}
-
-        def ours(name: str, export: str) -> tuple[str, list[str]]:
-            return outputs[name], [
-                sys.executable, "-m", "official_bert_cli", "predict", f"--export_dir={export}",
-                f"--input_file={asked}", f"--output_file={outputs[name]}", f"--batch_size={_BATCH}",
-            ]  # fmt: skip
-
-        def others(name: str, *arguments: str) -> tuple[str, list[str]]:
-            peer = [
-                sys.executable,
-                "-m",
-                "tools.benchmarks.prediction_peer",
-                theirs,
-                str(asked),
-                outputs[name],
-                str(_BATCH),
+        sentences, _, vocab_file = samples.write_text(folder)
+        trained = samples.write_classifier(options.size, vocab_file, folder)
+        exported, theirs = samples.export(trained, folder), samples.convert(trained, "hugging_face", folder)
+        texts = itertools.islice(itertools.cycle(sentences), options.rows)
+        text_file = pathlib.Path(folder, "texts.jsonl")
+        text_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+        batch = str(options.batch_size)
+        peer = [sys.executable, "-m", "tools.benchmarks.prediction_peer", theirs, str(text_file), batch]
+        commands = {
+            f"predict, {name}": [
+                *measuring.COMMAND, "predict", f"--export_dir={export}", f"--input_file={text_file}",
+                f"--batch_size={batch}", f"--output_file={folder}/predict, {name}",
             ]
-            return outputs[name], [*peer, *arguments]
-
-        commands = {name: ours(name, export) for name, export in zip(_EXPORTS, (exported, onnx, smaller), strict=True)}
-        onnx_file = f"{onnx}/1/{exports.ONNX_FILE}"
-        commands |= {name: others(name, *more) for name, more in zip(_PEERS, ([], [onnx_file]), strict=True)}
-        taken: dict[str, list[Start]] = {name: [] for name in commands}
-        for number in range(options.rounds + 1):
-            for name, (output, command) in commands.items():
-                pathlib.Path(output).unlink(missing_ok=True)  # it would be taken for done
-                start = timed(command, pathlib.Path(folder, "log"))
-                if number:
-                    taken[name].append(start)
-        answers = [pathlib.Path(path).read_text(encoding="utf-8").splitlines() for path in outputs.values()]
-        for others_answers, close in zip(answers[1:], (CLOSE, _INT8_CLOSE, CLOSE, CLOSE), strict=True):
-            _check_equal(answers[0], others_answers, close)
-    print(f"\n{NAMES[options.size]}, {options.rows:,} texts, medians of {options.rounds} runs\n")
-    print("| | seconds | texts/s | texts/CPU-second |\n|---|---|---|---|")
-    for name, several in taken.items():
-        wall, cpu = (statistics.median(values) for values in zip(*several, strict=True))
-        print(f"| {name} | {wall:.1f} | {options.rows / wall:,.0f} | {options.rows / cpu:,.0f} |")
-
-
-def _check_equal(ours: list[str], theirs: list[str], close: float) -> None:
-    for number, (own, other) in enumerate(zip(ours, theirs, strict=True)):
-        rows = json.loads(own)["probabilities"], json.loads(other)["probabilities"]
-        if max(abs(a - b) for a, b in zip(*rows, strict=True)) > close:
-            raise RuntimeError(f"the answers to text {number} differ: {rows}")
+            for name, export in exported.items()
+        }  # fmt: skip
+        onnx_file = f"{exported['ONNX Runtime']}/1/{exports.ONNX_FILE}"
+        for name, more in (("Trainer", []), ("tokenizer, ONNX Runtime", [onnx_file])):
+            commands[f"Hugging Face {name}"] = [*peer, f"{folder}/Hugging Face {name}", *more]
+        programs = {name: functools.partial(predict, command, options.rows) for name, command in commands.items()}
+        title = f"{options.rows:,} texts to BERT-{options.size.capitalize()}, batch {batch}"
+        measuring.compare(title, programs, options.rounds, "texts/s")
+        first, *rest = commands
+        for name in rest:
+            close = _INT8_CLOSE if "8 bits" in name else _CLOSE
+            np.testing.assert_allclose(read_answers(f"{folder}/{name}"), read_answers(f"{folder}/{first}"), atol=close)
 
 
 if __name__ == "__main__":
     Command(
         program="python -m tools.benchmarks.prediction",
-        summary="Answers to a file of texts against Hugging Face's Trainer",
+        summary="Measures answers to a file of texts, and compares them with Hugging Face's Trainer.",
         main=main,
         options=(Options,),
+        tensorflow=False,
     ).run()

@@ -1,8 +1,7 @@
-"""Answers to a file of texts as a user of Hugging Face gets them; the process that prediction.py starts.
+"""Answers to a file of texts as users of Hugging Face get them: a process that tools/benchmarks/prediction.py starts.
 
-The model is computed by their Trainer, or by ONNX Runtime from a file of it, batches sorted by length by hand.
-
-It imports nothing else, since its start is measured too.
+The Trainer computes the model, or ONNX Runtime does from an ONNX file. Nothing else is imported, since the start is
+measured too.
 """
 
 import json
@@ -14,17 +13,18 @@ import numpy as np
 import transformers
 
 
-def predict(model: str, texts: str, output: str, batch_size: int, onnx_file: str | None = None) -> None:
+def predict(model: str, texts: str, batch_size: int, output: str, onnx_file: str | None = None) -> None:
     """Writes the answers to a file of texts."""
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     lines = pathlib.Path(texts).read_text(encoding="utf-8").splitlines()
     encoded = tokenizer([json.loads(line)["text"] for line in lines], truncation=True, max_length=128)["input_ids"]
     order = sorted(range(len(encoded)), key=lambda number: len(encoded[number]))
+    rows = [encoded[number] for number in order]
     if onnx_file is None:
-        logits = _by_trainer(model, tokenizer, [encoded[number] for number in order], output, batch_size)
+        logits = run_trainer(model, tokenizer, rows, output, batch_size)
     else:
-        logits = _by_onnx_runtime(onnx_file, tokenizer, [encoded[number] for number in order], batch_size)
+        logits = run_onnx_runtime(onnx_file, tokenizer, rows, batch_size)
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     answers = np.empty_like(logits)
     answers[order] = powers / powers.sum(-1, keepdims=True)
@@ -32,8 +32,8 @@ def predict(model: str, texts: str, output: str, batch_size: int, onnx_file: str
     pathlib.Path(output).write_text(answered, encoding="utf-8")
 
 
-def _by_trainer(model: str, tokenizer: Any, encoded: list[list[int]], output: str, batch_size: int) -> Any:
-    """The logits of sequences, [B, C]."""
+def run_trainer(model: str, tokenizer: Any, encoded: list[list[int]], output: str, batch_size: int) -> Any:
+    """Returns the logits [B, C] of sequences by the Trainer."""
     arguments = transformers.TrainingArguments(
         output_dir=f"{output}.folder", per_device_eval_batch_size=batch_size, report_to="none", disable_tqdm=True,
         use_cpu=True, dataloader_pin_memory=False,
@@ -46,8 +46,8 @@ def _by_trainer(model: str, tokenizer: Any, encoded: list[list[int]], output: st
     return np.asarray(trainer.predict(rows).predictions)
 
 
-def _by_onnx_runtime(path: str, tokenizer: Any, encoded: list[list[int]], batch_size: int) -> Any:
-    """The logits of sequences, [B, C]."""
+def run_onnx_runtime(path: str, tokenizer: Any, encoded: list[list[int]], batch_size: int) -> Any:
+    """Returns the logits [B, C] of sequences by ONNX Runtime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -60,5 +60,5 @@ def _by_onnx_runtime(path: str, tokenizer: Any, encoded: list[list[int]], batch_
 
 
 if __name__ == "__main__":
-    model_folder, texts_file, output_file, batch, *onnx_files = sys.argv[1:]
-    predict(model_folder, texts_file, output_file, int(batch), *onnx_files)
+    model_folder, text_file, batch, output_file, *onnx_files = sys.argv[1:]
+    predict(model_folder, text_file, int(batch), output_file, *onnx_files)

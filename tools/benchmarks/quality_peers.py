@@ -1,15 +1,15 @@
 """A program of the contest of tools/benchmarks/quality.py, in a process of its own.
 
-Its arguments are a function of this file and a JSON object for it. Its last line of output is JSON: what came of it.
+Its arguments are the name of a function and a JSON object for it. Its last line of output is a JSON object.
 
-hugging_face learns as transformers' run_mlm does: its Trainer, masks drawn anew in every batch, texts joined and cut
-into full sequences, the fused optimizer, the rate falling in a line after a tenth of the steps. BertForMaskedLM would
-compute the scores of every position; its loss here computes those of the masked ones alone, as the other programs do,
-by the method of Trainer that is there to be overridden (hugging_face_as_is is without that). keras_hub learns as its
-guides do: BertMaskedLM in fit, MaskedLMMaskGenerator, AdamW with the norm of all gradients clipped.
+hugging_face learns as run_mlm of transformers does: Trainer, new masks in every batch, texts joined and cut into full
+sequences, the fused optimizer, a learning rate that warms up over a tenth of the steps and decays linearly.
+BertForMaskedLM would compute the scores of every position. The loss here computes only the scores of masked positions,
+as the other programs do, in the method that Trainer offers for this. keras_hub learns as its guides do: BertMaskedLM in
+fit, MaskedLMMaskGenerator, AdamW with clipping of the norm of all gradients.
 
-Both are trained without dropout unless told otherwise. Each begins with a few steps that say how long one takes, tries
-every rate on a tenth of its budget, and spends the rest of it on the best.
+Both are trained without dropout, because dropout slows learning in so short a time. Each begins with a few steps to
+measure their time, tries every learning rate on a tenth of its budget, and spends the rest on the best one.
 """
 
 import itertools
@@ -19,23 +19,27 @@ import os
 import pathlib
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 _WARM_UP, _TIMED = 5, 40  # steps
-_SECONDS_OF_CALL = 1.0  # for how long each timed call of official_bert's step trains
+_SECONDS_OF_CALL = 1.0  # of each timed call of official_bert's step
 _KEPT_BACK = 1.0  # seconds, to save the model
 _SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def spent() -> float:
-    """Processor seconds of this process and its children since its start."""
+    """Returns the processor seconds of this process and its children since its start."""
     return sum(os.times()[:4])
 
 
 def contest(arguments: dict[str, Any], train: Callable[[float, int], float]) -> dict[str, Any]:
-    """Chooses a rate and trains for the rest of the budget; `train` takes a rate and steps, and returns a late loss."""
+    """Chooses a learning rate, and trains for the rest of the budget.
+
+    Args:
+        arguments: The budget and the rates.
+        train: Trains with a learning rate for a number of steps; returns the loss at the end.
+    """
     budget, rates = arguments["seconds"], arguments["rates"]
     train(rates[0], _WARM_UP)
     since = spent()
@@ -43,7 +47,7 @@ def contest(arguments: dict[str, Any], train: Callable[[float, int], float]) -> 
     step = (spent() - since) / _TIMED
     tried = {}
     for rate in rates:
-        # A rate without others is tried for the speed alone, which so few steps do not tell well.
+        # A single rate is tried only to measure the time of a step better.
         since, steps = spent(), max(_TIMED, int(budget / (10 if len(rates) > 1 else 50) / step))
         tried[rate] = train(rate, steps)
         step = (spent() - since) / steps
@@ -51,7 +55,6 @@ def contest(arguments: dict[str, Any], train: Callable[[float, int], float]) -> 
     steps = max(_TIMED, int((budget - spent() - _KEPT_BACK) / step))
     since = spent()
     loss = train(best, steps)
-    # Compared with what step was expected to be, this says whether the budget was used.
     taken = (spent() - since) / steps
     return {"steps": steps, "rate": best, "training_loss": loss, "step_seconds": taken, "tried": tried}
 
@@ -69,8 +72,8 @@ def heldout_batches(arguments: dict[str, Any], path: str) -> Iterator[dict[str, 
     yield from evaluation_batches([path], 50, schema).take(arguments["most_records"] // 50)
 
 
-def speed(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Returns the processor seconds of official_bert's imports, and of the start and a step of each part."""
+def measure_speed(arguments: dict[str, Any]) -> dict[str, float]:
+    """Returns the processor seconds of official_bert until its first step is done, and of a step."""
     from official_bert.utils.allocator import tune_allocator
 
     tune_allocator()
@@ -84,47 +87,42 @@ def speed(arguments: dict[str, Any]) -> dict[str, Any]:
     from official_bert.optimization.choices import DTYPES, ONE_DEVICE
     from official_bert.optimization.schedules import WarmupPolynomialDecay
     from official_bert.pretraining.train_step import Pretrainer
-    from tools.benchmarks.quality_recipe import BATCH_SIZE, should_jit_compile
 
-    config, dtype, rng = BertConfig.from_json_file(arguments["config"]), arguments["dtype"], np.random.default_rng(0)
-    imports = spent()
+    config, rng = BertConfig.from_json_file(arguments["config"]), np.random.default_rng(0)
+    strategy = distribution.get_strategy(ONE_DEVICE)
+    pretrainer = Pretrainer(
+        config=config, strategy=strategy, schedule=WarmupPolynomialDecay(1e-4, 1000, 10), seed=1,
+        dtype=DTYPES[arguments["dtype"]], jit_compile=arguments["jit_compile"],
+        compile_parts=distribution.compiles_parts(strategy),
+    )  # fmt: skip
+    schema = pretraining_schema(
+        arguments["length"], arguments["predictions"], config.vocab_size, config.type_vocab_size
+    )
+    batch = {
+        name: rng.integers(0, feature.limit, (arguments["batch"], *feature.shape), np.int32)
+        if feature.limit
+        else np.ones((arguments["batch"], *feature.shape), np.float32)
+        for name, feature in schema.items()
+    }
+    batch["input_mask"] = np.ones_like(batch["input_mask"])
+    data = tf.data.Dataset.from_tensors(batch).repeat().with_options(dataset_options())
+    batches = iter(strategy.experimental_distribute_dataset(data))
 
-    def measure(part: dict[str, Any]) -> tuple[float, float]:
-        since, strategy = time.process_time(), distribution.get_strategy(ONE_DEVICE)
-        pretrainer = Pretrainer(
-            config=config, strategy=strategy, schedule=WarmupPolynomialDecay(1e-4, 1000, 10), seed=1,
-            dtype=DTYPES[dtype], jit_compile=should_jit_compile(dtype),
-            compile_parts=distribution.compiles_parts(strategy), next_sentence=arguments["next_sentence"],
-        )  # fmt: skip
-        schema = pretraining_schema(part["length"], part["predictions"], config.vocab_size, config.type_vocab_size)
-        batch = {
-            name: rng.integers(0, feature.limit, (BATCH_SIZE, *feature.shape), np.int32)
-            if feature.limit
-            else np.ones((BATCH_SIZE, *feature.shape), np.float32)
-            for name, feature in schema.items()
-        }
-        batch["input_mask"] = np.ones_like(batch["input_mask"])
-        data = tf.data.Dataset.from_tensors(batch).repeat().with_options(dataset_options())
-        batches = iter(strategy.experimental_distribute_dataset(data))
+    def time_step(steps: int) -> float:
+        before = spent()
+        pretrainer.train(batches, steps)
+        return (spent() - before) / steps
 
-        def step_seconds(steps: int) -> float:
-            before = time.process_time()
-            pretrainer.train(batches, steps)
-            return (time.process_time() - before) / steps
-
-        pretrainer.train(batches, 1)
-        start = time.process_time() - since
-        steps = max(3, round(_SECONDS_OF_CALL / step_seconds(3)))
-        return start, statistics.median(step_seconds(steps) for _ in range(3))
-
-    starts, steps = zip(*map(measure, arguments["parts"]), strict=True)
-    return {"imports": imports, "starts": starts, "steps": steps}
+    pretrainer.train(batches, 1)
+    start = spent()
+    steps = max(3, round(_SECONDS_OF_CALL / time_step(3)))
+    return {"start": start, "step": statistics.median(time_step(steps) for _ in range(3))}
 
 
 def score(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Loss and accuracy of a model of any program on held-out records, by official_bert's evaluation.
+    """Returns loss and accuracy of a model of any program on held-out records, by official_bert's evaluation.
 
-    A model that has never seen a second segment may do better without being told of it: both are tried.
+    A model that has never seen a second segment may do better without being told of it, so both are tried.
     """
     from official_bert.checkpoints import initial_weights
     from official_bert.modeling.initialization import gelu_exact
@@ -140,7 +138,7 @@ def score(arguments: dict[str, Any]) -> dict[str, Any]:
         config=config, strategy=distribution.get_strategy(ONE_DEVICE), schedule=WarmupPolynomialDecay(1e-4, 10), seed=1
     )
     initial_weights.load_weights(pretrainer.model, arguments["model"])
-    if arguments["program"] == "keras_hub":  # whose masked-LM head is another than BERT's, whatever the encoder is
+    if arguments["program"] == "keras_hub":  # its masked-LM head differs from BERT's
         pretrainer.model.get_layer("masked_lm_transform").activation = gelu_exact
         pretrainer.model.get_layer("masked_lm_layer_norm").epsilon = 1e-5
     results: dict[str, Any] = {}
@@ -163,14 +161,14 @@ def score(arguments: dict[str, Any]) -> dict[str, Any]:
     return results
 
 
-def own_loss(arguments: dict[str, Any], logits_of: Callable[[dict[str, Any]], Any]) -> float:
-    """The loss by a program's own forward pass on the held-out pairs; the converted weights must have it too."""
+def own_loss(arguments: dict[str, Any], compute_logits: Callable[[dict[str, Any]], Any]) -> float:
+    """Returns the loss of a program's own forward pass on the held-out pairs, which checks the converted weights."""
     import numpy as np
 
     total = count = 0.0
     for batch in heldout_batches(arguments, arguments["heldout"]["pairs"]):
         each = {name: values.numpy() for name, values in batch.items()}
-        logits, weights = np.asarray(logits_of(each), np.float64), each["masked_lm_weights"]
+        logits, weights = np.asarray(compute_logits(each), np.float64), each["masked_lm_weights"]
         highest = logits.max(-1, keepdims=True)
         losses = np.log(np.exp(logits - highest).sum(-1)) + highest[..., 0]
         losses -= np.take_along_axis(logits, each["masked_lm_ids"][..., None], -1)[..., 0]
@@ -178,8 +176,8 @@ def own_loss(arguments: dict[str, Any], logits_of: Callable[[dict[str, Any]], An
     return total / count
 
 
-def hugging_face(arguments: dict[str, Any], gathered: bool = True) -> dict[str, Any]:
-    """Trains BertForMaskedLM in Hugging Face's way."""
+def hugging_face(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Trains BertForMaskedLM with Hugging Face's Trainer."""
     import torch
     import transformers
 
@@ -192,13 +190,12 @@ def hugging_face(arguments: dict[str, Any], gathered: bool = True) -> dict[str, 
     config = transformers.BertConfig(
         vocab_size=len(tokenizer), hidden_size=arguments["width"], num_hidden_layers=arguments["layers"],
         num_attention_heads=arguments["heads"], intermediate_size=4 * arguments["width"],
-        max_position_embeddings=length, hidden_dropout_prob=arguments["dropout"],
-        attention_probs_dropout_prob=arguments["dropout"],
+        max_position_embeddings=length, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=arguments["masked_share"])
     model: Any = None
 
-    class Gathered(transformers.Trainer):
+    class MaskedTrainer(transformers.Trainer):
         def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             labels = inputs.pop("labels")
             vectors, masked = model.bert(**inputs).last_hidden_state, labels != -100
@@ -214,13 +211,11 @@ def hugging_face(arguments: dict[str, Any], gathered: bool = True) -> dict[str, 
             logging_steps=max(1, steps // 20), save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
             dataloader_pin_memory=False,
         )  # fmt: skip
-        trainer = (Gathered if gathered else transformers.Trainer)(
-            model=model, args=settings, train_dataset=rows, data_collator=collate
-        )
+        trainer = MaskedTrainer(model=model, args=settings, train_dataset=rows, data_collator=collate)
         trainer.train()
         return statistics.fmean([log["loss"] for log in trainer.state.log_history if "loss" in log][-4:])
 
-    def logits_of(batch: dict[str, Any]) -> Any:
+    def compute_logits(batch: dict[str, Any]) -> Any:
         each = {name: torch.tensor(values.astype("int64")) for name, values in batch.items()}
         with torch.no_grad():
             vectors = model.bert(each["input_ids"], each["input_mask"], each["segment_ids"]).last_hidden_state
@@ -232,16 +227,11 @@ def hugging_face(arguments: dict[str, Any], gathered: bool = True) -> dict[str, 
     tokenizer.save_pretrained(arguments["model"])
     seconds = spent()
     model.eval()
-    return {**results, "processor_seconds": seconds, "own_loss": own_loss(arguments, logits_of)}
-
-
-def hugging_face_as_is(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same with the scores of every position."""
-    return hugging_face(arguments, gathered=False)
+    return {**results, "processor_seconds": seconds, "own_loss": own_loss(arguments, compute_logits)}
 
 
 def keras_hub(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Trains BertMaskedLM in keras-hub's way."""
+    """Trains BertMaskedLM with keras-hub's fit."""
     import keras
     import keras_hub as hub
     import numpy as np
@@ -275,7 +265,7 @@ def keras_hub(arguments: dict[str, Any]) -> dict[str, Any]:
     )
     backbone = hub.models.BertBackbone(
         vocabulary_size=tokenizer.vocabulary_size(), num_layers=arguments["layers"], num_heads=arguments["heads"],
-        hidden_dim=arguments["width"], intermediate_dim=4 * arguments["width"], dropout=arguments["dropout"],
+        hidden_dim=arguments["width"], intermediate_dim=4 * arguments["width"], dropout=0.0,
         max_sequence_length=length,
     )  # fmt: skip
     model = hub.models.BertMaskedLM(backbone)
@@ -307,7 +297,7 @@ def keras_hub(arguments: dict[str, Any]) -> dict[str, Any]:
         history = model.fit(batches, steps_per_epoch=steps // parts, epochs=parts, verbose=0)
         return statistics.fmean(history.history["loss"][-4:])
 
-    def logits_of(batch: dict[str, Any]) -> Any:
+    def compute_logits(batch: dict[str, Any]) -> Any:
         return model.predict_on_batch({
             "token_ids": batch["input_ids"], "padding_mask": batch["input_mask"], "segment_ids": batch["segment_ids"],
             "mask_positions": batch["masked_lm_positions"],
@@ -316,14 +306,11 @@ def keras_hub(arguments: dict[str, Any]) -> dict[str, Any]:
     results = contest(arguments, train)
     model.save_to_preset(arguments["model"])
     tokenizer.save_to_preset(arguments["model"])
-    return {**results, "processor_seconds": spent(), "own_loss": own_loss(arguments, logits_of)}
-
-
-PROGRAMS = {each.__name__: each for each in (hugging_face, hugging_face_as_is, keras_hub)}
+    return {**results, "processor_seconds": spent(), "own_loss": own_loss(arguments, compute_logits)}
 
 
 def main() -> None:
-    functions = {**PROGRAMS, "speed": speed, "score": score}
+    functions = {each.__name__: each for each in (measure_speed, score, hugging_face, keras_hub)}
     print(json.dumps(functions[sys.argv[1]](json.loads(sys.argv[2]))), flush=True)
 
 

@@ -1,0 +1,146 @@
+"""What the benchmarks share: programs that take turns, what they use, and the table of their medians.
+
+Programs take turns within one run, so that other load on the machine affects all of them alike.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from official_bert.errors import UserError
+
+ROOT = pathlib.Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "official_bert_cli")
+MODELS = {
+    "tiny": "uncased_L-2_H-128_A-2",
+    "mini": "uncased_L-4_H-256_A-4",
+    "small": "uncased_L-4_H-512_A-8",
+    "base": "uncased_L-12_H-768_A-12",
+}
+ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+_POLL = 0.005  # seconds
+
+Metrics = Mapping[str, float]  # by column of the table
+
+
+def config_file(size: str) -> str:
+    """Returns the path of a model's bert_config.json."""
+    return str(ROOT / "configs" / "models" / f"{MODELS[size]}.json")
+
+
+class Usage(NamedTuple):
+    """The resources that a process used.
+
+    Attributes:
+        wall: Seconds.
+        cpu: Processor time in seconds, user and system, including its children.
+        memory: Largest resident size of one process in MiB, including pages of mapped files.
+        own_memory: The same without mapped files, if memory was watched.
+        output: Text that it printed.
+    """
+
+    wall: float
+    cpu: float
+    memory: float
+    own_memory: float
+    output: str
+
+    def result(self) -> Any:
+        """Returns the last JSON object that the process printed."""
+        return json.loads([line for line in self.output.splitlines() if line.startswith("{")][-1])
+
+
+def run(command: Sequence[str], is_ready: Callable[[], bool] | None = None, watch_memory: bool = False) -> Usage:
+    """Runs a command to its end, or kills it as soon as `is_ready` returns true.
+
+    Raises:
+        SystemExit: If the command fails, or ends before it is ready.
+    """
+    own_memory = 0.0
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+        while True:
+            ready = is_ready is not None and is_ready()
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            wall = time.perf_counter() - began
+            if pid or ready:
+                break
+            if watch_memory:
+                own_memory = max(own_memory, _largest_own_memory(process.pid))
+            time.sleep(20 * _POLL if watch_memory else _POLL)
+        if not pid:
+            process.kill()
+            _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read()
+    if pid and (is_ready or process.returncode):
+        raise SystemExit(f"{shlex.join(command)} ended with exit code {process.returncode}:\n{text[-5000:]}")
+    return Usage(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, own_memory, text)
+
+
+def _largest_own_memory(first: int) -> float:
+    """Returns the largest anonymous resident size in MiB of a process and its descendants."""
+    status: dict[int, dict[str, str]] = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):  # the process has ended
+            status[int(path.parent.name)] = dict(line.split(":", 1) for line in path.read_text().splitlines())
+    family = {first} & status.keys()
+    while children := {pid for pid, fields in status.items() if int(fields["PPid"]) in family} - family:
+        family |= children
+    return max((int(status[pid].get("RssAnon", "0").split()[0]) / 1024 for pid in family), default=0.0)
+
+
+def compare(title: str, programs: Mapping[str, Callable[[], Metrics]], rounds: int, rate: str) -> None:
+    """Runs programs in turn and prints a table of their medians.
+
+    Args:
+        title: Heading of the table.
+        programs: Functions that run a program and return its metrics, by name.
+        rounds: How often each program runs, not counting a first round that warms up.
+        rate: Column whose ratio to the first program is added.
+    """
+    if rounds < 1:
+        raise UserError(f"--rounds is {rounds}; it must be at least 1")
+    found: dict[str, list[Metrics]] = {name: [] for name in programs}
+    for number in range(rounds + 1):
+        for name, program in programs.items():
+            metrics = program()
+            if number:
+                found[name].append(metrics)
+    medians = {
+        name: {column: statistics.median(each[column] for each in several) for column in several[0]}
+        for name, several in found.items()
+    }
+    print_table(f"{title}, medians of {rounds} round{'s' * (rounds > 1)}", medians, rate)
+
+
+def print_table(title: str, rows: Mapping[str, Metrics], rate: str) -> None:
+    """Prints the date, the processor and a Markdown table with the ratio of each row's rate to the first row's."""
+    cpu_info = pathlib.Path("/proc/cpuinfo")
+    models = re.findall(r"model name\s*: (.*)", cpu_info.read_text()) if cpu_info.exists() else []
+    processor = f"{(models or [platform.machine()])[0]}, {os.cpu_count()} processors"
+    print(f"\n{title}\n{datetime.date.today()}, {processor}\n")
+    columns = list(next(iter(rows.values())))
+    first = next(iter(rows.values()))[rate]
+    print(f"| | {' | '.join(columns)} | ratio |\n|{'---|' * (len(columns) + 2)}")
+    for name, metrics in rows.items():
+        cells = [_format_number(metrics[column]) for column in columns]
+        print(f"| {name} | {' | '.join(cells)} | {metrics[rate] / first:.2f} |", flush=True)
+
+
+def _format_number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
