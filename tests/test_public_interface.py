@@ -10,6 +10,8 @@ import pytest
 
 import official_bert
 from tests.conftest import ROOT
+from tests.golden import make_answers_and_losses
+from tests.golden.comparison import golden
 
 
 @pytest.mark.parametrize("name", [name for name in official_bert.__all__ if name != "__version__"])
@@ -19,6 +21,11 @@ def test_every_public_name_is_there_and_documented(name: str):
     assert value.__doc__, name
     assert name in dir(official_bert)
     assert f"`{name}" in (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+
+
+def test_the_public_names_take_the_stored_arguments():
+    """After an intended change, run `python tests/golden/make_answers_and_losses.py signatures.json`."""
+    assert make_answers_and_losses.signatures() == golden("signatures.json")
 
 
 def test_type_checkers_see_the_names_that_are_imported_late():

@@ -1,10 +1,15 @@
-"""Makes tests/golden/older_models with the code of commit 62893e8, and no other: what users of that day have on disk.
+"""Makes tests/golden/answers_and_losses: losses of training, answers of the trained models, and public signatures.
 
-    PYTHONPATH=CHECKOUT_OF_62893e8 python tests/golden/make_older_models.py
+    PYTHONPATH=. python tests/golden/make_answers_and_losses.py [fit.json] [finetune.json] [signatures.json]
 
-Fine-tuning, the models of text and their exports may change as they like, as long as they still read these files, give
-the same answers, learn by the same losses and take the same arguments. The tests take from here what was learned and
-what was asked; nothing here depends on the rest of the tests, so that it runs beside older code.
+- fit.json: for each class of models, the losses of `fit`, also after saving and loading, the answers of `predict`, and
+  the answers of batch prediction by the export.
+- finetune.json: for each task, the losses, scores and predictions of the command.
+- signatures.json: the public names with their arguments.
+
+The files were made with the code of commit 77560b1. After an intended change of what a file holds, run this script with
+the name of that file, and give the reason in the commit message. Nothing here imports other parts of the tests, so that
+the script also runs with the code of another commit: PYTHONPATH=CHECKOUT.
 """
 
 import contextlib
@@ -15,11 +20,9 @@ import json
 import os
 import pathlib
 import random
-import shutil
-import signal
-import tarfile
+import re
+import sys
 import tempfile
-from collections.abc import Callable, Iterable
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -32,7 +35,8 @@ from official_bert.commands import FINETUNE
 from official_bert.inference import batch_prediction
 from official_bert.inference.options import BatchPredictionOptions
 
-FOLDER = pathlib.Path(__file__).with_name("older_models")
+FOLDER = pathlib.Path(__file__).resolve().with_name("answers_and_losses")
+FILES = ("fit.json", "finetune.json", "signatures.json")
 
 VOCAB = """
 [PAD] [UNK] [CLS] [SEP] [MASK] a b c d e f g h i j k l m n o p q r s t u v w x y z
@@ -189,7 +193,7 @@ def built(case: Model, folder: pathlib.Path) -> Any:
     return model
 
 
-# What is exported, and the inputs of batch prediction: columns, each of a text or a list for a row.
+# Inputs of batch prediction by the export of a model: columns, each of a text or a list for a row.
 EXPORTS: dict[str, dict[str, Any]] = {
     "classifier": {"text": ASKED},
     "pairs": {"text": ASKED, "text_pair": SECOND_ASKED},
@@ -214,8 +218,23 @@ def answers_of_export(name: str, export: pathlib.Path, folder: pathlib.Path) -> 
     return [json.loads(line) for line in answers.read_text().splitlines()]
 
 
-# Runs of the command. Paths are relative, since a run that goes on wants them as they were. All batches are full: that
-# code divided the loss of a smaller last one by the rows of the others, where fit divided it by its own.
+def fit_and_answer(name: str, folder: pathlib.Path) -> dict[str, Any]:
+    """Trains, asks, saves, loads and exports a model; the folder is to hold `write_files`' vocabulary."""
+    case = MODELS[name]
+    model = built(case, folder)
+    learns = case.x is not None
+    results: dict[str, Any] = {"fit": fitted(model, case) if learns else []}
+    results["predict"] = as_json(model.predict(case.asked))
+    model.save(folder / f"{name}.keras")
+    loaded = type(model).load(str(folder / f"{name}.keras"))
+    results["fit after loading"] = fitted(loaded, case, EPOCHS, EPOCHS + 1) if learns else []
+    if name in EXPORTS:
+        model.export(str(folder / "exports" / name))
+        results["export"] = answers_of_export(name, folder / "exports" / name, folder)
+    return results
+
+
+# Runs of the command.
 _TABLE = "--task=table --train_file=train.jsonl --eval_file=dev.jsonl --predict_file=test.jsonl"
 RUNS = {
     "classification": f"{_TABLE} --label_column=class",
@@ -230,21 +249,61 @@ RUNS = {
     "codah": "--task=codah --data_dir=codah",
     "bilstm": f"{_TABLE} --label_column=class --head=bilstm --lstm_units=4",
 }
-STOPPED, STOPPED_AT = "tagging", 14
 _TRAINING = (
     "--do_train --init=bert_config.json --vocab_file=vocab.txt --max_seq_length=16 --train_batch_size=4 "
     "--num_train_epochs=4 --learning_rate=0.005 --log_steps=1 --random_seed=7"
 )
 
 
-def run(name: str, output_dir: str, train: bool) -> None:
-    """Runs the command in the current folder, which is to hold `write_files`' data; with train=False on what is there.
+def finetune(name: str, folder: pathlib.Path) -> dict[str, Any]:
+    """Runs the command in the current folder, which is to hold `write_files`' data; returns its log and predictions.
 
-    Codah's test part has labels, so it is scored.
+    CODAH's test part has labels, so it is scored.
     """
     predict = "" if name == "codah" else " --do_predict"
-    arguments = f"{_TRAINING if train else ''} {RUNS[name]} --output_dir={output_dir} --do_eval{predict}"
-    FINETUNE.main(*FINETUNE.parse(arguments.split()))
+    FINETUNE.main(*FINETUNE.parse(f"{_TRAINING} {RUNS[name]} --output_dir={folder} --do_eval{predict}".split()))
+    results = json.loads((folder / "results.json").read_text())
+    predictions = {
+        path.name: _read_predictions(path) for path in sorted(folder.iterdir()) if _PREDICTIONS.search(path.name)
+    }
+    return {
+        "train": [{"loss": line["loss"], "learning_rate": line["learning_rate"]} for line in _log(folder, "train")],
+        "eval": [_scores(line) for line in _log(folder, "eval")],
+        "results": {part: _scores(scores) for part, scores in results.items() if isinstance(scores, dict)},
+        "predictions": predictions,
+    }
+
+
+_PREDICTIONS = re.compile("predictions|null_odds")
+
+
+def _log(folder: pathlib.Path, kind: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{kind}.jsonl").read_text().splitlines()]
+
+
+def _scores(values: dict[str, Any]) -> dict[str, Any]:
+    """The numbers without checksums, the figures of each label, and thresholds, which are among the null odds."""
+    left_out = re.compile(r"crc32|labels|.*_thresh")
+    return {name: value for name, value in values.items() if not left_out.fullmatch(name)}
+
+
+def _read_predictions(path: pathlib.Path) -> Any:
+    """Returns what a file of predictions holds; of several answers to a question, what rounding leaves in order."""
+    if "nbest" in path.name:
+        several = json.loads(path.read_text()).values()
+        return [
+            {"text": each[0]["text"], "probability": [answer["probability"] for answer in each]} for each in several
+        ]
+    if path.suffix == ".json":
+        return [[name, value] for name, value in json.loads(path.read_text()).items()]
+    return [list(map(_word, line.replace(",", " ").split())) for line in path.read_text().splitlines()]
+
+
+def _word(word: str) -> float | str:
+    try:
+        return float(word) if "." in word or "e" in word else word
+    except ValueError:
+        return word
 
 
 def write_files(folder: pathlib.Path) -> None:
@@ -297,29 +356,34 @@ METHODS = (
 )  # fmt: skip
 
 
-def signature_of(owner: type, method: str) -> dict[str, list[str]]:
-    """Returns the kind and default of each argument by name, with those that a class hands to the one above it."""
-    arguments: dict[str, list[str]] = {}
-    for each in owner.__mro__:
-        if each.__module__.split(".")[0] != "official_bert" or method not in vars(each):
-            continue
-        function = vars(each)[method]
-        parameters = list(inspect.signature(getattr(function, "__func__", function)).parameters.values())[1:]
-        for parameter in parameters:
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
-                default = "(none)" if parameter.default is inspect.Parameter.empty else repr(parameter.default)
-                arguments.setdefault(parameter.name, [parameter.kind.name, default])
-        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+def _format_arguments(functions: list[Any]) -> str:
+    """Returns the arguments of a function with their defaults, and of those it passes its keyword arguments to."""
+    arguments: dict[str, inspect.Parameter] = {}
+    for function in functions:
+        parameters = inspect.signature(function).parameters.values()
+        for each in parameters:
+            if each.kind is not inspect.Parameter.VAR_KEYWORD:
+                arguments.setdefault(each.name, each.replace(annotation=inspect.Parameter.empty))
+        if all(each.kind is not inspect.Parameter.VAR_KEYWORD for each in parameters):
             break
-    return arguments
+    ordered = sorted(arguments.values(), key=lambda each: each.kind)
+    return str(inspect.Signature(ordered, __validate_parameters__=False))
 
 
-def signatures() -> dict[str, dict[str, dict[str, list[str]]]]:
-    """Returns the arguments of each public class' methods."""
-    return {
-        name: {method: signature_of(owner, method) for method in METHODS if hasattr(owner, method)}
-        for name, owner in ((name, getattr(official_bert, name)) for name in CLASSES)
-    }
+def signatures() -> dict[str, str]:
+    """Returns the arguments of the public functions, and of the public classes' methods that users call."""
+    found = {}
+    for name in sorted(set(official_bert.__all__) - {"__version__"}):
+        value = getattr(official_bert, name)
+        if not inspect.isclass(value):
+            found[name] = _format_arguments([value])
+            continue
+        for method in METHODS if name in CLASSES else ("__init__",):
+            owners = [each for each in value.__mro__ if each.__module__.startswith("official_bert.")]
+            functions = [vars(owner)[method] for owner in owners if method in vars(owner)]
+            if functions:
+                found[f"{name}.{method}"] = _format_arguments([getattr(each, "__func__", each) for each in functions])
+    return found
 
 
 def as_json(value: Any) -> Any:
@@ -331,96 +395,26 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value, default=default))
 
 
-def _write_json(name: str, value: Any) -> None:
-    (FOLDER / name).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-
-
-def _write_archive(folder: pathlib.Path, paths: Iterable[pathlib.Path]) -> None:
-    """Writes files below a folder as an archive of its name; XZ, since the exports have large parts in common."""
-    with tarfile.open(FOLDER / f"{folder.name}.tar.xz", "w:xz") as archive:
-        for path in sorted(paths):
-            if path.is_file():
-                entry = tarfile.TarInfo(str(path.relative_to(folder)))  # without time and owner
-                entry.size = path.stat().st_size
-                with path.open("rb") as file:
-                    archive.addfile(entry, file)
-
-
-def _make_models(folder: pathlib.Path) -> None:
-    answers, losses = {}, {}
-    for name, case in MODELS.items():
-        model = built(case, folder)
-        path = folder / "keras" / f"{name}.keras"
-        path.parent.mkdir(exist_ok=True)
-        steps = fitted(model, case) if case.x is not None else []
-        model.save(path)
-        answers[name] = as_json(model.predict(case.asked))
-        again = type(model).load(str(path))
-        more = fitted(again, case, EPOCHS, EPOCHS + 1) if case.x is not None else []
-        losses[name] = {"fit": steps, "loaded": more}
-        if name in EXPORTS:
-            model.export(str(folder / "exports" / name))
-    _write_json("answers.json", answers)
-    _write_json("losses_of_fit.json", losses)
-    of_exports = {name: answers_of_export(name, folder / "exports" / name, folder) for name in EXPORTS}
-    _write_json("answers_of_exports.json", of_exports)
-    for name in ("keras", "exports"):
-        _write_archive(folder / name, (folder / name).rglob("*"))
-
-
-# Nobody reads these of a run that has ended: the cache and TensorBoard's events.
-_LEFT_OUT = ("features", "train", "eval")
-
-
-def _make_runs(folder: pathlib.Path) -> None:
-    for name in RUNS:
-        run(name, f"runs/{name}", train=True)
-        shutil.rmtree(folder / "runs" / name / "checkpoints")
-    with _stopping_at(STOPPED_AT), contextlib.suppress(SystemExit):
-        run(STOPPED, "runs/stopped", train=True)
-    kept = [
-        path
-        for path in (folder / "runs").rglob("*")
-        if not set(path.relative_to(folder / "runs").parts) & set(_LEFT_OUT)
-    ]
-    _write_archive(folder / "runs", kept)
-
-
-@contextlib.contextmanager
-def _stopping_at(step: int) -> Any:
-    """Sends SIGTERM after a step, as whoever shuts a machine down does."""
-    from official_bert.finetuning import trainer
-
-    train = trainer.Trainer.train
-
-    def stopping(
-        self: Any, features: Any, first: int, last: int, on_step: Callable[[int, float], bool], *rest: Any
-    ) -> Any:
-        def then_stop(done: int, loss: float) -> bool:
-            if done == step:
-                signal.raise_signal(signal.SIGTERM)
-            return on_step(done, loss)
-
-        return train(self, features, first, last, then_stop, *rest)
-
-    trainer.Trainer.train = stopping
-    try:
-        yield
-    finally:
-        trainer.Trainer.train = train
+def make(file: str) -> dict[str, Any]:
+    """Returns what one of the files is to hold."""
+    if file == "signatures.json":
+        return signatures()
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        folder = pathlib.Path(name)
+        write_files(folder)
+        if file == "fit.json":
+            return {name: fit_and_answer(name, folder) for name in MODELS}
+        return {name: finetune(name, folder / "runs" / name) for name in RUNS}
 
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    _write_json("signatures.json", signatures())
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        write_files(folder)
-        with contextlib.chdir(folder):
-            _make_runs(folder)
-            _make_models(folder)
-    for path in sorted(FOLDER.iterdir()):
-        print(f"{path.name}: {path.stat().st_size:,} bytes")
+    for file in sys.argv[1:] or FILES:
+        if file not in FILES:
+            sys.exit(f"{file} is none of the files; expected some of {', '.join(FILES)}")
+        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in make(file).items()]
+        (FOLDER / file).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        print(f"{file}: {(FOLDER / file).stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":
