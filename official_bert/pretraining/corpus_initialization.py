@@ -27,8 +27,10 @@ import numpy as np
 
 from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
+from official_bert.pretraining.record_files import RecordFiles
 
 _MOST_TOKENS = 4_000_000  # that are counted
+_BATCH_SIZE = 256  # records that are counted together
 _OFFSETS = (-1, 1)  # of a context from its piece; with two more on each side nothing was gained
 _MOST_CONTEXTS = 1000  # pieces, for each offset
 _MOST_CELLS = 128_000_000  # of the table of pieces by contexts: 512 MB
@@ -63,6 +65,25 @@ class TokenCounts:
     tokens: int
     pieces: np.ndarray
     contexts: np.ndarray
+
+
+def initialize_from_records(
+    model: keras.Model, config: BertConfig, records: RecordFiles, seed: int, next_sentence_prediction: bool
+) -> str:
+    """Counts the records and initializes the model from the counts; returns a line for the log.
+
+    Arguments are as for `initialize`.
+
+    Raises:
+        UserError: If a record is damaged.
+    """
+    with records.naming_damage():
+        counts = count(records.evaluation(_BATCH_SIZE), config.vocab_size)
+    known = initialize(model, config, counts, seed, next_sentence_prediction)
+    return (
+        f"initial weights from {counts.tokens:,} tokens of the records: word vectors of {known:,} of "
+        f"{config.vocab_size:,} pieces, the others at random"
+    )
 
 
 def count(batches: Iterable[Mapping[str, Any]], vocab_size: int) -> TokenCounts:

@@ -26,8 +26,6 @@ from official_bert.tokenization.casing import UNCASED, Casing, casing_of
 from official_bert.utils import files
 from official_bert.utils.training_log import TRAIN, read_log
 
-_COUNTED_AT_ONCE = 256  # records
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSetup:
@@ -282,28 +280,21 @@ def restore_or_initialize(setup: RunSetup) -> None:
         loaded = initial_weights.load_weights(setup.pretrainer.model, options.init_checkpoint, options.init_allow)
         print("\n".join(loaded.lines()), flush=True)
     elif options.init_from_records and options.do_train:
-        _initialize_from_records(setup)
+        print(
+            corpus_initialization.initialize_from_records(
+                setup.pretrainer.model,
+                setup.config,
+                setup.records.training(options.phases[0]),
+                options.random_seed,
+                options.next_sentence_prediction,
+            ),
+            flush=True,
+        )
     elif not options.do_train:
         raise UserError(
             f"{setup.folder} has no checkpoint to evaluate; give the --output_dir of a training run, or weights as "
             "--init_checkpoint"
         )
-
-
-def _initialize_from_records(setup: RunSetup) -> None:
-    """Gives the model weights from counts of the first phase's records."""
-    records = setup.records.training(setup.options.phases[0])
-    with records.naming_damage():
-        counts = corpus_initialization.count(records.evaluation(_COUNTED_AT_ONCE), setup.config.vocab_size)
-    options = setup.options
-    known = corpus_initialization.initialize(
-        setup.pretrainer.model, setup.config, counts, options.random_seed, options.next_sentence_prediction
-    )
-    print(
-        f"initial weights from {counts.tokens:,} tokens of the records: word vectors of {known:,} of "
-        f"{setup.config.vocab_size:,} pieces, the others at random",
-        flush=True,
-    )
 
 
 def _restore(setup: RunSetup, checkpoint: str) -> None:
