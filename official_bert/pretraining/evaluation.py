@@ -1,12 +1,10 @@
 """Evaluation on held-out records, while training and after it, and the weights that did best."""
 
-import collections
 import math
 import os
 from collections.abc import Callable
 
 import keras
-import tensorflow as tf
 
 from official_bert.checkpoints import bundle, run_checkpoints
 from official_bert.checkpoints.model_files import write_contents
@@ -15,6 +13,7 @@ from official_bert.pretraining.losses import pretraining_metrics
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
 from official_bert.pretraining.train_step import SUMS, Pretrainer
+from official_bert.pretraining.unigram_level import unigram_accuracy
 from official_bert.utils import files
 from official_bert.utils.counting import counted
 from official_bert.utils.training_log import EVAL, GENERAL, TrainingLog, next_sentence_part
@@ -107,14 +106,6 @@ def evaluate(
         for name, value in pretrainer.evaluate(batch).items():
             totals[name] += value
     return pretraining_metrics(totals), totals
-
-
-def unigram_accuracy(records: RecordFiles, batch_size: int, most_batches: int) -> float:
-    """Returns how often the best constant answer is right: the share of the commonest token among those to predict."""
-    counts: collections.Counter[int] = collections.Counter()
-    for batch in records.evaluation(batch_size).take(most_batches):
-        counts.update(tf.boolean_mask(batch["masked_lm_ids"], batch["masked_lm_weights"] > 0).numpy().tolist())
-    return max(counts.values(), default=0) / max(counts.total(), 1)
 
 
 class BestWeights:

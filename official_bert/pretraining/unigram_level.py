@@ -1,4 +1,4 @@
-"""A check for runs that learn nothing: the loss stays at the level of guessing tokens by their frequency."""
+"""What a model reaches that knows token frequencies alone, and a check for runs that do not get beyond it."""
 
 import collections
 
@@ -35,9 +35,20 @@ def unigram_entropy(records: RecordFiles) -> float:
 
     The tokens of a sample of the records are counted. The Miller-Madow term corrects the bias of a small sample.
     """
-    counts: collections.Counter[int] = collections.Counter()
-    for batch in records.evaluation(_BATCH_SIZE).take(_MAX_BATCHES):
-        counts.update(tf.boolean_mask(batch["masked_lm_ids"], batch["masked_lm_weights"] > 0).numpy().tolist())
+    counts = _count_predicted_tokens(records, _BATCH_SIZE, _MAX_BATCHES)
     total = max(counts.total(), 1)
     shares = np.array(list(counts.values())) / total
     return float(-(shares * np.log(shares)).sum()) + (len(counts) - 1) / (2 * total)
+
+
+def unigram_accuracy(records: RecordFiles, batch_size: int, max_batches: int) -> float:
+    """Returns the share of the most frequent token among those to predict: the accuracy of the best constant answer."""
+    counts = _count_predicted_tokens(records, batch_size, max_batches)
+    return max(counts.values(), default=0) / max(counts.total(), 1)
+
+
+def _count_predicted_tokens(records: RecordFiles, batch_size: int, max_batches: int) -> collections.Counter[int]:
+    counts: collections.Counter[int] = collections.Counter()
+    for batch in records.evaluation(batch_size).take(max_batches):
+        counts.update(tf.boolean_mask(batch["masked_lm_ids"], batch["masked_lm_weights"] > 0).numpy().tolist())
+    return counts

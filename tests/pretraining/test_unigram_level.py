@@ -74,7 +74,7 @@ def test_other_runs_get_no_warning(
     assert not run_monitor(tmp_path / "run", monkeypatch, losses, **changes)
 
 
-def test_the_unigram_entropy_is_that_of_the_tokens_to_predict():
+def test_unigram_figures_count_the_tokens_to_predict():
     rng = random.Random(0)
     shares = {1: 0.5, 2: 0.25, 3: 0.25}
     ids = np.array(rng.choices(list(shares), list(shares.values()), k=64 * 200)).reshape(200, 64, 1)
@@ -90,6 +90,7 @@ def test_the_unigram_entropy_is_that_of_the_tokens_to_predict():
         )
     )  # fmt: skip
     assert unigram_level.unigram_entropy(records) == pytest.approx(1.5 * math.log(2), abs=0.01)
+    assert unigram_level.unigram_accuracy(records, 64, 200) == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_run_that_learns_nothing_warns(record_files, config_file, tmp_path: pathlib.Path, monkeypatch):
