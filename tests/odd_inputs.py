@@ -60,14 +60,14 @@ def odd_json(draw: st.DrawFn, valid: Any) -> bytes:
 
 @st.composite
 def odd_json_lines(draw: st.DrawFn, valid: Any) -> bytes:
-    """Three lines of JSON, the second of which is malformed."""
+    """Three lines of JSON with a malformed second line."""
     line = json.dumps(valid).encode()
     return b"\n".join([line, draw(odd_json(valid)), line, b""])
 
 
 @st.composite
 def odd_lines(draw: st.DrawFn, valid: list[str], separator: str) -> bytes:
-    """Lines of a text file, some of which were changed, repeated or removed."""
+    """Lines of a text file with some lines changed, repeated or removed."""
     lines = list(valid)
     for _ in range(draw(st.integers(1, 5))):
         at = draw(st.integers(0, max(len(lines) - 1, 0)))

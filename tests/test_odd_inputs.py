@@ -19,7 +19,6 @@ from official_bert.tasks.all_tasks import make_task
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.tokenization.exact import FullTokenizer, check_special_tokens, load_vocab
 from official_bert.utils.bad_rows import SKIP, STOP, BadRows
-from official_bert.utils.training_log import TRAIN, read_log
 from tests.checkpoints.checkpoint_samples import assert_fits, write_sample
 from tests.conftest import WORDS
 from tests.odd_inputs import odd_json, odd_json_lines, odd_lines
@@ -30,7 +29,8 @@ _ENDINGS = {f"ending{number}": "a dog" for number in range(4)}
 _QUESTION = {"id": "1", "question": "who", "answers": [{"text": "cat", "answer_start": 4}], "is_impossible": False}
 _SQUAD = {"version": "1", "data": [{"title": "t", "paragraphs": [{"context": "the cat sat", "qas": [_QUESTION]}]}]}
 _CONFIG = {"vocab_size": 78, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-_TASK = {"task": "sst-2", "kind": "classification", "labels": ["0", "1"], "max_seq_length": 16}
+_TASK: dict[str, Any] = {"task": "sst-2", "kind": "classification", "labels": ["0", "1"], "max_seq_length": 16}
+_TASK |= {"pair": False, "num_choices": None}
 
 
 def read_table(label_kind: str, path: str, bad_rows: BadRows) -> None:
@@ -54,29 +54,37 @@ def read_vocabulary(path: str, _: BadRows) -> None:
     FullTokenizer(path, True).tokenize("the cat unaffable ünï")
 
 
-READERS: dict[str, tuple[st.SearchStrategy[bytes], Callable[[str, BadRows], Any]]] = {
-    "table.csv": (odd_lines(_TABLE, ","), functools.partial(read_table, "classification")),
-    "table.tsv": (
-        odd_lines([line.replace(",", "\t") for line in _TABLE], "\t"),
-        functools.partial(read_table, "multi_label"),
-    ),
-    "table.jsonl": (odd_json_lines({"label": 0.5, "text": "the cat"}), functools.partial(read_table, "regression")),
-    "swag.jsonl": (odd_json_lines({"sent1": "the cat", "sent2": "sat", **_ENDINGS, "label": 1}), multiple_choice.read),
-    "codah.tsv": (odd_lines(["i\tthe cat\ta\tb\tc\td\t1"] * 3, "\t"), multiple_choice.read),
-    "tags.txt": (odd_lines(["the O", "cat B-X", "", "a O", "dog B-X"], " "), conll.read),
-    "train.tsv": (odd_lines(["sentence\tlabel", "the cat\t1", "a dog\t0"], "\t"), read_glue),
-    "squad.json": (odd_json(_SQUAD), lambda path, bad_rows: squad.read(path, True, True, bad_rows)),
-    "text.txt": (odd_lines(["the cat sat .", "a dog ran .", "", "the sun"], " "), read_text),
-    "wiki.txt": (odd_lines(['<doc id="1" title="a">', "a", "", "the cat sat .", "</doc>"], " "), read_text),
-    "documents.jsonl": (odd_json_lines({"text": "the cat sat . a dog ran ."}), read_text),
-    "vocab.txt": (odd_lines(WORDS, "#"), read_vocabulary),
-    "bert_config.json": (odd_json(_CONFIG), lambda path, _: BertConfig.from_json_file(path)),
-    "task.json": (odd_json(_TASK), lambda path, _: finetuned.load_task_spec(str(pathlib.Path(path).parent))),
-    "train.jsonl": (
-        odd_json_lines({"step": 1, "loss": 0.5}),
-        lambda path, _: read_log(str(pathlib.Path(path).parent), TRAIN),
-    ),
+# A valid file of each format, and the function that reads it.
+READERS: dict[str, tuple[Any, Callable[[str, BadRows], Any]]] = {
+    "table.csv": (_TABLE, functools.partial(read_table, "classification")),
+    "table.tsv": ([line.replace(",", "\t") for line in _TABLE], functools.partial(read_table, "multi_label")),
+    "table.jsonl": ({"label": 0.5, "text": "the cat"}, functools.partial(read_table, "regression")),
+    "swag.jsonl": ({"sent1": "the cat", "sent2": "sat", **_ENDINGS, "label": 1}, multiple_choice.read),
+    "codah.tsv": (["i\tthe cat\ta\tb\tc\td\t1"] * 3, multiple_choice.read),
+    "tags.txt": (["the O", "cat B-X", "", "a O", "dog B-X"], conll.read),
+    "train.tsv": (["sentence\tlabel", "the cat\t1", "a dog\t0"], read_glue),
+    "squad.json": (_SQUAD, lambda path, bad_rows: squad.read(path, True, True, bad_rows)),
+    "text.txt": (["the cat sat .", "a dog ran .", "", "the sun"], read_text),
+    "wiki.txt": (['<doc id="1" title="a">', "a", "", "the cat sat .", "</doc>"], read_text),
+    "documents.jsonl": ({"text": "the cat sat . a dog ran ."}, read_text),
+    "vocab.txt": (WORDS, read_vocabulary),
+    "bert_config.json": (_CONFIG, lambda path, _: BertConfig.from_json_file(path)),
+    "task.json": (_TASK, lambda path, _: finetuned.load_task_spec(str(pathlib.Path(path).parent))),
 }
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": " "}
+
+
+def make_odd_content(path: pathlib.Path, valid: Any) -> st.SearchStrategy[bytes]:
+    if path.suffix in _SEPARATORS:
+        return odd_lines(valid, _SEPARATORS[path.suffix])
+    return odd_json(valid) if path.suffix == ".json" else odd_json_lines(valid)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_valid_file_is_read(name: str, tmp_path: pathlib.Path):
+    valid, read = READERS[name]
+    (tmp_path / name).write_text("\n".join(valid) if isinstance(valid, list) else json.dumps(valid))
+    read(str(tmp_path / name), BadRows(STOP))
 
 
 def expect_result_or_short_error(read: Callable[..., Any], *arguments: Any) -> None:
@@ -95,8 +103,8 @@ quick = settings(max_examples=25, deadline=None, phases=[Phase.generate], suppre
 @quick
 @given(data=st.data())
 def test_a_malformed_file_is_read_or_refused(name: str, data: st.DataObject, tmp_path: pathlib.Path):
-    strategy, read = READERS[name]
-    (tmp_path / name).write_bytes(data.draw(strategy))
+    valid, read = READERS[name]
+    (tmp_path / name).write_bytes(data.draw(make_odd_content(tmp_path / name, valid)))
     for policy in (STOP, SKIP):
         expect_result_or_short_error(read, str(tmp_path / name), BadRows(policy, silent=True))
 

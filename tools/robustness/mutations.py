@@ -1,8 +1,8 @@
 """Mutation testing: `make mutations` changes one place in the code at a time and expects the listed tests to fail.
 
-mutations.toml beside this file lists the mutations. Each one is tried in a copy of the checkout, so the working tree
-stays untouched. The command exits with 1 if a mutation survives (all its tests pass) or cannot be tried because modules
-fail to import or a test takes too long. tests/tools/robustness/test_mutations.py keeps the list up to date.
+mutations.toml lists the mutations. Each one is tried in a copy of the checkout, not in the working tree. The command
+exits with 1 if a mutation survives (all its tests pass) or cannot be tried because modules fail to import or a
+test takes too long. tests/tools/robustness/test_mutations.py keeps the list up to date.
 """
 
 import argparse

@@ -77,7 +77,7 @@ def main() -> int:
 def run_cases(
     kinds: Sequence[str], seed: int, first: int, num_cases: int | None, seconds: float, sample_folder: pathlib.Path
 ) -> Iterator[Case]:
-    """Runs cases in processes of their own, several at once, and yields those that ended.
+    """Runs cases in processes of their own, several at once, and yields each case when it ends.
 
     Args:
         kinds: Kinds of attack.
@@ -152,7 +152,7 @@ def format_table(cases: Sequence[Case]) -> str:
     for case in cases:
         for key in ((case.kind, case.what), (case.kind, ""), ("all", "")):
             row = rows.setdefault(key, [0, 0, 0.0])
-            row[0] += case.tried
+            row[0] += max(case.tried, 1)  # the failed attempt may not be counted yet
             row[1] += bool(case.error)
             row[2] += case.seconds
     lines = ["| kind | what | tried | held | not held | seconds |", "|---|---|---|---|---|---|"]
