@@ -7,10 +7,12 @@ import sys
 
 import pytest
 
+from official_bert_cli import load
 from tests.conftest import ROOT
 from tools.robustness.attack.__main__ import format_table
 from tools.robustness.attack.cases import Case
 from tools.robustness.attack.damage import damage_file
+from tools.robustness.attack.samples import COMMANDS, Command
 
 
 def make_case(kind: str, what: str, tried: int, error: str = "", seconds: float = 0.0) -> Case:
@@ -73,6 +75,11 @@ def test_damage_changes_one_file_in_many_ways(tmp_path: pathlib.Path):
         assert (case.folder / "c.log").read_text() == "c.log" * 100
         kinds.add(kind)
     assert kinds == {"flip", "cut", "insert", "zero", "empty", "swap", "remove"}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_attacked_commands_have_the_flags_that_they_are_given(command: Command):
+    load(command.name).parse(command.arguments(pathlib.Path("samples"), pathlib.Path("out")))
 
 
 @pytest.mark.slow
