@@ -38,23 +38,16 @@ def test_data() -> pathlib.Path:
 
 @pytest.fixture
 def vocab_file(tmp_path: pathlib.Path) -> str:
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-    return str(path)
+    from tests import make  # here, since it imports this module
+
+    return make.write_vocab(tmp_path / "vocab.txt")
 
 
 @pytest.fixture(scope="session")
 def tiny_config() -> "BertConfig":
-    from official_bert.modeling.config import BertConfig  # here, since it imports TensorFlow
+    from tests import make  # here, since it imports this module
 
-    return BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=32,
-    )
+    return make.tiny_config()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,66 @@
+"""Builders that the tests of several packages share."""
+
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from official_bert.errors import UserError
+from tests.conftest import ROOT, WORDS
+
+if TYPE_CHECKING:
+    from official_bert.modeling.config import BertConfig
+
+VOCAB = "\n".join(WORDS) + "\n"
+
+
+def tiny_config(**changes: Any) -> "BertConfig":
+    """Returns the configuration of a model that runs in milliseconds."""
+    from official_bert.modeling.config import BertConfig  # here, since it imports TensorFlow
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    return BertConfig(**{"vocab_size": len(WORDS), "max_position_embeddings": 32, **sizes, **changes})
+
+
+def write_text(path: pathlib.Path, text: str | bytes) -> str:
+    """Writes a file as UTF-8, with line ends as they are, and returns its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(path)
+
+
+def write_vocab(path: pathlib.Path, tokens: Iterable[str] = WORDS) -> str:
+    """Writes a vocabulary file and returns its path."""
+    return write_text(path, "".join(f"{token}\n" for token in tokens))
+
+
+def refusal(function: Callable[..., object], *arguments: Any, **keywords: Any) -> str:
+    """Returns the message of the UserError that a call raises."""
+    with pytest.raises(UserError) as caught:
+        function(*arguments, **keywords)
+    return str(caught.value)
+
+
+def run_python(
+    *arguments: str | pathlib.Path,
+    folder: pathlib.Path = ROOT,
+    environment: dict[str, str | None] | None = None,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python in another process, in which this repository can be imported, and returns its output.
+
+    Args:
+        arguments: Such as "-c" and code, or "-m" and a module.
+        folder: Its working directory.
+        environment: Changes of environment variables. None removes a variable.
+        options: Further arguments of subprocess.run.
+    """
+    changed = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
+    variables = {name: value for name, value in changed.items() if value is not None}
+    command = [sys.executable, *arguments]
+    settings = {"capture_output": True, "text": True, "check": False, **options}
+    return subprocess.run(command, cwd=folder, env=variables, **settings)
