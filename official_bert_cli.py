@@ -21,7 +21,7 @@ _COMMANDS_BY_MODULE = (
     ("adaptation.commands", "adapt"),
     (
         "official_bert.commands",
-        "finetune models convert export export-portable check-export serve predict fill-mask features",
+        "finetune models convert export check-export serve predict fill-mask features",
     ),
 )
 COMMANDS = {name: module for module, names in _COMMANDS_BY_MODULE for name in names.split()}

@@ -7,7 +7,7 @@ import dataclasses
 
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
-from official_bert.export.options import PortableOptions, SavedModelOptions
+from official_bert.export.options import ExportOptions
 from official_bert.finetuning.options import Options as FineTuningOptions
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, FillMaskOptions, ShardOptions
 from official_bert.pretraining.options import Options as PretrainingOptions
@@ -121,45 +121,27 @@ CONVERT = Command(
 )
 
 
-def _export(options: SavedModelOptions) -> None:
-    from official_bert.export import saved_model
+def _export(options: ExportOptions) -> None:
+    from official_bert.export import formats
 
-    print(f"written {saved_model.export(options)}")
+    for folder in formats.export(options).values():
+        print(f"written {folder}")
 
 
 EXPORT = Command(
     program="official-bert export",
-    summary="Exports a trained model as a SavedModel that takes text.",
+    summary="Exports a trained model as a SavedModel that takes text, for ONNX Runtime, or for LiteRT.",
     before="a model of official-bert finetune, or of pretrain",
     after="official-bert serve --model=exports/sentiment; official-bert predict for a file of texts",
     main=_export,
     extra="serve",
-    options=(SavedModelOptions,),
+    options=(ExportOptions,),
     examples=(
         "--model_dir=sentiment --export_dir=exports/sentiment",
         "--model_dir=sentiment --export_dir=exports/sentiment --eval_file=dev.csv --for_serving=2.19",
         "--model_dir=bert-base --export_dir=exports/encoder --encoder",
-    ),
-)
-
-
-def _export_portable(options: PortableOptions) -> None:
-    from official_bert.export import portable
-
-    print(portable.export(options))
-
-
-EXPORT_PORTABLE = Command(
-    program="official-bert export-portable",
-    summary="Exports a fine-tuned model for LiteRT or ONNX, and measures what that costs.",
-    before="a model of official-bert finetune, and rows with labels to score it on",
-    after="read phone/report.json; load the model with LiteRT, or with ONNX Runtime",
-    main=_export_portable,
-    extra="portable",
-    options=(PortableOptions,),
-    examples=(
-        "--model_dir=sentiment --eval_file=dev.csv --output_dir=phone",
-        "--model_dir=sentiment --eval_file=dev.csv --output_dir=onnx --format=onnx --quantization=dynamic_int8",
+        "--model_dir=sentiment --export_dir=exports/onnx --format=onnx --quantization=dynamic_int8 --eval_file=dev.csv",
+        "--model_dir=sentiment --export_dir=exports --format=saved_model,onnx,litert --eval_file=dev.csv",
     ),
 )
 

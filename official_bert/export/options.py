@@ -1,60 +1,76 @@
-"""The flags of export and export-portable."""
+"""The flags of export."""
 
 import dataclasses
 
+from official_bert.errors import UserError
 from official_bert.utils.flags import option
 
-LITERT, ONNX = "litert", "onnx"
-TENSORFLOW, ONNX_RUNTIME = "tensorflow", "onnxruntime"
+SAVED_MODEL, ONNX, LITERT = FORMATS = ("saved_model", "onnx", "litert")
 FLOAT32, DYNAMIC_INT8 = "float32", "dynamic_int8"
+
+# The formats that each of these flags applies to: at least one of them must be exported.
+_FORMATS_BY_FLAG = {
+    "version": (SAVED_MODEL, ONNX),
+    "quantization": (ONNX, LITERT),
+    "max_loss": (ONNX, LITERT),
+    "for_serving": (SAVED_MODEL,),
+}
 
 
 @dataclasses.dataclass(frozen=True)
-class SavedModelOptions:
-    """The options of export."""
+class ExportOptions:
+    """The options of export.
+
+    Raises:
+        UserError: If a format is unknown, or none of the formats supports a flag.
+    """
 
     model_dir: str = option(dataclasses.MISSING, "A fine-tuned model's folder, or a checkpoint of any format.")
-    export_dir: str = option(dataclasses.MISSING, "Where the versions of the export stand; a new one is added.")
-    version: int | None = option(None, "The new version's number; by default one more than the greatest there.")
-    encoder: bool = option(False, "Whether the encoder's outputs are exported in place of the answers of its head.")
+    export_dir: str = option(
+        dataclasses.MISSING,
+        "Folder to write to. saved_model and onnx add a version folder (1, 2, ...), and litert needs a new or empty "
+        "folder. If you list several formats, each is written to a subfolder with its name.",
+    )
+    format: list[str] = option(
+        [SAVED_MODEL],
+        "Formats to write: saved_model takes text (serve, predict, TensorFlow Serving), onnx takes text (serve and "
+        "predict without TensorFlow), litert takes token ids (phones).",
+        FORMATS,
+    )
+    version: int | None = option(None, "Version number for saved_model and onnx. Defaults to the next unused number.")
+    encoder: bool = option(False, "Export the encoder's outputs instead of the head's answers (saved_model only).")
     max_seq_length: int | None = option(
-        None, "The longest sequence in tokens; by default that of fine-tuning, else that of the model."
+        None, "Maximum sequence length in tokens. Defaults to the length used in fine-tuning, or the model's maximum."
     )
     eval_file: str | None = option(
         None,
-        "Labelled examples, as export-portable reads them; some of their texts are among those by which the export "
-        "proves itself, and stand with their answers beside the model.",
-    )
-    engine: str = option(
-        TENSORFLOW,
-        "What computes the answers: TensorFlow, by a SavedModel that TensorFlow Serving reads as well, or ONNX "
-        "Runtime, which serve and predict then run without TensorFlow.",
-        (TENSORFLOW, ONNX_RUNTIME),
+        "Labelled examples: *.jsonl, *.csv or *.tsv with the columns text (and text_pair) and label; a SQuAD JSON file "
+        "for question answering; a SWAG or CODAH file for multiple choice. Required for litert and for "
+        "--quantization=dynamic_int8, which are scored on them. Some of the texts are among those that verify the "
+        "export, and are stored next to the model with their answers.",
     )
     quantization: str = option(
-        FLOAT32,
-        "With --engine=onnxruntime: matrices as they are, or as integers of 8 bits, which needs --eval_file.",
-        (FLOAT32, DYNAMIC_INT8),
+        FLOAT32, "Keep matrices in float32, or quantize them to 8 bits (onnx and litert).", (FLOAT32, DYNAMIC_INT8)
     )
     max_loss: float = option(
-        0.01, "How much of the task's score on --eval_file 8 bits may lose, as a share of a perfect one."
+        0.01,
+        "Largest drop of the task's score on --eval_file, as a share of the best possible score (onnx and litert).",
     )
     for_serving: str | None = option(
-        None, "A release of TensorFlow Serving, such as 2.19, whose operations alone the export may use."
+        None, "Reject the export if this TensorFlow Serving release, such as 2.19, lacks an operation (saved_model)."
     )
 
-
-@dataclasses.dataclass(frozen=True)
-class PortableOptions:
-    """The options of export-portable."""
-
-    model_dir: str = option(dataclasses.MISSING, "The folder of a fine-tuned model.")
-    output_dir: str = option(dataclasses.MISSING, "The folder to write; it must be new or empty.")
-    eval_file: str = option(
-        dataclasses.MISSING,
-        "Labelled examples to measure on: *.jsonl, *.csv or *.tsv with the columns text (and text_pair) and label; for "
-        "question answering SQuAD's JSON, for multiple choice a file of SWAG or CODAH.",
-    )
-    format: str = option(LITERT, "The format to write.", (LITERT, ONNX))
-    quantization: str = option(FLOAT32, "Matrices as they are, or as integers of 8 bits.", (FLOAT32, DYNAMIC_INT8))
-    max_loss: float = option(0.01, "How much of the task's score may be lost, as a share of a perfect one.")
+    def __post_init__(self) -> None:
+        given = ",".join(self.format)
+        if not self.format or not {*self.format} <= {*FORMATS}:
+            raise UserError(f"--format={given}; expected one or more of {', '.join(FORMATS)}, separated by commas")
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name, formats in _FORMATS_BY_FLAG.items():
+            if getattr(self, name) != defaults[name] and not {*formats} & {*self.format}:
+                raise UserError(
+                    f"--{name} does not apply to --format={given}, only to {' and '.join(formats)}; remove it"
+                )
+        if self.encoder and {*self.format} != {SAVED_MODEL}:
+            raise UserError(f"--encoder does not apply to --format={given}, only to {SAVED_MODEL}; remove one of them")
+        if self.version is not None and self.version < 1:
+            raise UserError(f"--version={self.version}; expected 1 or more")

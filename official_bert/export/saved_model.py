@@ -17,8 +17,8 @@ from official_bert.checkpoints import checksums
 from official_bert.checkpoints.checkpoint import VOCAB_FILE
 from official_bert.errors import UserError
 from official_bert.export import operations, plain_answers, replay, warmup
-from official_bert.export.options import FLOAT32, ONNX_RUNTIME, TENSORFLOW, SavedModelOptions
-from official_bert.export.source import Source, read_source
+from official_bert.export.options import ExportOptions
+from official_bert.export.source import Source
 from official_bert.export.text_models import text_model
 from official_bert.inference import exports
 from official_bert.utils import files
@@ -26,45 +26,12 @@ from official_bert.utils.tensorflow_import import warnings_alone
 from official_bert.version import __version__
 
 
-def export(options: SavedModelOptions) -> str:
-    """Exports as the options say; returns the new version's folder, which appears when it is whole.
-
-    Raises:
-        UserError: the model cannot be read, or the version is there already.
-    """
-    if options.engine == TENSORFLOW and options.quantization != FLOAT32:
-        raise UserError(f"--quantization={options.quantization} goes with --engine={ONNX_RUNTIME}; leave one out")
-    source = read_source(options.model_dir, options.encoder, options.max_seq_length)
-    version = next_version(options.export_dir) if options.version is None else options.version
-    if version < 1:
-        raise UserError(f"--version={version}; expected 1 or more")
-    path = os.path.join(options.export_dir, str(version))
-    with files.folder_written_whole(path) as folder:
-        if options.engine == ONNX_RUNTIME:
-            from official_bert.export import onnx_export
-
-            onnx_export.write(source, folder, options)
-        else:
-            write(source, folder, options.eval_file, options.for_serving)
-    return path
-
-
-def next_version(export_dir: str) -> int:
-    """Returns one more than the greatest version of an export folder; 1 where there is none."""
-    return 1 + max(exports.version_folders(export_dir), default=0)
-
-
-def write(source: Source, folder: str, eval_file: str | None = None, for_serving: str | None = None) -> None:
+def write(source: Source, folder: str, options: ExportOptions) -> None:
     """Writes the SavedModel with all that belongs to it into a folder.
 
-    Args:
-        source: the model.
-        folder: where to.
-        eval_file: labelled examples of the model's task, of which some are among the texts that prove it.
-        for_serving: the release of TensorFlow Serving whose operations alone may be used; None for any one.
-
     Raises:
-        UserError: what was written answers otherwise than predict, or uses an operation that the release lacks.
+        UserError: If what was written answers differently from predict, or uses an operation that the release of
+            TensorFlow Serving in the options lacks.
     """
     functions = text_model(source.model, source.tokenizer, source.kind, source.task_spec)
     module = tf.Module()
@@ -77,9 +44,10 @@ def write(source: Source, folder: str, eval_file: str | None = None, for_serving
         module.vocabulary = tf.saved_model.Asset(vocab_file)
         with warnings_alone():  # not where it wrote the assets: the folder gets another name
             tf.saved_model.save(module, folder, signatures=signatures)
-    if for_serving is not None and (missing := operations.lacking(folder, for_serving)):
+    release = options.for_serving
+    if release is not None and (missing := operations.lacking(folder, release)):
         raise UserError(
-            f"TensorFlow Serving {for_serving} lacks what the export uses: {', '.join(missing)}; export with that "
+            f"TensorFlow Serving {release} lacks what the export uses: {', '.join(missing)}; export with that "
             "release of TensorFlow, or serve with a later one"
         )
     metadata = metadata_of(source, functions.inputs) | {
@@ -87,7 +55,9 @@ def write(source: Source, folder: str, eval_file: str | None = None, for_serving
     }
     write_metadata(folder, metadata)
     files.write_bytes(os.path.join(folder, exports.WARMUP_FILE), warmup.warmup_requests(functions.inputs))
-    _prove(source, folder, eval_file)
+    texts = replay.make(source, options.eval_file)
+    replay.prove(texts, *plain_answers.answers(folder, texts.rows()))
+    texts.write(folder)
     write_checksums(folder)
 
 
@@ -116,10 +86,3 @@ def write_metadata(folder: str, metadata: dict[str, Any]) -> None:
 def write_checksums(folder: str) -> None:
     """Writes the sums by which a whole export is told from a half-copied one; last of all."""
     checksums.write(folder, [os.path.relpath(path, folder) for path in exports.files_of(folder)], {})
-
-
-def _prove(source: Source, folder: str, eval_file: str | None) -> None:
-    """Asks what was written the texts of a replay, and writes these beside it."""
-    texts = replay.make(source, eval_file)
-    replay.prove(texts, *plain_answers.answers(folder, texts.rows()))
-    texts.write(folder)

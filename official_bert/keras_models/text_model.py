@@ -21,7 +21,8 @@ from official_bert.checkpoints.checkpoint import ENCODER, POOLER, Array, Checkpo
 from official_bert.checkpoints.formats import own
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
-from official_bert.export import saved_model
+from official_bert.export import formats
+from official_bert.export.options import FLOAT32, SAVED_MODEL, ExportOptions
 from official_bert.export.source import Source
 from official_bert.keras_models import errors_of_data, saving
 from official_bert.keras_models.cut_texts import CutInEvaluation, CutInTraining, CutTexts
@@ -51,7 +52,6 @@ from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tokenization.casing import casing_of
 from official_bert.tokenization.fast import FastTokenizer
-from official_bert.utils import files
 from official_bert.utils.counting import counted
 
 _OF_FIT = "bert_optimizer_of_fit"  # what a saved model's configuration calls BERT's optimizer
@@ -298,7 +298,8 @@ class TextModel(SteppedModel):
     def _check_not_quantized(self) -> None:
         if self.get_config()["quantization"]:
             raise UserError(
-                f"{self.name} has weights of 8 bits, which .keras files alone hold; save it before quantize"
+                f"{self.name} has weights of 8 bits, which only .keras files and saved_model exports hold; save or "
+                "export it before quantize"
             )
 
     def _as_initial_model(self, path: str, overrides: LoadOverrides) -> InitialModel:
@@ -355,22 +356,47 @@ class TextModel(SteppedModel):
         else:
             own.save(Checkpoint(self.bert_config, self._weights(), self.vocab, self.casing), folder)
 
-    def export(self, filepath: str, format: str = "tf_saved_model", **settings: Any) -> None:
-        """Writes a SavedModel that takes text, as a new version within the folder; other formats as Keras does.
+    def export(
+        self,
+        filepath: str,
+        format: str = SAVED_MODEL,
+        *,
+        version: int | None = None,
+        eval_file: str | None = None,
+        quantization: str = FLOAT32,
+        max_loss: float = 0.01,
+        for_serving: str | None = None,
+    ) -> None:
+        """Writes the model for use without this package's Python classes, as `official-bert export` does.
 
         Args:
-            filepath: a folder, in which versions are 1, 2, ...; serve and TensorFlow Serving take it as it is.
-            format: as of keras.Model.export.
-            settings: of keras.Model.export, for other formats.
+            filepath: Folder to write to.
+            format: One or more of "saved_model" and "onnx", which take text, and "litert", which takes ids, separated
+                by commas.
+            version: Version number for saved_model and onnx. Defaults to the next unused number.
+            eval_file: File of labelled examples, which litert and 8-bit matrices are scored on.
+            quantization: "float32", or "dynamic_int8" for 8-bit matrices in onnx and litert.
+            max_loss: Largest drop of the task's score, as a share of the best possible score.
+            for_serving: TensorFlow Serving release that must be able to load the saved_model, such as "2.19".
+
+        Raises:
+            UserError: If a format does not support the model or a setting, or an export answers differently from
+                `predict`.
         """
-        if format != "tf_saved_model":
-            with saving.written_whole(filepath, self) as whole:
-                super().export(whole, format=format, **settings)
-            return
+        options = ExportOptions(
+            model_dir=self.name,
+            export_dir=os.fspath(filepath),
+            format=format.split(","),
+            version=version,
+            eval_file=eval_file,
+            quantization=quantization,
+            max_loss=max_loss,
+            for_serving=for_serving,
+        )
+        if options.format != [SAVED_MODEL]:
+            self._check_not_quantized()
         source = Source(self, self.bert_config, self._tokenizer.exact, self.vocab, self.head.kind, self._task_spec())
-        version = os.path.join(filepath, str(saved_model.next_version(filepath)))
-        with files.folder_written_whole(version) as folder:
-            saved_model.write(source, folder)
+        formats.write(source, options)
 
     def get_config(self) -> dict[str, Any]:
         frozen = [layer.name for layer in self.layers if layer.variables and not layer.trainable]

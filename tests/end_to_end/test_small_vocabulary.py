@@ -10,14 +10,13 @@ import tensorflow as tf
 import official_bert
 from official_bert.checkpoints import conversion, finetuned, reading
 from official_bert.checkpoints.options import WRITABLE, ConversionOptions
-from official_bert.export import saved_model
-from official_bert.export.options import SavedModelOptions
 from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options as FineTuningOptions
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import training
 from official_bert.tasks.options import TableOptions
 from tests.conftest import WORDS
+from tests.export.exported_models import export
 from tests.pretraining.conftest import quick_runs, record_files, shared_record_files  # noqa: F401
 from tests.pretraining.pretraining_runs import options_for
 
@@ -79,9 +78,7 @@ def test_a_model_with_more_rows_than_tokens_is_trained_loaded_converted_fine_tun
 
     for folder, flags in ((fine_tuned, {}), (str(run), {}), (str(run), {"encoder": True})):
         export_dir = str(tmp_path / f"export-{len(list(tmp_path.glob('export-*')))}")
-        path = saved_model.export(
-            SavedModelOptions(model_dir=folder, export_dir=export_dir, max_seq_length=16, **flags)
-        )
+        path = export(folder, export_dir, max_seq_length=16, **flags)
         answers = tf.saved_model.load(f"{export_dir}/1").signatures["serving_default"]
         outputs = answers(text=tf.constant(["the [MASK] sat"]))
         assert path

@@ -1,12 +1,16 @@
 """Small models of every kind whose answers differ from text to text, for the tests of what is exported."""
 
+import dataclasses
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 
 from official_bert.checkpoints import finetuned, model_files, run_checkpoints
+from official_bert.export import formats
+from official_bert.export.options import SAVED_MODEL, ExportOptions
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -33,6 +37,8 @@ CONFIG = BertConfig(
     intermediate_size=16,
     max_position_embeddings=64,
 )
+# The converters do not quantize matrices of fewer than 1,024 elements.
+LARGER = dataclasses.replace(CONFIG, hidden_size=32, intermediate_size=128)
 TEXTS = [
     "The cat sat on the mat.",
     "",
@@ -73,6 +79,26 @@ def task_spec_of(kind: str, **changes: Any) -> dict[str, Any]:
     return task_spec | changes
 
 
+def relative_error(model: keras.Model, kind: str, run: Callable[[dict[str, Any]], dict[str, Any]]) -> float:
+    """Returns how far a converted model's logits for rows of several lengths are from the model's.
+
+    All logits count as one vector: the result is the norm of the difference, as a share of the model's norm.
+    """
+    rng = np.random.default_rng(0)
+    differences, logits = [], []
+    for length in (2, 7, 64, 3):
+        shape = [1, CHOICES, length] if kind == MULTIPLE_CHOICE else [1, length]
+        ids = rng.integers(5, 50, shape).astype(np.int32)
+        features = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+        outputs = model(features, training=False)
+        converted = run(features)
+        for name, values in (outputs if isinstance(outputs, dict) else {"logits": outputs}).items():
+            assert converted[name].shape == values.shape
+            logits.append(np.ravel(values))
+            differences.append(np.ravel(converted[name]) - logits[-1])
+    return float(np.linalg.norm(np.concatenate(differences)) / np.linalg.norm(np.concatenate(logits)))
+
+
 def save_finetuned(folder: pathlib.Path, kind: str, config: BertConfig = CONFIG, **changes: Any) -> str:
     model = model_of(kind, config, HeadInput.from_dict(changes))
     finetuned.save(str(folder), model, task_spec_of(kind, **changes), config, VOCAB)
@@ -86,3 +112,9 @@ def save_run(folder: pathlib.Path) -> str:
     model_files.write_contents(str(folder), model_files.contents_of(CONFIG, str(vocab_file)))
     run_checkpoints.RunCheckpoints(str(folder), {"model": pretraining_model().variables}, keep=1).save(0)
     return str(folder)
+
+
+def export(model_dir: Any, export_dir: Any, format_name: str = SAVED_MODEL, **flags: Any) -> str:
+    """Exports a model in one format; returns the folder of the export."""
+    options = ExportOptions(str(model_dir), str(export_dir), [format_name], **flags)
+    return formats.export(options)[format_name]

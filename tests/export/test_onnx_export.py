@@ -1,6 +1,5 @@
 """Exports for ONNX Runtime: what they answer, in which layout, and what is refused."""
 
-import dataclasses
 import json
 import pathlib
 import shutil
@@ -9,8 +8,7 @@ import pytest
 
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
-from official_bert.export import lost_score, saved_model
-from official_bert.export.options import DYNAMIC_INT8, ONNX_RUNTIME, TENSORFLOW, SavedModelOptions
+from official_bert.export.options import DYNAMIC_INT8, ONNX, SAVED_MODEL
 from official_bert.inference import exports, replays
 from official_bert.inference.onnx_model import OnnxModel
 from official_bert.inference.saved_model import SavedModel
@@ -22,23 +20,19 @@ from tests.export.exported_models import (
     LABELS,
     TEXTS,
     VOCAB,
+    export,
     model_of,
     save_finetuned,
     save_run,
     task_spec_of,
 )
-from tests.export.test_portable import write_examples
+from tests.export.test_litert import write_examples
 from tests.tokenization.test_exact import ACCENTED
-
-
-def options_of(folder: pathlib.Path, kind: str, **changes: object) -> SavedModelOptions:
-    model_dir = save_finetuned(folder / "model", kind, **changes)
-    return SavedModelOptions(model_dir, str(folder / "exports"), engine=ONNX_RUNTIME)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != CLASSIFICATION])
 def test_every_kind_answers_as_predict_does(kind: str, tmp_path: pathlib.Path):
-    path = saved_model.export(options_of(tmp_path, kind))  # which proves it, or fails
+    path = export(save_finetuned(tmp_path / "model", kind), tmp_path / "exports", ONNX)  # which proves it, or fails
     assert len(replays.read(path)) > 10
     assert exports.is_onnx(path)
     assert exports.newest_version(str(tmp_path / "exports")) == path
@@ -46,13 +40,15 @@ def test_every_kind_answers_as_predict_does(kind: str, tmp_path: pathlib.Path):
 
 
 def test_long_texts_are_read_in_windows_and_pairs_too(tmp_path: pathlib.Path):
-    saved_model.export(options_of(tmp_path, CLASSIFICATION, doc_stride=5, pair=True, **BILSTM.to_dict()))
+    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION, doc_stride=5, pair=True, **BILSTM.to_dict())
+    export(model_dir, tmp_path / "exports", ONNX)
 
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of an exported classifier."""
-    return saved_model.export(options_of(tmp_path_factory.mktemp("classifier"), CLASSIFICATION))
+    folder = tmp_path_factory.mktemp("classifier")
+    return export(save_finetuned(folder / "model", CLASSIFICATION), folder / "exports", ONNX)
 
 
 def test_answers_are_arrays_as_those_of_saved_models(classifier: str):
@@ -66,27 +62,34 @@ def test_answers_are_arrays_as_those_of_saved_models(classifier: str):
 
 
 def test_8_bits_are_measured_before_they_are_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    given = dataclasses.replace(options_of(tmp_path, CLASSIFICATION), quantization=DYNAMIC_INT8)
-    with pytest.raises(UserError, match="--quantization=dynamic_int8 is measured on labelled examples; name them by"):
-        saved_model.export(given)
-    given = dataclasses.replace(given, eval_file=write_examples(tmp_path, CLASSIFICATION), max_loss=1.0)
-    path = saved_model.export(given)
+    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
+    examples = write_examples(tmp_path, CLASSIFICATION)
+    given = {"export_dir": tmp_path / "exports", "format_name": ONNX, "quantization": DYNAMIC_INT8}
+    with pytest.raises(UserError, match="--quantization=dynamic_int8 is scored on labelled examples; pass --eval_file"):
+        export(model_dir, **given)
+    path = export(model_dir, **given, eval_file=examples, max_loss=1.0)
     score = exports.read_metadata(path)["score"]
     assert (score["metric"], score["examples"]) == ("accuracy", 4)
     assert 0 <= score["after"] <= 1
-    with pytest.raises(UserError, match=r"loses 0.2000 \(from 0.9000 to 0.7000\) on dev.csv, more than --max_loss=0.1"):
-        lost_score.check(0.9, 0.7, 1.0, 0.1, "dynamic_int8 model", "dev.csv")
+    # A model that gives another class than the right one to every text.
+    wrong = {"yes": "no", "no": "perhaps", "perhaps": "yes"}
+    answers = OnnxModel(path).answers({"text": TEXTS})["label"]
+    rows = [{"text": text, "label": label.decode()} for text, label in zip(TEXTS, answers, strict=True) if text]
+    pathlib.Path(examples).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    outputs = OnnxModel.outputs
+    order = [LABELS.index(wrong[label]) for label in LABELS]
+    monkeypatch.setattr(OnnxModel, "outputs", lambda self, features: [each[order] for each in outputs(self, features)])
+    with pytest.raises(UserError, match=r"loses .* on .*, more than --max_loss=0.1; nothing is written"):
+        export(model_dir, **given, eval_file=examples, max_loss=0.1)
+    assert list(exports.version_folders(str(tmp_path / "exports"))) == [1]
 
 
 def test_what_onnx_runtime_cannot_answer_is_refused(tmp_path: pathlib.Path):
     run = save_run(tmp_path / "run")
-    given = SavedModelOptions(run, str(tmp_path / "exports"), engine=ONNX_RUNTIME)
-    with pytest.raises(UserError, match="is a fill_mask model; ONNX Runtime's exports answer as a head"):
-        saved_model.export(given)
-    with pytest.raises(UserError, match="is a encoder model"):
-        saved_model.export(dataclasses.replace(given, encoder=True))
-    with pytest.raises(UserError, match="--quantization=dynamic_int8 goes with --engine=onnxruntime"):
-        saved_model.export(SavedModelOptions(run, str(tmp_path / "exports"), quantization=DYNAMIC_INT8))
+    with pytest.raises(
+        UserError, match="--format=onnx needs a fine-tuned model, but the kind of .* is fill_mask; export"
+    ):
+        export(run, tmp_path / "exports", ONNX)
     assert not exports.version_folders(str(tmp_path / "exports"))
 
 
@@ -106,8 +109,8 @@ def test_damage_is_one_line(classifier: str, tmp_path: pathlib.Path):
         OnnxModel(str(path))
 
 
-@pytest.mark.parametrize("engine", [ONNX_RUNTIME, pytest.param(TENSORFLOW, marks=pytest.mark.slow)])
-def test_accents_that_a_model_keeps_are_kept_in_its_exports(engine: str, tmp_path: pathlib.Path):
+@pytest.mark.parametrize("format_name", [ONNX, pytest.param(SAVED_MODEL, marks=pytest.mark.slow)])
+def test_accents_that_a_model_keeps_are_kept_in_its_exports(format_name: str, tmp_path: pathlib.Path):
     vocab = VOCAB.replace("\nsun\n", "\nsün\n")
     accented = {"casing": ACCENTED, "folder": str(tmp_path / "accented")}
     for given in (accented, {"casing": UNCASED, "folder": str(tmp_path / "plain")}):
@@ -116,9 +119,9 @@ def test_accents_that_a_model_keeps_are_kept_in_its_exports(engine: str, tmp_pat
     assert finetuned.load(accented["folder"]).tokenizer.tokenize("SÜN") == ["sün"]
     answers = {}
     for name in ("accented", "plain"):
-        path = saved_model.export(SavedModelOptions(str(tmp_path / name), str(tmp_path / "to" / name), engine=engine))
+        path = export(tmp_path / name, tmp_path / "to" / name, format_name)
         assert exports.read_metadata(path).get("strip_accents") == (False if name == "accented" else None)
-        loaded = OnnxModel(path) if engine == ONNX_RUNTIME else SavedModel(path)
+        loaded = OnnxModel(path) if format_name == ONNX else SavedModel(path)
         answers[name] = loaded.answers({"text": ["SÜN", "SUN", "sün"]})["probabilities"].tolist()
     first, second, third = answers["accented"]
     assert first == pytest.approx(third)

@@ -17,7 +17,7 @@ from official_bert.modeling.head_input import BILSTM, FEATURES, HeadInput
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.modeling.task_models import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, TAGGING
 from tests.conftest import WORDS
-from tests.export.exported_models import CHOICES, CONFIG, model_of, scattered
+from tests.export.exported_models import CHOICES, CONFIG, LARGER, model_of, relative_error, scattered
 
 CAUSAL = dataclasses.replace(CONFIG, causal_attention=True)
 
@@ -57,6 +57,17 @@ def assert_written(proto: Any, model: keras.Model, kind: str, tmp_path: pathlib.
 def test_every_kind_gives_the_outputs_of_its_model(kind: str, causal: bool, tmp_path: pathlib.Path):
     model = model_of(kind, CAUSAL if causal else CONFIG)
     assert_written(onnx_graph.onnx_model(model), model, kind, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_8_bit_matrices_nearly_keep_the_logits_of_every_kind(kind: str, tmp_path: pathlib.Path):
+    model, path = model_of(kind, LARGER), str(tmp_path / "model.onnx")
+    onnx_graph.write(onnx_graph.onnx_model(model), path, quantized=True)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    error = relative_error(model, kind, lambda features: dict(zip(names, session.run(names, features), strict=True)))
+    assert error < 0.1
 
 
 @pytest.mark.parametrize("activation", ["gelu_exact", "relu", "tanh", "linear"])

@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.export import graph_inputs, operations, saved_model
-from official_bert.export.options import SavedModelOptions
+from official_bert.export import graph_inputs, operations
 from official_bert.export.replay_texts import made_up_texts
 from official_bert.export.text_models import ENCODER, FILL_MASK, TEXT_MODELS
 from official_bert.inference import exports as layout
@@ -22,7 +21,7 @@ from official_bert.modeling.task_models import (
     VECTORS,
 )
 from official_bert.tokenization.exact import FullTokenizer
-from tests.export.exported_models import VOCAB, save_finetuned, save_run, task_spec_of
+from tests.export.exported_models import VOCAB, export, save_finetuned, save_run, task_spec_of
 
 LENGTH = 20
 REPLAY = Replay(
@@ -134,7 +133,7 @@ def test_an_export_that_cuts_texts_elsewhere_is_not_written(monkeypatch: pytest.
     exports = tmp_path / "exports"
     message = r'not written: to \{"text": ".*"\} predict answers \w+ .*, but the export .*answers? differs?'
     with pytest.raises(UserError, match=message):
-        saved_model.export(SavedModelOptions(model_dir, str(exports)))
+        export(model_dir, str(exports))
     assert not exports.exists() or not list(exports.iterdir())
 
 
@@ -142,19 +141,19 @@ def test_texts_of_an_evaluation_file_are_replayed(tmp_path: pathlib.Path):
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
     table = tmp_path / "dev.csv"
     table.write_text("text,label\n" + "".join(f"the cat {'sat ' * number},yes\n" for number in range(50)))
-    path = saved_model.export(SavedModelOptions(model_dir, str(tmp_path / "exports"), eval_file=str(table)))
+    path = export(model_dir, str(tmp_path / "exports"), eval_file=str(table))
     texts = replays.read(path).texts["text"]
     made_up = made_up_texts(FullTokenizer(f"{model_dir}/vocab.txt"), CLASSIFICATION, task_spec_of(CLASSIFICATION))
     assert texts[: len(made_up["text"])] == made_up["text"]
     assert len(texts) == len(made_up["text"]) + 32
     with pytest.raises(UserError, match=r"nothing\.csv"):
-        saved_model.export(SavedModelOptions(model_dir, str(tmp_path / "exports"), eval_file="nothing.csv"))
+        export(model_dir, str(tmp_path / "exports"), eval_file="nothing.csv")
 
 
 def test_a_model_without_a_task_has_no_evaluation_file(tmp_path: pathlib.Path):
-    options = SavedModelOptions(save_run(tmp_path / "run"), str(tmp_path / "exports"), eval_file="dev.csv")
+    run = save_run(tmp_path / "run")
     with pytest.raises(UserError, match="the model has no task to evaluate"):
-        saved_model.export(options)
+        export(run, tmp_path / "exports", eval_file="dev.csv")
 
 
 @pytest.mark.slow
@@ -164,7 +163,7 @@ def test_exports_of_every_kind_prove_themselves(kind: str, tmp_path: pathlib.Pat
         model_dir = save_run(tmp_path / "run")
     else:
         model_dir = save_finetuned(tmp_path / "model", kind, **({"doc_stride": 6} if kind == TAGGING else {}))
-    path = saved_model.export(SavedModelOptions(model_dir, str(tmp_path / "exports"), encoder=kind == ENCODER))
+    path = export(model_dir, str(tmp_path / "exports"), encoder=kind == ENCODER)
     assert len(replays.read(path)) >= 12
 
 
@@ -190,11 +189,9 @@ def test_an_export_for_a_release_that_lacks_its_operations_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ):
     monkeypatch.setattr(operations, "lacking", lambda folder, release: ["Softmax"])
-    options = SavedModelOptions(
-        save_finetuned(tmp_path / "model", CLASSIFICATION), str(tmp_path / "x"), for_serving="2.19"
-    )
+    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
     with pytest.raises(UserError, match=r"TensorFlow Serving 2\.19 lacks what the export uses: Softmax"):
-        saved_model.export(options)
+        export(model_dir, tmp_path / "x", for_serving="2.19")
 
 
 def test_no_operation_of_this_tensorflow_is_missing_in_the_list():

@@ -17,8 +17,6 @@ import pytest
 import tensorflow as tf
 
 from official_bert.checkpoints import finetuned, model_files, run_checkpoints
-from official_bert.export import saved_model
-from official_bert.export.options import SavedModelOptions
 from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.modeling.pretraining_model import encoder_of
@@ -33,7 +31,7 @@ from official_bert.modeling.task_models import (
 from official_bert.tasks.heads import candidates, tagging
 from official_bert.tasks.heads import questions as questions_module
 from official_bert.tokenization.exact import FullTokenizer
-from tests.export.exported_models import CHOICES, CONFIG, LABELS, model_of, pretraining_model, task_spec_of
+from tests.export.exported_models import CHOICES, CONFIG, LABELS, export, model_of, pretraining_model, task_spec_of
 from tests.export.test_text_models import joined, outputs_of_rows
 
 pytestmark = pytest.mark.slow
@@ -105,8 +103,7 @@ def setting(test_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -
             of_kind = QUESTIONS if kind == QUESTION_ANSWERING else {"max_seq_length": LENGTH}
             model, told = model_of(kind, config), task_spec_of(kind, pair=name == PAIR, **of_kind)
             finetuned.save(str(source), model, told, config, vocab_file.read_text(encoding="utf-8"))
-        options = SavedModelOptions(str(source), str(folder / "exports" / name), encoder=name == ENCODER)
-        asked[name] = (saved_model.export(options), given)
+        asked[name] = (export(source, folder / "exports" / name, encoder=name == ENCODER), given)
     (folder / "asked.json").write_text(json.dumps(asked))
     python = os.environ.get("OFFICIAL_BERT_CLEAN_PYTHON", sys.executable)
     command = [python, "-c", CLEAN_PROCESS, str(folder / "asked.json"), str(folder / "answers.json")]

@@ -15,8 +15,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.export import saved_model
-from official_bert.export.options import SavedModelOptions
+from official_bert.export import formats
 from official_bert.export.source import read_source
 from official_bert.export.text_models import TextModel, text_model
 from official_bert.export.warmup import EXAMPLES, read_requests
@@ -33,6 +32,7 @@ from tests.export.exported_models import (
     CONFIG,
     TEXTS,
     VOCAB,
+    export,
     model_of,
     pretraining_model,
     save_finetuned,
@@ -47,7 +47,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The only version of an export of a classifier of pairs."""
     folder = tmp_path_factory.mktemp("exports")
     model_dir = save_finetuned(folder / "model", CLASSIFICATION, pair=True)
-    path = saved_model.export(SavedModelOptions(model_dir=model_dir, export_dir=str(folder / "here" / "name")))
+    path = export(model_dir, str(folder / "here" / "name"))
     assert path == str(folder / "here" / "name" / "1")
     return pathlib.Path(path)
 
@@ -155,7 +155,7 @@ def blocks_of_the_page(word: str) -> list[str]:
 def sst2(classifier: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The export of which docs/serving.md speaks: a classifier of one text."""
     folder = tmp_path_factory.mktemp("docs")
-    saved_model.export(SavedModelOptions(model_dir=classifier, export_dir=str(folder / "exports" / "sst2")))
+    export(classifier, str(folder / "exports" / "sst2"))
     return folder
 
 
@@ -192,15 +192,15 @@ def test_an_empty_text_is_answered_alike_by_python_tables_and_the_server(
 
 
 def test_next_version_is_one_more_and_none_is_overwritten(classifier: str, tmp_path: pathlib.Path):
-    assert saved_model.next_version(str(tmp_path / "none")) == 1
+    assert formats.next_version(str(tmp_path / "none")) == 1
     for name in ("2", "11", "12.writing-5", "notes"):
         (tmp_path / name).mkdir()
     (tmp_path / "11" / "saved_model.pb").touch()
-    assert saved_model.next_version(str(tmp_path)) == 12
+    assert formats.next_version(str(tmp_path)) == 12
     with pytest.raises(UserError, match="11 is there already"):
-        saved_model.export(SavedModelOptions(classifier, str(tmp_path), version=11))
+        export(classifier, str(tmp_path), version=11)
     with pytest.raises(UserError, match="--version=0; expected 1 or more"):
-        saved_model.export(SavedModelOptions(classifier, str(tmp_path), version=0))
+        export(classifier, str(tmp_path), version=0)
 
 
 def test_an_export_that_fails_leaves_nothing(classifier: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -211,7 +211,7 @@ def test_an_export_that_fails_leaves_nothing(classifier: str, tmp_path: pathlib.
     monkeypatch.setattr(tf.saved_model, "save", fails)
     monkeypatch.setattr(TextModel, "signatures", lambda self: {})
     with pytest.raises(UserError, match="No space left on device"):
-        saved_model.export(SavedModelOptions(classifier, str(tmp_path / "exports")))
+        export(classifier, str(tmp_path / "exports"))
     assert list((tmp_path / "exports").iterdir()) == []
 
 
@@ -255,15 +255,14 @@ def test_an_encoder_of_which_the_head_reads_a_part_is_refused(tmp_path: pathlib.
 def test_what_cannot_be_exported_is_said(
     options: dict[str, Any], message: str, classifier: str, tmp_path: pathlib.Path
 ):
-    given = SavedModelOptions(classifier, str(tmp_path / "exports"))
     with pytest.raises(UserError, match=message):
-        saved_model.export(dataclasses.replace(given, **options))
+        export(**{"model_dir": classifier, "export_dir": tmp_path / "exports", **options})
     assert not (tmp_path / "exports").exists()
 
 
 def assert_answers_the_same_when_it_is_loaded(model_dir: str, trained: keras.Model, kind: str) -> None:
     """Exports the model of a folder, and compares the export's answers with those of the model that was saved there."""
-    model = tf.saved_model.load(saved_model.export(SavedModelOptions(model_dir, f"{model_dir}/exports")))
+    model = tf.saved_model.load(export(model_dir, f"{model_dir}/exports"))
     functions = text_model(trained, FullTokenizer(os.path.join(model_dir, "vocab.txt")), kind, task_spec_of(kind))
     given = {
         name: tf.constant(TEXTS) if spec.shape.rank == 1 else tf.constant([[text] * spec.shape[1] for text in TEXTS])

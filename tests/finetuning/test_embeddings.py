@@ -10,14 +10,13 @@ from pyarrow import parquet
 
 import official_bert
 from official_bert.errors import UserError
-from official_bert.export import saved_model
-from official_bert.export.options import SavedModelOptions
 from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options
 from official_bert.inference import batch_prediction, feature_extraction
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
 from tests.conftest import WORDS
+from tests.export.exported_models import export
 
 NAMES = ("cat", "dog", "sun", "mat", "play", "walk", "able", "on")
 PAIRS = [(f"the {name}", f"a {name} ran .") for name in NAMES]
@@ -153,14 +152,10 @@ def test_features_writes_the_vectors_as_the_model_was_trained(folder, tmp_path):
         feature_extraction.write_features(dataclasses.replace(options, init=str(tmp_path / "pooled")))
 
 
-@pytest.mark.parametrize("engine", ["tensorflow", "onnxruntime"])
-def test_exports_answer_with_normalized_vectors(folder, tmp_path, engine):
+@pytest.mark.parametrize("format_name", ["saved_model", "onnx"])
+def test_exports_answer_with_normalized_vectors(folder, tmp_path, format_name):
     """Each export proves itself by a replay when it is written; here the command asks it once more."""
-    options = SavedModelOptions(
-        model_dir=str(folder / "run"), export_dir=str(tmp_path / "export"), engine=engine,
-        eval_file=str(folder / "pairs.jsonl"),
-    )  # fmt: skip
-    saved_model.export(options)
+    export(folder / "run", tmp_path / "export", format_name, eval_file=str(folder / "pairs.jsonl"))
     batch_prediction.predict(
         BatchPredictionOptions(str(tmp_path / "export"), str(folder / "pairs.jsonl"), str(tmp_path / "answers.jsonl"))
     )

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.errors import UserError
+from official_bert.inference.onnx_model import OnnxModel
 from official_bert.modeling.config import BertConfig
 from tests.conftest import ROOT, WORDS
 
@@ -175,6 +176,21 @@ def test_a_model_of_the_same_configuration_has_new_weights(config, vocab_file):
     assert not {*map(id, other.variables)} & {*map(id, model.variables)}
     other.set_weights(model.get_weights())
     np.testing.assert_array_equal(other.predict(x), model.predict(x))
+
+
+def test_a_model_is_exported_in_several_formats(config, vocab_file, tmp_path):
+    model, x, _ = built("classifier", config, vocab_file)
+    rows = [{"text": text, "label": "good"} for text in x]
+    (tmp_path / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model.export(str(tmp_path / "out"), "onnx,litert", eval_file=str(tmp_path / "dev.jsonl"))
+    answers = OnnxModel(str(tmp_path / "out" / "onnx" / "1")).answers({"text": x})
+    np.testing.assert_allclose(answers["probabilities"], model.predict(x), rtol=1e-4)
+    assert json.loads((tmp_path / "out" / "litert" / "report.json").read_text())["examples"] == len(rows)
+    with pytest.raises(UserError, match="--format=openvino; expected one or more of saved_model, onnx, litert"):
+        model.export(str(tmp_path / "other"), "openvino")
+    model.quantize("int8")
+    with pytest.raises(UserError, match="has weights of 8 bits, which only .keras files and saved_model exports hold"):
+        model.export(str(tmp_path / "other"), "onnx")
 
 
 def test_models_can_be_summarized_and_looked_into(config, vocab_file, capsys):

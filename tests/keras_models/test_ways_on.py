@@ -183,7 +183,7 @@ def test_files_that_cannot_be_taken_are_named_with_what_can(tmp_path):
     with pytest.raises(UserError, match="there is no file .*none.keras"):
         take(tmp_path / "none.keras", labels=["a", "b"])
     with pytest.raises(
-        UserError, match="has weights of 8 bits, which .keras files alone hold; save it before quantize"
+        UserError, match="has weights of 8 bits, which only .keras files and saved_model exports hold; save or export"
     ):
         take(tmp_path / "small.keras")
     with pytest.raises(UserError, match="has weights of 8 bits"):

@@ -6,14 +6,12 @@ import pytest
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.export import saved_model
-from official_bert.export.options import SavedModelOptions
 from official_bert.inference import exports as layout
 from official_bert.inference import replays
 from official_bert.modeling.task_models import QUESTION_ANSWERING
 from official_bert.serving.check_export import check
 from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions
-from tests.export.exported_models import save_finetuned
+from tests.export.exported_models import export, save_finetuned
 from tests.serving.serving_client import running
 
 
@@ -22,7 +20,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The export folder of a model that answers questions, the kind with the most outputs; no test changes it."""
     folder = tmp_path_factory.mktemp("checked")
     model_dir = save_finetuned(folder / "model", QUESTION_ANSWERING)
-    saved_model.export(SavedModelOptions(model_dir, str(folder / "exports")))
+    export(model_dir, str(folder / "exports"))
     return folder / "exports"
 
 

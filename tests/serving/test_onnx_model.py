@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.export import saved_model
-from official_bert.export.options import ONNX_RUNTIME, SavedModelOptions
+from official_bert.export.options import ONNX, SAVED_MODEL
 from official_bert.inference import exports
 from official_bert.modeling.task_models import MULTIPLE_CHOICE, TAGGING
 from official_bert.serving import served_model
@@ -20,7 +19,7 @@ from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Models
 from official_bert.serving.options import Options
 from tests.conftest import ROOT
-from tests.export.exported_models import CHOICES, save_finetuned
+from tests.export.exported_models import CHOICES, export, save_finetuned
 
 TEXT = "the cat sat on the mat"
 
@@ -59,7 +58,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The folder of an export with one version."""
     folder = tmp_path_factory.mktemp("tagger")
     model = save_finetuned(folder / "model", TAGGING)
-    return pathlib.Path(saved_model.export(SavedModelOptions(model, str(folder / "out"), engine=ONNX_RUNTIME))).parent
+    return pathlib.Path(export(model, folder / "out", ONNX)).parent
 
 
 def test_neither_the_server_nor_predict_imports_tensorflow_or_keras(tagger: pathlib.Path, tmp_path: pathlib.Path):
@@ -78,10 +77,7 @@ def test_neither_the_server_nor_predict_imports_tensorflow_or_keras(tagger: path
 
 def test_it_has_the_answers_and_the_signature_of_a_saved_model(tmp_path: pathlib.Path):
     model_dir = save_finetuned(tmp_path / "model", MULTIPLE_CHOICE)
-    folders = [
-        saved_model.export(SavedModelOptions(model_dir, str(tmp_path / engine), engine=engine))
-        for engine in ("onnxruntime", "tensorflow")
-    ]
+    folders = [export(model_dir, tmp_path / format_name, format_name) for format_name in (ONNX, SAVED_MODEL)]
     onnx, tensorflow = (served_model.load(folder, None) for folder in folders)
     assert (onnx.parallel_batches, tensorflow.parallel_batches) == (1, 2)  # each takes all cores
     name = exports.DEFAULT_SIGNATURE

@@ -53,13 +53,12 @@ def export(model: str, folder: str) -> dict[str, str]:
     """Exports a classifier for TensorFlow and ONNX Runtime, also with 8-bit matrices; returns the folders by name."""
     examples = pathlib.Path(folder, "examples.jsonl")
     examples.write_text(json.dumps({"text": "a text", "label": LABELS[0]}) + "\n", encoding="utf-8")
-    onnx_runtime = "--engine=onnxruntime"
     flags = {
         "SavedModel": [],
-        "ONNX Runtime": [onnx_runtime],
+        "ONNX Runtime": ["--format=onnx"],
         # The score of random weights is of no interest.
         "ONNX Runtime, 8 bits": [
-            onnx_runtime, "--quantization=dynamic_int8", f"--eval_file={examples}", "--max_loss=1",
+            "--format=onnx", "--quantization=dynamic_int8", f"--eval_file={examples}", "--max_loss=1",
         ],
     }  # fmt: skip
     paths = {name: f"{folder}/export{number}" for number, name in enumerate(flags)}

@@ -1,6 +1,6 @@
 """What stands on an encoder, and all that follows from it: a class for each kind.
 
-Tasks, Keras models, exports, portable formats and distillation read it; none of them asks for a kind by its name.
+Tasks, Keras models, exports and distillation read it; none of them asks for a kind by its name.
 Features and predictions need neither TensorFlow nor Keras; what is about models and learning imports them.
 
 R rows, C classes

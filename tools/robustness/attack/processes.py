@@ -31,7 +31,7 @@ def import_all() -> None:
     import keras  # noqa: F401
     import tensorflow_text  # noqa: F401
 
-    import official_bert.export.saved_model
+    import official_bert.export.formats
     import official_bert.finetuning.runner
     import official_bert.inference.batch_prediction
     import official_bert.inference.feature_extraction

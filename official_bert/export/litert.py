@@ -1,0 +1,126 @@
+"""Writes a fine-tuned model for LiteRT (phones), with a report of what the conversion costs.
+
+Only the part from ids to logits is converted, because LiteRT has no tokenizer. Nothing is written if the converted
+model loses more of the task's score than allowed or, in float32, if it answers texts differently from predict.
+
+N choices, S sequence
+"""
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.export import conversion_score, replay
+from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, ExportOptions
+from official_bert.export.source import Source
+from official_bert.learning.predictor import predict
+from official_bert.modeling.head_input import HeadInput
+from official_bert.tasks.heads.all_heads import HEADS, head_of
+from official_bert.tasks.heads.features import Features, Outputs
+from official_bert.utils import extras, files
+
+MODEL_FILE, REPORT_FILE = "model.tflite", "report.json"
+
+_INPUTS, _LOGITS = ("input_ids", "input_mask", "segment_ids"), "logits"
+
+Run = Callable[[dict[str, npt.NDArray[Any]]], dict[str, npt.NDArray[Any]]]
+
+
+def check(source: Source, options: ExportOptions) -> None:
+    """Checks that the model can be converted and measured.
+
+    Raises:
+        UserError: If the model has no head or one that LiteRT does not support, or there is no evaluation file.
+    """
+    if source.kind not in HEADS:
+        raise UserError(
+            f"--format={LITERT} needs a model that was fine-tuned on labels, but the kind of {options.model_dir} is "
+            f"{source.kind}; export it as saved_model"
+        )
+    if not HeadInput.from_dict(source.task_spec).is_encoder:
+        raise UserError(
+            f"{options.model_dir} has a recurrent head, which LiteRT's converter rejects; pass --format={ONNX}"
+        )
+    if options.eval_file is None:
+        raise UserError(f"--format={LITERT} is scored on labelled examples; pass --eval_file")
+
+
+def write(source: Source, folder: str, options: ExportOptions) -> None:
+    """Writes the model and its report to a folder.
+
+    Raises:
+        UserError: If a package is missing, the converted model loses more than allowed, or it answers texts
+            differently from predict.
+    """
+    path = os.path.join(folder, MODEL_FILE)
+    files.write_bytes(path, convert(source, options.quantization == DYNAMIC_INT8))
+    run = load(path)
+    length = source.task_spec["max_seq_length"]
+
+    def forward(inputs: dict[str, tf.Tensor]) -> Any:
+        outputs = run({name: each.numpy() for name, each in inputs.items()})
+        return outputs.get(_LOGITS, outputs)
+
+    def run_rows(features: Features) -> Outputs:
+        return predict(forward, features, 1, length)
+
+    score = conversion_score.measure(source, options, run_rows, LITERT)
+    if options.quantization == FLOAT32:
+        texts = replay.make(source, options.eval_file)
+        answers, _, _ = replay.answers_of_head(texts.texts, source.tokenizer, source.task_spec, run_rows)
+        replay.prove(texts, [dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True)])
+    choices = source.task_spec["num_choices"]
+    shape = "[1, S]" if choices is None else f"[1, {choices}, S]"
+    report = {
+        **score,
+        "bytes": files.size(path),
+        "quantization": options.quantization,
+        "inputs": dict.fromkeys(_INPUTS, f"int32 {shape}"),
+        "max_seq_length": length,
+        "labels": source.task_spec["labels"],
+        "reads_windows": head_of({**source.task_spec, "kind": source.kind}).reads_windows,
+    }
+    files.write_text(os.path.join(folder, REPORT_FILE), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+
+
+def convert(source: Source, quantized: bool) -> bytes:
+    """Returns the model as a LiteRT file, from input_ids, input_mask and segment_ids to logits, by name.
+
+    Args:
+        source: The model.
+        quantized: Whether matrices are quantized to 8 bits.
+    """
+
+    def call(input_ids: Any, input_mask: Any, segment_ids: Any) -> dict[str, Any]:
+        features = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
+        outputs = source.model(features, training=False)
+        return outputs if isinstance(outputs, dict) else {_LOGITS: outputs}
+
+    choices = source.task_spec["num_choices"]
+    shape = [1, None] if choices is None else [1, choices, None]
+    function = tf.function(call, input_signature=[tf.TensorSpec(shape, tf.int32, name=name) for name in _INPUTS])
+    module = tf.Module()
+    module.model_variables = [variable.value for variable in source.model.variables]
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], module)
+    if quantized:
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    return bytes(converter.convert())
+
+
+def load(path: str) -> Run:
+    """Returns the model of a LiteRT file: a function of one row's features, int32 [1, S] or [1, N, S].
+
+    Raises:
+        UserError: If LiteRT is not installed.
+    """
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ModuleNotFoundError as error:
+        raise extras.missing(error) or error from error
+    runner = Interpreter(model_path=path).get_signature_runner()
+    return lambda features: runner(**features)
