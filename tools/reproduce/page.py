@@ -28,10 +28,8 @@ def write_page(experiment: Experiment, scores: Scores) -> str:
         for column in columns:
             cells += [str(variant.paper.get(column, "-")), _format_scores(scores[variant.name, column])]
         lines.append(_format_row(cells))
-    lines += [
-        _NOTES,
-        *(f"- {compare_orders(table, column, scores)}" for column in columns if column in table.variants[0].paper),
-    ]
+    lines.append(_NOTES)
+    lines += [f"- {compare_orders(table, column, scores)}" for column in columns if column in table.variants[0].paper]
     return "\n".join([*lines, "", "```bash", *(run.line() for run in experiment.runs()), "```", ""])
 
 
@@ -53,10 +51,7 @@ def compare_orders(table: Table, column: str, scores: Scores) -> str:
         for one, other in pairs
     ]
     same, reversed_ = sum(sign > 0 for sign in signs), sum(sign < 0 for sign in signs)
-    return (
-        f"{column}: of {len(pairs)} pairs of rows in the paper, {same} are in the same order, {reversed_} are reversed "
-        f"and {len(pairs) - same - reversed_} do not differ significantly"
-    )
+    return f"{column}: {same} of {len(pairs)} pairs in the paper's order, {reversed_} reversed, others not significant"
 
 
 def find_difference(one: Sequence[float], other: Sequence[float]) -> float:

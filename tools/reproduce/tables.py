@@ -111,7 +111,7 @@ _SMALL_CONFIG = {
     "initializer_range": 0.06,
 }  # fmt: skip
 _SMALL_FINETUNING = {"learning_rate": 5e-4, "train_batch_size": 32, "num_train_epochs": 4.0, "max_seq_length": 128}
-_SMALL_HEADS: dict[str, Flags] = {"lstm": {"lstm_units": 128}, "features": {"learning_rate": 2e-3}}
+_SMALL_HEADS: dict[str, Any] = {"lstm": {"lstm_units": 128}, "features": {"learning_rate": 2e-3}}
 _TINY_SQUAD = {"max_query_length": 29, "doc_stride": 16}  # half of the sequence remains for the context
 
 SCALES = {
