@@ -13,7 +13,7 @@ _FEATURES = "features.json"  # written into the folder of every prepared data se
 
 
 def list_files(name: str) -> list[str]:
-    """Returns the files of a data set's split, in order. Downloads and prepares the data set if needed.
+    """Returns the files of a data set's split that have rows, in order. Downloads and prepares the data set if needed.
 
     TensorFlow Datasets stores its files in the folder TFDS_DATA_DIR, or in ~/tensorflow_datasets by default.
 
@@ -36,7 +36,8 @@ def list_files(name: str) -> list[str]:
     split = split or _TRAIN
     if split not in splits:
         raise UserError(f"{name} has no split {split!r}; expected {PREFIX}{name}#SPLIT with one of {', '.join(splits)}")
-    return [os.fspath(path) for path in splits[split].filepaths]
+    shards = zip(splits[split].filepaths, splits[split].shard_lengths, strict=True)
+    return [os.fspath(path) for path, length in shards if length]
 
 
 def is_prepared_file(path: str) -> bool:

@@ -52,39 +52,39 @@ _FILLERS = ("the", "a", "in", "on", "and", ",")
 
 
 def texts(count: int, seed: int, longest: int = 12) -> list[str]:
-    """Texts of one word and more; some are longer than what the models read at once."""
+    """Returns random texts of one word or more. Some are longer than max_seq_length."""
     rng = random.Random(seed)
     words = (*_FILLERS, *NOUNS, *VERBS)
     return [" ".join(rng.choice(words) for _ in range(rng.randint(1, longest))) for _ in range(count)]
 
 
-def number_of(text: str) -> float:
-    """What regressors learn: how many nouns a text has for each of its words."""
+def noun_share(text: str) -> float:
+    """Returns the share of nouns among the words of a text: the label of regressors."""
     words = text.split()
     return round(sum(word in NOUNS for word in words) / len(words), 3)
 
 
-def class_of(text: str) -> str:
-    return "noun" if number_of(text) > 0.3 else "verb"
+def label_text(text: str) -> str:
+    return "noun" if noun_share(text) > 0.3 else "verb"
 
 
-def classes_of(text: str) -> list[str]:
+def find_nouns(text: str) -> list[str]:
     return [name for name in ("cat", "dog", "sun") if name in text.split()]
 
 
-def tags_of(text: str) -> list[str]:
+def tag_words(text: str) -> list[str]:
     return ["N" if word in NOUNS else "V" if word in VERBS else "O" for word in text.split()]
 
 
-def answer_of(context: str) -> tuple[str, int] | None:
-    """The first noun of a context, and where it begins."""
+def find_answer(context: str) -> tuple[str, int] | None:
+    """Returns the first noun of a context and its position, or None if there is no noun."""
     return next(((word, context.find(word)) for word in context.split() if word in NOUNS), None)
 
 
-def endings_of(text: str, seed: int) -> tuple[list[str], int]:
-    """Four endings, of which the one with most nouns is the right one."""
+def make_endings(text: str, seed: int) -> tuple[list[str], int]:
+    """Returns four endings and the index of the right one, which has the largest share of nouns."""
     endings = texts(4, seed + len(text), 5)
-    return endings, max(range(4), key=lambda number: number_of(endings[number]))
+    return endings, max(range(4), key=lambda number: noun_share(endings[number]))
 
 
 TEXTS, ASKED = texts(18, 1), ["the cat", "unaffable dog and the sun .", *texts(1, 2), " ".join(texts(6, 3))]
@@ -94,23 +94,23 @@ QUESTIONS, QUESTIONS_ASKED = (
     ["who sat ?", "who ?", "who ran on ?", "a ?"],
 )
 CONTEXTS = [" ".join(_FILLERS) if number % 3 == 2 else text for number, text in enumerate(texts(18, 7, 24))]
-ENDINGS, ENDINGS_ASKED = [endings_of(text, 8) for text in TEXTS], [endings_of(text, 9)[0] for text in ASKED]
+ENDINGS, ENDINGS_ASKED = [make_endings(text, 8) for text in TEXTS], [make_endings(text, 9)[0] for text in ASKED]
 MASKED = ["the [MASK] sat", "a [MASK] ran [MASK] the sun", "[MASK]"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model of text: how it is made and trained, and what it is asked.
+    """A model, its training data and its test inputs.
 
     Attributes:
-        class_name: a public class.
-        settings: of `from_checkpoint`.
-        x: to fit and, where y is None and it does not learn, nothing.
-        y: labels.
-        asked: for predict.
-        compiled: arguments of `compile`.
-        frozen: patterns of layers that stay as they are.
-        adam: whether it learns by a user's optimizer, whose state is saved.
+        class_name: Name of a public class.
+        settings: Arguments of `from_checkpoint`.
+        x: Inputs of `fit`, or None for a model that is not trained.
+        y: Labels for `fit`, or None for a model that needs none.
+        asked: Inputs of `predict`.
+        compiled: Arguments of `compile`.
+        frozen: Patterns of the layers to freeze.
+        adam: Whether to train with Keras' Adam instead of BERT's optimizer.
     """
 
     class_name: str
@@ -125,7 +125,7 @@ class Model:
 
 def _classifier(**changes: Any) -> Model:
     classifier = Model(
-        "TextClassifier", {"labels": ["noun", "verb"], "max_seq_length": 16}, TEXTS, list(map(class_of, TEXTS)), ASKED
+        "TextClassifier", {"labels": ["noun", "verb"], "max_seq_length": 16}, TEXTS, list(map(label_text, TEXTS)), ASKED
     )
     return dataclasses.replace(classifier, **changes)
 
@@ -136,18 +136,18 @@ MODELS = {
         settings={"labels": ["noun", "verb"], "pair": True}, x=(TEXTS, SECOND), asked=(ASKED, SECOND_ASKED)
     ),
     "several": _classifier(
-        settings={"labels": ["cat", "dog", "sun"], "multi_label": True}, y=list(map(classes_of, TEXTS))
+        settings={"labels": ["cat", "dog", "sun"], "multi_label": True}, y=list(map(find_nouns, TEXTS))
     ),
     "windows": _classifier(settings={"labels": ["noun", "verb"], "doc_stride": 3, "max_seq_length": 8}),
     "frozen": _classifier(compiled={"learning_rate": 2e-3}, frozen=("layer_0_.*", ".*embeddings")),
     "adam": _classifier(adam=True),
-    "regressor": Model("TextRegressor", {"max_seq_length": 16}, TEXTS, list(map(number_of, TEXTS)), ASKED),
+    "regressor": Model("TextRegressor", {"max_seq_length": 16}, TEXTS, list(map(noun_share, TEXTS)), ASKED),
     "tagger": Model(
-        "TokenTagger", {"labels": ["N", "O", "V"], "max_seq_length": 12}, TEXTS, list(map(tags_of, TEXTS)), ASKED
+        "TokenTagger", {"labels": ["N", "O", "V"], "max_seq_length": 12}, TEXTS, list(map(tag_words, TEXTS)), ASKED
     ),
     "answerer": Model(
         "QuestionAnswerer", {"max_seq_length": 20, "max_query_length": 8, "doc_stride": 6, "no_answer": True},
-        (QUESTIONS, CONTEXTS), list(map(answer_of, CONTEXTS)), (QUESTIONS_ASKED, ASKED),
+        (QUESTIONS, CONTEXTS), list(map(find_answer, CONTEXTS)), (QUESTIONS_ASKED, ASKED),
     ),
     "choice": Model(
         "MultipleChoice", {"max_seq_length": 16}, (TEXTS, [endings for endings, _ in ENDINGS]),
@@ -156,11 +156,11 @@ MODELS = {
     "masked_lm": Model("MaskedLM", {"max_seq_length": 16}, TEXTS, None, MASKED),
     "encoder": Model("TextEncoder", {"layers": [-1, -2], "pooling": "max"}, None, None, ASKED),
 }  # fmt: skip
-EPOCHS = 4  # of 5 steps, or of some more where texts are read in windows
+EPOCHS = 4  # of 5 steps each, or more if texts are split into windows
 
 
 class _Losses(keras.callbacks.Callback):
-    """Keeps the loss after each batch: as Keras shows it, the mean of the epoch so far."""
+    """Records the loss that Keras reports after each batch: the mean over the epoch so far."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,8 +170,8 @@ class _Losses(keras.callbacks.Callback):
         self.losses.append(float(logs["loss"]))
 
 
-def fitted(model: Any, case: Model, first_epoch: int = 0, epochs: int = EPOCHS) -> list[float]:
-    """Trains a model; returns the losses."""
+def fit(model: Any, case: Model, first_epoch: int = 0, epochs: int = EPOCHS) -> list[float]:
+    """Trains a model and returns the losses."""
     callback = _Losses()
     y = {} if case.y is None else {"y": case.y}
     model.fit(
@@ -180,8 +180,8 @@ def fitted(model: Any, case: Model, first_epoch: int = 0, epochs: int = EPOCHS) 
     return callback.losses
 
 
-def built(case: Model, folder: pathlib.Path) -> Any:
-    """Returns a new model, compiled; the folder is to hold `write_files`' vocabulary."""
+def build(case: Model, folder: pathlib.Path) -> Any:
+    """Returns a new, compiled model with the vocabulary that `write_files` wrote into the folder."""
     config = official_bert.BertConfig(**CONFIG)
     kind = getattr(official_bert, case.class_name)
     model = kind.from_checkpoint(config, vocab_file=str(folder / "vocab.txt"), **case.settings)
@@ -193,7 +193,7 @@ def built(case: Model, folder: pathlib.Path) -> Any:
     return model
 
 
-# Inputs of batch prediction by the export of a model: columns, each of a text or a list for a row.
+# Models to export, with the columns of the input file for batch prediction.
 EXPORTS: dict[str, dict[str, Any]] = {
     "classifier": {"text": ASKED},
     "pairs": {"text": ASKED, "text_pair": SECOND_ASKED},
@@ -208,8 +208,8 @@ EXPORTS: dict[str, dict[str, Any]] = {
 }
 
 
-def answers_of_export(name: str, export: pathlib.Path, folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns what an export answers in batch prediction, whose files are written to the folder."""
+def predict_with_export(name: str, export: pathlib.Path, folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Runs batch prediction with an export, in the folder, and returns the answers."""
     columns = EXPORTS[name]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     asked, answers = folder / f"{name}.jsonl", folder / f"{name}.answers.jsonl"
@@ -219,18 +219,18 @@ def answers_of_export(name: str, export: pathlib.Path, folder: pathlib.Path) -> 
 
 
 def fit_and_answer(name: str, folder: pathlib.Path) -> dict[str, Any]:
-    """Trains, asks, saves, loads and exports a model; the folder is to hold `write_files`' vocabulary."""
+    """Trains, saves, loads and exports a model in the folder of `write_files`. Returns its losses and answers."""
     case = MODELS[name]
-    model = built(case, folder)
+    model = build(case, folder)
     learns = case.x is not None
-    results: dict[str, Any] = {"fit": fitted(model, case) if learns else []}
-    results["predict"] = as_json(model.predict(case.asked))
+    results: dict[str, Any] = {"fit": fit(model, case) if learns else []}
+    results["predict"] = to_json(model.predict(case.asked))
     model.save(folder / f"{name}.keras")
     loaded = type(model).load(str(folder / f"{name}.keras"))
-    results["fit after loading"] = fitted(loaded, case, EPOCHS, EPOCHS + 1) if learns else []
+    results["fit after loading"] = fit(loaded, case, EPOCHS, EPOCHS + 1) if learns else []
     if name in EXPORTS:
         model.export(str(folder / "exports" / name))
-        results["export"] = answers_of_export(name, folder / "exports" / name, folder)
+        results["export"] = predict_with_export(name, folder / "exports" / name, folder)
     return results
 
 
@@ -256,7 +256,7 @@ _TRAINING = (
 
 
 def finetune(name: str, folder: pathlib.Path) -> dict[str, Any]:
-    """Runs the command in the current folder, which is to hold `write_files`' data; returns its log and predictions.
+    """Runs the command in the current folder, where `write_files` wrote the data. Returns its log and predictions.
 
     CODAH's test part has labels, so it is scored.
     """
@@ -282,13 +282,17 @@ def _log(folder: pathlib.Path, kind: str) -> list[dict[str, Any]]:
 
 
 def _scores(values: dict[str, Any]) -> dict[str, Any]:
-    """The numbers without checksums, the figures of each label, and thresholds, which are among the null odds."""
+    """Drops checksums, scores per label, and thresholds, which are values of the null odds."""
     left_out = re.compile(r"crc32|labels|.*_thresh")
     return {name: value for name, value in values.items() if not left_out.fullmatch(name)}
 
 
 def _read_predictions(path: pathlib.Path) -> Any:
-    """Returns what a file of predictions holds; of several answers to a question, what rounding leaves in order."""
+    """Returns the content of a file of predictions.
+
+    Of the n best answers to a question, only the best text and the sorted probabilities remain, because rounding may
+    swap answers that are equally probable.
+    """
     if "nbest" in path.name:
         several = json.loads(path.read_text()).values()
         return [
@@ -317,20 +321,20 @@ def write_files(folder: pathlib.Path) -> None:
         seconds = texts(count, seed + 10, 6)
         rows = [
             {
-                "text": text, "second": second, "class": class_of(text), "classes": ";".join(classes_of(text)),
-                "number": number_of(text), "tags": tags_of(text),
+                "text": text, "second": second, "class": label_text(text), "classes": ";".join(find_nouns(text)),
+                "number": noun_share(text), "tags": tag_words(text),
             }
             for text, second in zip(written, seconds, strict=True)
         ]  # fmt: skip
         (folder / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         _write_squad(folder / "squad" / f"{part}-v2.0.json", written)
-        _write_choices(folder, part, [(text, *endings_of(text, seed)) for text in written])
+        _write_choices(folder, part, [(text, *make_endings(text, seed)) for text in written])
 
 
 def _write_squad(path: pathlib.Path, contexts: list[str]) -> None:
     paragraphs = []
     for number, context in enumerate(contexts):
-        answer = answer_of(context)
+        answer = find_answer(context)
         answers = [{"text": answer[0], "answer_start": answer[1]}] if answer else []
         question = {"id": f"q{number}", "question": "who ?", "answers": answers, "is_impossible": not answers}
         paragraphs.append({"context": context, "qas": [question]})
@@ -357,7 +361,7 @@ METHODS = (
 
 
 def _format_arguments(functions: list[Any]) -> str:
-    """Returns the arguments of a function with their defaults, and of those it passes its keyword arguments to."""
+    """Returns the arguments of the first function, and of the next ones where it takes `**arguments` for them."""
     arguments: dict[str, inspect.Parameter] = {}
     for function in functions:
         parameters = inspect.signature(function).parameters.values()
@@ -386,8 +390,8 @@ def signatures() -> dict[str, str]:
     return found
 
 
-def as_json(value: Any) -> Any:
-    """Returns answers of any form as JSON gives them back."""
+def to_json(value: Any) -> Any:
+    """Converts arrays and dataclasses in answers to JSON values."""
 
     def default(each: Any) -> Any:
         return dataclasses.asdict(each) if dataclasses.is_dataclass(each) else each.tolist()
@@ -396,7 +400,7 @@ def as_json(value: Any) -> Any:
 
 
 def make(file: str) -> dict[str, Any]:
-    """Returns what one of the files is to hold."""
+    """Computes the content of a file."""
     if file == "signatures.json":
         return signatures()
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
@@ -411,7 +415,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for file in sys.argv[1:] or FILES:
         if file not in FILES:
-            sys.exit(f"{file} is none of the files; expected some of {', '.join(FILES)}")
+            sys.exit(f"{file} is unknown; expected one or more of {', '.join(FILES)}")
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in make(file).items()]
         (FOLDER / file).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
         print(f"{file}: {(FOLDER / file).stat().st_size:,} bytes")

@@ -55,6 +55,10 @@ def test_values_become_python_types_and_classes_their_names(data_dir: pathlib.Pa
     assert second == {**rows[1], "label": None}
 
 
+def test_files_without_rows_are_left_out(data_dir: pathlib.Path):
+    assert read(f"tfds:{prepare_tfds(data_dir, TEXTS[:1])}", ["text"]) == [{"text": TEXTS[0]}]
+
+
 def test_columns_are_checked(data_dir: pathlib.Path):
     name = f"tfds:{prepare_tfds(data_dir, TEXTS)}"
     with pytest.raises(UserError, match="there is no column 'body'; the columns are .*'text'"):
