@@ -46,8 +46,8 @@ class ExportOptions:
         None,
         "Labelled examples: *.jsonl, *.csv or *.tsv with the columns text (and text_pair) and label; a SQuAD JSON file "
         "for question answering; a SWAG or CODAH file for multiple choice. Required for litert and for "
-        "--quantization=dynamic_int8, which are scored on them. Some of the texts are among those that verify the "
-        "export, and are stored next to the model with their answers.",
+        "--quantization=dynamic_int8, which are scored on them. Some of its texts also verify the export, and are "
+        "stored next to the model with their answers.",
     )
     quantization: str = option(
         FLOAT32, "Keep matrices in float32, or quantize them to 8 bits (onnx and litert).", (FLOAT32, DYNAMIC_INT8)
