@@ -1,16 +1,16 @@
 """Records to train on, a configuration, and a finished run."""
 
 import dataclasses
+import functools
 import pathlib
 import random
 import shutil
 
 import pytest
-import tensorflow as tf
 
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import cost, training
-from tests.pretraining.pretraining_runs import SCHEMA, encoded, options_for, random_record
+from tests.pretraining.pretraining_runs import OptionsMaker, options_for, random_record, write_records
 
 
 @pytest.fixture(autouse=True)
@@ -35,11 +35,7 @@ def shared_record_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder, rng = tmp_path_factory.mktemp("records"), random.Random(0)
     paths = []
     for number in range(2):
-        path = folder / f"{number}.tfrecord"
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            for _ in range(50):
-                writer.write(encoded(random_record(rng), SCHEMA))
-        paths.append(str(path))
+        paths.append(write_records(folder / f"{number}.tfrecord", [random_record(rng) for _ in range(50)]))
     return paths
 
 
@@ -51,6 +47,12 @@ def record_files(shared_record_files: list[str], tmp_path: pathlib.Path) -> list
 @pytest.fixture
 def config_file(tiny_config: BertConfig, tmp_path: pathlib.Path) -> str:
     return write_config(tiny_config, tmp_path)
+
+
+@pytest.fixture
+def make_options(record_files: list[str], config_file: str) -> OptionsMaker:
+    """Makes the options of a run on these files from its folder and what differs from `options_for`."""
+    return functools.partial(options_for, record_files, config_file)
 
 
 def write_config(config: BertConfig, folder: pathlib.Path) -> str:

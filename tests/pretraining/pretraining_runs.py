@@ -2,8 +2,11 @@
 
 import pathlib
 import random
+import sys
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from official_bert.data import manifest, record_codec, record_schema
@@ -16,6 +19,7 @@ from official_bert.pretraining.train_step import Pretrainer
 from tests.conftest import WORDS
 
 LENGTH, PREDICTIONS = 12, 3
+OptionsMaker = Callable[..., Options]
 SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS, len(WORDS), 2)
 
 
@@ -45,6 +49,15 @@ def encoded(record: dict[str, list[float]], schema: record_schema.Schema) -> byt
     return record_codec.encode({name: np.array([value]) for name, value in record.items()}, schema)[0]
 
 
+def write_records(
+    path: pathlib.Path, records: Iterable[dict[str, list[float]]], schema: record_schema.Schema = SCHEMA
+) -> str:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(encoded(record, schema))
+    return str(path)
+
+
 def options_for(record_files: list[str], config: str, folder: pathlib.Path, **changes: object) -> Options:
     values = {
         "input_file": record_files,
@@ -64,6 +77,21 @@ def options_for(record_files: list[str], config: str, folder: pathlib.Path, **ch
         **changes,
     }
     return Options(**values)  # type: ignore[arg-type]
+
+
+def pretrain_command(record_files: list[str], config: object, folder: pathlib.Path, *flags: str) -> list[str]:
+    return [
+        *(
+            sys.executable,
+            "-m",
+            "official_bert_cli",
+            "pretrain",
+            "--do_train",
+            f"--input_file={','.join(record_files)}",
+        ),
+        *(f"--bert_config_file={config}", f"--output_dir={folder}", f"--max_seq_length={LENGTH}"),
+        *(f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8", *flags),
+    ]
 
 
 def pretrainer_for(
@@ -95,6 +123,25 @@ def checkpoint(folder: pathlib.Path, step: int) -> dict[str, np.ndarray]:
         for name in reader.get_variable_to_shape_map()
         if "ATTRIBUTES" in name and "counter" not in name
     }
+
+
+def steps_and_weights(
+    pretrainer: Pretrainer, batches: Iterator[dict[str, tf.Tensor]]
+) -> tuple[list[dict[str, float]], dict[str, np.ndarray]]:
+    """Takes ten steps; returns the sums of each, and the weights at the end."""
+    return [pretrainer.train(batches, 1) for _ in range(10)], weights_of(pretrainer)
+
+
+def assert_same_steps(
+    found: tuple[list[dict[str, float]], dict[str, np.ndarray]],
+    expected: tuple[list[dict[str, float]], dict[str, np.ndarray]],
+) -> None:
+    """Compares what `steps_and_weights` returns."""
+    for sums, expected_sums in zip(found[0], expected[0], strict=True):
+        for name in set(expected_sums) - {"input_wait"}:  # the norm of the gradient before clipping is among them
+            assert sums[name] == pytest.approx(expected_sums[name], rel=1e-4, abs=1e-4), name
+    for path, value in expected[1].items():
+        np.testing.assert_allclose(found[1][path], value, atol=2e-5, err_msg=path)
 
 
 def assert_same_to_the_bit(first: dict[str, np.ndarray], second: dict[str, np.ndarray], least: int = 60) -> None:

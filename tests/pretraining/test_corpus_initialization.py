@@ -13,7 +13,7 @@ from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.pretraining import corpus_initialization, training
 from official_bert.pretraining.corpus_initialization import count, initialize
 from tests.conftest import WORDS
-from tests.pretraining.pretraining_runs import options_for
+from tests.pretraining.pretraining_runs import OptionsMaker, options_for
 
 V = 12
 CONFIG = BertConfig(V, 32, 2, 4, 64, max_position_embeddings=24)
@@ -218,41 +218,37 @@ def test_narrow_models_and_small_texts_get_finite_weights():
         assert all(np.isfinite(np.asarray(variable)).all() for variable in model.variables)
 
 
-def test_a_run_begins_with_such_weights_once_and_equally_with_the_same_seed(
-    record_files: list[str], config_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_run_begins_with_such_weights_once_and_equally_with_the_same_seed(make_options, tmp_path, capsys):
     changes = {"init_from_records": True, "num_train_steps": 1}
     losses = []
     for folder in ("first", "second"):
-        options = options_for(record_files, config_file, tmp_path / folder, **changes)
+        options = make_options(tmp_path / folder, **changes)
         training.run(options)
         output = capsys.readouterr().out
         assert "initial weights from " in output
         assert f" of {len(WORDS)} pieces, the others at random" in output
         losses.append(next(line for line in output.splitlines() if line.startswith("step 1 ")).split("rate")[0])
     assert losses[0] == losses[1]
-    training.run(options_for(record_files, config_file, tmp_path / "first", **changes))
+    training.run(make_options(tmp_path / "first", **changes))
     assert "initial weights from " not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("next_sentence", [True, False])
-def test_a_run_compares_segments_where_it_learns_next_sentences(
-    next_sentence: bool, record_files: list[str], config_file: str, tmp_path: pathlib.Path, monkeypatch
-):
+def test_a_run_compares_segments_where_it_learns_next_sentences(make_options, next_sentence, tmp_path, monkeypatch):
     asked: list[bool] = []
     monkeypatch.setattr(corpus_initialization, "initialize", lambda *given: asked.append(given[-1]) or 1)
     changes = {"init_from_records": True, "num_train_steps": 1, "next_sentence_prediction": next_sentence}
-    training.run(options_for(record_files, config_file, tmp_path / "run", **changes))
+    training.run(make_options(tmp_path / "run", **changes))
     assert asked == [next_sentence]
 
 
-def test_a_damaged_record_is_named(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+def test_a_damaged_record_is_named(make_options: OptionsMaker, record_files: list[str], tmp_path: pathlib.Path):
     content = bytearray(pathlib.Path(record_files[0]).read_bytes())
     content[len(content) // 2] ^= 1
     damaged = tmp_path / "damaged.tfrecord"
     damaged.write_bytes(content)
     with pytest.raises(UserError, match=r"damaged.tfrecord.*record \d+"):
-        training.run(options_for([str(damaged)], config_file, tmp_path / "run", init_from_records=True))
+        training.run(make_options(tmp_path / "run", input_file=[str(damaged)], init_from_records=True))
 
 
 @pytest.mark.parametrize(

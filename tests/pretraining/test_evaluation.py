@@ -14,7 +14,6 @@ from official_bert.utils.training_log import read_log
 from tests.pretraining.pretraining_runs import (
     LENGTH,
     PREDICTIONS,
-    options_for,
     pretrainer_for,
 )
 
@@ -52,22 +51,18 @@ def test_a_stop_is_answered_between_two_batches_of_an_evaluation(
 
 
 @pytest.mark.slow
-def test_evaluation_on_the_way_keeps_the_best_weights(
-    record_files: list[str],
-    config_file: str,
-    tmp_path: pathlib.Path,
-):
+def test_evaluation_on_the_way_keeps_the_best_weights(make_options, record_files, tmp_path):
     folder = tmp_path / "run"
     changes = {"eval_input_file": record_files[1:], "eval_steps": 5, "do_eval": True, "learning_rate": 0.3}
-    training.run(options_for(record_files[:1], config_file, folder, **changes))
+    training.run(make_options(folder, input_file=record_files[:1], **changes))
     lines = read_log(str(folder), "eval")
     assert [line["step"] for line in lines] == [5, 10, 15, 20, 20]
     best = min(lines, key=lambda line: line["loss"])
     kept = tf.train.latest_checkpoint(str(folder / "best"))
     assert kept == f"{folder}/best/ckpt-{best['step']}"
     # The kept weights score what the log says.
-    options = options_for(
-        record_files[1:], config_file, tmp_path / "again", do_train=False, do_eval=True, init_checkpoint=kept
+    options = make_options(
+        tmp_path / "again", input_file=record_files[1:], do_train=False, do_eval=True, init_checkpoint=kept
     )
     training.run(options)
     assert read_log(options.output_dir, "eval")[0]["loss"] == pytest.approx(best["loss"], rel=1e-5)
@@ -75,14 +70,13 @@ def test_evaluation_on_the_way_keeps_the_best_weights(
 
 @pytest.mark.slow
 def test_a_run_from_weights_is_evaluated_before_the_first_step_and_on_general_text_too(
-    record_files: list[str], config_file: str, shared_run: pathlib.Path, tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):  # fmt: skip
+    make_options, record_files, shared_run, tmp_path, capsys
+):
     changes = {
         "init_checkpoint": str(shared_run), "num_train_steps": 2, "eval_input_file": record_files[:1], "eval_steps": 2,
         "general_eval_file": record_files[1:], "do_eval": True,
     }  # fmt: skip
-    options = options_for(record_files, config_file, tmp_path / "run", **changes)
+    options = make_options(tmp_path / "run", **changes)
     training.run(options)
     logs = {kind: read_log(options.output_dir, kind) for kind in ("eval", "general")}
     for lines in logs.values():
@@ -95,18 +89,10 @@ def test_a_run_from_weights_is_evaluated_before_the_first_step_and_on_general_te
     training.run(options)  # which evaluates at the end once more, and not before the first step again
     assert [line["step"] for line in read_log(options.output_dir, "general")] == [0, 2, 2, 2]
     with pytest.raises(UserError, match="--general_eval_file goes with --eval_input_file"):
-        options_for(record_files, config_file, tmp_path / "run", general_eval_file=record_files)
+        make_options(tmp_path / "run", general_eval_file=record_files)
 
 
-def test_evaluation_ends_after_as_many_batches_as_asked_for(
-    record_files: list[str],
-    config_file: str,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):
-    options = options_for(
-        record_files, config_file, tmp_path / "run", num_train_steps=1, do_eval=True, max_eval_steps=3,
-        eval_batch_size=4,
-    )  # fmt: skip
+def test_evaluation_ends_after_as_many_batches_as_asked_for(make_options, tmp_path, capsys):
+    options = make_options(tmp_path / "run", num_train_steps=1, do_eval=True, max_eval_steps=3, eval_batch_size=4)
     training.run(options)
     assert "evaluated 12 records" in capsys.readouterr().out

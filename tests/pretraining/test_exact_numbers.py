@@ -8,7 +8,6 @@ import pytest
 
 from official_bert.data import record_codec, record_reader
 from official_bert.errors import UserError
-from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import step_seed
 from official_bert.pretraining import training
 from official_bert.pretraining.losses import mean_losses
@@ -17,7 +16,6 @@ from tests.pretraining.pretraining_runs import (
     LENGTH,
     PREDICTIONS,
     SCHEMA,
-    options_for,
 )
 
 
@@ -41,14 +39,9 @@ def test_dropout_seeds_are_those_of_the_runs_before():
     assert len(seeds) == 2 * 2 * 3 * 3
 
 
-def test_the_records_of_the_step_that_is_not_finite_are_named(
-    record_files: list[str],
-    config_file: str,
-    tiny_config: BertConfig,
-    tmp_path: pathlib.Path,
-):
+def test_the_records_of_the_step_that_is_not_finite_are_named(make_options, record_files, tiny_config, tmp_path):
     # The first step is finite, at random weights; at this rate the weights that it leaves are good for nothing.
-    options = options_for(record_files, config_file, tmp_path / "run", learning_rate=1e30, num_warmup_steps=0)
+    options = make_options(tmp_path / "run", learning_rate=1e30, num_warmup_steps=0)
     with pytest.raises(UserError, match=r"not finite in step 2: ") as caught:
         training.run(options)
     named = {

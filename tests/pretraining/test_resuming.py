@@ -6,7 +6,6 @@ import random
 import resource
 import shutil
 import subprocess
-import sys
 import time
 from unittest import mock
 
@@ -28,10 +27,10 @@ from tests.pretraining.pretraining_runs import (
     SCHEMA,
     assert_same_to_the_bit,
     checkpoint,
-    encoded,
-    options_for,
+    pretrain_command,
     pretrainer_for,
     random_record,
+    write_records,
 )
 
 LONGER = 16
@@ -41,14 +40,12 @@ LONGER = 16
 def longer_files(tmp_path: pathlib.Path) -> list[str]:
     """Records of a second phase: the same, with more padding."""
     rng = random.Random(5)
-    path = tmp_path / "longer.tfrecord"
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for _ in range(40):
-            record = random_record(rng)
-            for name in ("input_ids", "input_mask", "segment_ids"):
-                record[name] = record[name] + [0] * (LONGER - LENGTH)
-            writer.write(encoded(record, record_schema.pretraining_schema(LONGER, PREDICTIONS)))
-    return [str(path)]
+    records = [random_record(rng) for _ in range(40)]
+    for record in records:
+        for name in ("input_ids", "input_mask", "segment_ids"):
+            record[name] = record[name] + [0] * (LONGER - LENGTH)
+    schema = record_schema.pretraining_schema(LONGER, PREDICTIONS)
+    return [write_records(tmp_path / "longer.tfrecord", records, schema)]
 
 
 def place(folder: pathlib.Path, step: int) -> tuple[int, ...]:
@@ -66,12 +63,7 @@ def forget_after(folder: pathlib.Path, step: int) -> None:
 
 
 @pytest.mark.slow
-def test_two_phases_go_on_at_and_around_their_boundary(
-    record_files: list[str],
-    longer_files: list[str],
-    config_file: str,
-    tmp_path: pathlib.Path,
-):
+def test_two_phases_go_on_at_and_around_their_boundary(make_options, longer_files, tmp_path):
     phases = {
         "num_train_steps": 6, "phase2_num_train_steps": 6, "phase2_input_file": longer_files,
         "phase2_max_seq_length": LONGER, "phase2_max_predictions_per_seq": PREDICTIONS, "phase2_train_batch_size": 4,
@@ -79,7 +71,7 @@ def test_two_phases_go_on_at_and_around_their_boundary(
         "keep_checkpoint_max": 9,
     }  # fmt: skip
     straight = tmp_path / "straight"
-    assert training.run(options_for(record_files, config_file, straight, **phases)) == 0
+    assert training.run(make_options(straight, **phases)) == 0
     assert sorted(path.name for path in straight.glob("ckpt-*.index")) == [
         "ckpt-12.index", "ckpt-4.index", "ckpt-6.index", "ckpt-8.index",
     ]  # fmt: skip
@@ -92,18 +84,12 @@ def test_two_phases_go_on_at_and_around_their_boundary(
         again = tmp_path / str(step)
         shutil.copytree(straight, again)
         forget_after(again, step)
-        assert training.run(options_for(record_files, config_file, again, **phases)) == 0
+        assert training.run(make_options(again, **phases)) == 0
         assert_same_to_the_bit(checkpoint(straight, 12), checkpoint(again, 12))
         assert [line["loss"] for line in read_log(str(again), "train")] == [line["loss"] for line in lines]
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
-    record_files: list[str],
-    config_file: str,
-    shared_run: pathlib.Path,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(make_options, shared_run, tmp_path, capsys):
     cut, flipped = tmp_path / "cut", tmp_path / "flipped"
     for folder in (cut, flipped):
         shutil.copytree(shared_run, folder)
@@ -112,7 +98,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
         content[len(content) // 2] ^= 1
         data.write_bytes(content[:1000] if folder == cut else content)
         capsys.readouterr()
-        training.run(options_for(record_files, config_file, folder))
+        training.run(make_options(folder))
         output = capsys.readouterr().out
         assert "ckpt-20 is damaged and passed over" in output
         assert f"going on from {folder}/ckpt-10, step 10" in output
@@ -120,65 +106,54 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
     for path in cut.glob("ckpt-*.data*"):
         path.write_bytes(b"nothing")
     with pytest.raises(UserError, match="none of the checkpoints .*ckpt-20, .*ckpt-10 can be read"):
-        training.run(options_for(record_files, config_file, cut))
+        training.run(make_options(cut))
 
 
 @pytest.mark.slow
-def test_changes_between_runs_are_refused_unless_asked_for(
-    record_files: list[str],
-    config_file: str,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):
+def test_changes_between_runs_are_refused_unless_asked_for(make_options, record_files, tmp_path, capsys):
     folder = tmp_path / "run"
-    training.run(options_for(record_files, config_file, folder))
+    training.run(make_options(folder))
     with pytest.raises(
         UserError, match=r"--learning_rate was 0.01 and is 0.1; --train_batch_size was 8 and is 4; .*--allow_changes="
         "learning_rate,train_batch_size$",
     ):  # fmt: skip
-        training.run(options_for(record_files, config_file, folder, train_batch_size=4, learning_rate=0.1))
+        training.run(make_options(folder, train_batch_size=4, learning_rate=0.1))
     longer = {"num_train_steps": 25, "allow_changes": ["num_train_steps"]}
     with pytest.raises(UserError, match=r"the records are other ones; .*--allow_changes=num_train_steps,data"):
-        training.run(options_for(record_files[:1], config_file, folder, **longer))
+        training.run(make_options(folder, input_file=record_files[:1], **longer))
     with pytest.raises(UserError, match="--allow_changes names lerning_rate; expected some of data, decay_power"):
-        options_for(record_files, config_file, folder, allow_changes=["lerning_rate"])
+        make_options(folder, allow_changes=["lerning_rate"])
     allowed = {"num_train_steps": 25, "train_batch_size": 4}
-    options = options_for(record_files, config_file, folder, **allowed, allow_changes=list(allowed))
+    options = make_options(folder, **allowed, allow_changes=list(allowed))
     training.run(options)
     assert "changed as asked for: --train_batch_size from 8 to 4" in capsys.readouterr().out
     assert place(folder, 20) == (1, 20 * 8)
     assert place(folder, 25) == (1, 20 * 8 + 5 * 4)
     # What only says where and how to run may change; dropout masks depend on the micro-batches.
-    training.run(options_for(record_files, config_file, folder, **allowed, log_steps=5, rematerialize=True))
+    training.run(make_options(folder, **allowed, log_steps=5, rematerialize=True))
     with pytest.raises(UserError, match="--gradient_accumulation_steps was 1 and is 2; give what it was begun with"):
-        training.run(options_for(record_files, config_file, folder, **allowed, gradient_accumulation_steps=2))
+        training.run(make_options(folder, **allowed, gradient_accumulation_steps=2))
     # Other records are read from their beginning, and another optimizer begins with moments of 0, at the same step.
     others = {"num_train_steps": 30, "train_batch_size": 4, "optimizer": "lamb", "dtype": "float16"}
     names = ["data", "num_train_steps", "optimizer", "dtype"]
-    training.run(options_for(record_files[:1], config_file, folder, **others, allow_changes=names))
+    training.run(make_options(folder, input_file=record_files[:1], **others, allow_changes=names))
     output = capsys.readouterr().out
     assert "changed as asked for: other records" in output
     assert "the optimizer's moments start anew" in output
     assert [line["step"] for line in read_log(str(folder), "train")] == list(range(1, 31))
     assert place(folder, 30) == (1, 5 * 4)
     # The weights are evaluated without being told how they were trained.
-    training.run(options_for(record_files, config_file, folder, do_train=False, do_eval=True))
+    training.run(make_options(folder, do_train=False, do_eval=True))
     assert "global_step = 30" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_a_run_of_a_changed_optimizer_that_was_killed_at_once_begins_the_change_again(
-    record_files: list[str],
-    config_file: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
+    make_options, tmp_path, monkeypatch
 ):
     folder = tmp_path / "run"
-    training.run(options_for(record_files, config_file, folder))
-    options = options_for(
-        record_files, config_file, folder, num_train_steps=22, optimizer="lamb",
-        allow_changes=["num_train_steps", "optimizer"],
-    )  # fmt: skip
+    training.run(make_options(folder))
+    options = make_options(folder, num_train_steps=22, optimizer="lamb", allow_changes=["num_train_steps", "optimizer"])
     with monkeypatch.context() as patch:
         patch.setattr(Pretrainer, "train", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -249,20 +224,15 @@ def damage(path: str, number: int) -> None:
     pathlib.Path(path).write_bytes(content)
 
 
-def test_damaged_records_are_skipped_and_counted_if_asked(
-    record_files: list[str],
-    config_file: str,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):
+def test_damaged_records_are_skipped_and_counted_if_asked(make_options, record_files, tmp_path, capsys):
     damage(record_files[1], 7)
     damage(record_files[1], 8)
     damage(record_files[1], 30)
     changes = {"num_train_steps": 30, "eval_input_file": [record_files[1]], "do_eval": True}
     with pytest.raises(UserError, match=r"1.tfrecord: record 7 .* is damaged.*--on_corrupt_record=skip leaves"):
-        training.run(options_for(record_files, config_file, tmp_path / "stop", **changes))
+        training.run(make_options(tmp_path / "stop", **changes))
     folder = tmp_path / "run"
-    training.run(options_for(record_files, config_file, folder, on_corrupt_record="skip", **changes))
+    training.run(make_options(folder, on_corrupt_record="skip", **changes))
     output = capsys.readouterr().out
     assert f"warning: {record_files[1]}: 3 damaged records are left out: 7, 8, 30" in output
     assert "evaluated 47 records" in output
@@ -285,11 +255,7 @@ def test_damaged_records_are_skipped_and_counted_if_asked(
 
 
 @pytest.mark.slow
-def test_records_without_masks_are_recognised_by_their_manifest(
-    vocab_file: str,
-    config_file: str,
-    tmp_path: pathlib.Path,
-):
+def test_records_without_masks_are_recognised_by_their_manifest(make_options, vocab_file, tmp_path):
     from data_gen.pipelines import one_machine
 
     text = tmp_path / "text.txt"
@@ -307,24 +273,24 @@ def test_records_without_masks_are_recognised_by_their_manifest(
     held = next(record_reader.read_file(files[0]))
     assert record_damage.describe_mismatch(held, record_schema.unmasked_schema(LENGTH, len(WORDS), 2)) is None
     folder = tmp_path / "run"
-    options = options_for(files, config_file, folder, vocab_file=vocab_file, do_eval=True)
+    options = make_options(folder, input_file=files, vocab_file=vocab_file, do_eval=True)
     training.run(options)
     lines = read_log(str(folder), "train")
     assert sum(line["masked_lm_loss"] for line in lines[-5:]) < sum(line["masked_lm_loss"] for line in lines[:5])
     again = tmp_path / "again"
     shutil.copytree(folder, again)
     forget_after(again, 10)
-    training.run(options_for(files, config_file, again, vocab_file=vocab_file))
+    training.run(make_options(again, input_file=files, vocab_file=vocab_file))
     assert_same_to_the_bit(checkpoint(folder, 20), checkpoint(again, 20))
     with pytest.raises(UserError, match="without masks.*give it as --vocab_file"):
-        training.run(options_for(files, config_file, tmp_path / "other"))
+        training.run(make_options(tmp_path / "other", input_file=files))
     other = tmp_path / "other.txt"
     other.write_text("\n".join([*WORDS[:-1], "another"]) + "\n")
     with pytest.raises(UserError, match="other.txt is not the vocabulary that the records of --input_file were made"):
-        training.run(options_for(files, config_file, tmp_path / "other", vocab_file=str(other)))
+        training.run(make_options(tmp_path / "other", input_file=files, vocab_file=str(other)))
     with pytest.raises(UserError, match="--max_predictions_per_seq is 2, but the manifest says .* made with 3"):
         training.run(
-            options_for(files, config_file, tmp_path / "other", vocab_file=vocab_file, max_predictions_per_seq=2)
+            make_options(tmp_path / "other", input_file=files, vocab_file=vocab_file, max_predictions_per_seq=2)
         )
 
 
@@ -340,16 +306,13 @@ def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(
     (tmp_path / "config.json").write_text(config.to_json())
 
     def command(folder: str) -> list[str]:
-        return [
-            sys.executable, "-m", "official_bert_cli", "pretrain", "--do_train",
-            f"--input_file={','.join(record_files)}",
-            f"--bert_config_file={tmp_path}/config.json", f"--output_dir={tmp_path / folder}",
-            f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8",
+        return pretrain_command(
+            record_files, tmp_path / "config.json", tmp_path / folder,
             "--num_train_steps=600", "--num_warmup_steps=20", "--save_checkpoints_steps=20", "--log_steps=10",
             f"--phase2_input_file={longer_files[0]}", "--phase2_num_train_steps=200", "--keep_checkpoint_max=3",
             f"--phase2_max_seq_length={LONGER}", f"--phase2_max_predictions_per_seq={PREDICTIONS}",
             f"--eval_input_file={record_files[0]}", "--eval_steps=100",
-        ]  # fmt: skip
+        )  # fmt: skip
 
     subprocess.run(command("straight"), cwd=ROOT, capture_output=True, check=True)
     straight, killed = tmp_path / "straight", tmp_path / "killed"

@@ -1,5 +1,6 @@
 """A run's folder under odd names, with files lost or damaged, and what goes on from it."""
 
+import functools
 import json
 import os
 import pathlib
@@ -18,9 +19,9 @@ from official_bert.pretraining.options import Options
 from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.utils.training_log import TrainingLog, read_log
 from tests.conftest import WORDS
-from tests.pretraining.pretraining_runs import (
-    options_for,
-)
+from tests.pretraining.pretraining_runs import OptionsMaker, options_for
+
+FOUR_STEPS = {"num_train_steps": 4, "save_checkpoints_steps": 2}
 
 
 def checkpoints_in(folder: pathlib.Path) -> list[str]:
@@ -29,19 +30,15 @@ def checkpoints_in(folder: pathlib.Path) -> list[str]:
 
 @pytest.mark.slow
 def test_a_folder_with_brackets_in_its_name_goes_on_keeps_as_many_as_asked_for_and_is_read(
-    record_files: list[str],
-    config_file: str,
-    vocab_file: str,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
+    make_options, record_files, vocab_file, tmp_path, capsys
 ):
     folder = tmp_path / "run[1]*"
     settings = {"num_train_steps": 4, "save_checkpoints_steps": 2, "keep_checkpoint_max": 1, "vocab_file": vocab_file}
     best = {"eval_input_file": record_files, "eval_steps": 2}
-    training.run(options_for(record_files, config_file, folder, **settings, **best))
+    training.run(make_options(folder, **settings, **best))
     assert checkpoints_in(folder) == ["ckpt-4"]
     longer = {**settings, "num_train_steps": 6, "allow_changes": ["num_train_steps"]}
-    training.run(options_for(record_files, config_file, folder, **longer, **best))
+    training.run(make_options(folder, **longer, **best))
     assert f"going on from {folder}/ckpt-4, step 4" in capsys.readouterr().out
     assert [line["step"] for line in read_log(str(folder), "train")] == [1, 2, 3, 4, 5, 6]
     assert {path.name.split(".")[0] for path in folder.glob("ckpt*")} == {"ckpt-6"}
@@ -76,7 +73,8 @@ def shared_four_steps(shared_record_files: list[str], shared_run: pathlib.Path, 
     folder = tmp_path_factory.mktemp("four_steps")
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     config = str(shared_run / "bert_config.json")
-    training.run(four_steps(shared_record_files, config, str(folder / "vocab.txt"), folder / "run"))
+    vocab_file = str(folder / "vocab.txt")
+    training.run(options_for(shared_record_files, config, folder / "run", vocab_file=vocab_file, **FOUR_STEPS))
     return folder / "run"
 
 
@@ -87,33 +85,23 @@ def run_folder(shared_four_steps: pathlib.Path, tmp_path: pathlib.Path) -> pathl
     return tmp_path / "run"
 
 
-def four_steps(records: list[str], config: str, vocabulary: str, folder: pathlib.Path, **changes: object) -> Options:
-    settings = {"num_train_steps": 4, "save_checkpoints_steps": 2, "vocab_file": vocabulary, **changes}
-    return options_for(records, config, folder, **settings)
+@pytest.fixture
+def four_steps(make_options: OptionsMaker, vocab_file: str, run_folder: pathlib.Path) -> OptionsMaker:
+    """Makes the options of the run in `run_folder` from what differs."""
+    return functools.partial(make_options, run_folder, vocab_file=vocab_file, **FOUR_STEPS)
 
 
-def test_the_newest_whole_checkpoint_is_found_whatever_the_file_named_checkpoint_says(
-    record_files: list[str],
-    config_file: str,
-    vocab_file: str,
-    run_folder: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):
+def test_the_newest_whole_checkpoint_is_found_whatever_the_file_named_checkpoint_says(four_steps, run_folder, capsys):
     for content in (b"", b'model_checkpoint_path: "ckpt-77"\n', b"\x00garbage: {"):
         (run_folder / "checkpoint").write_bytes(content)
         assert bundle.prefix_of(str(run_folder)) == f"{run_folder}/ckpt-4"
-    training.run(four_steps(record_files, config_file, vocab_file, run_folder))
+    training.run(four_steps())
     assert f"going on from {run_folder}/ckpt-4" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_loaders_and_training_pass_over_a_damaged_checkpoint_alike(
-    record_files: list[str],
-    config_file: str,
-    vocab_file: str,
-    run_folder: pathlib.Path,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
+    four_steps, make_options, run_folder, tmp_path, capsys
 ):
     data = run_folder / "ckpt-4.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:1000])
@@ -125,28 +113,20 @@ def test_loaders_and_training_pass_over_a_damaged_checkpoint_alike(
     for loaded in (model, encoder):
         table = next(each for each in loaded.variables if each.path == "word_embeddings/embeddings")
         np.testing.assert_array_equal(np.asarray(table), expected)
-    other = options_for(
-        record_files, config_file, tmp_path / "other", init_checkpoint=str(run_folder), num_train_steps=1
-    )
+    other = make_options(tmp_path / "other", init_checkpoint=str(run_folder), num_train_steps=1)
     training.run(other)
-    training.run(four_steps(record_files, config_file, vocab_file, run_folder))
+    training.run(four_steps())
     output = capsys.readouterr().out
     assert output.count("ckpt-4 is damaged and passed over") >= 3
     assert f"going on from {run_folder}/ckpt-2, step 2" in output
     assert checkpoints_in(run_folder) == ["ckpt-2", "ckpt-4"]
 
 
-def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_unasked(
-    record_files: list[str],
-    config_file: str,
-    vocab_file: str,
-    run_folder: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_unasked(four_steps, run_folder, capsys):
     for path in run_folder.glob("*.index"):
         path.unlink()
     log = (run_folder / "train.jsonl").read_text()
-    again = four_steps(record_files, config_file, vocab_file, run_folder)
+    again = four_steps()
     message = "has saved checkpoints and logged 4 steps, but none of them is there .* or begin at step 0 .*--begin_anew"
     with pytest.raises(UserError, match=message):
         training.run(again)
@@ -157,56 +137,39 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_unasked(
     capsys.readouterr()
     # Any option may be another one: there is nothing to go on with.
     changed = {"begin_anew": True, "learning_rate": 1e-3}
-    training.run(four_steps(record_files, config_file, vocab_file, run_folder, **changed))
+    training.run(four_steps(**changed))
     assert "from step 0 to 4" in capsys.readouterr().out
     # The flag does nothing where there is a checkpoint, so that the same command goes on.
-    training.run(four_steps(record_files, config_file, vocab_file, run_folder, **changed))
+    training.run(four_steps(**changed))
     assert "going on from" in capsys.readouterr().out
 
 
-def test_checkpoints_that_are_all_damaged_are_left_alone_until_asked(
-    record_files: list[str],
-    config_file: str,
-    vocab_file: str,
-    run_folder: pathlib.Path,
-):
+def test_checkpoints_that_are_all_damaged_are_left_alone_until_asked(four_steps, run_folder):
     for path in run_folder.glob("ckpt-*.data*"):
         path.write_bytes(b"nothing")
     with pytest.raises(UserError, match="none of the checkpoints .*ckpt-4, .*ckpt-2 can be read; .*; --begin_anew"):
-        training.run(four_steps(record_files, config_file, vocab_file, run_folder))
+        training.run(four_steps())
     assert checkpoints_in(run_folder) == ["ckpt-2", "ckpt-4"]
-    training.run(four_steps(record_files, config_file, vocab_file, run_folder, begin_anew=True))
+    training.run(four_steps(begin_anew=True))
     assert bundle.find_damage(str(run_folder / "ckpt-4")) is None
 
 
-def test_a_run_that_was_killed_before_its_first_save_begins_again(
-    record_files: list[str],
-    config_file: str,
-    vocab_file: str,
-    run_folder: pathlib.Path,
-):
+def test_a_run_that_was_killed_before_its_first_save_begins_again(four_steps, run_folder):
     for path in [*run_folder.glob("ckpt*"), run_folder / "checkpoint"]:
         path.unlink()
     log = run_folder / "train.jsonl"
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(lines[:2]))
     (run_folder / "ckpt-2_temp").mkdir()
-    training.run(four_steps(record_files, config_file, vocab_file, run_folder))
+    training.run(four_steps())
     assert [line["loss"] for line in read_log(str(run_folder), "train")] == [json.loads(line)["loss"] for line in lines]
 
 
-def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(
-    record_files: list[str],
-    config_file: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(make_options, tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, "_MOST_SKIPPED", 8)
     # The first step of so high a rate is finite, and none after it.
-    options = options_for(
-        record_files, config_file, tmp_path / "run", learning_rate=1e30, num_warmup_steps=0, on_nonfinite="skip",
-        save_checkpoints_steps=1, keep_checkpoint_max=3,
-    )  # fmt: skip
+    saves = {"save_checkpoints_steps": 1, "keep_checkpoint_max": 3}
+    options = make_options(tmp_path / "run", learning_rate=1e30, num_warmup_steps=0, on_nonfinite="skip", **saves)
     with pytest.raises(
         UserError, match=r"the same command goes on from ckpt-1, saved before it; lower .*\(8 steps in a"
     ):
@@ -239,12 +202,8 @@ def finite_check(options: Options, tmp_path: pathlib.Path, skipped: int, last: i
     return watched, sums, last - 1, last, 0, options.phases[0], Records()
 
 
-def test_a_call_that_ends_with_finite_steps_begins_the_count_of_skipped_ones_again(
-    record_files: list[str],
-    config_file: str,
-    tmp_path: pathlib.Path,
-):
-    options = options_for(record_files, config_file, tmp_path / "run", on_nonfinite="skip")
+def test_a_call_that_ends_with_finite_steps_begins_the_count_of_skipped_ones_again(make_options, tmp_path):
+    options = make_options(tmp_path / "run", on_nonfinite="skip")
     watched, sums, *_, phase, records = finite_check(options, tmp_path, skipped=100, last=1)
     watched._log = TrainingLog(None, 0)
     # One of a thousand steps: this is no run that only skips.

@@ -30,22 +30,21 @@ from tests.conftest import ROOT, WORDS
 from tests.pretraining.pretraining_runs import (
     LENGTH,
     PREDICTIONS,
-    encoded,
-    options_for,
+    OptionsMaker,
     pretrainer_for,
     random_record,
     write_manifest,
+    write_records,
 )
 from tests.reference import Reference
 
+ANY_IDS = record_schema.pretraining_schema(LENGTH, PREDICTIONS)
 
-def test_init_checkpoint_gives_weights_and_starts_at_step_zero(
-    record_files: list[str], config_file: str, shared_run: pathlib.Path, tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):  # fmt: skip
+
+def test_init_checkpoint_gives_weights_and_starts_at_step_zero(make_options, shared_run, tmp_path, capsys):
     first = shared_run
     changes = {"init_checkpoint": str(first), "num_train_steps": 1, "learning_rate": 1e-9}
-    second = options_for(record_files, config_file, tmp_path / "second", **changes)
+    second = make_options(tmp_path / "second", **changes)
     training.run(second)
     output = capsys.readouterr().out
     assert "  taken    layer_0_attention_query/kernel\n" in output
@@ -58,11 +57,11 @@ def test_init_checkpoint_gives_weights_and_starts_at_step_zero(
 
 
 def test_init_checkpoint_has_the_vocabulary_and_the_casing_of_the_records(
-    record_files: list[str], config_file: str, vocab_file: str, shared_run: pathlib.Path, tmp_path: pathlib.Path
+    make_options, record_files, vocab_file, shared_run, tmp_path
 ):
     initial = shutil.copytree(shared_run, tmp_path / "initial")
     lines = pathlib.Path(vocab_file).read_text().splitlines()
-    options = options_for(record_files, config_file, tmp_path / "run", init_checkpoint=str(initial))
+    options = make_options(tmp_path / "run", init_checkpoint=str(initial))
     one_device = distribution.get_strategy("one_device")
 
     def set_up(**changes: object) -> run_setup.RunSetup:
@@ -83,9 +82,8 @@ def test_init_checkpoint_has_the_vocabulary_and_the_casing_of_the_records(
 
 
 def test_init_checkpoint_of_another_library_fits_the_configuration_and_the_vocabulary(
-    record_files: list[str], vocab_file: str, tiny_config: BertConfig, tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):  # fmt: skip
+    make_options, vocab_file, tiny_config, tmp_path, capsys
+):
     exact = dataclasses.replace(tiny_config, hidden_act="gelu_exact")
     hugging_face.write(sample(exact), str(tmp_path / "theirs"))
     one_device = distribution.get_strategy("one_device")
@@ -93,7 +91,7 @@ def test_init_checkpoint_of_another_library_fits_the_configuration_and_the_vocab
     def set_up(config: BertConfig) -> run_setup.RunSetup:
         (tmp_path / "config.json").write_text(config.to_json())
         changes = {"init_checkpoint": str(tmp_path / "theirs"), "vocab_file": vocab_file}
-        options = options_for(record_files, str(tmp_path / "config.json"), tmp_path / "run", **changes)
+        options = make_options(tmp_path / "run", bert_config_file=str(tmp_path / "config.json"), **changes)
         return run_setup.set_up(options, one_device)
 
     set_up(exact)
@@ -132,13 +130,11 @@ def test_google_checkpoint_is_read_by_its_names(test_data: pathlib.Path):
     np.testing.assert_allclose(outputs["next_sentence_logits"], next_sentence, atol=1e-5)
 
 
-def test_weights_of_another_size_are_refused_by_name(
-    record_files: list[str], shared_run: pathlib.Path, tiny_config: BertConfig, tmp_path: pathlib.Path
-):
+def test_weights_of_another_size_are_refused_by_name(make_options, shared_run, tiny_config, tmp_path):
     other = BertConfig.from_dict({**tiny_config.to_dict(), "intermediate_size": 32, "num_hidden_layers": 3})
     (tmp_path / "other.json").write_text(other.to_json())
-    options = options_for(
-        record_files, str(tmp_path / "other.json"), tmp_path / "second", init_checkpoint=str(shared_run)
+    options = make_options(
+        tmp_path / "second", bert_config_file=str(tmp_path / "other.json"), init_checkpoint=str(shared_run)
     )
     with pytest.raises(UserError, match=r"layer_0_intermediate.* has shape \[8, 16\]; expected \[8, 32\]") as caught:
         training.run(options)
@@ -170,45 +166,41 @@ def _value(model: Any, path: str) -> np.ndarray:
     return np.asarray(next(variable for variable in model.variables if variable.path == path))
 
 
-def test_a_folder_that_another_process_uses_is_refused(
-    record_files: list[str], config_file: str, tmp_path: pathlib.Path
-):
+def test_a_folder_that_another_process_uses_is_refused(make_options: OptionsMaker, tmp_path: pathlib.Path):
     with (
         lock_folder(str(tmp_path / "run"), "output_dir"),
         pytest.raises(UserError, match=f"--output_dir: .*run is in use .process {os.getpid()} on"),
     ):
-        training.run(options_for(record_files, config_file, tmp_path / "run"))
+        training.run(make_options(tmp_path / "run"))
 
 
 @pytest.mark.slow
 def test_the_records_manifest_decides_whether_the_model_is_cased(
-    record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):  # fmt: skip
+    make_options, record_files, vocab_file, tmp_path, capsys
+):
     write_manifest(record_files, vocab_file, do_lower_case=False)
     folder = tmp_path / "run"
     with pytest.raises(UserError, match="--do_lower_case contradicts the manifest of the records of --input_file"):
-        training.run(options_for(record_files, config_file, folder, vocab_file=vocab_file, do_lower_case=True))
-    training.run(options_for(record_files, config_file, folder, vocab_file=vocab_file, num_train_steps=1))
+        training.run(make_options(folder, vocab_file=vocab_file, do_lower_case=True))
+    training.run(make_options(folder, vocab_file=vocab_file, num_train_steps=1))
     assert load_pretraining_model(str(folder))[2].basic_tokenizer.do_lower_case is False
     assert read_initial_model(str(folder)).casing.do_lower_case is False
     assert json.loads((folder / "run.json").read_text())["flags"]["do_lower_case"] is False
     # A folder of the code before, which believed the flag's default.
     (folder / "tokenizer_config.json").write_text('{\n  "do_lower_case": true\n}\n')
     longer = {"num_train_steps": 2, "allow_changes": ["num_train_steps"]}
-    training.run(options_for(record_files, config_file, folder, vocab_file=vocab_file, **longer))
+    training.run(make_options(folder, vocab_file=vocab_file, **longer))
     assert "tokenizer_config.json is corrected" in capsys.readouterr().out
     assert json.loads((folder / "tokenizer_config.json").read_text()) == {"do_lower_case": False}
 
 
 def test_a_vocabulary_smaller_than_the_model_is_a_warning_or_decides_the_size(
-    record_files: list[str], tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):  # fmt: skip
+    make_options, tiny_config, vocab_file, tmp_path, capsys
+):
     large = dataclasses.replace(tiny_config, num_hidden_layers=1, vocab_size=100)
     (tmp_path / "large.json").write_text(large.to_json())
-    options = options_for(
-        record_files, str(tmp_path / "large.json"), tmp_path / "run", vocab_file=vocab_file, num_train_steps=1
+    options = make_options(
+        tmp_path / "run", bert_config_file=str(tmp_path / "large.json"), vocab_file=vocab_file, num_train_steps=1
     )
     training.run(options)
     assert "warning: the vocabulary has 78 tokens, the word table 100 rows" in capsys.readouterr().out
@@ -221,12 +213,11 @@ def test_a_vocabulary_smaller_than_the_model_is_a_warning_or_decides_the_size(
         dataclasses.replace(options, vocab_file=None, vocab_size_from_vocab=True)
 
 
-def test_all_mistakes_are_named_at_once_the_most_specific_first(
-    record_files: list[str], finished_run: pathlib.Path, tiny_config: BertConfig, tmp_path: pathlib.Path
-):
+def test_all_mistakes_are_named_at_once_the_most_specific_first(make_options, finished_run, tiny_config, tmp_path):
     other = dataclasses.replace(tiny_config, hidden_dropout_prob=0.2, num_hidden_layers=1)
     (tmp_path / "other.json").write_text(other.to_json())
-    options = options_for(["none-*"], str(tmp_path / "other.json"), finished_run, max_seq_length=64, num_train_steps=25)
+    files = {"input_file": ["none-*"], "bert_config_file": str(tmp_path / "other.json")}
+    options = make_options(finished_run, **files, max_seq_length=64, num_train_steps=25)
     with pytest.raises(UserError) as caught:
         training.run(options)
     first, *mistakes = str(caught.value).splitlines()
@@ -238,22 +229,18 @@ def test_all_mistakes_are_named_at_once_the_most_specific_first(
         assert expected in mistake
 
 
-def test_vocabulary_larger_than_the_model_is_refused(
-    record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path
-):
+def test_vocabulary_larger_than_the_model_is_refused(make_options, vocab_file, tmp_path):
     with open(vocab_file, "a") as vocabulary:
         vocabulary.write("more\n")
     with pytest.raises(UserError, match="has 79 tokens, but .* has vocab_size 78"):
-        training.run(options_for(record_files, config_file, tmp_path / "run", vocab_file=vocab_file))
+        training.run(make_options(tmp_path / "run", vocab_file=vocab_file))
 
 
-def test_folder_of_another_configuration_is_refused(
-    record_files: list[str], finished_run: pathlib.Path, tiny_config: BertConfig, tmp_path: pathlib.Path
-):
+def test_folder_of_another_configuration_is_refused(make_options, finished_run, tiny_config, tmp_path):
     other = BertConfig.from_dict({**tiny_config.to_dict(), "hidden_dropout_prob": 0.2})
     (tmp_path / "other.json").write_text(other.to_json())
     with pytest.raises(UserError, match="the folder holds another run"):
-        training.run(options_for(record_files, str(tmp_path / "other.json"), finished_run))
+        training.run(make_options(finished_run, bert_config_file=str(tmp_path / "other.json")))
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -270,77 +257,57 @@ def test_folder_of_another_configuration_is_refused(
     ({"use_tpu": True, "distribution_strategy": "mirrored"}, "--use_tpu and --distribution_strategy=mirrored exclude"),
     ({"jit_compile": True, "use_tpu": True}, "no TPU 'local' could be reached"),
 ])  # fmt: skip
-def test_bad_options_are_refused_before_the_first_step(
-    changes: dict[str, object], message: str, record_files: list[str], config_file: str, tmp_path: pathlib.Path
-):
+def test_bad_options_are_refused_before_the_first_step(make_options, changes, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        training.run(options_for(record_files, config_file, tmp_path / "run", **changes))
+        training.run(make_options(tmp_path / "run", **changes))
     assert not list(tmp_path.glob("run/ckpt*"))
 
 
-def test_damaged_record_stops_the_run_and_is_named(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+def test_damaged_record_stops_the_run_and_is_named(make_options, record_files, tmp_path):
     path = pathlib.Path(record_files[1])
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"1.tfrecord: record \d+ \(from 0\), near byte \d+, is damaged"):
-        training.run(options_for(record_files, config_file, tmp_path / "run"))
+        training.run(make_options(tmp_path / "run"))
 
 
-def test_id_outside_the_vocabulary_is_named(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
-    schema = record_schema.pretraining_schema(LENGTH, PREDICTIONS)
-    rng = random.Random(1)
-    with tf.io.TFRecordWriter(str(tmp_path / "2.tfrecord")) as writer:
-        for number in range(20):
-            record = random_record(rng)
-            if number == 7:
-                record["input_ids"][1] = len(WORDS)
-            writer.write(encoded(record, schema))
-    paths = [*record_files, str(tmp_path / "2.tfrecord")]
+def test_id_outside_the_vocabulary_is_named(make_options, record_files, tmp_path):
+    records = [random_record(random.Random(number)) for number in range(20)]
+    records[7]["input_ids"][1] = len(WORDS)
+    paths = [*record_files, write_records(tmp_path / "2.tfrecord", records, ANY_IDS)]
     with pytest.raises(UserError, match=r"2.tfrecord: record 7 \(from 0\): input_ids holds 78; expected 0 to 77"):
-        training.run(options_for(paths, config_file, tmp_path / "run"))
+        training.run(make_options(tmp_path / "run", input_file=paths))
 
 
-def test_bad_value_is_named_whatever_the_device_would_make_of_it(
-    record_files: list[str], config_file: str, tmp_path: pathlib.Path
-):
-    rng = random.Random(1)
-    schema = record_schema.pretraining_schema(LENGTH, PREDICTIONS)
+def test_bad_value_is_named_whatever_the_device_would_make_of_it(make_options: OptionsMaker, tmp_path: pathlib.Path):
     for name, value in (("segment_ids", 7), ("masked_lm_positions", LENGTH), ("masked_lm_ids", -1)):
-        path = tmp_path / f"{name}.tfrecord"
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            for number in range(8):
-                record = random_record(rng)
-                if number == 5:
-                    record[name][0] = value
-                writer.write(encoded(record, schema))
+        records = [random_record(random.Random(number)) for number in range(8)]
+        records[5][name][0] = value
+        path = write_records(tmp_path / f"{name}.tfrecord", records, ANY_IDS)
         with pytest.raises(
             UserError, match=rf"{name}.tfrecord: record 5 \(from 0\): {name} holds {value}; expected 0 to"
         ):
-            training.run(options_for([str(path)], config_file, tmp_path / name))
+            training.run(make_options(tmp_path / name, input_file=[path]))
 
 
-def test_empty_files_are_left_out(
-    record_files: list[str], config_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_empty_files_are_left_out(make_options, record_files, tmp_path, capsys):
     empty = tmp_path / "empty.tfrecord"
     empty.touch()
-    training.run(options_for([*record_files, str(empty)], config_file, tmp_path / "run", num_train_steps=1))
+    training.run(make_options(tmp_path / "run", input_file=[*record_files, str(empty)], num_train_steps=1))
     assert f"left out, since they are empty: {empty}" in capsys.readouterr().out
     with pytest.raises(UserError, match="there is no record in .*empty.tfrecord; make some with"):
-        training.run(options_for([str(empty)], config_file, tmp_path / "other"))
+        training.run(make_options(tmp_path / "other", input_file=[str(empty)]))
 
 
-def test_evaluation_without_a_checkpoint_is_refused(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
+def test_evaluation_without_a_checkpoint_is_refused(make_options: OptionsMaker, tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="has no checkpoint to evaluate"):
-        training.run(options_for(record_files, config_file, tmp_path / "run", do_train=False, do_eval=True))
+        training.run(make_options(tmp_path / "run", do_train=False, do_eval=True))
 
 
-def test_accents_are_kept_as_the_records_manifest_says(
-    record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path
-):
+def test_accents_are_kept_as_the_records_manifest_says(make_options, record_files, config_file, vocab_file, tmp_path):
     folder = tmp_path / "run"
-    options = options_for(record_files, config_file, folder, vocab_file=vocab_file)
+    options = make_options(folder, vocab_file=vocab_file)
     one_device = distribution.get_strategy("one_device")
 
     def set_up(**changes: object) -> run_setup.RunSetup:

@@ -5,7 +5,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -18,14 +17,12 @@ from official_bert.pretraining.train_step import Pretrainer
 from official_bert.utils.training_log import line_of, read_log
 from tests.conftest import ROOT
 from tests.event_files import read_scalars
-from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, options_for
+from tests.pretraining.pretraining_runs import OptionsMaker, assert_same_to_the_bit, checkpoint, pretrain_command
 
 
-def test_a_run_leaves_everything_behind_that_it_promises(
-    record_files: list[str], config_file: str, vocab_file: str, tmp_path: pathlib.Path, whole_runs: None
-):
+def test_a_run_leaves_everything_behind_that_it_promises(make_options, vocab_file, tmp_path, whole_runs):
     folder = tmp_path / "run"
-    options = options_for(record_files, config_file, folder, do_eval=True, vocab_file=vocab_file, keep_checkpoint_max=1)
+    options = make_options(folder, do_eval=True, vocab_file=vocab_file, keep_checkpoint_max=1)
     assert training.run(options) == 0
     assert {path.name for path in folder.iterdir()} == {
         "bert_config.json", "vocab.txt", "tokenizer_config.json", "checkpoint", "ckpt-20.index",
@@ -50,31 +47,21 @@ def test_a_run_leaves_everything_behind_that_it_promises(
     assert set(read_scalars(folder / "eval")) == set(results) - {"global_step"}
 
 
-def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(
-    record_files: list[str], config_file: str, shared_run: pathlib.Path, finished_run: pathlib.Path
-):
+def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(make_options, shared_run, finished_run):
     straight, halved = shared_run, finished_run
     # What is left out after step 10 is what a kill would lose.
     for path in halved.glob("ckpt-20*"):
         path.unlink()
-    training.run(options_for(record_files, config_file, halved))
-    weights = [tf.train.load_checkpoint(str(folder)) for folder in (straight, halved)]
-    names = [name for name in weights[0].get_variable_to_shape_map() if "ATTRIBUTES" in name and "counter" not in name]
-    assert len(names) > 90
-    for name in names:
-        np.testing.assert_array_equal(weights[1].get_tensor(name), weights[0].get_tensor(name), err_msg=name)
+    training.run(make_options(halved))
+    assert_same_to_the_bit(checkpoint(straight, 20), checkpoint(halved, 20), least=90)
     losses = [[line["loss"] for line in read_log(str(folder), "train")] for folder in (straight, halved)]
     assert len(losses[1]) == 20
     assert losses[1] == losses[0]
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
-    command = [
-        sys.executable, "-m", "official_bert_cli", "pretrain", f"--input_file={','.join(record_files)}", "--do_train",
-        f"--bert_config_file={config_file}", f"--output_dir={tmp_path}/run", f"--max_seq_length={LENGTH}",
-        f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8", "--num_train_steps=100000", "--log_steps=5",
-        "--nocompile_parts",
-    ]  # fmt: skip
+    steps = ("--num_train_steps=100000", "--log_steps=5", "--nocompile_parts")
+    command = pretrain_command(record_files, config_file, tmp_path / "run", *steps)
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     log = tmp_path / "run" / "train.jsonl"
     deadline = time.monotonic() + 120
@@ -99,13 +86,8 @@ def test_deterministic_runs_save_the_same_bytes(record_files: list[str], config_
     environment = {**os.environ, "TF_NUM_INTRAOP_THREADS": "4", "TF_NUM_INTEROP_THREADS": "4"}
     saved = []
     for name in ("one", "other"):
-        command = [
-            sys.executable, "-m", "official_bert_cli", "pretrain", f"--input_file={','.join(record_files)}",
-            "--do_train", "--do_eval", f"--eval_input_file={record_files[1]}", f"--bert_config_file={config_file}",
-            f"--output_dir={tmp_path / name}", f"--max_seq_length={LENGTH}",
-            f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8", "--num_train_steps=5",
-            "--deterministic",
-        ]  # fmt: skip
+        flags = ("--do_eval", f"--eval_input_file={record_files[1]}", "--num_train_steps=5", "--deterministic")
+        command = pretrain_command(record_files, config_file, tmp_path / name, *flags)
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         saved.append([(path.name, path.read_bytes()) for path in sorted((tmp_path / name).glob("ckpt-5.*"))])
@@ -115,38 +97,32 @@ def test_deterministic_runs_save_the_same_bytes(record_files: list[str], config_
 
 
 @pytest.mark.slow
-def test_evaluation_leaves_the_training_log_alone(
-    record_files: list[str], config_file: str, finished_run: pathlib.Path
-):
+def test_evaluation_leaves_the_training_log_alone(make_options: OptionsMaker, finished_run: pathlib.Path):
     folder = finished_run
     log = folder / "train.jsonl"
     before = log.read_text() + line_of({**read_log(str(folder), "train")[-1], "step": 25})
     log.write_text(before)
     for _ in range(2):
-        training.run(options_for(record_files, config_file, folder, do_train=False, do_eval=True))
+        training.run(make_options(folder, do_train=False, do_eval=True))
     assert (folder / "train.jsonl").read_text() == before
     assert len(read_log(str(folder), "eval")) == 2
 
 
-def test_damaged_log_is_named_by_line(record_files: list[str], config_file: str, finished_run: pathlib.Path):
+def test_damaged_log_is_named_by_line(make_options: OptionsMaker, finished_run: pathlib.Path):
     log = finished_run / "train.jsonl"
     log.write_text(log.read_text().replace('"step": 3,', '"step": 3', 1))
     with pytest.raises(UserError, match="train.jsonl, line 3, is not valid JSON"):
-        training.run(options_for(record_files, config_file, finished_run))
+        training.run(make_options(finished_run))
 
 
-def test_run_without_tensorboard_goes_on(
-    record_files: list[str], config_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_run_without_tensorboard_goes_on(make_options, tmp_path, monkeypatch):
     monkeypatch.setattr("official_bert.utils.training_log.importlib.util.find_spec", lambda _: None)
-    training.run(options_for(record_files, config_file, tmp_path / "run"))
+    training.run(make_options(tmp_path / "run"))
     assert len(read_log(str(tmp_path / "run"), "train")) == 20
     assert not (tmp_path / "run" / "train").exists()
 
 
-def test_full_disk_while_logging_is_told(
-    record_files: list[str], config_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_full_disk_while_logging_is_told(make_options, tmp_path, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
@@ -154,32 +130,24 @@ def test_full_disk_while_logging_is_told(
     with pytest.raises(
         UserError, match="cannot write the log in .* No space left on device; the checkpoints are intact"
     ):
-        training.run(options_for(record_files, config_file, tmp_path / "run"))
+        training.run(make_options(tmp_path / "run"))
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
-    options = options_for(record_files, config_file, tmp_path / "run", learning_rate=1e30, num_warmup_steps=0)
+def test_a_loss_that_is_not_finite_stops_the_run(make_options: OptionsMaker, tmp_path: pathlib.Path):
+    options = make_options(tmp_path / "run", learning_rate=1e30, num_warmup_steps=0)
     with pytest.raises(UserError, match=r"not finite in step \d+: loss nan.*numbered from 0: .*\.tfrecord: \d+"):
         training.run(options)
 
 
-def test_a_run_that_only_skips_steps_is_stopped(
-    record_files: list[str],
-    config_file: str,
-    tmp_path: pathlib.Path,
-):
-    options = options_for(
-        record_files, config_file, tmp_path / "run", learning_rate=1e30, num_warmup_steps=0, num_train_steps=300,
-        on_nonfinite="skip", log_steps=50, save_checkpoints_steps=300,
-    )  # fmt: skip
+def test_a_run_that_only_skips_steps_is_stopped(make_options: OptionsMaker, tmp_path: pathlib.Path):
+    steps = {"num_train_steps": 300, "num_warmup_steps": 0, "log_steps": 50, "save_checkpoints_steps": 300}
+    options = make_options(tmp_path / "run", learning_rate=1e30, on_nonfinite="skip", **steps)
     with pytest.raises(UserError, match=r"\(\d+ steps in a row were skipped\)"):
         training.run(options)
     assert all(np.isfinite(line["loss"]) and line["loss"] > 0 for line in read_log(options.output_dir, "train"))
 
 
-def test_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(
-    record_files: list[str], config_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(make_options, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     write = tf.train.Checkpoint.write
 
@@ -190,17 +158,12 @@ def test_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(
 
     monkeypatch.setattr(tf.train.Checkpoint, "write", fail_later)
     with pytest.raises(UserError, match="cannot save step 20 .* No space left on device; the earlier checkpoints"):
-        training.run(options_for(record_files, config_file, folder))
+        training.run(make_options(folder))
     assert tf.train.latest_checkpoint(str(folder)) == os.path.join(folder, "ckpt-10")
 
 
 @pytest.mark.slow
-def test_calls_get_long_once_it_is_known_how_long_a_step_takes(
-    record_files: list[str],
-    config_file: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_calls_get_long_once_it_is_known_how_long_a_step_takes(make_options, tmp_path, monkeypatch):
     calls = []
     train = Pretrainer.train
 
@@ -209,12 +172,12 @@ def test_calls_get_long_once_it_is_known_how_long_a_step_takes(
         return train(self, batches, steps)
 
     monkeypatch.setattr(Pretrainer, "train", noted)
-    quick = options_for(record_files, config_file, tmp_path / "quick", log_steps=20)
+    quick = make_options(tmp_path / "quick", log_steps=20)
     training.run(quick)
     assert calls == [1, 1, 8, 10]
     calls.clear()
     monkeypatch.setattr(training_loop, "_GRACE", 1e-9)
-    training.run(options_for(record_files, config_file, tmp_path / "slow", log_steps=20, profile_steps=["3", "5"]))
+    training.run(make_options(tmp_path / "slow", log_steps=20, profile_steps=["3", "5"]))
     assert calls == [1] * 20
     logs = [read_log(str(tmp_path / name), "train") for name in ("quick", "slow")]
     losses = [[line["loss"] for line in lines] for lines in logs]
@@ -222,19 +185,15 @@ def test_calls_get_long_once_it_is_known_how_long_a_step_takes(
     assert list((tmp_path / "slow" / "train").rglob("*.xplane.pb"))
 
 
-def test_bfloat16_trains(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
-    training.run(options_for(record_files, config_file, tmp_path / "run", dtype="bfloat16"))
+def test_bfloat16_trains(make_options: OptionsMaker, tmp_path: pathlib.Path):
+    training.run(make_options(tmp_path / "run", dtype="bfloat16"))
     losses = [line["loss"] for line in read_log(str(tmp_path / "run"), "train")]
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
-def test_float16_trains_with_a_scaled_loss(
-    record_files: list[str],
-    config_file: str,
-    tmp_path: pathlib.Path,
-):
+def test_float16_trains_with_a_scaled_loss(make_options: OptionsMaker, tmp_path: pathlib.Path):
     folder = tmp_path / "run"
-    training.run(options_for(record_files, config_file, folder, dtype="float16"))
+    training.run(make_options(folder, dtype="float16"))
     losses = [line["loss"] for line in read_log(str(folder), "train")]
     assert sum(losses[-5:]) < sum(losses[:5])
     names = [name for name, _ in tf.train.list_variables(str(folder))]

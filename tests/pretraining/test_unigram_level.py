@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from official_bert.pretraining import cost, monitor, training, unigram_level
 from official_bert.utils.training_log import NOTICES, TRAIN, line_of, read_log
-from tests.pretraining.pretraining_runs import options_for
+from tests.pretraining.pretraining_runs import OptionsMaker
 
 ENTROPY = 7.0
 STALLED = {500: 7.3, 1000: 6.95, 1500: 6.9}
@@ -93,9 +93,9 @@ def test_unigram_figures_count_the_tokens_to_predict():
     assert unigram_level.unigram_accuracy(records, 64, 200) == pytest.approx(0.5, abs=0.01)
 
 
-def test_a_run_that_learns_nothing_warns(record_files, config_file, tmp_path: pathlib.Path, monkeypatch):
+def test_a_run_that_learns_nothing_warns(make_options: OptionsMaker, tmp_path: pathlib.Path, monkeypatch):
     monkeypatch.setattr(monitor, "CHECKED_STEP", 10)
-    training.run(options_for(record_files, config_file, tmp_path / "run", learning_rate=1e-9))
+    training.run(make_options(tmp_path / "run", learning_rate=1e-9))
     (notice,) = read_log(str(tmp_path / "run"), NOTICES)
     assert notice["step"] == 10
     assert "no better than guessing tokens by frequency" in notice["notice"]
