@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import summary
 from official_bert.pretraining.model_card import CARD_FILE, model_card, write_model_card
 from official_bert.pretraining.run_metadata import command_line, read_run_metadata, write_run_metadata
@@ -30,7 +31,7 @@ HELD_OUT = {**MANIFEST, "shards": [{"file": "heldout.tfrecord", "records": 99, "
 METADATA: dict[str, Any] = {
     "command": "python -m run_pretraining --do_train",
     "flags": {"train_batch_size": 32, "learning_rate": 1e-4, "init_checkpoint": None, "input_file": ["a", "b"]},
-    "config": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 512},
+    "config": BertConfig(30522, 128, 2, 2, 512).to_dict(),
     "parameters": 4_433_468,
     "data": [MANIFEST],
     "evaluation_data": [HELD_OUT],
