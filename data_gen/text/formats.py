@@ -276,10 +276,10 @@ def _from_jsonl(
         if not line:
             continue
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            value = files.parse_json_line(line)
+        except UserError as error:
             raise UserError(
-                f"{path}, line {number}: invalid JSON ({error}): {_shortened(line)}; expected an object per line"
+                f"{path}, line {number}: {error}: {_shortened(line)}; expected an object per line"
             ) from error
         if not isinstance(value, dict):
             raise UserError(f"{path}, line {number}: expected a JSON object, received {_shortened(line)}")

@@ -117,7 +117,7 @@ def load(name: str | None) -> WordBoundaries | None:
 
 
 def _words_of(text: str) -> list[str]:
-    return [word for line in text.removeprefix("\ufeff").splitlines() if (word := line.strip())]
+    return [word for line in text.splitlines() if (word := line.strip())]
 
 
 def mark_of(vocab: Mapping[str, int]) -> int:

@@ -222,7 +222,7 @@ def read_rows(
                 f"{position(path, line)}: it has {unexpected!r}, which the first row has not; give files of one kind"
             )
         if "endings" not in row:
-            row["endings"] = [row[name] for name in row if name.startswith("ending")]
+            row["endings"] = _join_endings(row, position(path, line))
         values = {name: row.get(name) for name in inputs}
         for name, value in values.items():
             texts = value if name == "endings" else [value]
@@ -236,6 +236,21 @@ def read_rows(
                     "character; remove it"
                 )
         yield values
+
+
+def _join_endings(row: Mapping[str, Any], where: str) -> list[Any]:
+    """Returns the values of the columns ending0, ending1, ... in the order of their numbers.
+
+    Raises:
+        UserError: If other columns begin with "ending", or a number is missing.
+    """
+    found = [name for name in row if name.startswith("ending")]
+    expected = [f"ending{number}" for number in range(len(found))]
+    if sorted(found) != sorted(expected):
+        raise UserError(
+            f"{where}: the columns of endings are {tables.names_shown(found)}; expected {tables.names_shown(expected)}"
+        )
+    return [row[name] for name in expected]
 
 
 class RefusedRow(Exception):  # noqa: N818  (caught where the number of the row is known)

@@ -58,7 +58,7 @@ def tab_separated(
     Raises:
         UserError: the file lacks a column.
     """
-    lines = files.read_text(path).removeprefix("\ufeff").removesuffix("\n").split("\n")
+    lines = files.read_text(path).removesuffix("\n").split("\n")
     first = 1
     if columns is None:
         columns, first = lines[0].rstrip("\r").split("\t"), 2

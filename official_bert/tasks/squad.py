@@ -144,10 +144,17 @@ def _questions(path: str, version_2: bool) -> Iterator[Question]:
             paragraph_name = f"{article_name}, paragraph {paragraph_number}"
             context = _get(paragraph, "context", str, paragraph_name)
             for number, entry in enumerate(_get(paragraph, "qas", list, paragraph_name)):
-                name = _get(entry, "id", str, f"{paragraph_name}, question {number}")
+                name = _question_id(entry, f"{paragraph_name}, question {number}")
                 where = f"{path}, question {name}"
                 text = _get(entry, "question", str, where)
                 yield Question(name, text, context, _answers(entry, where, version_2))
+
+
+def _question_id(entry: Any, where: str) -> str:
+    """Returns a question's id as text. The original reads whole numbers too."""
+    if isinstance(entry, dict) and isinstance(entry.get("id"), int) and not isinstance(entry["id"], bool):
+        return str(entry["id"])
+    return str(_get(entry, "id", str, where))
 
 
 def _answers(entry: dict[str, Any], where: str, version_2: bool) -> tuple[Answer, ...] | None:

@@ -147,15 +147,19 @@ def check_not_utf16(path: str, start: bytes) -> None:
 
 
 def read_text(path: str) -> str:
-    """Returns the content of a UTF-8 file; what is not UTF-8 is a UserError with file and line."""
+    """Returns the content of a UTF-8 file, as `decode` does."""
     return decode(path, read_bytes(path))
 
 
 def decode(path: str, content: bytes) -> str:
-    """Returns what a UTF-8 file of this content says; what is not UTF-8 is a UserError with file and line."""
+    """Returns the text of a UTF-8 file without its byte-order mark.
+
+    Raises:
+        UserError: If the content is not UTF-8; names the file and the line.
+    """
     check_not_utf16(path, content)
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(

@@ -101,14 +101,13 @@ def _rows(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     files.check_regular(path)
     with streams.errors_explained(path, "byte", lambda: 0), streams.opened(path) as stream:
-        text = files.decode(path, stream.read()).removeprefix("\ufeff")
+        text = files.decode(path, stream.read())
     if extension in (".jsonl", ".json"):
         yield from _json_rows(path, text, bad_rows)
         return
     if extension == ".txt":
-        for number, content in enumerate(text.split("\n"), 1):
-            if content.strip():
-                yield number, {TEXT: content.removesuffix("\r")}
+        for number, content in enumerate(text.removesuffix("\n").split("\n") if text else (), 1):
+            yield number, {TEXT: content.removesuffix("\r")}
         return
     if extension == ".csv":
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)

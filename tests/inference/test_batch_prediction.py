@@ -253,6 +253,28 @@ def test_endings_are_a_list_or_columns_of_their_own(tmp_path: pathlib.Path):
         assert rows == [{"prompt": "who", "endings": ["a", "b"]}]
 
 
+def test_columns_of_endings_are_ordered_by_their_numbers(tmp_path: pathlib.Path):
+    numbers = [10, *range(10)]
+    header = "\t".join(f"ending{number}" for number in numbers)
+    (tmp_path / "in.tsv").write_text(f"prompt\t{header}\nwho\t" + "\t".join(map(str, numbers)) + "\n")
+    (row,) = read_rows(str(tmp_path / "in.tsv"), ["prompt", "endings"])
+    assert row["endings"] == [str(number) for number in range(11)]
+
+
+@pytest.mark.parametrize("header", ["ending1\tending2", "ending0\tending_b", "ending0\tending00"])
+def test_columns_of_endings_with_other_names_are_rejected(header: str, tmp_path: pathlib.Path):
+    (tmp_path / "in.tsv").write_text(f"prompt\t{header}\nwho\ta\tb\n")
+    with pytest.raises(UserError, match=r"in.tsv, line 2: .*expected ending0, ending1"):
+        list(read_rows(str(tmp_path / "in.tsv"), ["prompt", "endings"]))
+
+
+@pytest.mark.parametrize("content", ["a\n\nb\n", "a\n\nb", "a\r\n\r\nb\r\n"])
+def test_a_text_file_gets_an_answer_for_each_line(content: str, export_dir: str, tmp_path: pathlib.Path):
+    (tmp_path / "in.txt").write_bytes(content.encode())
+    predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl")))
+    assert [answer["text"] for answer in answers_of(tmp_path / "out.jsonl")] == ["a", "", "b"]
+
+
 @pytest.mark.parametrize("store", ["xz", "tfds", *stored_texts.STORED])
 def test_corpora_are_answered_as_json_lines_are(
     store: str, export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

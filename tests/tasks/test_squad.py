@@ -38,6 +38,12 @@ def test_a_question_is_read_with_all_its_answers(tmp_path: pathlib.Path):
     assert problems == []
 
 
+def test_whole_number_ids_are_read_as_text(tmp_path: pathlib.Path):
+    path = written(tmp_path / "a.json", {**entry("q", ("cat", 4)), "id": 7})
+    (question,), _ = read(path, version_2=False, for_training=True)
+    assert question.id == "7"
+
+
 @pytest.mark.parametrize(("bad", "reason"), [
     (entry("bad", ("dog", 4)), "the context has 'cat' at character 4, not the answer 'dog'"),
     (entry("bad", ("cat", 5)), "not the answer 'cat'"),
@@ -72,7 +78,7 @@ def test_unanswerable_unknown_and_misplaced_answers_are_told_apart(tmp_path: pat
     ('{"data": {}}', "'data' is {}; expected list"),
     ('{"data": []}', "has no questions"),
     ('{"data": [{"paragraphs": [{"qas": []}]}]}', "article 0, paragraph 0: there is no 'context'"),
-    ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": 3}]}]}]}', "question 0: 'id' is 3; expected str"),
+    ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": 3.5}]}]}]}', "question 0: 'id' is 3.5; expected str"),
     ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "q", "question": "", "answers": [{"text": "c"}]}]}]}]}',
      "question q: there is no 'answer_start'"),
 ])  # fmt: skip

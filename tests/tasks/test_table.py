@@ -2,6 +2,7 @@ import dataclasses
 import datetime
 import gzip
 import json
+import pathlib
 import re
 
 import numpy as np
@@ -263,9 +264,15 @@ def test_answers_go_by_the_id_of_the_row_and_a_text_file_has_a_text_a_line(tmp_p
     path = written(tmp_path, "text,label\na,x\nb,y\n")
     table = written(tmp_path, "id,text\nq7,a\nq9,b\n", "predict.csv")
     assert [each.id for each in read(path, split="test", predict_file=str(table))] == ["q7", "q9"]
-    lines = written(tmp_path, 'one, two\n\n"three\n', "predict.txt")
+    lines = written(tmp_path, 'one, two\n"three\n', "predict.txt")
     found = read(path, split="test", predict_file=str(lines))
-    assert found == [TextExample("1", "one, two"), TextExample("3", '"three')]
+    assert found == [TextExample("1", "one, two"), TextExample("2", '"three')]
+
+
+def test_an_empty_line_of_a_text_file_is_a_bad_row(tmp_path: pathlib.Path):
+    path, lines = written(tmp_path, "text,label\na,x\nb,y\n"), written(tmp_path, "one\n\ntwo\n", "predict.txt")
+    with pytest.raises(UserError, match=r"predict.txt, line 2: an empty text in text"):
+        read(path, split="test", predict_file=str(lines))
 
 
 @pytest.mark.parametrize("name", ["train.csv", "train.tsv", "train.jsonl", "train.txt"])

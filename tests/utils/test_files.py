@@ -86,6 +86,13 @@ def test_json_that_cannot_be_read_is_an_error(content: str, message: str, tmp_pa
         files.read_json_object(str(path), limit)
 
 
+def test_a_byte_order_mark_is_dropped(tmp_path: pathlib.Path):
+    path = tmp_path / "config.json"
+    path.write_bytes(b"\xef\xbb\xbf{}")
+    assert files.read_text(str(path)) == "{}"
+    assert files.read_json_object(str(path)) == {}
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_pipe_in_a_model_folder_is_refused_and_not_waited_for(name: str, tmp_path: pathlib.Path):
     (tmp_path / "config.json").write_text('{"model_type": "bert", "vocab_size": 9}')
