@@ -14,7 +14,7 @@ from aiohttp import web
 from official_bert.inference.exports import DEFAULT_SIGNATURE
 from official_bert.serving import json_answers, json_requests, logs, openapi
 from official_bert.serving.access import Access
-from official_bert.serving.connections import Connection
+from official_bert.serving.connections import SERVER_NAME, Connection
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
 from official_bert.serving.options import Options
@@ -32,6 +32,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
+    "Server": SERVER_NAME,
 }
 # Handlers that answer everybody: they say nothing about the models.
 _PUBLIC = {"page", "healthz", "readyz"}
@@ -76,6 +77,7 @@ class Application:
             web.get("/openapi.json", self.openapi),
         ]
         application.add_routes(routes)
+        application.on_response_prepare.append(_add_headers)
         return application
 
     # Handlers of models.
@@ -179,8 +181,6 @@ class Application:
         try:
             response = await handler(request)
             status = response.status
-            for name, value in _HEADERS.items():
-                response.headers.setdefault(name, value)
             if self.draining:
                 response.force_close()
             return response
@@ -254,6 +254,8 @@ class Application:
             self._bytes_in_flight -= len(body)
 
     async def _read_into(self, body: bytearray, request: web.Request) -> None:
+        if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+            raise RequestError(415, "compressed requests are not accepted; send the body without Content-Encoding")
         most, too_large = self._options.max_body_bytes, "the request is larger than {} bytes; send less at once"
         if (request.content_length or 0) > most:
             raise RequestError(413, too_large.format(most))
@@ -269,6 +271,10 @@ class Application:
             raise RequestError(
                 400, "the request's body cannot be read: it is cut short, or not encoded as its headers say"
             ) from error
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

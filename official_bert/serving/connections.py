@@ -14,6 +14,7 @@ from aiohttp import web
 from official_bert.errors import UserError
 from official_bert.serving import logs
 
+SERVER_NAME = "official-bert"  # as the Server header has it, without versions
 # File descriptors that models, logs and the listening sockets need in addition to the connections.
 _OTHER_DESCRIPTORS = 64
 # A client that has just connected has this long to send its first bytes when the server is about to stop.
@@ -43,8 +44,9 @@ class Connection(web.RequestHandler):
     def __init__(self, server: web.Server, connections: "Connections") -> None:
         loop = asyncio.get_running_loop()
         # The application writes the access log. Lingering is for clients that keep sending a body that is refused.
+        # Compressed bodies are refused. The parser would decompress them before a handler could do so.
         settings: dict[str, Any] = {"access_log": None, "keepalive_timeout": 75.0, "lingering_time": 2.0}
-        super().__init__(server, loop=loop, **settings)
+        super().__init__(server, loop=loop, auto_decompress=False, **settings)
         self._connections = connections
         self._opened = loop.time()
         self._request: web.BaseRequest | None = None  # the one that is being answered
@@ -70,6 +72,12 @@ class Connection(web.RequestHandler):
             self._has_sent = True
             self._start_timer()
         super().data_received(data)
+
+    def handle_error(self, *args: Any, **kwargs: Any) -> web.StreamResponse:
+        """Answers a request that is not HTTP, which reaches no handler of the application."""
+        response = super().handle_error(*args, **kwargs)
+        response.headers["Server"] = SERVER_NAME
+        return response
 
     def begin_request(self, request: web.BaseRequest) -> None:
         """Notes that the headers of a request have arrived."""

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import gzip
 import http.client
 import json
 import os
@@ -24,6 +25,7 @@ from tools.robustness.attack.processes import Running
 _EXAMPLES = 150  # in a case
 _CLIENTS, _REQUESTS = 64, 2000
 _MAX_MEGABYTES = 1200
+_MAX_HEALTH_SECONDS = 1.0  # on a busy machine
 _PATH, _BODY, _ANSWER = "/v1/models/size:predict", b'{"instances": ["the cat"]}', {"predictions": [1007.0]}
 _SECRET = "sEcReT"  # in bodies and headers; it must not be logged, unless odd bytes made it a part of a path
 _REFUSED, _BUSY = range(400, 500), (503, 504)
@@ -53,6 +55,7 @@ def attack(case: Case) -> None:
         "SIGTERM under load": (_terminate, 2),
         "more clients than descriptors": (_exhaust_descriptors, 1),
         "slow clients": (_send_slowly, 1),
+        "compressed bodies": (_send_compressed, 1),
     }
     case.what = case.rng.choices(list(ways), [weight for _, weight in ways.values()])[0]
     ways[case.what][0](case)
@@ -153,6 +156,29 @@ def _send_slowly(case: Case) -> None:
             with contextlib.suppress(OSError):
                 stack.enter_context(_connect(address)).sendall(content)
         _check_answer(address)  # once the others have timed out
+    _stop(server, address)
+
+
+def _send_compressed(case: Case) -> None:
+    """Small bodies that would decompress to a thousand times their size are refused and delay no other client."""
+    server, address = _start(case, [])
+    body = gzip.compress(b" " * (case.rng.randrange(20, 200) << 20))
+    host = case.rng.choice([b"localhost", b"evil.example"])  # the second one is refused for its name
+    head = b"POST %b HTTP/1.1\r\nHost: %b\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+    content = head % (_PATH.encode(), host, len(body)) + body
+    case.done = f"40 requests of {len(content)} bytes to {host.decode()}"
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            connection = stack.enter_context(_connect(address))
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(content)
+            start = time.monotonic()
+            _request(address, "GET", "/healthz", b"")
+            if (seconds := time.monotonic() - start) > _MAX_HEALTH_SECONDS:
+                raise NotHeldError(f"/healthz took {seconds:.1f} seconds")
+            answer = connection.recv(4096)
+            if not answer.startswith((b"HTTP/1.1 415", b"HTTP/1.1 403")):
+                raise NotHeldError(f"{answer[:300]!r}")
     _stop(server, address)
 
 
