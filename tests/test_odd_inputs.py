@@ -57,7 +57,10 @@ def read_vocabulary(path: str, _: BadRows) -> None:
 # A valid file of each format, and the function that reads it.
 READERS: dict[str, tuple[Any, Callable[[str, BadRows], Any]]] = {
     "table.csv": (_TABLE, functools.partial(read_table, "classification")),
-    "table.tsv": ([line.replace(",", "\t") for line in _TABLE], functools.partial(read_table, "multi_label")),
+    "table.tsv": (
+        ["label\ttext", "a;b\tthe cat 1", "b\tthe cat 2", "a\tthe cat 3"],
+        functools.partial(read_table, "multi_label"),
+    ),
     "table.jsonl": ({"label": 0.5, "text": "the cat"}, functools.partial(read_table, "regression")),
     "swag.jsonl": ({"sent1": "the cat", "sent2": "sat", **_ENDINGS, "label": 1}, multiple_choice.read),
     "codah.tsv": (["i\tthe cat\ta\tb\tc\td\t1"] * 3, multiple_choice.read),

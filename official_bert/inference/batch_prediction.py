@@ -208,7 +208,7 @@ def read_rows(
     In a table the endings of multiple choice have columns of their own: ending0, ending1, ...
 
     `table` says which columns the model was trained on, as a fine-tuned model's task.json does; a row is read by these
-    where it lacks the inputs themselves. `unexpected` is an input that no row may have.
+    where it has them, else by the inputs themselves. `unexpected` is an input that no row may have.
 
     Raises:
         UserError: the file cannot be read, or a row lacks an input or has another one; its line is named.
@@ -216,6 +216,8 @@ def read_rows(
     table = table or {}
     # Each text gets its answer in the line of its number, so that no row may be left out.
     for line, row in tables.read_rows(path, NoBadRows(), table.get("columns") or None):
+        if problem := exports.find_column_problem(row, table):
+            raise UserError(f"{position(path, line)}: {problem}")
         row |= exports.texts_by_columns(row, table)[0]
         if unexpected in row:
             raise UserError(

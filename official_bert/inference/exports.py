@@ -153,8 +153,8 @@ def trained_columns(table: Mapping[str, Any]) -> list[str]:
 def texts_by_columns(row: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[dict[str, str], set[str]]:
     """Returns the inputs that a row has by the columns of the training table, and the columns that they are made of.
 
-    A text that was learned from several columns is those joined, as in fine-tuning. An input that stands in the row
-    itself, where no column has its name, is left as it is.
+    A text that was learned from several columns is those joined, as in fine-tuning. The columns of the training table
+    win over values that the row has for the inputs themselves.
 
     Args:
         row: values by name.
@@ -162,13 +162,29 @@ def texts_by_columns(row: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[
     """
     trained_on = {name: table[key] for name, key in _TABLE_KEYS.items() if table.get(key)}
     parts = {name: [column] if column in row else column.split(",") for name, column in trained_on.items()}
-    columns = {part for each in parts.values() for part in each}
     texts = {
         name: " ".join(row[part] for part in each)
         for name, each in parts.items()
-        if (name not in row or name in columns) and all(isinstance(row.get(part), str) for part in each)
+        if all(isinstance(row.get(part), str) for part in each)
     }
     return texts, {part for name in texts for part in parts[name]}
+
+
+def find_column_problem(row: Mapping[str, Any], table: Mapping[str, Any]) -> str:
+    """Returns why a row's value "text" cannot be used as the model's input; "" if nothing is wrong.
+
+    A row may have the model's inputs, an id and a label. A row with other columns must have the columns of the training
+    table.
+    """
+    inputs, columns = texts_by_columns(row, table)
+    unclear = [name for name, key in _TABLE_KEYS.items() if table.get(key) and isinstance(row.get(name), str)]
+    is_known = set(row) <= {*_TABLE_KEYS, *columns, "id", table.get("label_column")}
+    if is_known or set(unclear) <= set(inputs) or "text" not in {*row, *inputs}:
+        return ""
+    return (
+        f"the columns are {', '.join(row)[:300]}; expected {', '.join(trained_columns(table))}, on which the model was "
+        f"trained. Name them so, or give {' and '.join(unclear)} without other columns"
+    )
 
 
 def split_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[Outputs]:

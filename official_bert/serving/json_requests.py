@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from official_bert.inference.exports import DEFAULT_SIGNATURE, texts_by_columns, trained_columns
+from official_bert.inference.exports import DEFAULT_SIGNATURE, find_column_problem, texts_by_columns, trained_columns
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import refuse
 from official_bert.serving.signatures import BOOL, STRING, Signature, Tensor, Tensors
@@ -146,6 +146,8 @@ def _by_inputs(row: Mapping[str, Any], table: Mapping[str, Any], where: str) -> 
     for column in trained_columns(table):
         if not isinstance(row.get(column, ""), str | dict):
             refuse(f"{where}: {column} is {_kind(row[column])}; expected a string")
+    if problem := find_column_problem(row, table):
+        refuse(f"{where}: {problem}")
     inputs, columns = texts_by_columns(row, table)
     return {name: value for name, value in row.items() if name not in columns} | inputs
 

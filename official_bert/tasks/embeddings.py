@@ -94,7 +94,8 @@ class EmbeddingsTask(Task):
             name = values.get("id", line) if split != TRAIN and "id" not in wanted else line
             examples.append(VectorExample(str(name).removeprefix("row "), texts, score))
         if not examples:
-            raise UserError(f"{part} has no {'good ' if rows else ''}rows; expected texts below the header")
+            reason = bad_rows.first_reason(part)
+            raise UserError(f"{part} has no {'good ' if rows else ''}rows; expected texts below the header{reason}")
         if split == TRAIN and self.head.objective == RANKING and len({each.texts for each in examples}) < 2:
             raise UserError(f"{part} has the same texts in every row; there is nothing to tell apart")
         return examples

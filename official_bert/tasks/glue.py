@@ -72,7 +72,7 @@ def _read_file(spec: GlueSpec, data_dir: str | None, split: str, bad_rows: BadRo
         text_b = values[spec.text_b] if spec.text_b else None
         examples.append(TextExample(values.get("index", str(number - first)), values[spec.text_a], text_b, label))
     if not examples:
-        raise UserError(f"{path} has no examples")
+        raise UserError(f"{path} has no examples{bad_rows.first_reason(path)}")
     return examples
 
 

@@ -80,7 +80,7 @@ def read(path: str, bad_rows: BadRows, need_labels: bool = True) -> list[Example
         else:
             examples.append(row)
     if not examples:
-        raise UserError(f"{path} has no examples")
+        raise UserError(f"{path} has no examples{bad_rows.first_reason(path)}")
     return examples
 
 

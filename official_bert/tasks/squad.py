@@ -117,7 +117,8 @@ def read(path: str, version_2: bool, for_training: bool, bad_rows: BadRows) -> l
         else:
             questions.append(question)
     if not questions:
-        raise UserError(f"{path} has no questions; expected SQuAD's JSON with data, paragraphs and qas")
+        reason = bad_rows.first_reason(path)
+        raise UserError(f"{path} has no questions; expected SQuAD's JSON with data, paragraphs and qas{reason}")
     return questions
 
 

@@ -1,5 +1,6 @@
 """Your own data: texts or pairs with labels in named columns of a table."""
 
+import collections
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ from official_bert.errors import UserError
 from official_bert.tasks.heads.python_data import numbers_by_name
 from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import TABLE, RowsOptions, TableOptions
-from official_bert.tasks.table_labels import COLUMNS, LabelColumn, is_number
+from official_bert.tasks.table_labels import COLUMNS, LabelColumn, find_similar_classes, is_number
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
 from official_bert.utils import row_files, tables
@@ -71,27 +72,41 @@ def text_problem(values: Mapping[str, Any], columns: Sequence[str]) -> str:
     return ""
 
 
-def _labels_of_training(options: TableOptions, column: LabelColumn) -> tuple[str, ...]:
-    """The classes' names in the training data, sorted: numbers by value, else by the alphabet."""
+def _labels_of_training(options: TableOptions, column: LabelColumn) -> dict[str, int]:
+    """The classes' names in the training data, sorted (numbers by value, else by the alphabet), with their counts."""
     path = options.train_file
     if path is None:
         raise UserError(
             "--task=table needs --train_file, which gives the classes too, or a fine-tuned model as --init or --teacher"
         )
-    labels: set[str] = set()
+    labels: collections.Counter[str] = collections.Counter()
+    lines: dict[str, int | str] = {}
+    sizes = set()
     rows = 0
-    # Bad rows are shown when the file is read for training.
-    for _, values in rows_in(options, path, BadRows(SKIP, silent=True)):
+    bad_rows = BadRows(SKIP, silent=True)  # they are shown when the file is read for training
+    for line, values in rows_in(options, path, bad_rows):
         rows += 1
         check_columns(options, path, [options.label_column], list(values))
-        labels |= set(column.names_in(values.get(options.label_column))[0])
+        value = values.get(options.label_column)
+        names, problem = column.names_in(value)
+        if problem:
+            bad_rows.add(path, line, problem)
+            continue
+        labels.update(names)
+        lines |= {name: line for name in names if name not in lines}
+        if not isinstance(value, list):
+            sizes.add(len(names))
+    reason = bad_rows.first_reason(path)
     if not rows:
-        raise UserError(f"{path} has no rows; expected texts with labels below the header")
+        raise UserError(f"{path} has no rows; expected texts with labels below the header{reason}")
     if not labels:
-        raise UserError(f"{path} has no labels in {options.label_column!r}: see --label_column")
+        raise UserError(f"{path} has no labels in {options.label_column!r}: see --label_column{reason}")
     if len(labels) < column.least_classes:
-        raise UserError(f"{path} has only the label {labels.pop()!r}; there is nothing to learn")
-    return tuple(sorted(labels, key=lambda name: (not is_number(name), float(name) if is_number(name) else 0.0, name)))
+        raise UserError(f"{path} has only the label {next(iter(labels))!r}; there is nothing to learn")
+    if sizes:
+        column.check_separator(path, lines, sizes)
+    ordered = sorted(labels, key=lambda name: (not is_number(name), float(name) if is_number(name) else 0.0, name))
+    return {name: labels[name] for name in ordered}
 
 
 class TableTask(TextTask):
@@ -110,8 +125,13 @@ class TableTask(TextTask):
         self._options, self._needs_labels = options, needs_labels
         self._column = COLUMNS[options.label_kind](options)
         values = tuple(options.label_values or labels or ())
+        self._class_notes: list[str] = []
         if self._column.has_classes and labels is None:
-            values = _labels_of_training(options, self._column)
+            counts = _labels_of_training(options, self._column)
+            values = tuple(counts)
+            self._class_notes = find_similar_classes(counts)
+            if once := [repr(name) for name, count in counts.items() if count == 1]:
+                self._class_notes.append(f"{len(once)} of the classes occur once each: {tables.names_shown(once)}")
             labels = tuple(options.label_names) or values
             if len(labels) != len(values):
                 raise UserError(
@@ -139,7 +159,8 @@ class TableTask(TextTask):
 
     def notes(self) -> list[str]:
         labels = self.head.labels
-        return [f"{len(labels)} classes: {tables.names_shown(labels)}"] if labels else []
+        shown = [f"{len(labels)} classes: {tables.names_shown(labels)}"] if labels else []
+        return shown + self._class_notes
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
         names = ("columns", "text_column", "text_pair_column", "label_column", "label_separator", "label_names")
@@ -171,7 +192,8 @@ class TableTask(TextTask):
             name = values.get("id", line) if split != TRAIN and "id" not in wanted else line
             examples.append(TextExample(str(name).removeprefix("row "), first, second[0] if second else None, label))
         if not examples:
-            raise UserError(f"{part} has no {'good ' if rows else ''}rows; expected texts below the header")
+            reason = bad_rows.first_reason(part)
+            raise UserError(f"{part} has no {'good ' if rows else ''}rows; expected texts below the header{reason}")
         if not labelled and any(example.label is None for example in examples):
             examples = [TextExample(each.id, each.text_a, each.text_b) for each in examples]
         return examples

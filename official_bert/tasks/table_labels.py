@@ -1,18 +1,23 @@
 """The labels in a table's column: a class's name, several names, or a number."""
 
+import collections
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
+from official_bert.errors import UserError
 from official_bert.tasks.heads import python_data
 from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
 from official_bert.tasks.heads.python_data import class_name
 from official_bert.tasks.heads.texts import RegressionHead, TextHead
 from official_bert.tasks.options import TableOptions
+from official_bert.utils import tables
+from official_bert.utils.bad_rows import position
 
 _MOST_LABELS_SHOWN = 10
+_SEPARATORS = ",;|\t"  # usual between the labels of a row
 
 
 def is_number(text: str) -> bool:
@@ -21,6 +26,15 @@ def is_number(text: str) -> bool:
         return np.isfinite(float(text)).item()
     except ValueError:
         return False
+
+
+def find_similar_classes(labels: Iterable[str]) -> list[str]:
+    """Returns a note for each group of classes that differ only by case or blanks."""
+    groups = collections.defaultdict(list)
+    for label in labels:
+        groups["".join(label.split()).casefold()].append(repr(label))
+    alike = [names for names in groups.values() if len(names) > 1]
+    return [f"classes differ only by case or blanks: {tables.names_shown(names)}; are they one?" for names in alike]
 
 
 class LabelColumn:
@@ -56,6 +70,15 @@ class LabelColumn:
         """
         numbers, problem = self._numbers(value, number_of)
         return (None, problem) if problem else (numbers[0], "")
+
+    def check_separator(self, path: str, lines: Mapping[str, int | str], sizes: set[int]) -> None:
+        """Raises a UserError if the names of several classes seem to have been read as one.
+
+        Args:
+            path: The table.
+            lines: The position of the first row of each class.
+            sizes: How many classes the rows have.
+        """
 
     def _names(self, parts: list[Any]) -> tuple[list[str], str]:
         names = []
@@ -94,6 +117,23 @@ class SeveralLabelsColumn(LabelColumn):
     def label_of(self, value: Any, number_of: Mapping[str, int]) -> tuple[Any, str]:
         numbers, problem = self._numbers(value, number_of)
         return (None, problem) if problem else (numbers, "")
+
+    def check_separator(self, path: str, lines: Mapping[str, int | str], sizes: set[int]) -> None:
+        for name, line in lines.items():
+            for separator in _SEPARATORS:
+                parts = {part.strip() for part in name.split(separator)}
+                if len(parts) > 1 and (max(sizes) < 2 or parts & lines.keys()):
+                    raise UserError(
+                        f"{position(path, line)}: the label {name!r} contains {separator!r}; expected "
+                        f"{self._separator!r} between labels. Pass --label_separator={separator!r} if that separates "
+                        "them"
+                    )
+        if sizes == {1}:
+            raise UserError(
+                f"{position(path, next(iter(lines.values())))}: this row and all others have one label each, such as "
+                f"{next(iter(lines))!r}; expected several, with {self._separator!r} between. Pass --label_separator, "
+                "or --label_kind=classification"
+            )
 
 
 class ValueColumn(LabelColumn):

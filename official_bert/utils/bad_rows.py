@@ -26,13 +26,15 @@ class BadRows:
         silent: whether to show none.
 
     Attributes:
+        silent: whether to show none.
         counts: how many rows of each file were passed over.
     """
 
     def __init__(self, policy: str = STOP, silent: bool = False) -> None:
         self._policy = policy
-        self._most_shown = 0 if silent else _MOST_SHOWN
+        self.silent = silent
         self.counts: collections.Counter[str] = collections.Counter()
+        self._first_reasons: dict[str, str] = {}
 
     def add(self, path: str, line: int | str, problem: str) -> None:
         """Takes note of a bad row.
@@ -50,8 +52,15 @@ class BadRows:
         if self._policy == STOP:
             raise UserError(f"{where}: {problem}; correct it, or pass --on_bad_row=skip to leave such rows out")
         self.counts[path] += 1
-        if self.counts[path] <= self._most_shown:
+        self._first_reasons.setdefault(path, f"{where}: {problem}")
+        if self.counts[path] <= _MOST_SHOWN and not self.silent:
             print(f"skipped {where}: {problem}", file=sys.stderr)
+
+    def first_reason(self, path: str) -> str:
+        """Returns the count of a file's bad rows and what is wrong with the first, to end an error; "" for none."""
+        if path not in self._first_reasons:
+            return ""
+        return f" ({counted(self.counts[path], 'bad row')}; the first: {self._first_reasons[path]})"
 
     def summary(self) -> list[str]:
         """Returns a line for each file that has bad rows."""

@@ -34,7 +34,8 @@ def read_rows(
             files of rows, a folder of Hugging Face's datasets or tfds:NAME (see row_files.py), whose rows have no line,
             but a position such as "row 3".
         bad_rows: gets the rows that cannot be read, and those with a text of more than MAX_CHARACTERS.
-        columns: the columns' names, for .csv and .tsv without a header; None where the first line has them.
+        columns: the columns' names, for .csv and .tsv without a header; None where the first line has them. A first row
+            of just these names is passed over as a header, with a note.
 
     Raises:
         UserError: the file is missing, damaged or of another kind, or it has no header.
@@ -136,12 +137,19 @@ def _rows(
                     f"{path}, line 1: two columns are named {names_shown(twice)}; name each once (is the first line "
                     "the header? A file of your own to train on may lack one: --columns)"
                 )
+        elif line == 1 and _folded(values) == _folded(columns):
+            if not bad_rows.silent:
+                print(f"note: {path}, line 1 has the names of the columns; it is read as a header, not as a row")
         elif len(values) == len(columns):
             yield line, dict(zip(columns, values, strict=True))
         elif values:  # an empty line is none
             bad_rows.add(path, line, f"{len(values)} columns; expected {len(columns)}: {names_shown(columns)}")
     if columns is None:
         raise UserError(f"{path} is empty; expected a header with the columns' names")
+
+
+def _folded(names: Sequence[str]) -> list[str]:
+    return [name.strip().casefold() for name in names]
 
 
 def names_shown(names: Sequence[str]) -> str:

@@ -76,6 +76,13 @@ def with_task_options(options: Options, **changes) -> Options:
     return dataclasses.replace(options, task_options=dataclasses.replace(options.task_options, **changes))
 
 
+def with_several_labels(options: Options) -> Options:
+    """Options for a table in which a row has two labels."""
+    path = pathlib.Path(options.output_dir).parent / "train.csv"
+    path.write_text(path.read_text().replace(",good\n", ",good;bad\n", 1))
+    return with_task_options(options, label_kind="multi_label")
+
+
 class KilledError(Exception):
     pass
 
@@ -355,7 +362,7 @@ runner.run(Options(**given | {"task_options": TableOptions(**given["task_options
 
 
 def test_of_several_labels_the_results_have_the_figures_of_each(options, tmp_path):
-    several = with_task_options(options, label_kind="multi_label")
+    several = with_several_labels(options)
     scores = runner.run(dataclasses.replace(several, do_predict=False, num_train_epochs=1.0))
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     labels = results["dev"].pop("labels")
@@ -410,6 +417,7 @@ def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(opt
 )
 def test_decisions_that_cannot_be_chosen_are_refused(options, changes, message):
     of_task = {name: changes.pop(name) for name in ("eval_file", "label_kind") if name in changes}
+    options = with_several_labels(options) if "label_kind" in of_task else options
     options = with_task_options(dataclasses.replace(options, num_train_epochs=0.2, **changes), **of_task)
     with pytest.raises(UserError, match=message):
         runner.run(options)

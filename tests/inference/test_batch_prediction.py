@@ -201,7 +201,7 @@ def test_rows_are_read_by_the_columns_that_the_model_was_trained_on(tmp_path: pa
     ]  # fmt: skip
     (tmp_path / "in.jsonl").write_text('{"title": "a", "body": "b"}\n{"text": "c", "title": "d", "body": "e"}\n')
     rows = read_rows(str(tmp_path / "in.jsonl"), ["text"], {**table, "columns": []})
-    assert list(rows) == [{"text": "a b"}, {"text": "c"}]
+    assert list(rows) == [{"text": "a b"}, {"text": "d e"}]
     (tmp_path / "in.jsonl").write_text('{"title": "a"}\n')
     with pytest.raises(UserError, match="line 1: 'text' is nothing"):
         list(read_rows(str(tmp_path / "in.jsonl"), ["text"], table))
@@ -216,6 +216,26 @@ def test_columns_that_are_named_as_inputs_are_read_as_in_training(tmp_path: path
         ({"text_column": "title", "text_pair_column": "a,b"}, {"text_pair": "three"}),
     ):
         assert list(read_rows(str(tmp_path / "in.csv"), list(expected), columns)) == [expected], columns
+
+
+@pytest.mark.parametrize(("trained", "content", "expected"), [
+    ("headline,body", "headline,body,text\na,b,see appendix\n", "a b"),
+    ("title", "text,title\nsee appendix,a\n", "a"),
+    ("title", "text,id\na,1\n", "a"),
+    ("title", "text,label\na,x\n", "a"),
+    ("headline,body", "headline,text\na,see appendix\n", "headline, text; expected headline, body, on which"),
+    ("title", "Title,text\na,see appendix\n", "Title, text; expected title, on which"),
+])  # fmt: skip
+def test_the_columns_of_training_win_over_a_column_text(
+    trained: str, content: str, expected: str, tmp_path: pathlib.Path
+):
+    (tmp_path / "in.csv").write_text(content)
+    table = {"text_column": trained, "label_column": "label"}
+    if "expected" not in expected:
+        assert list(read_rows(str(tmp_path / "in.csv"), ["text"], table)) == [{"text": expected}]
+        return
+    with pytest.raises(UserError, match=f"in.csv, line 2: the columns are {expected}"):
+        list(read_rows(str(tmp_path / "in.csv"), ["text"], table))
 
 
 def test_the_part_of_another_run_is_not_gone_on_with(export_dir: str, tmp_path: pathlib.Path):

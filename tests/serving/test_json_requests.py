@@ -81,7 +81,9 @@ def test_rows_may_have_the_columns_of_the_training_table():
     row, other = {"title": "a", "body": "b", "text": "c"}, {"title": "d", "body": "e", "text": "f"}
     assert read_pair({"instances": [row, other]}, table) == expected
     assert read_pair({"inputs": {name: [row[name], other[name]] for name in row}}, table) == expected
+    both = {"text": "see appendix", "title": "a", "body": "b", "claim": "c"}
     table["text_pair_column"] = "claim"
+    assert read_pair({"instances": [both]}, table) == ([b"a b"], [b"c"])
     for one in ({"text": "a b", "text_pair": "c"}, {"title": "a", "body": "b", "text_pair": "c"},
                 {"text": "a b", "claim": "c"}):  # fmt: skip
         assert read_pair({"instances": [one]}, table) == ([b"a b"], [b"c"])
@@ -91,7 +93,10 @@ def test_rows_may_have_the_columns_of_the_training_table():
 @pytest.mark.parametrize(("request_", "message"), [
     ({"instances": [{"title": "a", "text_pair": "c"}]},
      r"instances\[0\] lacks text; expected an object with text, text_pair \(or the columns .*: title, body, claim\)"),
-    ({"instances": [{"text": "a", "title": "b", "claim": "c"}]}, 'has "title", which is no input'),
+    ({"instances": [{"text": "a", "title": "b", "claim": "c"}]},
+     r"instances\[0\]: the columns are text, title, claim; expected title, body, claim, on which the model was"),
+    ({"instances": [{"text": "a", "claim": "c", "lang": "en"}]},
+     r"instances\[0\]: the columns are text, claim, lang; expected title, body, claim, on which the model was"),
     ({"instances": [{"title": 1, "body": "b", "claim": "c"}]},
      r"instances\[0\]: title is a number; expected a string"),
     ({"inputs": {"title": ["a", "b"], "body": ["c"], "claim": ["d", "e"]}}, "different numbers of instances"),

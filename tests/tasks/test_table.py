@@ -306,3 +306,51 @@ def test_a_wide_table_is_read_in_linear_time(tmp_path):
     with pytest.raises(UserError, match=r"no column label among column0, .*column9, \.\.\.;") as caught:
         read(path)
     assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("header", ["text,label", " Text ,LABEL"])
+def test_a_header_that_columns_repeats_is_no_row(header, tmp_path, capsys):
+    path = written(tmp_path, f"{header}\na,x\nb,y\n")
+    task = table.TableTask(options(path, columns=["text", "label"]))
+    assert task.head.labels == ("x", "y")
+    assert capsys.readouterr().out == ""
+    assert task.read("train", BadRows()) == [TextExample("2", "a", None, 0), TextExample("3", "b", None, 1)]
+    assert capsys.readouterr().out == (
+        f"note: {path}, line 1 has the names of the columns; it is read as a header, not as a row\n"
+    )
+
+
+@pytest.mark.parametrize(("labels", "problem"), [
+    (["Business|US", "Business|Sport", ""], r"line 2: the label 'Business\|US' contains '\|'.*--label_separator='\|'"),
+    (["a;b", "b,c", "c"], r"line 3: the label 'b,c' contains ','; expected ';' between labels"),
+    (["a b", "b c", "c"], r"line 2: this row and all others have one label each, such as 'a b'.*--label_kind=class"),
+    (["a;b", "Arts, Crafts", ""], None),
+    (["a", "", "b"], None),
+])  # fmt: skip
+def test_a_wrong_separator_of_labels_is_found(labels, problem, tmp_path):
+    path = written(tmp_path, "text,label\n" + "".join(f't,"{label}"\n' for label in labels))
+    if problem is None:
+        table.TableTask(options(path, label_kind="multi_label"))
+        return
+    with pytest.raises(UserError, match=rf"train\.csv, {problem}"):
+        table.TableTask(options(path, label_kind="multi_label"))
+
+
+def test_doubtful_classes_are_listed(tmp_path):
+    path = written(tmp_path, "text,label\n" + "".join(f"t,{label}\n" for label in ("Hot dog", "hotdog", "cat") * 2))
+    assert table.TableTask(options(path)).notes() == [
+        "3 classes: Hot dog, cat, hotdog",
+        "classes differ only by case or blanks: 'Hot dog', 'hotdog'; are they one?",
+    ]
+    path = written(tmp_path, "text,label\na,x\na,x\na,y\na,z\n")
+    assert table.TableTask(options(path)).notes()[1:] == ["2 of the classes occur once each: 'y', 'z'"]
+    assert table.TableTask(options(path), labels=["x", "y", "z"]).notes() == ["3 classes: x, y, z"]
+
+
+@pytest.mark.parametrize(("content", "problem"), [
+    ("text,label\na,b,c\nd\n", r"has no rows; .* \(2 bad rows; the first: .*line 2: 3 columns; expected 2"),
+    ("text,label\na,nan\n", r"has no labels in 'label'.* \(1 bad row; the first: .*line 2: label 'nan'"),
+])  # fmt: skip
+def test_the_reason_of_the_first_bad_row_is_told_where_all_are_bad(content, problem, tmp_path):
+    with pytest.raises(UserError, match=problem):
+        table.TableTask(options(written(tmp_path, content)))
