@@ -5,7 +5,7 @@ import collections
 import os
 from collections.abc import Collection, Sequence
 
-from official_bert.tasks import conll, data_files, table
+from official_bert.tasks import conll, data_files, table, table_labels
 from official_bert.tasks.heads.tagging import Sentence, Tagged, TaggingHead
 from official_bert.tasks.options import TAGGING, TableOptions, TaggingOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task
@@ -45,10 +45,12 @@ class TaggingTask(Task):
         """The sentences of a part; those with other tags than `tags` are bad rows, unless that is None."""
 
     def notes(self) -> list[str]:
-        if self.head.scheme:
-            return [f"the tags are entities in {self.head.scheme}, which are scored as conlleval counts them"]
+        similar = table_labels.find_similar_classes(self.head.labels)
+        if scheme := self.head.scheme:
+            return [f"the tags are entities in {scheme.name}, which are scored as conlleval counts them", *similar]
         shown = tables.names_shown(list(self.head.labels))
-        return [f"the tags ({shown}) are of no scheme of entities (IOB1, IOB2, BIOES, BILOU); accuracy is their score"]
+        schemes = "IOB1, IOB2, BIOES, BILOU, BMES, BMEWO"
+        return [f"the tags ({shown}) are of no scheme of entities ({schemes}); accuracy is their score", *similar]
 
     def read(self, split: str, bad_rows: BadRows) -> list[Sentence]:
         if split == TRAIN:

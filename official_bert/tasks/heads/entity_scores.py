@@ -1,48 +1,88 @@
 """Precision, recall and F1 of named entities, as CoNLL's conlleval and seqeval (in its default mode) count them.
 
-An entity is right if its first word, its last word and its type are. Tags are IOB1, IOB2 (BIO), BIOES or BILOU: a
-prefix, a dash, a type; or prefixes without types. What begins and ends an entity is decided as conlleval does it for
-any mixture of these, so that a model's impossible sequences (an I after an O, a change of type within) count as they
-do there.
+An entity is right if its first word, its last word and its type are. Tags are IOB1, IOB2 (BIO), BIOES, BILOU, BMES or
+BMEWO: a prefix, a dash, a type (B-PER, but also B_PER, PER-B or PER_B); or prefixes without types. What begins and ends
+an entity is decided as conlleval does it for any mixture of these, so that a model's impossible sequences (an I after
+an O, a change of type within) count as they do there.
 """
 
 import collections
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 Entity = tuple[str, int, int]
 
 _OUTSIDE = "O"
 # The prefixes of each scheme; of those that hold all of a set of tags, the first is meant.
-_SCHEMES = {"BI": "IOB1 or IOB2", "BIES": "BIOES", "BILU": "BILOU"}
-_AS_BIOES = {"L": "E", "U": "S"}  # BILOU's last and unit are the end and single of BIOES
+_SCHEMES = {"BI": "IOB1 or IOB2", "BIES": "BIOES", "BILU": "BILOU", "BMES": "BMES", "BMEW": "BMEWO"}
+# The prefixes of other schemes that mean the same as one of BIOES: middle, last, unit and whole.
+_AS_BIOES = {"M": "I", "L": "E", "U": "S", "W": "S"}
+_WORD_SEGMENTS = {"B", "M", "E", "S"}  # cuts text into words, so that no character is outside
 
 
-def scheme_of(tags: Iterable[str]) -> str | None:
-    """Returns the name of the scheme of entities that tags are of; None where they are not, as classes of words.
+class Scheme(NamedTuple):
+    """A scheme of entities, and how its tags are written.
+
+    Attributes:
+        name: The name of the scheme.
+        separator: The character between prefix and type.
+        type_first: Whether the type comes first, as in PER-B.
+    """
+
+    name: str
+    separator: str = "-"
+    type_first: bool = False
+
+    def split(self, tag: str) -> tuple[str, str]:
+        """Returns the prefix and the type of a tag; the type is empty if the tag has none."""
+        if self.type_first:
+            kind, _, prefix = tag.rpartition(self.separator)
+        else:
+            prefix, _, kind = tag.partition(self.separator)
+        return prefix, kind
+
+
+_DASHED = Scheme("BIOES")
+
+
+def scheme_of(tags: Iterable[str]) -> Scheme | None:
+    """Returns the scheme of entities that uses the tags, or None if the tags are classes of words.
 
     IOB1 and IOB2 have the same tags; how entities are counted does not depend on which one it is.
     """
-    prefixes, types = set(), set()
-    for tag in set(tags) - {_OUTSIDE}:
-        prefix, dash, kind = tag.partition("-")
-        if bool(dash) != bool(kind):
-            return None
-        prefixes.add(prefix)
-        types.add(kind)
-    untyped = "" in types
-    if _OUTSIDE not in tags or not prefixes & set("BIUS") or (untyped and (types != {""} or not prefixes & set("BI"))):
+    tags = set(tags)
+    if tags == _WORD_SEGMENTS:
+        return Scheme("BMES without types")
+    inside = tags - {_OUTSIDE}
+    if inside == tags or not inside:
+        return None
+    for separator in "-_":
+        if any(tag.strip(separator) != tag for tag in inside):
+            continue
+        for type_first in (False, True):
+            layout = Scheme("", separator, type_first)
+            if name := _scheme_name({layout.split(tag) for tag in inside}):
+                is_usual = layout == Scheme("") or name.endswith("types")
+                return layout._replace(name=name if is_usual else f"{name} (written as in {min(inside)})")
+    return None
+
+
+def _scheme_name(parts: set[tuple[str, str]]) -> str | None:
+    prefixes, types = {prefix for prefix, _ in parts}, {kind for _, kind in parts}
+    is_untyped = types == {""}
+    if ("" in types and not is_untyped) or not prefixes & set("BI" if is_untyped else "BIUSW"):
         return None
     name = next((name for known, name in _SCHEMES.items() if prefixes <= set(known)), None)
-    return f"{name} without types" if name and untyped else name
+    return f"{name} without types" if name and is_untyped else name
 
 
-def entities(tags: Sequence[str]) -> list[Entity]:
+def entities(tags: Sequence[str], scheme: Scheme = _DASHED) -> list[Entity]:
     """Returns the entities of a sentence: type, number of the first word, number of the last."""
     spans = []
     start = 0
     before, type_before = _OUTSIDE, ""
     for number, tag in enumerate([*tags, _OUTSIDE]):
-        prefix, _, kind = tag.partition("-")
+        prefix, kind = scheme.split(tag)
         prefix = _AS_BIOES.get(prefix, prefix)
         changes = kind != type_before
         ends = before in "ES" or (before in "BI" and prefix in "BSO") or changes
@@ -55,7 +95,9 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return spans
 
 
-def score(right: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
+def score(
+    right: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme = _DASHED
+) -> dict[str, float]:
     """Returns precision, recall, f1 and accuracy of the words, from 0 to 1; and the first three for each type.
 
     A mean over nothing is 0, as in conlleval.
@@ -63,10 +105,11 @@ def score(right: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) ->
     Args:
         right: the tags of each sentence's words.
         predicted: those that a model gave, as many.
+        scheme: How the tags are written.
     """
     counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])  # right, predicted, both
     for right_tags, predicted_tags in zip(right, predicted, strict=True):
-        right_ones, predicted_ones = set(entities(right_tags)), set(entities(predicted_tags))
+        right_ones, predicted_ones = set(entities(right_tags, scheme)), set(entities(predicted_tags, scheme))
         for column, group in enumerate((right_ones, predicted_ones, right_ones & predicted_ones)):
             for kind, _, _ in group:
                 counts[kind][column] += 1

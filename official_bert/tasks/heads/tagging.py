@@ -94,7 +94,7 @@ class TaggingHead(Head):
     doc_stride: int | None = None
 
     @property
-    def scheme(self) -> str | None:
+    def scheme(self) -> entity_scores.Scheme | None:
         """The scheme of entities that the tags are of; None where they are of none."""
         return entity_scores.scheme_of(self.labels)
 
@@ -139,6 +139,7 @@ class TaggingHead(Head):
 
         The examples have the characters that their words are (see `sentence_of` and `joined`).
         """
+        scheme = self.scheme
         return [
             [
                 Span(
@@ -149,8 +150,8 @@ class TaggingHead(Head):
                     probability=min(certainties[first : last + 1]),
                 )
                 for label, first, last in (
-                    entity_scores.entities(tags)
-                    if self.scheme
+                    entity_scores.entities(tags, scheme)
+                    if scheme
                     else [(tag, number, number) for number, tag in enumerate(tags)]
                 )
             ]
@@ -217,8 +218,8 @@ class TaggingHead(Head):
 
     def scores(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> dict[str, float]:
         expected, predicted = [each.tags or () for each in examples], [tags for tags, _ in predictions]
-        if self.scheme:
-            return entity_scores.score(expected, predicted)
+        if scheme := self.scheme:
+            return entity_scores.score(expected, predicted, scheme)
         return {"accuracy": entity_scores.accuracy(expected, predicted)}
 
     def outcomes(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> list[Outcome]:

@@ -52,11 +52,37 @@ def test_an_entity_does_not_cross_sentences():
     ("O B-PER NOUN", None),
     ("O B-PER I", None),
     ("O B-PER L-PER E-PER", None),
-    ("O B-PER M-PER", None),
+    ("O B-PER M-PER", "BMES"),
+    ("O B-PER M-PER E-PER S-PER", "BMES"),
+    ("O B-PER M-PER E-PER W-PER", "BMEWO"),
+    ("B M E S", "BMES without types"),
+    ("O B_PER I_PER", "IOB1 or IOB2 (written as in B_PER)"),
+    ("O PER-B PER-I", "IOB1 or IOB2 (written as in PER-B)"),
+    ("O PER_S PER_B PER_E", "BIOES (written as in PER_B)"),
+    ("O B_PER I-PER", None),
+    ("O PER-B PER", None),
+    ("O B-PER M-PER U-PER", None),
     ("O B-", None),
 ])  # fmt: skip
 def test_schemes_of_entities_are_told_from_classes(tags: str, scheme: str | None):
-    assert entity_scores.scheme_of(tags.split()) == scheme
+    found = entity_scores.scheme_of(tags.split())
+    assert (found and found.name) == scheme
+
+
+@pytest.mark.parametrize("tags", [
+    "B-X M-X E-X O S-Y B-Y E-Y S-Y",
+    "B-X M-X E-X O W-Y B-Y E-Y W-Y",
+    "B_X I_X I_X O B_Y B_Y I_Y B_Y",
+    "X-B X-I X-I O Y-B Y-B Y-I Y-B",
+])  # fmt: skip
+def test_every_way_to_write_tags_gives_the_same_entities(tags: str):
+    scheme = entity_scores.scheme_of(tags.split())
+    assert scheme is not None
+    right = [("X", 0, 2), ("Y", 4, 4), ("Y", 5, 6), ("Y", 7, 7)]
+    assert entity_scores.entities(tags.split(), scheme) == right
+    cut = [*tags.split()[:6], "O", tags.split()[7]]
+    scores = entity_scores.score([tags.split()], [cut], scheme)
+    assert (scores["f1"], scores["X_f1"], scores["accuracy"]) == (0.75, 1.0, 0.875)
 
 
 @pytest.mark.parametrize(("tags", "same"), [
