@@ -163,7 +163,8 @@ def decode(path: str, content: bytes) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(
-            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; convert the file to UTF-8"
+            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; convert the file to UTF-8, as "
+            f"from Latin-1 by: iconv -f LATIN1 -t UTF-8 {shlex.quote(path)} > NEW_FILE"
         ) from error
 
 

@@ -4,12 +4,13 @@ import collections
 import csv
 import io
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.utils import files, row_files, streams
-from official_bert.utils.bad_rows import BadRows
+from official_bert.utils.bad_rows import BadRows, position
 
 _MOST_SHOWN, _LONGEST_SHOWN = 10, 60  # names in a message, and characters of each
 csv.field_size_limit(2**31 - 1)  # of characters; Python's own limit is shorter than some documents
@@ -20,6 +21,8 @@ MAX_CHARACTERS = 4_000_000
 TEXT = "text"  # the column of a .txt file
 _TABLES = (".csv", ".tsv", ".jsonl", ".json")
 _EXTENSIONS = (*_TABLES, ".txt")
+_JSON_ROWS = "pandas writes such lines with to_json(path, orient='records', lines=True)"
+_JSON_LAYOUTS = ({"columns", "index", "data"}, {"schema", "data"})  # pandas' "split" and "table"
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -29,10 +32,10 @@ def read_rows(
     """Yields the first line's number and the values of each row, by column.
 
     Args:
-        path: .csv (commas; quotes may hold commas and line ends), .tsv (tabs; quotes mean nothing), .jsonl (an
-            object a line) or .txt (a text a line, in a column TEXT), each also compressed (.gz, .bz2, .xz, .zst); or
-            files of rows, a folder of Hugging Face's datasets or tfds:NAME (see row_files.py), whose rows have no line,
-            but a position such as "row 3".
+        path: .csv (commas; quotes may hold commas and line ends), .tsv (tabs; quotes mean nothing), .jsonl or .json (an
+            object a line, or an array of objects) or .txt (a text a line, in a column TEXT), each also compressed (.gz,
+            .bz2, .xz, .zst); or files of rows, a folder of Hugging Face's datasets or tfds:NAME (see row_files.py).
+            The rows of arrays and of files of rows have no line, but a position such as "row 3".
         bad_rows: gets the rows that cannot be read, and those with a text of more than MAX_CHARACTERS.
         columns: the columns' names, for .csv and .tsv without a header; None where the first line has them. A first row
             of just these names is passed over as a header, with a note.
@@ -78,11 +81,11 @@ def _stored_rows(path: str, extension: str) -> Iterator[tuple[str, dict[str, Any
         if kind is None:
             raise UserError(
                 f"{path} ends in {extension or 'nothing'}; expected .csv, .tsv, .jsonl or .txt, or a file of rows such "
-                "as Parquet"
+                "as Parquet. Save a spreadsheet (.xlsx) as CSV in UTF-8"
             )
         within = f"{os.path.basename(each)}, " if len(paths) > 1 else ""
-        for position, row in row_files.read_rows(each, kind):
-            yield within + position, {name: _plain(value) for name, value in row.items()}
+        for place, row in row_files.read_rows(each, kind):
+            yield within + place, {name: _plain(value) for name, value in row.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -99,7 +102,7 @@ def too_long(name: str, characters: int) -> str:
 
 def _rows(
     path: str, extension: str, bad_rows: BadRows, columns: Sequence[str] | None
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int | str, dict[str, Any]]]:
     files.check_regular(path)
     with streams.errors_explained(path, "byte", lambda: 0), streams.opened(path) as stream:
         text = files.decode(path, stream.read())
@@ -158,16 +161,26 @@ def names_shown(names: Sequence[str]) -> str:
     return ", ".join(shown) + (", ..." if len(names) > _MOST_SHOWN else "")
 
 
-def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
+    for line, values in _json_values(path, text, bad_rows):
+        if not isinstance(values, dict):
+            problem = f"{type(values).__name__}; expected an object with the columns as keys; {_JSON_ROWS}"
+            bad_rows.add(path, line, problem)
+            continue
+        is_layout = values.keys() in _JSON_LAYOUTS or {type(value) for value in values.values()} == {dict}
+        if is_layout and "\n" not in text.strip():
+            raise UserError(f"{position(path, line)}: this is a whole table, not a row; {_JSON_ROWS}")
+        yield line, values
+
+
+def _json_values(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int | str, Any]]:
+    """Yields the values of an array of objects, or the values of all lines, with their positions."""
+    if re.match(r"\s*\[\s*\{", text):
+        yield from ((f"row {number}", value) for number, value in enumerate(files.parse_json(text, path), 1))
+        return
     for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            values = files.parse_json_line(line)
-        except UserError as error:
-            bad_rows.add(path, number, str(error))
-            continue
-        if isinstance(values, dict):
-            yield number, values
-        else:
-            bad_rows.add(path, number, f"{type(values).__name__}; expected an object with the columns as keys")
+        if line.strip():
+            try:
+                yield number, files.parse_json_line(line)
+            except UserError as error:
+                bad_rows.add(path, number, str(error))

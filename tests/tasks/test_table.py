@@ -354,3 +354,40 @@ def test_doubtful_classes_are_listed(tmp_path):
 def test_the_reason_of_the_first_bad_row_is_told_where_all_are_bad(content, problem, tmp_path):
     with pytest.raises(UserError, match=problem):
         table.TableTask(options(written(tmp_path, content)))
+
+
+@pytest.mark.parametrize("name", ["train.json", "train.jsonl"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_arrays_of_objects_are_read(name, indent, tmp_path):
+    rows = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}, {"text": "", "label": "x"}]
+    path = written(tmp_path, json.dumps([*rows, 3], indent=indent), name)
+    bad_rows = KeptRows()
+    assert read(path, bad_rows) == [TextExample("1", "a", None, 0), TextExample("2", "b", None, 1)]
+    assert [problem.partition(", ")[2].partition(";")[0] for problem in bad_rows.problems] == [
+        "row 3: an empty text in text", "row 4: int"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", [
+    {"text": {"0": "a", "1": "b"}, "label": {"0": "x", "1": "y"}},
+    {"columns": ["text", "label"], "index": [0], "data": [["a", "x"]]},
+    {"schema": {"fields": []}, "data": [{"text": "a", "label": "x"}]},
+])  # fmt: skip
+def test_other_layouts_of_json_tables_are_named(content, tmp_path):
+    path = written(tmp_path, json.dumps(content), "train.json")
+    with pytest.raises(UserError, match=r"train\.json, line 1: this is a whole table, .* orient='records', lines=True"):
+        table.TableTask(options(path))
+    path = written(tmp_path, '[["a", "x"]]', "train.json")
+    with pytest.raises(UserError, match=r"line 1: list; expected an object .* orient='records', lines=True"):
+        table.TableTask(options(path))
+
+
+def test_spreadsheets_and_latin_1_are_told_how_to_convert(tmp_path):
+    (tmp_path / "train.xlsx").write_bytes(b"PK\x03\x04\x14\0\x06\0" + bytes(20))
+    with pytest.raises(UserError, match=r"train\.xlsx ends in \.xlsx; .* Save a spreadsheet \(\.xlsx\) as CSV"):
+        table.TableTask(options(tmp_path / "train.xlsx"))
+    (tmp_path / "train.csv").write_bytes("text,label\na,x\nü,y\n".encode("latin-1"))
+    with pytest.raises(
+        UserError, match=r"train\.csv, line 3: byte 0xfc .* iconv -f LATIN1 -t UTF-8 .*train\.csv > NEW"
+    ):
+        table.TableTask(options(tmp_path / "train.csv"))
