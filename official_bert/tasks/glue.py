@@ -207,11 +207,14 @@ class GlueTask(TextTask):
     def write_predictions(
         self, folder: str, split: str, predictions: Array, examples: Sequence[TextExample]
     ) -> list[str]:
-        """Writes the leaderboard's file for parts to predict; for others predictions beside what was expected."""
+        """Writes the leaderboard's file for parts to predict; for others predictions beside what was expected.
+
+        Leaderboards want a class for every row, so min_confidence does not apply to their files.
+        """
         if split not in self._spec.submission:
             return super().write_predictions(folder, split, predictions, examples)
         shown = [
-            f"{min(max(label, 0.0), _HIGHEST_SCORE):.3f}" if self.head.is_value else self.head.name_of(label)
+            self.head.name_of(min(max(label, 0.0), _HIGHEST_SCORE) if self.head.is_value else label)
             for label in self.head.predicted_labels(predictions)
         ]
         rows = [f"{example.id}\t{name}" for example, name in zip(examples, shown, strict=True)]

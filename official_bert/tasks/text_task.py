@@ -17,15 +17,18 @@ class TextTask(Task):
     def write_predictions(
         self, folder: str, split: str, predictions: Array, examples: Sequence[TextExample]
     ) -> list[str]:
-        """Writes predictions_<split>.tsv: id, prediction, what was expected, and the probability of each class."""
+        """Writes predictions_<split>.tsv: id, prediction, what was expected, and the probability of each class.
+
+        Numbers have seven significant digits. A prediction below the head's min_confidence is empty.
+        """
         head = self.head
         classes = head.labels or ()
         columns = ["id", "prediction", "expected", *(f"probability of {name}" for name in classes)]
         rows = ["\t".join(columns)]
-        for example, label, row in zip(examples, head.predicted_labels(predictions), predictions, strict=True):
+        for example, name, row in zip(examples, head.prediction_names(predictions), predictions, strict=True):
             expected = "" if example.label is None else head.name_of(example.label)
-            probabilities = [f"{value:.6f}" for value in row] if classes else []
-            cells = [example.id, head.name_of(label), expected, *probabilities]
+            probabilities = [f"{value:.7g}" for value in row] if classes else []
+            cells = [example.id, name, expected, *probabilities]
             rows.append("\t".join(" ".join(cell.split()) for cell in cells))
         path = os.path.join(folder, f"predictions_{split}.tsv")
         files.write_text(path, "\n".join(rows) + "\n")

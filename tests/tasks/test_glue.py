@@ -100,7 +100,7 @@ def test_submissions_have_the_leaderboards_form(tmp_path):
     assert path.endswith("MNLI-mm.tsv")
     assert (tmp_path / "MNLI-mm.tsv").read_text() == "index\tprediction\n0\tentailment\n1\tcontradiction\n"
     task_in(tmp_path, "sts-b").write_predictions(str(tmp_path), "test", np.array([-0.2, 2.34567]), examples)
-    assert (tmp_path / "STS-B.tsv").read_text() == "index\tprediction\n0\t0.000\n1\t2.346\n"
+    assert (tmp_path / "STS-B.tsv").read_text() == "index\tprediction\n0\t0\n1\t2.34567\n"
     task_in(tmp_path, "mnli").write_predictions(str(tmp_path), "dev_matched", probabilities, examples)
     assert (tmp_path / "predictions_dev_matched.tsv").read_text().startswith("id\tprediction\texpected\tprobability of")
 

@@ -164,12 +164,15 @@ class ClassificationHead(LabelHead):
     def name_of(self, label: int) -> str:
         return self.labels[label]
 
+    def prediction_names(self, predictions: Array) -> list[str]:
+        return [
+            self.labels[label] if max(row) >= self.min_confidence else NO_ANSWER
+            for label, row in zip(self.predicted_labels(predictions), predictions, strict=True)
+        ]
+
     def named_answers(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
         return {
-            "label": [
-                self.labels[label] if max(row) >= self.min_confidence else NO_ANSWER
-                for label, row in zip(self.predicted_labels(predictions), predictions, strict=True)
-            ],
+            "label": self.prediction_names(predictions),
             "probability": [float(max(row)) for row in predictions],
             "labels": [list(self.labels)] * len(predictions),
             "probabilities": [row.tolist() for row in predictions],

@@ -117,6 +117,10 @@ class TextHead(Head):
     def name_of(self, label: Any) -> str:
         """Returns a label as people read it."""
 
+    def prediction_names(self, predictions: Array) -> list[str]:
+        """Returns the names of the predicted labels, as prediction files and exports have them."""
+        return [self.name_of(label) for label in self.predicted_labels(predictions)]
+
     def certainty(self, prediction: Any) -> float | None:
         """Returns the probability of the predicted label; None where there is none."""
         return float(max(prediction))
@@ -185,7 +189,7 @@ class RegressionHead(TextHead):
         return [float(value) for value in predictions]
 
     def name_of(self, label: float) -> str:
-        return f"{label:.3f}"
+        return f"{label:.7g}"
 
     def named_answers(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
         return {"value": self.predicted_labels(predictions)}

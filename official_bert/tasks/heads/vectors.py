@@ -249,7 +249,7 @@ class VectorHead(Head):
         outcomes = []
         if _are_graded(examples):
             for cosine, example in zip(_cosines(predictions), examples, strict=True):
-                expected, predicted = f"{example.score:.3f}", f"{cosine:.3f}"
+                expected, predicted = f"{example.score:.7g}", f"{cosine:.7g}"
                 text = PAIR_SEPARATOR.join(example.texts[:2])
                 outcomes.append(Outcome(text, expected, predicted, expected == predicted))
             return outcomes
