@@ -112,7 +112,10 @@ def as_text(value: Any, name: str) -> str:
 
 
 def as_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
-    """Returns first and second texts, from a tuple, dict or frame of two columns or from rows of two texts.
+    """Returns first and second texts, from two columns or from rows of two texts.
+
+    Columns are a tuple, list or dict of two. Rows are tuples in a list, an array [E, 2], or a frame. Lists in a list
+    are always columns, however many texts they hold.
 
     Raises:
         UserError: the values have another form, or the columns another length.
@@ -121,6 +124,8 @@ def as_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
         if set(values) != {"text", "text_pair"}:
             raise UserError(f"{name} has the columns {', '.join(map(str, values))}; expected text and text_pair")
         values = (values["text"], values["text_pair"])
+    if isinstance(values, list):
+        values = columns_as_tuple(values, 2, name)
     if not isinstance(values, tuple):
         rows = as_list(values, name)
         wrong = next((number for number, row in enumerate(rows) if isinstance(row, str) or len(row) != 2), None)
@@ -135,6 +140,27 @@ def as_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
     if len(first) != len(second):
         raise UserError(f"{name} has {len(first)} first texts and {len(second)} second ones")
     return first, second
+
+
+def columns_as_tuple(values: list[Any], most: int, name: str) -> Any:
+    """Returns a list of columns as a tuple, and a list of rows, which are tuples, unchanged.
+
+    Raises:
+        UserError: the columns are fewer than two or more than `most`.
+    """
+    if not values or not all(_is_column(each) for each in values):
+        return values
+    if not 2 <= len(values) <= most:
+        raise UserError(
+            f"{name} is a list of {len(values)} lists, which are read as columns; give rows as tuples: "
+            f"{name} = [tuple(row) for row in {name}]"
+        )
+    return tuple(values)
+
+
+def _is_column(values: Any) -> bool:
+    """Whether the values are a list, an array or a column of a frame, rather than a text or a row."""
+    return isinstance(values, list) or bool(getattr(values, "shape", ()))
 
 
 def check_same_length(examples: int, values: Sequence[Any] | Array, name: str) -> None:

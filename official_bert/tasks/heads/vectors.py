@@ -138,7 +138,8 @@ class VectorHead(Head):
     def training_examples(self, x: Any, y: Any) -> list[VectorExample]:
         """Returns examples of pairs or, for TRIPLET, and for RANKING where they are given, of triplets.
 
-        x is a tuple of two or three columns, or rows of two or three texts; y is scores, where pairs have such.
+        x is a tuple or list of two or three columns, or rows of two or three texts, which are tuples. y is scores,
+        where pairs have such.
         """
         columns = self._columns(x)
         for place, column in enumerate(columns):
@@ -160,6 +161,8 @@ class VectorHead(Head):
         fewest, most = (3, 3) if self.objective == TRIPLET else (2, 3 if self.objective == RANKING else 2)
         expected = "triplets" if fewest == 3 else "pairs or triplets" if most == 3 else "pairs"
         columns: Iterable[Any]
+        if isinstance(x, list):
+            x = python_data.columns_as_tuple(x, most, "x")
         if isinstance(x, tuple):
             columns = x
         else:
@@ -168,7 +171,7 @@ class VectorHead(Head):
             if len(sizes) > 1 or 1 in sizes:
                 raise UserError(f"x has rows of {', '.join(map(str, sorted(sizes)))} texts; expected {expected}")
             columns = zip(*rows, strict=True)
-        found = [python_data.as_texts(list(column), f"x[{number}]") for number, column in enumerate(columns)]
+        found = [python_data.as_texts(column, f"x[{number}]") for number, column in enumerate(columns)]
         if not fewest <= len(found) <= most or len({len(column) for column in found}) > 1:
             sizes_shown = ", ".join(str(len(column)) for column in found) or "none"
             raise UserError(

@@ -7,7 +7,9 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.tasks.heads import python_data
 from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
+from official_bert.tasks.heads.question_answering import QuestionAnsweringHead
 from official_bert.tasks.heads.texts import RegressionHead
+from official_bert.tasks.heads.vectors import VectorHead
 
 
 class Frame:
@@ -47,6 +49,32 @@ def test_the_columns_of_a_frame_are_known_by_their_names():
         with pytest.raises(UserError, match="y has the columns yes, 3; expected one for each of no, yes, 3"):
             either.labels_from(Frame(yes=[1], **{"3": [0]}))
     assert python_data.as_pairs(Frame(text_pair=["c", "d"], text=["a", "b"])) == (["a", "b"], ["c", "d"])
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_two_columns_are_a_pair_whatever_the_number_of_rows(number):
+    first, second = ["a", "b", "c"][:number], ["d", "e", "f"][:number]
+    rows = list(zip(first, second, strict=True))
+    columns = [
+        (first, second), [first, second], [np.array(first), np.array(second)], [tf.constant(first), second],
+        {"text": first, "text_pair": second},
+    ]  # fmt: skip
+    for x in (*columns, rows, np.array(rows), Frame(one=first, other=second)):
+        assert python_data.as_pairs(x) == (first, second)
+        examples = ClassificationHead(labels=("no", "yes"), pair=True).examples(x, None)
+        assert [(each.text_a, each.text_b) for each in examples] == rows
+    for x in columns[:4]:
+        assert [each.texts for each in VectorHead().training_examples(x, None)] == rows
+    for x in columns[1:4]:  # of a model that was not built for pairs
+        with pytest.raises(UserError, match=r"x\[0\] is .*; expected a text"):
+            ClassificationHead(labels=("no", "yes")).examples(x, None)
+
+
+@pytest.mark.parametrize("rows", [[["a", "b"]], [["a", "b"]] * 3, [np.array(["a", "b"])] * 4])
+def test_rows_of_pairs_that_might_be_columns_are_refused(rows):
+    for read in (python_data.as_pairs, lambda x: QuestionAnsweringHead().examples(x, None)):
+        with pytest.raises(UserError, match=rf"x is a list of {len(rows)} lists, .*columns; give rows as tuples"):
+            read(rows)
 
 
 @pytest.mark.parametrize("row", [
