@@ -59,6 +59,12 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+def setting_problem(name: str, value: Any) -> str | None:
+    """Returns what is wrong with a setting of a fine-tuned model, or None."""
+    is_valid, expected = _VALUES[name]
+    return None if is_valid(value) else f"{name} is {value!r}; expected {expected}"
+
+
 class FineTuned(NamedTuple):
     """A fine-tuned model with what belongs to it; `task_spec` is what task.json holds (see `save`)."""
 

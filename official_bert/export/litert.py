@@ -21,6 +21,7 @@ from official_bert.export.source import Source
 from official_bert.learning.predictor import predict
 from official_bert.modeling.head_input import HeadInput
 from official_bert.tasks.heads.all_heads import HEADS, head_of
+from official_bert.tasks.heads.classes import DECISIONS
 from official_bert.tasks.heads.features import Features, Outputs
 from official_bert.utils import extras, files
 
@@ -83,6 +84,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         "inputs": dict.fromkeys(_INPUTS, f"int32 {shape}"),
         "max_seq_length": length,
         "labels": source.task_spec["labels"],
+        **{name: source.task_spec[name] for name in DECISIONS if name in source.task_spec},
         "reads_windows": head_of({**source.task_spec, "kind": source.kind}).reads_windows,
     }
     files.write_text(os.path.join(folder, REPORT_FILE), json.dumps(report, indent=1, ensure_ascii=False) + "\n")

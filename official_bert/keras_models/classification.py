@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.keras_models.text_model import TextModel
 from official_bert.modeling.choices import MEASURES
@@ -33,7 +34,8 @@ class TextClassifier(TextModel):
         pair: whether an example is two texts.
         doc_stride: None cuts texts that are too long; a number reads them in windows, each that many tokens after the
             one before, and averages their logits.
-        temperature: what logits are divided by before they become probabilities; `calibrate` finds it.
+        temperature: what logits are divided by before they become probabilities; `calibrate` finds it. It, the
+            thresholds and min_confidence are attributes that can be set later too.
         thresholds: with multi_label, the probability above which classify names each class; 0.5 by default, and
             `choose_thresholds` finds better ones.
         positive_weights: with multi_label, how much more each class weighs in the loss where a text has it.
@@ -65,24 +67,43 @@ class TextClassifier(TextModel):
     ) -> None:
         names = python_data.label_names(labels, least=1 if multi_label else 2, settings=settings)
         common: dict[str, Any] = {
-            "labels": names, "pair": pair, "doc_stride": doc_stride, "temperature": float(temperature)
+            "labels": names, "pair": pair, "doc_stride": doc_stride
         }  # fmt: skip
-        of_labels = {"thresholds": thresholds, "positive_weights": positive_weights}
-        for name, values in of_labels.items():
-            if values is not None and (not multi_label or len(values) != len(names)):
-                raise UserError(
-                    f"{name} is {python_data.shown(values)}; expected a number for each of {len(names)} labels, and "
-                    "multi_label=True"
-                )
-        if multi_label and min_confidence:
-            raise UserError(f"min_confidence is {min_confidence}; with multi_label expected thresholds in its place")
-        head: TextHead
-        if multi_label:
-            common |= {name: tuple(values or ()) for name, values in of_labels.items()}
-            head = MultiLabelHead(**common)
-        else:
-            head = ClassificationHead(**common, min_confidence=min_confidence)
+        head: LabelHead = MultiLabelHead(**common) if multi_label else ClassificationHead(**common)
+        if positive_weights is not None:
+            _check_by_label(head, "positive_weights", positive_weights)
+            head = dataclasses.replace(head, positive_weights=tuple(positive_weights))
+        decisions = {"temperature": temperature, "thresholds": thresholds, "min_confidence": min_confidence}
+        for name, value in decisions.items():
+            head = _with_decision(head, name, value)
         super().__init__(head, config, vocab, **settings)
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by before they become probabilities."""
+        return self._label_head.temperature
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        self.head = _with_decision(self._label_head, "temperature", value)
+
+    @property
+    def thresholds(self) -> tuple[float, ...] | None:
+        """With multi_label, the probability above which classify names each class; None for 0.5."""
+        return getattr(self.head, "thresholds", None) or None
+
+    @thresholds.setter
+    def thresholds(self, value: Sequence[float] | None) -> None:
+        self.head = _with_decision(self._label_head, "thresholds", value)
+
+    @property
+    def min_confidence(self) -> float:
+        """Without multi_label, the probability below which classify answers None."""
+        return getattr(self.head, "min_confidence", 0.0)
+
+    @min_confidence.setter
+    def min_confidence(self, value: float) -> None:
+        self.head = _with_decision(self._label_head, "min_confidence", value)
 
     def _own_config(self) -> dict[str, Any]:
         head = self.head
@@ -165,6 +186,37 @@ class TextClassifier(TextModel):
 
     def _predictions_and_examples(self, x: Any, y: Any, batch_size: int | None) -> tuple[Any, list[TextExample]]:
         return self.predict(x, batch_size), self.head.examples(x, y)
+
+
+def _check_by_label(head: LabelHead, name: str, values: Any) -> None:
+    if not isinstance(head, MultiLabelHead) or len(values) != len(head.labels):
+        raise UserError(
+            f"{name} is {python_data.shown(values)}; expected a number for each of {len(head.labels)} labels, and "
+            "multi_label=True"
+        )
+
+
+def _with_decision(head: LabelHead, name: str, value: Any) -> LabelHead:
+    """Returns the head with another temperature, min_confidence or thresholds (None for one half).
+
+    Raises:
+        UserError: The head has no such decision, or the value is out of range.
+    """
+    if name == "thresholds" and value is None:
+        return dataclasses.replace(head, thresholds=()) if isinstance(head, MultiLabelHead) else head
+    if name == "min_confidence" and isinstance(head, MultiLabelHead):
+        if value:
+            raise UserError(f"min_confidence is {value}; with multi_label expected thresholds in its place")
+        return head
+    if name == "thresholds":
+        value = [python_data.as_number(each) for each in python_data.as_list(value, name)]
+        _check_by_label(head, name, value)
+    else:
+        value = python_data.as_number(value)
+    if problem := finetuned.setting_problem(name, value):
+        raise UserError(problem)
+    settings: dict[str, Any] = {name: tuple(value) if name == "thresholds" else value}
+    return dataclasses.replace(head, **settings)
 
 
 @keras.saving.register_keras_serializable(package="official_bert")

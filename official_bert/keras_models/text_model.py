@@ -25,6 +25,7 @@ from official_bert.export import formats
 from official_bert.export.options import FLOAT32, SAVED_MODEL, ExportOptions
 from official_bert.export.source import Source
 from official_bert.keras_models import errors_of_data, saving
+from official_bert.keras_models.arguments import ReadOnly, make_read_only
 from official_bert.keras_models.cut_texts import CutInEvaluation, CutInTraining, CutTexts
 from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.logits import losses_of_logits, metrics_of_logits
@@ -106,9 +107,21 @@ class TextModel(SteppedModel):
     default_max_seq_length: ClassVar[int] = 128
     kinds: ClassVar[tuple[str, ...]] = ()  # of fine-tuned models that from_checkpoint takes with their heads
 
+    vocab = ReadOnly("vocab", is_stored=True)
+    casing = ReadOnly("casing", is_stored=True)
+    bert_config = ReadOnly("bert_config", is_stored=True)
+    max_seq_length = ReadOnly("max_seq_length", is_stored=True)
+    seed = ReadOnly("seed", is_stored=True)
+    rematerialize = ReadOnly("rematerialize", is_stored=True)
+
     _predictor: Predictor | None = None
     _arguments_of_file: Mapping[str, Any] = types.MappingProxyType({})  # of compile, where BERT's optimizer was saved
     _bert_optimizer: _BertOptimizer | None = None  # where a user's own optimizer is not compiled
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if "_own_config" in vars(cls):
+            make_read_only(cls)
 
     def __init__(
         self,
@@ -852,6 +865,9 @@ class TextModel(SteppedModel):
             self._predictor = Predictor(self._answering_model(), self.distribute_strategy, self.max_seq_length)
         outputs = self._predictor.predict(features, _checked_count(batch_size, "batch_size", 32))
         return self.head.decode(outputs, features, examples)
+
+
+make_read_only(TextModel)
 
 
 def _saved_model(path: str) -> TextModel:

@@ -98,7 +98,8 @@ def test_converted_models_answer_nearly_as_before(
     kind: str, activation: str, quantization: str, tmp_path: pathlib.Path
 ):
     config = dataclasses.replace(LARGER if quantization == DYNAMIC_INT8 else CONFIG, hidden_act=activation)
-    model_dir = save_finetuned(tmp_path / "model", kind, config=config)
+    decisions = {"temperature": 2.0} if kind in (CLASSIFICATION, MULTI_LABEL) else {}
+    model_dir = save_finetuned(tmp_path / "model", kind, config=config, **decisions)
     examples = write_examples(tmp_path, kind)
     max_loss = 0.1  # few examples: rounding alone changes a correlation of four values by some percent
     folder = pathlib.Path(
@@ -108,6 +109,7 @@ def test_converted_models_answer_nearly_as_before(
     assert report["examples"] == (3 if kind == QUESTION_ANSWERING else 4)
     assert report["reads_windows"] == (kind in (QUESTION_ANSWERING, TAGGING))
     assert report["labels"] == (LABELS if kind in (CLASSIFICATION, MULTI_LABEL, TAGGING) else None)
+    assert report.get("temperature") == decisions.get("temperature")
     shape = f"[1, {CHOICES}, S]" if kind == MULTIPLE_CHOICE else "[1, S]"
     assert report["inputs"] == dict.fromkeys(("input_ids", "input_mask", "segment_ids"), f"int32 {shape}")
     path = folder / litert.MODEL_FILE

@@ -1,6 +1,5 @@
 """What evaluate says beside Keras' figures: the scores of the commands; and what tag says of characters."""
 
-import dataclasses
 import json
 
 import keras
@@ -10,6 +9,8 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.errors import UserError
+from official_bert.inference.batch_prediction import load_model
+from official_bert.inference.exports import newest_version
 from official_bert.modeling.config import BertConfig
 from official_bert.tasks.heads import entity_scores, squad_scores
 from official_bert.tasks.heads.classes import ClassificationHead
@@ -177,9 +178,52 @@ def test_a_classifier_does_not_answer_where_it_is_not_sure(tmp_path):
     model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], min_confidence=0.99)
     assert model.classify(["the cat"]) == [None]
     assert isinstance(model.head, ClassificationHead)
-    model.head = dataclasses.replace(model.head, min_confidence=0.1)
+    model.min_confidence = 0.1
     assert model.classify(["the cat"])[0] in ("a", "b")
     for settings in ({"thresholds": [0.5, 0.5]}, {"positive_weights": [2, 1]}, {"multi_label": True, "thresholds": [1]},
                      {"multi_label": True, "min_confidence": 0.5}):  # fmt: skip
         with pytest.raises(UserError, match="expected"):
             official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], **settings)
+
+
+def test_decisions_that_are_set_act_in_every_interface(tmp_path):
+    model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"])
+    before = model.predict(["the cat"])
+    assert (model.temperature, model.min_confidence, model.thresholds) == (1.0, 0.0, None)
+    model.temperature, model.min_confidence = 0.25, 0.999
+    calibrated = model.predict(["the cat"])
+    np.testing.assert_allclose(calibrated, before**4 / (before**4).sum(), rtol=1e-5)
+    assert model.classify(["the cat"]) == [None]
+    model.save(tmp_path / "model.keras")
+    model.save_checkpoint(str(tmp_path / "folder"))
+    assert official_bert.TextClassifier.load(tmp_path / "model.keras").min_confidence == 0.999
+    read = official_bert.TextClassifier.from_checkpoint(str(tmp_path / "folder"))
+    assert (read.temperature, read.min_confidence) == (0.25, 0.999)
+    model.export(str(tmp_path / "export"), format="saved_model,onnx")
+    for kind in ("saved_model", "onnx"):
+        (answer,) = load_model(newest_version(str(tmp_path / "export" / kind))).answers({"text": ["the cat"]})["label"]
+        assert answer == b""
+    several = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], multi_label=True)
+    several.thresholds = [0.0, 1.0]
+    assert several.classify(["the cat"]) == [["a"]]
+    several.thresholds = None
+    assert several.thresholds is None
+
+
+@pytest.mark.parametrize(("multi_label", "name", "value", "message"), [
+    (False, "temperature", 0, "temperature is 0.0; expected a positive number"),
+    (False, "temperature", None, "temperature is nan; expected a positive number"),
+    (False, "min_confidence", 1.5, "min_confidence is 1.5; expected a probability"),
+    (False, "thresholds", [0.5, 0.5], "thresholds is .*; expected a number for each of 2 labels, and multi_label=True"),
+    (True, "min_confidence", 0.5, "min_confidence is 0.5; with multi_label expected thresholds"),
+    (True, "thresholds", [0.5, 2], "thresholds is .*; expected a list of probabilities"),
+    (True, "thresholds", [0.5], "thresholds is .*; expected a number for each of 2 labels"),
+])  # fmt: skip
+def test_decisions_that_cannot_be_are_refused_when_they_are_given_or_set(multi_label, name, value, message):
+    model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], multi_label=multi_label)
+    head = model.head
+    with pytest.raises(UserError, match=message):
+        setattr(model, name, value)
+    assert model.head == head
+    with pytest.raises(UserError, match=message):
+        official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], multi_label=multi_label, **{name: value})
