@@ -18,6 +18,7 @@ from official_bert.finetuning.training import OPTIONS_FILE
 from official_bert.learning.predictor import Predictor
 from official_bert.optimization.choices import DTYPES
 from official_bert.tasks.heads.classes import DECISIONS, ClassificationHead, LabelHead, MultiLabelHead
+from official_bert.tasks.heads.constant_answers import ConstantAnswers
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.task import Task
 from official_bert.utils import files
@@ -88,6 +89,7 @@ def evaluate_and_predict(
             finetuned.replace_task_spec(folder, task_spec | decisions)
             print(f"decisions: {decisions}; exports that were made before do not have them")
     results: Scores = {}
+    warnings: list[str] = []
     if options.do_eval and task.eval_splits:
         evaluations: dict[str, Evaluation] = {}
         for split in task.eval_splits:
@@ -99,12 +101,15 @@ def evaluate_and_predict(
                     task.head, results[split], data.features(split).cut, predictions, examples
                 )
                 task.write_predictions(options.output_dir, split, predictions, examples)
+                if len({outcome.expected for outcome in evaluations[split].outcomes}) > 1:
+                    warnings += _warn_if_constant(split, task.head, predictions, examples)
         if is_chief:
             # Of several labels the figures of each as well.
-            kept = {
+            kept: dict[str, Any] = {
                 split: {**each.scores, **({"labels": each.label_scores} if each.label_scores else {})}
                 for split, each in evaluations.items()
             }
+            kept |= {"warnings": warnings} if warnings else {}
             files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(kept, indent=1) + "\n")
             card = write_model_card(options.output_dir, task, _card_settings(options), evaluations)
             print(f"model card, with scores and errors: {card}")
@@ -113,7 +118,21 @@ def evaluate_and_predict(
             examples, predictions = decided_of(split)
             for path in task.write_predictions(options.output_dir, split, predictions, examples) if is_chief else ():
                 print(f"written {path}: {counted(len(examples), 'prediction')}")
+            if is_chief:
+                _warn_if_constant(split, task.head, predictions, examples)
     return results
+
+
+def _warn_if_constant(split: str, head: Head, predictions: Any, examples: list[Any]) -> list[str]:
+    """Prints a warning if all predictions are (nearly) equal, and returns it in a list."""
+    constant = ConstantAnswers()
+    answers = head.named_answers(predictions, examples)
+    for row in zip(*answers.values(), strict=True):
+        constant.add(dict(zip(answers, row, strict=True)))
+    warnings = [f"{split}: {warning}"] if (warning := constant.warning()) else []
+    for line in warnings:
+        print(f"warning: {line}", flush=True)
+    return warnings
 
 
 def _card_settings(options: Options) -> dict[str, Any]:

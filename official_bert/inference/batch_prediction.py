@@ -19,6 +19,7 @@ from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
+from official_bert.tasks.heads.constant_answers import ConstantAnswers
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import NoBadRows, position
 from official_bert.utils.counting import counted
@@ -115,12 +116,15 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
     model = load_model(local)
     progress = Progress("predicting", end - first - done, "texts")
     answered = cut = 0
+    constant = ConstantAnswers()
     rows = itertools.islice(read_rows(options.input_file, inputs, table), first + done, end)
     try:
         for answers in answer_groups(model, rows, options.batch_size):
             _append(part, answers)
             answered += len(answers)
             cut += sum(answer.get(exports.IS_TRUNCATED, False) for answer in answers)
+            for answer in answers:
+                constant.add(answer)
             progress.update(answered)
     except RefusedRow as refused:
         number = first + done + refused.number + 1
@@ -128,6 +132,8 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
     _append(part, [])  # of an empty table there is an empty file
     files.move(part, options.output_file)
     files.remove(run)
+    if warning := constant.warning():
+        print(f"warning: {options.output_file}: {warning}", flush=True)
     went_on = f", {done} of them from an earlier run" if done else ""
     return f"written {options.output_file}: {counted(end - first, 'answer')}{went_on}{_cut_note(local, cut)}"
 

@@ -72,7 +72,8 @@ class TextClassifier(TextModel):
         head: LabelHead = MultiLabelHead(**common) if multi_label else ClassificationHead(**common)
         if positive_weights is not None:
             _check_by_label(head, "positive_weights", positive_weights)
-            head = dataclasses.replace(head, positive_weights=tuple(positive_weights))
+            weights: dict[str, Any] = {"positive_weights": tuple(positive_weights)}
+            head = dataclasses.replace(head, **weights)
         decisions = {"temperature": temperature, "thresholds": thresholds, "min_confidence": min_confidence}
         for name, value in decisions.items():
             head = _with_decision(head, name, value)

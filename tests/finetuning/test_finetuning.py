@@ -21,6 +21,7 @@ from official_bert.learning.initial_model import read_initial_model
 from official_bert.learning.predictor import predict
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
+from official_bert.tasks.heads.classes import ClassificationHead
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.tasks.table import TableTask
 from official_bert.utils import files, progress
@@ -421,3 +422,14 @@ def test_decisions_that_cannot_be_chosen_are_refused(options, changes, message):
     options = with_task_options(dataclasses.replace(options, num_train_epochs=0.2, **changes), **of_task)
     with pytest.raises(UserError, match=message):
         runner.run(options)
+
+
+def test_a_model_that_predicts_one_class_for_every_row_is_named(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(ClassificationHead, "activated", lambda self, logits: np.tile([0.9, 0.1], (len(logits), 1)))
+    runner.run(dataclasses.replace(options, num_train_epochs=0.2))
+    label = json.loads((tmp_path / "run" / "task.json").read_text())["labels"][0]
+    warnings = json.loads((tmp_path / "run" / "results.json").read_text())["warnings"]
+    assert [each.partition(":")[0] for each in warnings] == ["dev"]
+    assert f"all 40 answers are {label}: " in warnings[0]
+    assert f"warning: {warnings[0]}" in (output := capsys.readouterr().out)
+    assert f"warning: test: all 10 answers are {label}: " in output

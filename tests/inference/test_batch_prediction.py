@@ -4,6 +4,7 @@ import pathlib
 import shutil
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
@@ -325,3 +326,21 @@ def test_a_bad_row_of_a_file_without_lines_is_named(export_dir: str, tmp_path: p
     with pytest.raises(UserError, match=r"output_file would write .*data-00000-of-00002.arrow, which is an input"):
         predict(BatchPredictionOptions(export_dir, folder, f"{folder}/data-00000-of-00002.arrow"))
     assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_a_model_that_answers_every_text_alike_is_named(
+    is_constant: bool, export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    class Constant:
+        makes_batches = True
+
+        def answers(self, texts: Any) -> Any:
+            return {"label": np.array([b"a" if is_constant or text == "0" else b"b" for text in texts["text"]])}
+
+    monkeypatch.setattr(batch_prediction, "load_model", lambda folder: Constant())
+    (tmp_path / "texts.csv").write_text("text\n" + "".join(f"{number}\n" for number in range(12)))
+    output = str(tmp_path / "answers.jsonl")
+    batch_prediction.predict(BatchPredictionOptions(export_dir, str(tmp_path / "texts.csv"), output))
+    warning = f"warning: {output}: all 12 answers are a: the model may have learned nothing"
+    assert (warning in capsys.readouterr().out) == is_constant

@@ -1,0 +1,40 @@
+"""Detects models that answer every text alike, which usually means that training has failed."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_MIN_ANSWERS = 10  # fewer texts may well have the same class
+_MIN_SPREAD = 1e-3  # of numbers, as a share of the largest magnitude
+
+
+class ConstantAnswers:
+    """Collects answers by class, by choice or by value, and describes them if all are (nearly) equal."""
+
+    def __init__(self) -> None:
+        self._count, self._names = 0, set[str]()
+        self._least, self._most = math.inf, -math.inf
+
+    def add(self, answer: Mapping[str, Any]) -> None:
+        """Adds the answer to a text, by the names of an export's outputs. Ignores other kinds of answers."""
+        if "value" in answer:
+            self._least, self._most = min(self._least, answer["value"]), max(self._most, answer["value"])
+        elif "predicted" in answer:
+            pairs = zip(answer["labels"], answer["predicted"], strict=True)
+            self._names.add(", ".join(label for label, is_predicted in pairs if is_predicted) or "(none)")
+        elif "label" in answer or "choice" in answer:
+            self._names.add(str(answer.get("label", answer.get("choice"))) or "(no answer)")
+        else:
+            return
+        self._count += 1
+
+    def warning(self) -> str | None:
+        """Returns the warning if all answers are (nearly) equal, else None."""
+        if self._count < _MIN_ANSWERS:
+            return None
+        advice = "the model may have learned nothing; check the labels, or train with a lower learning rate"
+        if len(self._names) == 1:
+            return f"all {self._count:,} answers are {min(self._names)}: {advice}"
+        if not self._names and self._most - self._least <= _MIN_SPREAD * max(abs(self._least), abs(self._most)):
+            return f"all {self._count:,} answers are between {self._least:.7g} and {self._most:.7g}: {advice}"
+        return None
