@@ -18,21 +18,25 @@ _DEFAULT_PORTS = (":80", ":443")
 
 
 class Access:
-    """Checks that requests carry the token or, where it is None, the hosts that they and their pages name."""
+    """Checks that requests carry the token or, where it is None, the hosts that they and their pages name.
+
+    Attributes:
+        token: The current token. It may be replaced.
+    """
 
     def __init__(self, token: str | None, allowed_hosts: Iterable[str]) -> None:
-        self._token = token
+        self.token = token
         self._allowed_hosts = {name.lower() for name in allowed_hosts}
 
     @property
     def needs_token(self) -> bool:
         """Whether requests must carry a token."""
-        return self._token is not None
+        return self.token is not None
 
     def check(self, request: web.Request) -> None:
         """Raises a RequestError unless the request may be answered."""
-        if self._token is not None:
-            _check_token(request.headers.get("Authorization", ""), self._token)
+        if self.token is not None:
+            _check_token(request.headers.get("Authorization", ""), self.token)
             return
         self._check_host(request.headers.get("Host", ""))
         if "Origin" in request.headers:

@@ -14,7 +14,7 @@ from aiohttp import web
 from official_bert.inference.exports import DEFAULT_SIGNATURE
 from official_bert.serving import json_answers, json_requests, logs, openapi
 from official_bert.serving.access import Access
-from official_bert.serving.connections import SERVER_NAME, Connection
+from official_bert.serving.connections import SERVER_NAME, TOO_MANY_CONNECTIONS, Connection
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
 from official_bert.serving.options import Options
@@ -36,6 +36,9 @@ _HEADERS = {
 }
 # Handlers that answer everybody: they say nothing about the models.
 _PUBLIC = {"page", "healthz", "readyz"}
+# Handlers that spare connections may ask too. Their successful requests are not logged at info.
+_PROBES = {"healthz", "readyz", "metrics"}
+STOPPING = "the server is about to stop"
 # What the log says of a request besides its address and status: model, version, instances, refusal.
 _LOG_FIELDS = web.RequestKey("log_fields", dict[str, Any])
 _CLIENT_HAS_GONE = 499  # no client gets it; for the log and the metrics
@@ -47,7 +50,7 @@ class Application:
     """The handlers, with what they share.
 
     Attributes:
-        draining: Set when the server is about to stop. It still answers, but closes connections and is not ready.
+        draining: Whether the server is about to stop. It still answers, but closes connections and is not ready.
         requests_in_flight: Number of requests that have begun to arrive and are not answered yet.
     """
 
@@ -56,6 +59,15 @@ class Application:
         self.draining = False
         self.requests_in_flight = 0
         self._bytes_in_flight = 0
+        self._public = _PUBLIC | ({"metrics"} if options.public_metrics else set())
+        self._deadlines: set[asyncio.Timeout] = set()  # of the requests in flight
+        self._end: float | None = None
+
+    def drain(self, end: float) -> None:
+        """Prepares for the server's stop: requests in flight get status 503 at `end`, a time of the event loop."""
+        self.draining, self._end = True, end
+        for deadline in self._deadlines:
+            deadline.reschedule(end)
 
     def make(self) -> web.Application:
         """Returns aiohttp's application of these handlers."""
@@ -154,7 +166,7 @@ class Application:
 
     async def readyz(self, _: web.Request) -> web.Response:
         if self.draining:
-            raise RequestError(503, "the server is about to stop")
+            raise RequestError(503, STOPPING)
         if not self._models.ready:
             raise RequestError(503, "models are being loaded; try again later", retry_after=1)
         return _json({"status": "ready"})
@@ -181,7 +193,7 @@ class Application:
         try:
             response = await handler(request)
             status = response.status
-            if self.draining:
+            if self.draining or connection.is_spare:
                 response.force_close()
             return response
         finally:
@@ -193,8 +205,9 @@ class Application:
             self._metrics.requests.labels(model, action, str(status)).inc()
             self._metrics.request_seconds.labels(model, action).observe(seconds)
             ms = round(1000 * seconds, 2)
+            log = logs.debug if action in _PROBES and status in (200, 503) else logs.info
             line = functools.partial(
-                logs.info, "request", method=request.method, path=request.path, status=status, ms=ms,
+                log, "request", method=request.method, path=request.path, status=status, ms=ms,
                 client=request.remote, model=model, **fields,
             )  # fmt: skip
             asyncio.get_running_loop().call_soon(line)  # when the answer has been sent, which need not wait for it
@@ -206,9 +219,14 @@ class Application:
     @web.middleware
     async def _refusals_as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if request.match_info.handler.__name__ not in _PUBLIC:
-                self._access.check(request)
-            return await handler(request)
+            async with self._until_end():
+                name = request.match_info.handler.__name__
+                assert isinstance(request.protocol, Connection)
+                if name not in _PROBES and request.protocol.is_spare:
+                    raise RequestError(503, TOO_MANY_CONNECTIONS, retry_after=1)
+                if name not in self._public:
+                    self._access.check(request)
+                return await handler(request)
         except RequestError as refusal:
             if refusal.status != 400:  # whose message shows what was wrong in the body
                 request[_LOG_FIELDS]["refusal"] = refusal.message
@@ -229,6 +247,21 @@ class Application:
         except Exception as error:
             logs.error("a request failed", error, path=request.path)
             return _json({"error": "the server failed; its log has more"}, 500)
+
+    @contextlib.asynccontextmanager
+    async def _until_end(self) -> AsyncIterator[None]:
+        """Raises a RequestError if the block still runs when the server has to stop."""
+        deadline = asyncio.timeout_at(self._end)
+        try:
+            async with deadline:
+                self._deadlines.add(deadline)
+                yield
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise RequestError(503, f"{STOPPING}; try again later", retry_after=1) from error
+        finally:
+            self._deadlines.discard(deadline)
 
     def _find(self, request: web.Request) -> tuple[Model, Version]:
         """The model and version that a request's address names."""

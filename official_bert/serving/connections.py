@@ -1,11 +1,14 @@
 """The server's connections: no more than a limit, none that sends headers too slowly, none lost when the server stops.
 
+A few spare connections beyond the limit are for probes of the server's health.
+
 aiohttp limits neither the number of connections nor the time in which the headers of a request arrive.
 """
 
 import asyncio
 import contextlib
 import functools
+import json
 import resource
 from typing import Any
 
@@ -15,15 +18,16 @@ from official_bert.errors import UserError
 from official_bert.serving import logs
 
 SERVER_NAME = "official-bert"  # as the Server header has it, without versions
-# File descriptors that models, logs and the listening sockets need in addition to the connections.
+# File descriptors that models, logs, the listening sockets and spare connections need in addition to the others.
 _OTHER_DESCRIPTORS = 64
+_SPARE_CONNECTIONS, _SPARE_SECONDS = 16, 1.0  # their number, and how long each may take to send its headers
 # A client that has just connected has this long to send its first bytes when the server is about to stop.
 _FIRST_BYTES_SECONDS = 1.0
-_TOO_MANY = b'{"error": "the server has too many connections; try again later"}'
-_TOO_MANY_ANSWER = (
+_REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n"
     b"Content-Length: %d\r\n\r\n%b"
-) % (len(_TOO_MANY), _TOO_MANY)
+)
+TOO_MANY_CONNECTIONS = "the server has too many connections; try again later"
 
 
 def limit_by_descriptors(wanted: int) -> int:
@@ -39,7 +43,11 @@ def limit_by_descriptors(wanted: int) -> int:
 
 
 class Connection(web.RequestHandler):
-    """A client's connection. It is closed if the first line and headers of a request take too long to arrive."""
+    """A client's connection. It is closed if the first line and headers of a request take too long to arrive.
+
+    Attributes:
+        is_spare: Whether there were as many others as the limit allows. It serves one request of a probe.
+    """
 
     def __init__(self, server: web.Server, connections: "Connections") -> None:
         loop = asyncio.get_running_loop()
@@ -48,15 +56,15 @@ class Connection(web.RequestHandler):
         settings: dict[str, Any] = {"access_log": None, "keepalive_timeout": 75.0, "lingering_time": 2.0}
         super().__init__(server, loop=loop, auto_decompress=False, **settings)
         self._connections = connections
-        self._opened = loop.time()
+        self.opened = loop.time()
         self._request: web.BaseRequest | None = None  # the one that is being answered
         self._timer: asyncio.TimerHandle | None = None  # runs while headers are expected
         self._has_sent = False  # bytes of these headers
+        self.is_spare = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        if self._connections.refuse_if_too_many(transport):
-            return
+        self.is_spare = self._connections.make_room()
         self._connections.open.add(self)
         super().connection_made(transport)
         self._start_timer()
@@ -88,15 +96,33 @@ class Connection(web.RequestHandler):
         """Notes that the current request is answered."""
         self._request = None
 
+    def refuse(self, message: str) -> None:
+        """Closes the connection, with status 503 if it waits for a request."""
+        if self.transport is not None and self.can_be_refused:
+            body = json.dumps({"error": message}).encode()
+            self.transport.write(_REFUSAL % (len(body), body))
+            client = self.transport.get_extra_info("peername")[0]
+            logs.warning("a connection is refused", reason=message, limit=self._connections.limit, client=client)
+        self._stop_timer()
+        self.force_close()
+
+    @property
+    def can_be_refused(self) -> bool:
+        """Whether the connection waits for the headers of a request."""
+        return self._timer is not None and self._request is None
+
     @property
     def is_sending(self) -> bool:
         """Whether the client is sending headers, or has only just connected to do so."""
-        is_new = asyncio.get_running_loop().time() - self._opened < _FIRST_BYTES_SECONDS
+        is_new = asyncio.get_running_loop().time() - self.opened < _FIRST_BYTES_SECONDS
         return self._timer is not None and (self._has_sent or is_new)
 
     def _start_timer(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._connections.seconds, self.force_close)
+            seconds, end = self._connections.seconds, self.force_close
+            if self.is_spare:
+                seconds, end = min(seconds, _SPARE_SECONDS), functools.partial(self.refuse, TOO_MANY_CONNECTIONS)
+            self._timer = asyncio.get_running_loop().call_later(seconds, end)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -108,7 +134,7 @@ class Connections:
     """The connections of a server. Use it within one event loop.
 
     Args:
-        limit: Maximum number of connections. Further ones are answered with status 503 and closed.
+        limit: Maximum number of connections. Further ones are spare connections or closed with status 503.
         seconds: Maximum time for a client to send the first line and headers of a request.
 
     Attributes:
@@ -140,15 +166,19 @@ class Connections:
         """Whether a client is sending headers, or has only just connected to do so."""
         return any(connection.is_sending for connection in self.open)
 
-    def refuse_if_too_many(self, transport: asyncio.Transport) -> bool:
-        """Closes a new connection and returns True if there are as many as the limit allows."""
+    def make_room(self) -> bool:
+        """Returns whether a new connection is a spare one. The oldest of too many spare ones is refused."""
         if len(self.open) < self.limit:
             return False
-        transport.write(_TOO_MANY_ANSWER)
-        transport.close()
-        client = transport.get_extra_info("peername")[0]
-        logs.warning("a connection is refused", reason="too many connections", limit=self.limit, client=client)
+        spare = sorted((each for each in self.open if each.is_spare), key=lambda each: each.opened)
+        if len(spare) >= _SPARE_CONNECTIONS:
+            next((each for each in spare if each.can_be_refused), spare[0]).refuse(TOO_MANY_CONNECTIONS)
         return True
+
+    def refuse_arriving(self, message: str) -> None:
+        """Answers clients that are still sending headers with status 503."""
+        for connection in [each for each in self.open if each.is_sending]:
+            connection.refuse(message)
 
     async def stop_accepting(self) -> None:
         """Stops listening. Connections that clients have made by then are opened."""

@@ -35,6 +35,11 @@ def start() -> None:
         logger.setLevel(logging.INFO if logger is _LOGGER else logging.WARNING)
 
 
+def debug(event: str, **fields: Any) -> None:
+    """Logs what happens too often to be read."""
+    _LOGGER.debug(event, extra={"fields": fields})
+
+
 def info(event: str, **fields: Any) -> None:
     """Logs what happened; the fields are the rest of the JSON object."""
     _LOGGER.info(event, extra={"fields": fields})

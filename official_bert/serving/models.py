@@ -9,6 +9,7 @@ import gc
 import glob
 import itertools
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -193,10 +194,20 @@ class Pools:
         self.parsing = ThreadPoolExecutor(1, "parse")
         self.loader = ThreadPoolExecutor(1, "load")
 
-    def shut_down(self) -> None:
-        """Ends the threads after their current work."""
-        for pool in (self.computing, self.parsing, self.loader):
-            pool.shutdown(cancel_futures=True)
+    def shut_down(self, seconds: float | None = None) -> bool:
+        """Ends the threads after their current work. Returns whether they ended within so many seconds."""
+        pools = (self.computing, self.parsing, self.loader)
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+        def wait() -> None:
+            for pool in pools:
+                pool.shutdown()
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        waiting.join(seconds)
+        return not waiting.is_alive()
 
 
 class Models:

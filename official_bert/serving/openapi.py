@@ -19,7 +19,10 @@ def describe(models: Models, options: Options, with_token: bool) -> Schema:
         "/v1/models": {"get": _operation("All models, with their kinds and inputs")},
         "/healthz": {"get": _operation("Whether the server is alive") | {"security": []}},
         "/readyz": {"get": _operation("Whether all models can answer") | {"security": []}},
-        "/metrics": {"get": _operation("Metrics for Prometheus", "text/plain")},
+        "/metrics": {
+            "get": _operation("Metrics for Prometheus", "text/plain")
+            | ({"security": []} if options.public_metrics else {})
+        },
         "/openapi.json": {"get": _operation("This description")},
     }
     for model in models:

@@ -44,6 +44,9 @@ class Options:
         "Without a token: names besides localhost that requests may be addressed to, and pages may come from.",
         group=_NETWORK,
     )
+    public_metrics: bool = option(
+        False, "Answer /metrics without a token and at every address, such as a pod's.", group=_NETWORK
+    )
     versions: int = option(1, "How many versions of each model to serve, the newest ones.", group=_MODELS)
     reload_seconds: float = option(2.0, "How often to look for new versions.", group=_MODELS)
     threads: int | None = option(
@@ -70,7 +73,9 @@ class Options:
     timeout_seconds: float = option(
         30.0, "The longest that a request takes: to arrive, and then to be answered.", group=_LIMITS
     )
-    drain_seconds: float = option(30.0, "How long requests in flight may take after SIGTERM.", group=_LIMITS)
+    drain_seconds: float = option(
+        25.0, "How long the server may take to end after SIGTERM. Requests in flight then get 503.", group=_LIMITS
+    )
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:

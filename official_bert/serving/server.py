@@ -5,13 +5,14 @@ import contextlib
 import os
 import signal
 import stat
+import sys
 
 from aiohttp import web
 
 from official_bert.inference import exports
 from official_bert.serving import logs
 from official_bert.serving.access import Access, is_loopback
-from official_bert.serving.application import Application
+from official_bert.serving.application import STOPPING, Application
 from official_bert.serving.connections import Connections, limit_by_descriptors
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Models, versions_in
@@ -42,6 +43,8 @@ class Server:
         self.models = Models(options, metrics)
         self._application = Application(self.models, options, metrics, self._access)
         self._stop = asyncio.Event()
+        self._reserve = min(1.0, options.drain_seconds / 2)  # of the time to drain, for answers to what is cut off
+        self._end: float | None = None
         self.url = ""
 
     @property
@@ -50,9 +53,10 @@ class Server:
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """Makes the server answer the requests in flight and then stop."""
+        """Makes the server answer the requests in flight and then stop. Call it in the event loop."""
         logs.info("draining")
-        self._application.draining = True
+        self._end = asyncio.get_running_loop().time() + self._options.drain_seconds
+        self._application.drain(self._end - self._reserve)
         self._stop.set()
 
     async def run(self) -> None:
@@ -64,9 +68,10 @@ class Server:
         runner = web.AppRunner(
             self._application.make(),
             handler_cancellation=True,  # requests whose client has gone are not computed
-            shutdown_timeout=1.0,  # by then the requests in flight are answered
+            shutdown_timeout=self._reserve / 4,  # which may pass twice; the requests in flight are answered already
         )
         await runner.setup()
+        watching_token = asyncio.create_task(self._watch_token())
         try:
             await self._listen(runner)
             loading = asyncio.create_task(self.models.load())
@@ -79,15 +84,36 @@ class Server:
                 await stopped
                 watching.cancel()
         finally:
+            watching_token.cancel()
+            loop = asyncio.get_running_loop()
+            end = self._end or loop.time() + self._options.drain_seconds
             # Requests that have reached this machine but have not been read yet are answered too.
             await self._connections.stop_accepting()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._options.drain_seconds):
+                async with asyncio.timeout_at(end - 3 / 4 * self._reserve):
                     while self._application.requests_in_flight or self._connections.requests_arriving:
                         await asyncio.sleep(0.02)
+            self._connections.refuse_arriving(f"{STOPPING}; try again later")
             await runner.cleanup()
-            self.models.pools.shut_down()
+            if not self.models.pools.shut_down(max(0.1, end - self._reserve / 2 - loop.time())):
+                logs.warning("a computation is abandoned")
             logs.info("stopped")
+
+    async def _watch_token(self) -> None:
+        """Reads a token file again and again, since it may be replaced while the server runs."""
+        loop, problem = asyncio.get_running_loop(), ""
+        while self._options.token_file is not None:
+            await asyncio.sleep(self._options.reload_seconds)
+            try:
+                token = await loop.run_in_executor(self.models.pools.loader, self._options.token)
+            except Exception as error:
+                if problem != str(error):
+                    problem = str(error)
+                    logs.warning("the token cannot be read again; the last one stays valid", error=problem)
+                continue
+            if token != self._access.token:
+                logs.info("the token has changed")
+            self._access.token, problem = token, ""
 
     async def _listen(self, runner: web.AppRunner) -> None:
         assert runner.server
@@ -105,7 +131,7 @@ def _needs_tensorflow(options: Options) -> bool:
 
 
 def serve(options: Options) -> None:
-    """Serves until SIGTERM or Ctrl-C; a second one does not wait for requests in flight.
+    """Serves until SIGTERM, SIGHUP or Ctrl-C; a second one does not wait for requests in flight.
 
     Raises:
         UserError: see Server.
@@ -131,9 +157,15 @@ def serve(options: Options) -> None:
             else:
                 server.stop()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
+        hang_up = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []  # as under nohup
+        for number in (signal.SIGTERM, signal.SIGINT, *hang_up):
             loop.add_signal_handler(number, stop)
+        servers.append(server)
         await server.run()
 
+    servers: list[Server] = []
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(main())
+    if not servers[0].models.pools.shut_down(0.1):
+        sys.stderr.flush()
+        os._exit(0)  # Python would wait for the threads

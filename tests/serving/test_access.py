@@ -13,7 +13,7 @@ from official_bert.serving.access import Access
 from official_bert.serving.options import TOKEN_VARIABLE, Options
 from official_bert.serving.request_error import RequestError
 from official_bert.serving.server import Server
-from tests.serving.serving_client import Client, running
+from tests.serving.serving_client import Client, eventually, running
 
 BODY = {"instances": ["ab"]}
 JSON = {"Content-Type": "application/json"}
@@ -102,6 +102,36 @@ def test_the_token_guards_all_but_health_and_the_page(exports: pathlib.Path, tmp
             answer = client.predict("size", body, Authorization=header)
             assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
         assert client.predict("size", body, Authorization="Bearer s3cret").status == 200
+
+
+def test_metrics_are_public_where_a_flag_says_so(exports: pathlib.Path, tmp_path: pathlib.Path):
+    (tmp_path / "token").write_text("s3cret")
+    for options in ({}, {"token_file": str(tmp_path / "token")}):
+        with running({"size": exports / "size"}, public_metrics=True, **options) as (_, client):
+            assert client.get("/metrics", Host="10.0.0.1:8501").status == 200
+            assert client.get("/v1/models", Host="10.0.0.1:8501").status in (401, 403)
+
+
+def test_a_rotated_token_is_read_again(exports: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    path = tmp_path / "token"
+    path.write_text("first")
+    problem = "the token cannot be read again; the last one stays valid"
+    with running({"size": exports / "size"}, token_file=str(path)) as (_, client):
+
+        def status(token: str) -> int:
+            return client.get("/v1/models", Authorization=f"Bearer {token}").status
+
+        assert (status("first"), status("second")) == (200, 401)
+        path.write_text("second")
+        assert eventually(lambda: status("second") == 200)
+        assert status("first") == 401
+        path.write_text(" ")
+        assert eventually(lambda: problem in caplog.messages)
+        path.unlink()
+        assert eventually(lambda: caplog.messages.count(problem) == 2)
+        assert status("second") == 200
+        path.write_text("third")
+        assert eventually(lambda: status("third") == 200)
 
 
 @pytest.mark.parametrize(("sent", "is_right"), [

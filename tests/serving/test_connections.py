@@ -1,6 +1,7 @@
 """Limits of connections and of what is in flight, and that no request is lost when the server stops."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import pathlib
@@ -13,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from official_bert.serving import connections, json_requests
+from official_bert.serving.saved_model import SavedModel
 from tests.serving.serving_client import Client, eventually, head_of, is_closed, running, sent
 
 BODY = json.dumps({"instances": ["ab"]}).encode()
@@ -39,8 +41,9 @@ def test_connections_beyond_the_limit_are_refused(exports: pathlib.Path, caplog:
         sent(client, GET) as second,
     ):
         assert (status_of(first), status_of(second)) == (200, 200)
-        with sent(client, b"") as third:
+        with sent(client, b"") as third, sent(client, head_of("size", len(BODY)) + BODY) as fourth:
             assert status_of(third) == 503
+            assert status_of(fourth) == 503
         second.sendall(GET)
         assert status_of(second) == 200
         first.close()
@@ -48,6 +51,20 @@ def test_connections_beyond_the_limit_are_refused(exports: pathlib.Path, caplog:
     refused = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "a connection is refused"]
     assert refused
     assert {each["limit"] for each in refused} == {2}
+
+
+def test_probes_are_answered_whatever_the_number_of_connections(exports: pathlib.Path):
+    with running({"size": exports / "size"}, max_connections=2) as (_, client), contextlib.ExitStack() as stack:
+        for number in range(60):
+            connection = stack.enter_context(sent(client, GET if number < 2 else GET[: number % 30]))
+            if number < 2:
+                assert status_of(connection) == 200
+        for _ in range(20):
+            for path in ("/healthz", "/readyz", "/metrics"):
+                answer = client.get(path)
+                assert (answer.status, answer.headers["Connection"]) == (200, "close")
+        answer = client.get("/v1/models")
+        assert (answer.status, answer.error) == (503, "the server has too many connections; try again later")
 
 
 def _is_answered(client: Client) -> bool:
@@ -130,6 +147,31 @@ def test_large_bodies_are_parsed_outside_the_event_loop(exports: pathlib.Path, m
 
 
 # Stopping.
+
+
+def test_what_is_not_answered_in_time_gets_503_before_the_end(
+    exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    opened, run = threading.Event(), SavedModel.run
+    with (
+        running({"size": exports / "size"}, drain_seconds=2.0) as (server, client),
+        sent(client, head_of("size", 100) + b"{") as unfinished,
+        sent(client, GET[:20]) as arriving,
+        contextlib.ExitStack() as stack,
+    ):
+        monkeypatch.setattr(SavedModel, "run", lambda *given: opened.wait(60) and run(*given))
+        stack.callback(opened.set)
+        computed = stack.enter_context(sent(client, head_of("size", len(BODY)) + BODY))
+        assert eventually(lambda: "requests_under_way 3.0" in client.get("/metrics").body.decode())
+        start = time.monotonic()
+        server.loop.call_soon_threadsafe(server.stop)
+        for connection in (unfinished, computed, arriving):
+            answer = connection.makefile("rb").read()
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"the server is about to stop; try again later" in answer
+            assert 0.9 < time.monotonic() - start < 2.0
+        assert eventually(lambda: "a computation is abandoned" in caplog.messages)
+        assert time.monotonic() - start < 2.5
 
 
 def test_requests_in_the_sockets_queue_are_answered_before_the_end(exports: pathlib.Path):

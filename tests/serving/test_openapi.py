@@ -32,6 +32,7 @@ def test_the_description_of_a_guarded_server_asks_for_the_token(tmp_path: pathli
         description = client.get("/openapi.json", Authorization="Bearer abc").json
     assert description["security"] == [{"token": []}]
     assert description["paths"]["/healthz"]["get"]["security"] == []
+    assert "security" not in description["paths"]["/metrics"]["get"]
 
 
 def schemathesis(client: Client, *flags: str) -> str:

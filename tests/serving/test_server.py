@@ -50,7 +50,8 @@ def test_the_threads_that_keep_kernels_for_each_shape_are_few(
     assert threads == [after]
 
 
-def test_sigterm_answers_what_is_under_way_and_ends(exports: pathlib.Path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_answers_what_is_under_way_and_ends(exports: pathlib.Path, number: signal.Signals):
     command = [sys.executable, "-m", "official_bert_cli", "serve", f"--model=size={exports / 'size'}", "--port=0"]
     # Without TensorFlow's own remarks, which a user does not get either.
     quiet = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
@@ -69,12 +70,13 @@ def test_sigterm_answers_what_is_under_way_and_ends(exports: pathlib.Path):
         head = head_of("size", len(body))
         with sent(client, head + body[:10]) as connection:
             assert eventually(lambda: "requests_under_way 2.0" in client.get("/metrics").body.decode())
-            os.kill(process.pid, signal.SIGTERM)
+            os.kill(process.pid, number)
             assert eventually(lambda: is_closed(client))
             connection.sendall(body[10:])
             assert connection.makefile("rb").read().endswith(b'{"predictions":[1004.0]}')
         lines += [json.loads(line) for line in process.stderr]
         assert process.wait() == 0
+    assert not [each for each in lines if each.get("path") == "/metrics"]  # probes are not logged
     events = [each["event"] for each in lines]
     assert "draining" in events
     assert events[-2:] == ["request", "stopped"]
