@@ -18,9 +18,10 @@ from official_bert.errors import UserError
 from official_bert.serving import logs
 
 SERVER_NAME = "official-bert"  # as the Server header has it, without versions
-# File descriptors that models, logs, the listening sockets and spare connections need in addition to the others.
-_OTHER_DESCRIPTORS = 64
+_QUEUE = 100  # connections that wait to be accepted
 _SPARE_CONNECTIONS, _SPARE_SECONDS = 16, 1.0  # their number, and how long each may take to send its headers
+# File descriptors that models, logs, the listening sockets and spare connections need in addition to the connections.
+_OTHER_DESCRIPTORS = 64 + _SPARE_CONNECTIONS
 # A client that has just connected has this long to send its first bytes when the server is about to stop.
 _FIRST_BYTES_SECONDS = 1.0
 _REFUSAL = (
@@ -154,7 +155,13 @@ class Connections:
         """
         self._make_connection = functools.partial(Connection, server, self)
         try:
-            self._listener = await asyncio.get_running_loop().create_server(self._make_connection, host, port)
+            # The backlog is also how many connections asyncio accepts before it closes those that are refused.
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._make_connection, host, port, backlog=_SPARE_CONNECTIONS
+            )
+            for listener in self._listener.sockets:
+                with listener.dup() as queue:
+                    queue.listen(_QUEUE)
         except OSError as error:
             raise UserError(
                 f"cannot listen at {host}, port {port}: {error.strerror or error}; choose another --port"

@@ -75,7 +75,7 @@ def _is_answered(client: Client) -> bool:
 
 
 @pytest.mark.parametrize(("soft", "hard", "expected", "asked"), [
-    (128, 128, 64, []), (4096, 4096, 1000, []), (128, 512, 448, [512]), (128, resource.RLIM_INFINITY, 1000, [1064])
+    (128, 128, 48, []), (4096, 4096, 1000, []), (128, 512, 432, [512]), (128, resource.RLIM_INFINITY, 1000, [1080])
 ])  # fmt: skip
 def test_the_limit_leaves_descriptors_for_the_rest(
     soft: int, hard: int, expected: int, asked: list[int], monkeypatch: pytest.MonkeyPatch
