@@ -50,6 +50,13 @@ def names(requirements: list[Requirement]) -> set[str]:
     return {canonicalize_name(each.name) for each in requirements}
 
 
+@pytest.mark.parametrize(("name", "too_old"), [("onnxruntime", "1.20.1"), ("aiohttp", "3.13.5")])
+def test_versions_that_answer_wrongly_or_fail_are_not_accepted(name: str, too_old: str):
+    found = [each for requirements in OF_EXTRA.values() for each in requirements if each.name == name]
+    assert len(found) == 2
+    assert not any(each.specifier.contains(too_old) or not each.specifier.contains(PINS[name]) for each in found)
+
+
 def test_requirements_txt_names_what_most_extras_need():
     include, *listed = lines_of("requirements.txt")
     assert include == "-c constraints.txt"
