@@ -3,6 +3,9 @@
 import dataclasses
 
 from data_gen.rules.instances import Instance
+from official_bert.data.sentence_objectives import NONE
+
+_MAX_RANDOM_SHARE = 0.75  # half of the pairs are random where documents have enough sentences
 
 
 def no_text(counts: dict[str, int]) -> str:
@@ -53,6 +56,13 @@ class RecordSummary:
         left_out = ""
         if self.text_excluded is not None:
             left_out = f", and {self.text_excluded:,} left out that hold a text of --exclude_texts"
+        warning = ""
+        if self.random_next > _MAX_RANDOM_SHARE * self.instances:
+            warning = (
+                f"\nwarning: {self.random_next:,} of {self.instances:,} segment pairs are labelled random, because the "
+                "text has too few documents of several sentences; separate documents by blank lines and put one "
+                f"sentence on a line, or pass --sentence_objective={NONE}"
+            )
         unknown = 100 * self.text_unknown / self.text_tokens
         return (
             f"documents         {self.text_documents:,}{left_out}\n"
@@ -62,4 +72,5 @@ class RecordSummary:
             f"random segments   {100 * self.random_next / max(1, self.instances):.1f} % of the instances\n"
             f"to be predicted   {predicted}\n"
             f"padding           {100 * (1 - self.tokens / max(1, self.positions)):.1f} % of all positions"
+            f"{warning}"
         )

@@ -34,7 +34,7 @@ class ReadOnly:
 
 
 def make_read_only(model_class: type) -> None:
-    """Makes the class's keyword arguments readable that are no attributes of it yet."""
+    """Makes the class's keyword arguments readable if they are not attributes yet."""
     for name, parameter in inspect.signature(model_class.__init__).parameters.items():  # type: ignore[misc]
         if parameter.kind is parameter.KEYWORD_ONLY and name not in _OF_KERAS and not hasattr(model_class, name):
             setattr(model_class, name, ReadOnly(name))
