@@ -1,5 +1,6 @@
 """An export for ONNX Runtime as the server asks it: one signature, from texts to answers."""
 
+import itertools
 import os
 from typing import Any
 
@@ -10,7 +11,7 @@ from official_bert.serving.served_model import PARALLEL_BATCHES
 from official_bert.serving.signatures import STRING, Signature, Tensor, Tensors
 from official_bert.utils import files
 
-_ASKED = 4  # texts that are replayed before a version is taken up
+_ASKED = 12  # texts that are replayed, alone and together, before a version is taken up
 _TENSORFLOW_NAMES = {"object": STRING}
 
 
@@ -77,8 +78,12 @@ class OnnxServedModel:
             raise UserError(
                 f"{path} has the texts {list(some[0])}; the model takes {list(names)}: make the export anew"
             )
-        alone, _ = replayed(self._model, some)
-        for difference in replay.differences(alone, "the model"):
+        alone, together = replayed(self._model, some)
+        different = (
+            replay.differences(alone, "the model"),
+            replay.differences(together, "the model, of several texts,"),
+        )
+        for difference in itertools.chain(*different):
             raise UserError(f"{path} does not fit the model, {difference}; make the export anew")
 
 

@@ -6,6 +6,8 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from official_bert.errors import UserError
 from official_bert.export.options import ONNX, SAVED_MODEL
 from official_bert.inference import exports
+from official_bert.inference.onnx_model import OnnxModel
 from official_bert.modeling.task_models import MULTIPLE_CHOICE, TAGGING
 from official_bert.serving import served_model
 from official_bert.serving.metrics import Metrics
@@ -134,6 +137,19 @@ def test_a_new_version_that_is_damaged_leaves_the_last_one(tagger: pathlib.Path,
     assert "model.onnx is not as it was written; restore the folder" in graph
     assert "vocab.txt is not as it was written" in vocabulary
     assert all("\n" not in error for error in (replay, graph, vocabulary))
+
+
+def test_a_runtime_that_answers_batches_wrongly_is_refused(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    model = served_model.load(str(tagger / "1"), None)
+    model.warm_up(8)
+    answers = OnnxModel.answers
+
+    def rotate_batches(self: OnnxModel, texts: Mapping[str, Sequence[Any]]) -> exports.Outputs:
+        return {name: np.roll(values, 1, axis=0) for name, values in answers(self, texts).items()}
+
+    monkeypatch.setattr(OnnxModel, "answers", rotate_batches)
+    with pytest.raises(UserError, match=r"does not fit the model, .* but the model, of several texts, "):
+        model.warm_up(8)
 
 
 def test_without_onnxruntime_the_extra_is_named(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
