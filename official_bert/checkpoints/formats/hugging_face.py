@@ -70,7 +70,7 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     values = files.read_json_object(os.path.join(folder, CONFIG_FILE))
     source, naming = open_weights(weights_file)
     config = read_config(values, os.path.join(folder, CONFIG_FILE))
-    vocab, casing, notes = read_tokenizer(folder, config, overrides)
+    vocab, casing, notes = read_tokenizer(folder, config, overrides, values.get("tokenizer_class"))
     _check_tied(source, naming.tied)
     classes = values.get("architectures") or []
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):

@@ -1,9 +1,10 @@
 """The tokenizer of a Hugging Face folder: vocab.txt or tokenizer.json, and tokenizer_config.json."""
 
-import contextlib
 import dataclasses
 import json
 import os
+import re
+from collections.abc import Iterable
 from typing import Any
 
 from official_bert.checkpoints.checkpoint import VOCAB_FILE, Checkpoint, LoadOverrides
@@ -12,34 +13,84 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
 from official_bert.tokenization.casing import Casing, casing_of
+from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
 
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
+ADDED_TOKENS_FILE = "added_tokens.json"
 
-# Settings under which their tokenizer follows BERT's rules.
-_REQUIRED = {
-    "tokenize_chinese_chars": True, "do_basic_tokenize": True, "never_split": None,
-    "continuing_subword_prefix": exact.CONTINUATION, "max_input_chars_per_word": exact.MAX_CHARACTERS_PER_WORD,
-}  # fmt: skip
-_THEIR_MOST_CHARACTERS = 100  # in a word; theirs say so of all BERT models
+# Values under which their tokenizers follow BERT's rules, by the key of tokenizer_config.json or the place in
+# tokenizer.json. Other values give other tokens.
+_ALLOWED: dict[str, tuple[Any, ...]] = {
+    "tokenizer_class": (None, "PreTrainedTokenizerFast", "TokenizersBackend"),
+    "tokenize_chinese_chars": (True,),
+    "do_basic_tokenize": (True,),
+    "continuing_subword_prefix": (exact.CONTINUATION,),
+    "max_input_chars_per_word": (exact.MAX_CHARACTERS_PER_WORD, 100),  # theirs write 100 for all BERT models
+    "pad_token": (exact.PAD, None),
+    "unk_token": (exact.UNK,),
+    "cls_token": (exact.CLS,),
+    "sep_token": (exact.SEP,),
+    "mask_token": (exact.MASK, None),
+    "normalization": (False, None),
+    "do_word_tokenize": (True,),
+    "do_subword_tokenize": (True,),
+    "word_tokenizer_type": ("basic", None),
+    "subword_tokenizer_type": ("wordpiece", None),
+    "mecab_kwargs": (None, {}),
+    "sudachi_kwargs": (None, {}),
+    "jumanpp_kwargs": (None, {}),
+    "sp_model_kwargs": (None, {}),
+    "auto_map": (None,),
+    "normalizer.clean_text": (True,),
+    "pre_tokenizer": ("BertPreTokenizer",),
+    "model.unk_token": (exact.UNK,),
+    "post_processor": ("[CLS] A [SEP] B [SEP]",),
+}
+# Their classes for BERT and for models that share its tokenizer.
+_BERT_CLASSES = re.compile(r"(Bert|DistilBert|Electra|MobileBert|ConvBert|SqueezeBert)Tokenizer(Fast|Legacy)?")
+# Where tokens are listed that their tokenizers do not split.
+_KEPT_WHOLE = {
+    "never_split",
+    "added_tokens",
+    "added_tokens_decoder",
+    "additional_special_tokens",
+    "extra_special_tokens",
+    ADDED_TOKENS_FILE,
+}
 
 
-def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) -> Tokenizer:
+def read_tokenizer(
+    folder: str, config: BertConfig, overrides: LoadOverrides, tokenizer_class: str | None = None
+) -> Tokenizer:
     """Returns the vocabulary, its casing, and notes.
+
+    Args:
+        folder: The folder of the checkpoint.
+        config: The model's configuration.
+        overrides: The user's settings. With a vocabulary file, BERT's rules replace the folder's.
+        tokenizer_class: The class named in config.json, for a tokenizer_config.json that names none.
 
     Raises:
         UserError: the files are damaged, contradict each other, the configuration or the user, or have rules that BERT
             has not.
     """
     vocab_file, tokenizer_file = os.path.join(folder, VOCAB_FILE), os.path.join(folder, TOKENIZER_FILE)
-    settings_file = os.path.join(folder, SETTINGS_FILE)
+    settings_file, added_file = os.path.join(folder, SETTINGS_FILE), os.path.join(folder, ADDED_TOKENS_FILE)
+    notes: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
     vocabularies = {vocab_file: files.read_text(vocab_file)} if files.exists(vocab_file) else {}
     if files.exists(tokenizer_file):
-        with contextlib.suppress(UserError) if overrides.vocab_file else contextlib.nullcontext():
-            settings, tokens = _read_tokenizer_json(tokenizer_file)
+        try:
+            settings, tokens = _read_tokenizer_json(tokenizer_file, vocabularies.get(vocab_file, ""))
             vocabularies[tokenizer_file] = "".join(f"{token}\n" for token in tokens)
+        except UserError as error:
+            if not overrides.vocab_file:
+                raise
+            notes = (f"{error}: --vocab_file replaces it with BERT's rules",)
+    if files.exists(added_file):
+        settings[ADDED_TOKENS_FILE] = list(files.read_json_object(added_file))
     if files.exists(settings_file):
         more = files.read_json_object(settings_file)
         _check_accents(settings, more, tokenizer_file, settings_file)
@@ -54,16 +105,43 @@ def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) ->
     # Accents that go where capital letters stay are refused below, unless the user asks for BERT's own rules.
     casing = None if lower is None else casing_of(lower, accents if lower else None)
     tokenizer = resolve_tokenizer(FoundTokenizer(folder, vocabularies, casing, settings_file), overrides, config)
-    required = _REQUIRED if tokenizer.casing.do_lower_case else _REQUIRED | {"strip_accents": None}
-    also = {"strip_accents": False, "max_input_chars_per_word": _THEIR_MOST_CHARACTERS}
-    for key, expected in () if overrides.vocab_file else required.items():
-        value = settings.get(key, expected)
-        if value not in (expected, also.get(key, expected)):
-            raise UserError(
-                f"the tokenizer in {folder} has {key} {value!r}, which BERT's own rules have not; give --vocab_file to "
-                "take the vocabulary with BERT's rules"
-            )
-    return tokenizer
+    tokenizer = tokenizer._replace(notes=notes + tokenizer.notes)
+    problems = _other_rules({"tokenizer_class": tokenizer_class} | settings, tokenizer)
+    if not problems:
+        return tokenizer
+    text = f"the tokenizer in {folder} has {'; '.join(problems)}, which BERT's own rules have not"
+    if not overrides.vocab_file:
+        raise UserError(f"{text}; give --vocab_file to take the vocabulary with BERT's rules")
+    return tokenizer._replace(notes=(*tokenizer.notes, f"{text}: --vocab_file replaces them with BERT's rules"))
+
+
+def _other_rules(settings: dict[str, Any], tokenizer: Tokenizer) -> list[str]:
+    """Returns the settings under which their tokenizers would give other tokens than ours."""
+    allowed = _ALLOWED if tokenizer.casing.do_lower_case else _ALLOWED | {"strip_accents": (None, False)}
+    problems = []
+    for key in allowed.keys() & settings.keys():
+        value = settings[key]
+        if key.endswith("_token") and isinstance(value, dict):
+            value = value.get("content")
+        is_class_of_bert = key == "tokenizer_class" and _BERT_CLASSES.fullmatch(str(value))
+        if value not in allowed[key] and not is_class_of_bert:
+            problems.append(f"{key} {value!r}")
+    for key in _KEPT_WHOLE & settings.keys() if tokenizer.vocab is not None else ():
+        ours = FullTokenizer.from_vocab(tokenizer.vocab, **tokenizer.casing._asdict())
+        problems += [
+            f"{key} {token!r}"
+            for token in _listed_tokens(settings[key])
+            if token not in exact.SPECIAL_TOKENS and ours.tokenize(token) != [token]
+        ]
+    return sorted(problems)
+
+
+def _listed_tokens(value: Any) -> list[str]:
+    """Returns the tokens in a list or in a dictionary's values, where each is a string or has a content."""
+    each_token = value.values() if isinstance(value, dict) else value or []
+    if not isinstance(each_token, Iterable):
+        return [repr(value)]
+    return [str(token.get("content") if isinstance(token, dict) else token) for token in each_token]
 
 
 def _check_accents(first: dict[str, Any], second: dict[str, Any], first_file: str, second_file: str) -> None:
@@ -79,8 +157,11 @@ def _check_accents(first: dict[str, Any], second: dict[str, Any], first_file: st
         )
 
 
-def _read_tokenizer_json(path: str) -> tuple[dict[str, Any], list[str]]:
-    """The settings, under tokenizer_config.json's keys, and the tokens in a tokenizer.json."""
+def _read_tokenizer_json(path: str, vocab: str) -> tuple[dict[str, Any], list[str]]:
+    """The settings, under tokenizer_config.json's keys, and the tokens in a tokenizer.json.
+
+    Equal lines of `vocab`, the text of the vocab.txt in its folder, leave gaps in its ids.
+    """
     contents = files.read_json_object(path)
     try:
         model, normalizer = contents["model"], contents["normalizer"] or {}
@@ -91,13 +172,23 @@ def _read_tokenizer_json(path: str) -> tuple[dict[str, Any], list[str]]:
             )
         numbers = {**model["vocab"], **{token["content"]: token["id"] for token in contents.get("added_tokens") or []}}
         tokens = sorted(numbers, key=numbers.__getitem__)
-        if [numbers[token] for token in tokens] != list(range(len(tokens))):
-            raise UserError(f"the ids in {path} do not run from 0 to {len(tokens) - 1}, each once")
+        if vocab and exact.parse_vocab(vocab) == numbers:
+            tokens = lines_of(vocab)
+        elif [numbers[token] for token in tokens] != list(range(len(tokens))):
+            raise UserError(f"the ids in {path} do not run from 0 to {len(tokens) - 1}, each once; give --vocab_file")
+        processor = contents.get("post_processor")
+        cls, sep = numbers.get(exact.CLS), numbers.get(exact.SEP)
+        bert = [_post_processor(numbers), {"type": "BertProcessing", "sep": [exact.SEP, sep], "cls": [exact.CLS, cls]}]
         settings = {
             "do_lower_case": normalizer["lowercase"],
             "strip_accents": normalizer["strip_accents"],
             "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
-            **{key: model[key] for key in _REQUIRED if key in model},
+            **{key: model[key] for key in ("continuing_subword_prefix", "max_input_chars_per_word") if key in model},
+            "normalizer.clean_text": normalizer.get("clean_text", True),
+            "model.unk_token": model.get("unk_token", exact.UNK),
+            "pre_tokenizer": (contents.get("pre_tokenizer") or {}).get("type"),
+            "post_processor": processor if processor not in bert else _ALLOWED["post_processor"][0],
+            "added_tokens": contents.get("added_tokens"),
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged or no tokenizer of BERT: {error!r}") from error
@@ -108,11 +199,11 @@ def tokenizer_files(checkpoint: Checkpoint) -> dict[str, str]:
     """Returns the files that make their tokenizers give our ids, by name; none without a vocabulary."""
     if checkpoint.vocab is None:
         return {}
-    return {
-        VOCAB_FILE: checkpoint.vocab,
-        TOKENIZER_FILE: _tokenizer_json(lines_of(checkpoint.vocab), checkpoint.casing),
-        SETTINGS_FILE: _settings_json(checkpoint),
-    }
+    contents = {VOCAB_FILE: checkpoint.vocab, SETTINGS_FILE: _settings_json(checkpoint)}
+    tokens = lines_of(checkpoint.vocab)
+    if len(set(tokens)) == len(tokens):  # its format cannot hold equal tokens; transformers then reads vocab.txt
+        contents[TOKENIZER_FILE] = _tokenizer_json(tokens, checkpoint.casing)
+    return contents
 
 
 def _settings_json(checkpoint: Checkpoint) -> str:
@@ -131,15 +222,27 @@ def _settings_json(checkpoint: Checkpoint) -> str:
     return json.dumps(values, indent=2) + "\n"
 
 
-def _tokenizer_json(tokens: list[str], casing: Casing) -> str:
-    numbers = {token: number for number, token in enumerate(tokens)}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+def _post_processor(numbers: dict[str, int]) -> dict[str, Any]:
+    """Returns the part of a tokenizer.json that joins one or two texts as BERT does."""
     first = [
         {"SpecialToken": {"id": exact.CLS, "type_id": 0}},
         {"Sequence": {"id": "A", "type_id": 0}},
         {"SpecialToken": {"id": exact.SEP, "type_id": 0}},
     ]
     second = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": exact.SEP, "type_id": 1}}]
+    return {
+        "type": "TemplateProcessing",
+        "single": first,
+        "pair": first + second,
+        "special_tokens": {
+            token: {"id": token, "ids": [numbers.get(token)], "tokens": [token]} for token in (exact.CLS, exact.SEP)
+        },
+    }
+
+
+def _tokenizer_json(tokens: list[str], casing: Casing) -> str:
+    numbers = {token: number for number, token in enumerate(tokens)}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     values = {
         "version": "1.0",
         "truncation": None,
@@ -156,14 +259,7 @@ def _tokenizer_json(tokens: list[str], casing: Casing) -> str:
             "lowercase": casing.do_lower_case,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": first,
-            "pair": first + second,
-            "special_tokens": {
-                token: {"id": token, "ids": [numbers[token]], "tokens": [token]} for token in (exact.CLS, exact.SEP)
-            },
-        },
+        "post_processor": _post_processor(numbers),
         "decoder": {"type": "WordPiece", "prefix": exact.CONTINUATION, "cleanup": True},
         "model": {
             "type": "WordPiece",
