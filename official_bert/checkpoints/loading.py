@@ -52,6 +52,8 @@ def load(
     _, checkpoint = reading.read(path, overrides)
     if checkpoint.vocab is None:
         raise UserError(f"{path} has no vocabulary for a tokenizer; give one as vocab_file")
+    for note in checkpoint.notes:
+        print(f"note: {note}", flush=True)
     encoder = build_encoder(checkpoint.config, dtype=dtype)
     if POOLER not in checkpoint.parts:  # rather without pooled_output than with a random one
         encoder = keras.Model(encoder.input, {"sequence_output": encoder.output["sequence_output"]}, name="encoder")

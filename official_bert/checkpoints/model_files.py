@@ -21,6 +21,8 @@ from official_bert.checkpoints.checkpoint import (
     Checkpoint,
     LoadOverrides,
 )
+from official_bert.checkpoints.formats import hugging_face_config
+from official_bert.checkpoints.formats.hugging_face_tokenizer import read_tokenizer
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -54,12 +56,30 @@ def read_model_files(folder: str, overrides: LoadOverrides) -> Checkpoint:
     """
     checksums.check_files(folder)
     config_file = overrides.bert_config_file or os.path.join(folder, CONFIG_FILE)
+    if not files.exists(config_file) and describes_hugging_face(folder):
+        return _read_hugging_face(folder, overrides)
     if not files.exists(config_file):
         raise UserError(f"there is no {config_file}; give the model's configuration as --bert_config_file")
     config = BertConfig.from_json_file(config_file)
     labels = _labels_in(os.path.join(folder, LABELS_FILE))
     vocab, casing, notes = resolve_tokenizer(find_tokenizer(folder), overrides, config)
     return Checkpoint(config, {}, vocab, casing, labels=labels, notes=notes)
+
+
+def describes_hugging_face(folder: str) -> bool:
+    """Whether a folder has Hugging Face's configuration and not Google's."""
+    own, theirs = (os.path.join(folder, name) for name in (CONFIG_FILE, hugging_face_config.CONFIG_FILE))
+    return files.exists(theirs) and not files.exists(own)
+
+
+def _read_hugging_face(folder: str, overrides: LoadOverrides) -> Checkpoint:
+    """Returns a checkpoint without its weights, from Hugging Face's configuration and tokenizer."""
+    path = os.path.join(folder, hugging_face_config.CONFIG_FILE)
+    values = files.read_json_object(path)
+    config = hugging_face_config.read_config(values, path)
+    vocab, casing, notes = read_tokenizer(folder, config, overrides, values.get("tokenizer_class"))
+    notes += (f"{path} is read as Hugging Face's, with hidden_act {config.hidden_act}",)
+    return Checkpoint(config, {}, vocab, casing, notes=notes)
 
 
 def find_tokenizer(folder: str) -> FoundTokenizer:

@@ -148,6 +148,15 @@ def take_inventory(source: Source, loaded: Mapping[str, str], ignored: Mapping[s
     return Inventory(loaded, left_behind)
 
 
+def ignored_notes(inventory: Inventory, kinds: Iterable[str]) -> tuple[str, ...]:
+    """Returns a note for each of these kinds that a file has tensors of, with their names."""
+    return tuple(
+        f"ignored {len(names)} tensors {kind}{_listed(names)}"
+        for kind, names in inventory.left_behind.items()
+        if kind in kinds
+    )
+
+
 def _kind(name: str, kinds: Mapping[str, str]) -> str | None:
     """The first kind whose regular expression the name matches."""
     return next((kind for kind, pattern in kinds.items() if re.fullmatch(pattern, name)), None)

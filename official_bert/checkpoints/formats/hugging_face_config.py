@@ -42,9 +42,12 @@ _REQUIRED = {
 def read_config(values: dict[str, Any], path: str) -> BertConfig:
     """Returns the configuration that a config.json's values stand for; `path` is for errors."""
     for key, expected in _REQUIRED.items():
-        value = values.get(key, None if key == "model_type" else expected)
+        value = values.get(key, expected)
         if value != expected:
             raise UserError(f"{path} has {key} {value!r}; only a BERT with {expected!r} can be read")
+    classes = values.get("architectures") if "model_type" not in values else None
+    if isinstance(classes, list) and not all(str(name).startswith("Bert") for name in classes):
+        raise UserError(f"{path} has no model_type, and architectures {classes!r}; only classes of Bert... can be read")
     act = values.get("hidden_act", "gelu")
     if not isinstance(act, str) or act not in _ACTIVATIONS_IN:
         raise UserError(f"{path} has hidden_act {act!r}; expected one of {', '.join(_ACTIVATIONS_IN)}")

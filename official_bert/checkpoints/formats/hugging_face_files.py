@@ -116,7 +116,11 @@ def open_safetensors(path: str) -> Source:
 
 
 def _pytorch_name(name: str) -> str:
-    """Today's name of a tensor: old files say gamma and beta, a model saved alone lacks the prefix."""
+    """Today's name of a tensor: old files say gamma and beta, a model saved alone lacks the prefix.
+
+    PyTorch's wrappers (DataParallel, compile) and users' own classes put the name of an attribute before it.
+    """
+    name = re.sub(r"^((module|_orig_mod|model)\.)+", "", name)
     name = re.sub(r"^(embeddings|encoder|pooler)\.", r"bert.\1.", name)
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 

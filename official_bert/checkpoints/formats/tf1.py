@@ -7,12 +7,29 @@ import re
 import numpy as np
 
 from official_bert.checkpoints import bundle, checksums
-from official_bert.checkpoints.checkpoint import SLOTS, Checkpoint, LoadOverrides, names_by_variable, numbered
+from official_bert.checkpoints.checkpoint import (
+    PARTS,
+    QUESTION_ANSWERING,
+    SEQUENCE_CLASSIFIER,
+    SLOTS,
+    Checkpoint,
+    LoadOverrides,
+    names_by_variable,
+    numbered,
+)
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import read_model_files, with_weights, write_model_files
-from official_bert.checkpoints.tensors import Layout, Source, collect, collect_slots, take_inventory, to_external
+from official_bert.checkpoints.tensors import (
+    Layout,
+    Source,
+    collect,
+    collect_slots,
+    ignored_notes,
+    take_inventory,
+    to_external,
+)
 from official_bert.errors import UserError
-from official_bert.modeling.config import LAYER_NORM_EPSILON
+from official_bert.modeling.config import LAYER_NORM_EPSILON, BertConfig
 
 NAME = "Google TF1"
 CHECKPOINT = "bert_model.ckpt"
@@ -47,7 +64,18 @@ NAMES = names_by_variable(_TABLE)
 # Stored as [classes, H]; ours are [H, classes].
 TRANSPOSED = frozenset({"next_sentence/kernel", "sequence_classifier/kernel", "question_answering/kernel"})
 # What is no weight.
-_IGNORED = {"of the optimizer's moments and step (--optimizer takes them)": rf".*/({'|'.join(SLOTS)})|{STEP}"}
+_MOMENTS = {"of the optimizer's moments and step (--optimizer takes them)": rf".*/({'|'.join(SLOTS)})|{STEP}"}
+# Variables of users' own training programs. A slot of an optimizer is named below its variable.
+_VARIABLE = "(kernel|bias|gamma|beta|output_bias|output_weights|(word|token_type|position)_embeddings)"
+OTHER_PROGRAMS = {
+    "of another optimizer": (
+        rf"(.*/)?({_VARIABLE}/[^/]+|(beta[12]_power|\w*loss_scale\w*|good_steps|accum_step)(_\d+)?)"
+    ),
+    "of heads or programs that BERT does not have": (
+        r"(?!(bert/(embeddings|encoder|pooler)|cls/(predictions|seq_relationship))/).*"
+    ),
+}
+_IGNORED = _MOMENTS | OTHER_PROGRAMS
 
 
 def layout(name: str, shape: tuple[int, ...]) -> Layout:
@@ -81,14 +109,28 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     prefix = bundle.prefix_of(path)
     described = read_model_files(os.path.dirname(prefix), overrides)
     source = bundle.open_bundle(prefix)
-    weights, loaded = collect(source, described.config, NAMES, layout, _IGNORED)
+    weights, loaded = collect(source, described.config, _names_in(source, described.config), layout, _IGNORED)
+    inventory = take_inventory(source, loaded, _IGNORED)
+    notes = described.notes + ignored_notes(inventory, OTHER_PROGRAMS)
+    described = dataclasses.replace(described, notes=notes)
     if not overrides.optimizer:
-        return with_weights(described, weights, inventory=take_inventory(source, loaded, _IGNORED))
+        return with_weights(described, weights, inventory=inventory)
     wanted = {f"{theirs}/{slot}": f"{name}/{slot}" for theirs, name in loaded.items() for slot in SLOTS}
     hint = "released checkpoints have none: convert without --optimizer"
     slots, step = collect_slots(source, wanted, STEP, weights, layout, "the optimizer's state", hint)
     inventory = take_inventory(source, loaded | wanted | {STEP: "step"}, _IGNORED)
     return with_weights(described, weights, slots=slots, step=step, inventory=inventory)
+
+
+def _names_in(source: Source, config: BertConfig) -> dict[str, str]:
+    """Returns Google's names without a task's head whose kernel and bias do not have the shapes of one."""
+    names = dict(NAMES)
+    for part in (SEQUENCE_CLASSIFIER, QUESTION_ANSWERING):
+        kernel, bias = PARTS[part]
+        classes = source.shapes.get(NAMES[bias], ())
+        if source.shapes.get(NAMES[kernel]) != (*classes, config.hidden_size):
+            del names[kernel], names[bias]
+    return names
 
 
 def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
