@@ -126,8 +126,10 @@ def _other_rules(settings: dict[str, Any], tokenizer: Tokenizer) -> list[str]:
         is_class_of_bert = key == "tokenizer_class" and _BERT_CLASSES.fullmatch(str(value))
         if value not in allowed[key] and not is_class_of_bert:
             problems.append(f"{key} {value!r}")
-    for key in _KEPT_WHOLE & settings.keys() if tokenizer.vocab is not None else ():
-        ours = FullTokenizer.from_vocab(tokenizer.vocab, **tokenizer.casing._asdict())
+    if tokenizer.vocab is None:
+        return sorted(problems)
+    ours = FullTokenizer.from_vocab(tokenizer.vocab, **tokenizer.casing._asdict())
+    for key in _KEPT_WHOLE & settings.keys():
         problems += [
             f"{key} {token!r}"
             for token in _listed_tokens(settings[key])
