@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 import keras
 
 from official_bert.checkpoints import named_models, reading
-from official_bert.checkpoints.checkpoint import CONFIG_FILE, ENCODER, PARTS, PRETRAINING, LoadOverrides
+from official_bert.checkpoints.checkpoint import CONFIG_FILE, ENCODER, PARTS, PRETRAINING
 from official_bert.checkpoints.formats import own, tf1
 from official_bert.checkpoints.formats.format import CheckpointPath
-from official_bert.checkpoints.model_files import describes_hugging_face, find_tokenizer, read_model_files
+from official_bert.checkpoints.model_files import describes_hugging_face, find_tokenizer
 from official_bert.checkpoints.run_checkpoints import stored_name
 from official_bert.checkpoints.tensors import LayoutRule, Source, identity
 from official_bert.checkpoints.vocabulary import FoundTokenizer
@@ -83,15 +83,11 @@ def find_files(path: str) -> InitialFiles:
     """
     folder = named_models.local_folder(path)
     opened = _open_bundle(folder)
-    if opened is None:
+    if opened is None or describes_hugging_face(os.path.dirname(opened.path)):
         checkpoint = reading.read(folder)[1]
         vocabularies = {} if checkpoint.vocab is None else {f"that of {path}": checkpoint.vocab}
         return InitialFiles(FoundTokenizer(path, vocabularies, checkpoint.casing, path), checkpoint.config)
     beside = os.path.dirname(opened.path)
-    if describes_hugging_face(beside):
-        described = read_model_files(beside, LoadOverrides())
-        vocabularies = {} if described.vocab is None else {f"that of {beside}": described.vocab}
-        return InitialFiles(FoundTokenizer(beside, vocabularies, described.casing, beside), described.config)
     config_file = os.path.join(beside, CONFIG_FILE)
     config = BertConfig.from_json_file(config_file) if files.exists(config_file) else None
     return InitialFiles(find_tokenizer(beside), config)
@@ -167,9 +163,7 @@ def _open(path: str) -> _Stored:
         return _Stored(Source(path, shapes, weights.__getitem__), str, identity, set(_OF_TASKS))
     if tf1.is_google(source):
         of_tasks = {tf1.NAMES[name] for name in _OF_TASKS if name in tf1.NAMES}
-        others = {
-            name for name in source.shapes if any(re.fullmatch(each, name) for each in tf1.OTHER_PROGRAMS.values())
-        }
+        others = {name for name in source.shapes if re.fullmatch("|".join(tf1.OTHER_PROGRAMS.values()), name)}
         return _Stored(source, tf1.name_of, tf1.layout, of_tasks | others)
     return _Stored(source, stored_name, identity, {stored_name(name) for name in _OF_TASKS})
 

@@ -34,14 +34,9 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
     "sep_token": (exact.SEP,),
     "mask_token": (exact.MASK, None),
     "normalization": (False, None),
-    "do_word_tokenize": (True,),
-    "do_subword_tokenize": (True,),
     "word_tokenizer_type": ("basic", None),
     "subword_tokenizer_type": ("wordpiece", None),
-    "mecab_kwargs": (None, {}),
-    "sudachi_kwargs": (None, {}),
-    "jumanpp_kwargs": (None, {}),
-    "sp_model_kwargs": (None, {}),
+    **dict.fromkeys(("mecab_kwargs", "sudachi_kwargs", "jumanpp_kwargs", "sp_model_kwargs"), (None, {})),
     "auto_map": (None,),
     "normalizer.clean_text": (True,),
     "pre_tokenizer": ("BertPreTokenizer",),
@@ -51,14 +46,9 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
 # Their classes for BERT and for models that share its tokenizer.
 _BERT_CLASSES = re.compile(r"(Bert|DistilBert|Electra|MobileBert|ConvBert|SqueezeBert)Tokenizer(Fast|Legacy)?")
 # Where tokens are listed that their tokenizers do not split.
-_KEPT_WHOLE = {
-    "never_split",
-    "added_tokens",
-    "added_tokens_decoder",
-    "additional_special_tokens",
-    "extra_special_tokens",
-    ADDED_TOKENS_FILE,
-}
+_KEPT_WHOLE = {ADDED_TOKENS_FILE} | set(
+    "never_split added_tokens added_tokens_decoder additional_special_tokens extra_special_tokens".split()
+)
 
 
 def read_tokenizer(
