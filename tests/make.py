@@ -1,5 +1,6 @@
 """Builders that the tests of several packages share."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -13,6 +14,8 @@ from official_bert.errors import UserError
 from tests.conftest import ROOT, WORDS
 
 if TYPE_CHECKING:
+    import keras
+
     from official_bert.modeling.config import BertConfig
 
 VOCAB = "\n".join(WORDS) + "\n"
@@ -36,6 +39,27 @@ def write_text(path: pathlib.Path, text: str | bytes) -> str:
 def write_vocab(path: pathlib.Path, tokens: Iterable[str] = WORDS) -> str:
     """Writes a vocabulary file and returns its path."""
     return write_text(path, "".join(f"{token}\n" for token in tokens))
+
+
+def write_rows(path: pathlib.Path, rows: Iterable[dict[str, Any]]) -> str:
+    """Writes rows as JSON lines and returns the path."""
+    return write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_run(folder: pathlib.Path, model: "keras.Model", config: "BertConfig", vocab_file: str) -> str:
+    """Writes the folder of a pre-training run whose only checkpoint has a model's weights, and returns its path."""
+    from official_bert.checkpoints import model_files, run_checkpoints  # here, since they import TensorFlow
+
+    model_files.write_contents(str(folder), model_files.contents_of(config, vocab_file))
+    run_checkpoints.RunCheckpoints(str(folder), {"model": model.variables}, keep=1).save(0)
+    return str(folder)
+
+
+def flip_bits(path: str | pathlib.Path, offset: int, bits: int = 1) -> None:
+    """Damages one byte of a file."""
+    content = bytearray(pathlib.Path(path).read_bytes())
+    content[offset] ^= bits
+    pathlib.Path(path).write_bytes(content)
 
 
 def refusal(function: Callable[..., object], *arguments: Any, **keywords: Any) -> str:

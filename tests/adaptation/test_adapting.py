@@ -148,37 +148,31 @@ def test_new_words_begin_as_the_mean_of_their_pieces_in_table_and_bias(source: p
 @pytest.mark.parametrize(("changes", "message"), [
     ({"init": "none"}, "there is no file or folder none"),
     ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-\\*'"),
-    ({"general_file": ["TEXT"]}, "--general_file names .*text.txt, text of the domain .--input_file names"),
-    ({"general_file": ["COPY"]}, "40 of the 40 documents of --general_file are in the domain's text too"),
+    ({"general_file": ["text.txt"]}, "--general_file names .*text.txt, text of the domain .--input_file names"),
+    ({"general_file": ["copy.txt"]}, "40 of the 40 documents of --general_file are in the domain's text too"),
     ({"max_seq_length": 64}, "--max_seq_length is 64, but the model of --init reads 32 tokens; give at most that"),
     ({"eval_steps": 0}, "--eval_steps is 0; expected at least 1"),
     ({"learning_rate": -1.0}, "--learning_rate is -1.0; expected a positive number"),
     ({"heldout_share": 1.0}, "--heldout_share is 1.0; expected a share between 0 and 1"),
     ({"general_share": 0.1}, "--general_share mixes in --general_file, which is not given"),
     ({"new_words": 2, "new_words_file": "words.txt"}, "--new_words and --new_words_file exclude each other"),
-    ({"new_words_file": "WORDS:two words"}, "has 'two words', which holds white space; write one word on each line"),
-    ({"new_words_file": "WORDS:cat"}, "the new token 'cat' is in the vocabulary already"),
-    ({"new_words_file": "WORDS:Sunny"}, "'Sunny' could never be found in a text"),
-    ({"new_words_file": "WORDS:"}, "holds no word; write one on each line"),
+    ({"new_words_file": "new:two words"}, "has 'two words', which holds white space; write one word on each line"),
+    ({"new_words_file": "new:cat"}, "the new token 'cat' is in the vocabulary already"),
+    ({"new_words_file": "new:Sunny"}, "'Sunny' could never be found in a text"),
+    ({"new_words_file": "new:"}, "holds no word; write one on each line"),
     ({"word_boundaries": "jieba"}, "--word_boundaries says what is masked together; it goes with --do_whole_word_mask"),
     ({"word_boundaries": "none.txt", "do_whole_word_mask": True}, "--word_boundaries is 'none.txt': there is no such"),
     ({"output_dir": "gs://bucket/model"}, "gs://bucket/model is not on this machine"),
 ])  # fmt: skip
 def test_mistakes_are_told_in_a_line_and_leave_nothing(
-    changes: dict[str, object], message: str, source: pathlib.Path, tmp_path: pathlib.Path
+    changes: dict[str, object], message: str, source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch
 ):
-    text = write_text(tmp_path / "text.txt")
-    shutil.copy(text, tmp_path / "copy.txt")
-    new = changes.get("new_words_file")
-    if isinstance(new, str) and new.startswith("WORDS:"):
-        (tmp_path / "new.txt").write_text(f"{new.removeprefix('WORDS:')}\n")
-        changes = {"new_words_file": str(tmp_path / "new.txt")}
-    if "general_file" in changes:
-        changes = {
-            "general_file": [str(tmp_path / ("copy.txt" if changes["general_file"] == ["COPY"] else "text.txt"))]
-        }
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(write_text(tmp_path / "text.txt"), "copy.txt")
+    name = str(changes.get("new_words_file"))
+    pathlib.Path(name).write_text(f"{name.removeprefix('new:')}\n")
     with pytest.raises(UserError, match=message) as caught:
-        adapting.run(options_for(source, text, tmp_path / "model", **changes))
+        adapting.run(options_for(source, "text.txt", tmp_path / "model", **changes))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "model").exists()
 

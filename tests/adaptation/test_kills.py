@@ -15,6 +15,7 @@ from official_bert.checkpoints import reading
 from official_bert.utils.training_log import read_log
 from tests.adaptation.adapted_models import LENGTH, PREDICTIONS, write_text
 from tests.conftest import ROOT
+from tests.make import run_python
 
 
 def command(source: pathlib.Path, folder: pathlib.Path, output: str) -> list[str]:
@@ -24,7 +25,7 @@ def command(source: pathlib.Path, folder: pathlib.Path, output: str) -> list[str
         "train_batch_size": 8, "learning_rate": 1e-2, "num_train_steps": 40, "eval_steps": 10, "log_steps": 10,
         "save_checkpoints_steps": 5,
     }  # fmt: skip
-    return [sys.executable, "-m", "official_bert_cli", "adapt", *(f"--{name}={value}" for name, value in flags.items())]
+    return ["-m", "official_bert_cli", "adapt", *(f"--{name}={value}" for name, value in flags.items())]
 
 
 @pytest.mark.slow
@@ -38,7 +39,7 @@ def test_killed_in_each_stage_it_ends_as_if_it_never_was(source: pathlib.Path, t
         "adaptation/records/initial/train.manifest.json", "adaptation/original_losses.json", "ckpt-10.index",
     )  # fmt: skip
     for stage in stages:
-        process = subprocess.Popen(command(source, tmp_path, "killed"), env=environment, cwd=ROOT)
+        process = subprocess.Popen([sys.executable, *command(source, tmp_path, "killed")], env=environment, cwd=ROOT)
         while process.poll() is None and not (folder / stage).exists():
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
@@ -46,7 +47,7 @@ def test_killed_in_each_stage_it_ends_as_if_it_never_was(source: pathlib.Path, t
         assert (folder / stage).exists(), stage
         assert not (folder / "adapt.json").exists(), stage
     for output in ("killed", "whole"):
-        subprocess.run(command(source, tmp_path, output), env=environment, cwd=ROOT, check=True)
+        run_python(*command(source, tmp_path, output), check=True)
     results = [json.loads((tmp_path / output / "adapt.json").read_text()) for output in ("killed", "whole")]
     assert results[0] == results[1]
     weights = [reading.read(str(tmp_path / output))[1].weights for output in ("killed", "whole")]

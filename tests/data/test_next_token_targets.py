@@ -20,9 +20,8 @@ def test_every_token_of_text_is_predicted_from_those_before_it(tmp_path: pathlib
         ids, mask, segments = (batch[name][row] for name in ("input_ids", "input_mask", "segment_ids"))
         for slot, position in enumerate(batch["masked_lm_positions"][row]):
             target = position + 1
-            is_text = (
-                mask[target] and target + 1 < LENGTH and mask[target + 1] and segments[target + 1] == segments[target]
-            )
+            has_next = mask[target] and target + 1 < LENGTH and mask[target + 1]
+            is_text = has_next and segments[target + 1] == segments[target]
             assert batch["masked_lm_weights"][row, slot] == float(is_text)
             assert batch["masked_lm_ids"][row, slot] == (ids[target] if is_text else 0)
             predicted += int(is_text)

@@ -103,17 +103,14 @@ def test_records_fill_the_fullest_row_that_has_room_for_tokens_and_predictions()
 
 
 def test_shapes_are_those_that_compute_the_fewest_rows():
-    assert packing.choose_packing([20] * 10, 32, 1, 1) == Packing(
-        batch_size=32, replicas=1, parts=2, usual_parts=1, rows=20
-    )
-    assert packing.choose_packing([20] * 10, 32, 2, 2) == Packing(
-        batch_size=32, replicas=2, parts=4, usual_parts=2, rows=5
-    )
+    for lengths, replicas, expected in (
+        ([20] * 10, 1, {"parts": 2, "usual_parts": 1, "rows": 20}),
+        ([20] * 10, 2, {"parts": 4, "usual_parts": 2, "rows": 5}),
+        ([32] * 10, 1, {"parts": 1, "usual_parts": 1, "rows": 32}),  # full records have nothing to gain
+    ):
+        found = packing.choose_packing(lengths, 32, replicas, replicas)
+        assert found == Packing(batch_size=32, replicas=replicas, **expected)
     # Of two groups twice the rows, and some more where they differ: a part too many costs as much as all the others.
     varied = packing.choose_packing([90, 110] * 10, 512, 1, 1)
     assert 210 < varied.rows < 250
     assert varied.parts == 3
-    # Full records have nothing to gain.
-    assert packing.choose_packing([32] * 10, 32, 1, 1) == Packing(
-        batch_size=32, replicas=1, parts=1, usual_parts=1, rows=32
-    )

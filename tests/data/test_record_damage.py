@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from official_bert.data import record_damage, record_schema
 from tests.data.record_samples import SCHEMA, encoded, values
+from tests.make import flip_bits
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -25,22 +26,17 @@ def test_other_data_are_described():
     assert record_damage.describe_mismatch(b"no proto", SCHEMA) == "it is not a tf.train.Example"
     example = tf.train.Example()
     example.features.feature["text"].bytes_list.value.append(b"x")
-    assert (
-        record_damage.describe_mismatch(example.SerializeToString(), SCHEMA)
-        == "it has no feature input_ids; it holds text"
-    )
+    told = record_damage.describe_mismatch(example.SerializeToString(), SCHEMA)
+    assert told == "it has no feature input_ids; it holds text"
     for name in SCHEMA:
         example.features.feature[name].float_list.value.append(1.0)
-    assert "input_ids is stored as float_list; expected int64_list" in str(
-        record_damage.describe_mismatch(example.SerializeToString(), SCHEMA)
-    )
+    told = record_damage.describe_mismatch(example.SerializeToString(), SCHEMA)
+    assert "input_ids is stored as float_list; expected int64_list" in str(told)
 
 
 def test_flipped_byte_is_found_and_placed(shards: list[str]):
-    content = bytearray(pathlib.Path(shards[2]).read_bytes())
-    (length,) = struct.unpack("<Q", content[:8])
-    content[16 + length + 12 + 40] ^= 1  # within the second record
-    pathlib.Path(shards[2]).write_bytes(content)
+    (length,) = struct.unpack("<Q", pathlib.Path(shards[2]).read_bytes()[:8])
+    flip_bits(shards[2], 16 + length + 12 + 40)  # within the second record
     damage = record_damage.describe_first_damage(shards, SCHEMA)
     assert damage is not None
     frame = 16 + length

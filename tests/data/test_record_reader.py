@@ -8,24 +8,18 @@ from official_bert.data import record_reader
 from official_bert.data.input_pipeline import evaluation_batches, training_batches
 from official_bert.errors import UserError
 from tests.data.record_samples import ALL, SCHEMA, first_ids
+from tests.make import write_text
 
 
 def test_records_are_counted_without_reading_them(shards: list[str]):
     assert [record_reader.count(path) for path in shards] == [7, 8, 9, 10, 11]
 
 
-def test_compressed_files_are_read_alike(shards: list[str], tmp_path: pathlib.Path):
-    zipped = []
-    for path in shards:
-        zipped.append(f"{path}.gz")
-        pathlib.Path(zipped[-1]).write_bytes(gzip.compress(pathlib.Path(path).read_bytes()))
+def test_compressed_files_are_read_alike(shards: list[str]):
+    zipped = [write_text(pathlib.Path(f"{path}.gz"), gzip.compress(pathlib.Path(path).read_bytes())) for path in shards]
     assert [record_reader.count(path) for path in zipped] == [record_reader.count(path) for path in shards]
-    for read in (
-        lambda paths: training_batches(paths, 5, SCHEMA, 1),
-        lambda paths: evaluation_batches(paths, 5, SCHEMA),
-    ):
-        ids = [number for batch in first_ids(read(zipped), 9) for number in batch]
-        assert sorted(ids) == ALL
+    for batches in (training_batches(zipped, 5, SCHEMA, 1), evaluation_batches(zipped, 5, SCHEMA)):
+        assert sorted(number for batch in first_ids(batches, 9) for number in batch) == ALL
     with pytest.raises(UserError, match="0.tfrecord.gz is compressed and .*1.tfrecord is not"):
         record_reader.compression([zipped[0], shards[1]])
 

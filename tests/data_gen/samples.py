@@ -1,18 +1,23 @@
 """Records of real prose and of short documents, for the tests of what makes them."""
 
 import pathlib
-import sys
 
 import numpy as np
 import tensorflow as tf
 
 from data_gen.options import RecordOptions
+from data_gen.pipelines import one_machine
+from data_gen.pipelines.summary import RecordSummary
+from data_gen.rules.instances import InstanceConfig
+from data_gen.text import token_store
 from official_bert.data import record_codec, record_reader, record_schema
 
 LENGTH, PREDICTIONS = 32, 5
 
+Corpus = tuple[list[str], str]  # the paths of text files, and the path of a vocabulary
 
-def options_for(corpus: tuple[list[str], str], folder: pathlib.Path, **changes: object) -> RecordOptions:
+
+def options_for(corpus: Corpus, folder: pathlib.Path, **changes: object) -> RecordOptions:
     folder.mkdir(parents=True, exist_ok=True)
     values = {
         "input_file": corpus[0],
@@ -29,6 +34,10 @@ def options_for(corpus: tuple[list[str], str], folder: pathlib.Path, **changes: 
     return RecordOptions(**values)  # type: ignore[arg-type]
 
 
+def make_records(corpus: Corpus, folder: pathlib.Path, **changes: object) -> RecordSummary:
+    return one_machine.create_pretraining_data(options_for(corpus, folder, **changes))
+
+
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
@@ -42,7 +51,7 @@ def parsed(paths: list[pathlib.Path]) -> dict[str, np.ndarray]:
 
 def command_for(options: RecordOptions) -> list[str]:
     return [
-        sys.executable, "-m", "official_bert_cli", "make-records", f"--input_file={','.join(options.input_file)}",
+        "-m", "official_bert_cli", "make-records", f"--input_file={','.join(options.input_file)}",
         f"--output_file={options.output_file[0]}", f"--vocab_file={options.vocab_file}", f"--max_seq_length={LENGTH}",
         f"--max_predictions_per_seq={PREDICTIONS}", f"--dupe_factor={options.dupe_factor}", "--num_shards=3",
         "--num_workers=2", f"--block_tokens={options.block_tokens}",
@@ -56,15 +65,22 @@ def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
     return ids
 
 
-def short_options(short_texts: list[str], vocab: str, tmp_path: pathlib.Path, **changes: object) -> RecordOptions:
+def instance_config(**changes: object) -> InstanceConfig:
     values = {
-        "input_file": short_texts,
-        "output_file": [str(tmp_path / "a.tfrecord"), str(tmp_path / "b.tfrecord")],
-        "vocab_file": vocab,
-        "max_seq_length": 24,
-        "max_predictions_per_seq": 4,
-        "dupe_factor": 3,
-        "algorithm": "reference",
-        **changes,
-    }
-    return RecordOptions(**values)  # type: ignore[arg-type]
+        "max_seq_length": 16, "max_predictions_per_seq": 3, "masked_lm_prob": 0.15, "short_seq_prob": 0.0,
+        "do_whole_word_mask": False, "cls": 2, "sep": 3, **changes,
+    }  # fmt: skip
+    return InstanceConfig(**values)  # type: ignore[arg-type]
+
+
+def store_of(documents: list[list[list[int]]], folder: pathlib.Path, dtype: str = "<u4") -> token_store.TokenStore:
+    """Stores documents, whose sentences are lists of ids."""
+
+    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        ids = [list(map(int, sentence.split())) for sentence in sentences]
+        return np.concatenate(ids), np.cumsum([0, *map(len, ids)])
+
+    words = [[" ".join(map(str, sentence)) for sentence in document] for document in documents]
+    token_store.write_part(str(folder / "part"), words, encode, np.dtype(dtype), [1])
+    token_store.join_parts(str(folder / "corpus"), [str(folder / "part")])
+    return token_store.TokenStore(str(folder / "corpus"), np.dtype(dtype))

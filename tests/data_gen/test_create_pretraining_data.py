@@ -2,29 +2,23 @@
 
 import pathlib
 import subprocess
-import sys
 
 import tensorflow as tf
 
 from tests.conftest import ROOT
+from tests.make import run_python
 
 
 def run_script(*flags: str, folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
     """Runs the script as a file, from another folder, as users of the original do."""
-    command = [sys.executable, str(ROOT / "data_gen" / "create_pretraining_data.py"), *flags]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    script = ROOT / "data_gen" / "create_pretraining_data.py"
+    return run_python(script, *flags, folder=folder, environment={"PYTHONPATH": None})
 
 
 def test_script_writes_records_and_prints_a_summary(short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path):
-    done = run_script(
-        f"--input_file={tmp_path}/text*.txt",
-        f"--output_file={tmp_path}/out.tfrecord",
-        f"--vocab_file={vocab_file}",
-        "--max_seq_length=24",
-        "--max_predictions_per_seq=2",
-        "--dupe_factor=2",
-        folder=tmp_path,
-    )
+    files = [f"--input_file={tmp_path}/text*.txt", f"--output_file={tmp_path}/out.tfrecord"]
+    sizes = ["--max_seq_length=24", "--max_predictions_per_seq=2", "--dupe_factor=2"]
+    done = run_script(*files, f"--vocab_file={vocab_file}", *sizes, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     for line in ("documents", "instances", "random segments", "to be predicted", "padding", "[UNK]"):
         assert line in done.stdout

@@ -1,13 +1,12 @@
 """Flags whose values are out of range."""
 
-import pathlib
+from collections.abc import Callable
 
 import pytest
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine
 from official_bert.errors import UserError
-from tests.data_gen.samples import short_options
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -26,11 +25,9 @@ from tests.data_gen.samples import short_options
     ({"short_seq_prob": -1.0}, "--short_seq_prob is -1.0"),
     ({"output_file": ["/proc/none/x"]}, "cannot make the folder /proc/none"),
 ])  # fmt: skip
-def test_bad_options_are_refused(
-    changes: dict[str, object], message: str, short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path
-):
+def test_bad_options_are_refused(changes: dict[str, object], message: str, short_options: Callable[..., RecordOptions]):
     with pytest.raises(UserError, match=message):
-        one_machine.create_pretraining_data(short_options(short_texts, vocab_file, tmp_path, **changes))
+        one_machine.create_pretraining_data(short_options(**changes))
 
 
 def test_text_is_used_ten_times_but_once_where_masks_are_made_while_training():

@@ -1,6 +1,5 @@
 """Each command with its files in a store of objects, where another one reads them."""
 
-import json
 import os
 import pathlib
 import re
@@ -8,12 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-import official_bert_cli
 from official_bert.keras_models.classification import TextClassifier
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.task_models import CLASSIFICATION
@@ -21,32 +18,14 @@ from official_bert.serving import served_model
 from official_bert.serving.models import versions_in
 from official_bert.utils import files
 from tests.conftest import ROOT
+from tests.end_to_end.conftest import Run
 from tests.export.exported_models import save_finetuned
+from tests.make import tiny_config, write_text
 from tests.object_store import ObjectStore
 
 TEXT = "".join(f"the cat {word} on the mat .\na dog {word} in the sun .\n\n" for word in ("sat", "ran", "lay") * 20)
 LENGTHS = ("--max_seq_length=32", "--max_predictions_per_seq=5")
-CONFIG = {
-    "vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
-    "max_position_embeddings": 32,
-}  # fmt: skip
-
-Run = Callable[..., str]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.chdir(tmp_path)
-
-    def run(command: str, *arguments: str, code: int = 0) -> str:
-        """Runs a command in this process, which has imported TensorFlow already; returns what it prints."""
-        with pytest.raises(SystemExit) as ended:
-            official_bert_cli.load(command).run(arguments)
-        output = capsys.readouterr()
-        assert ended.value.code == code, output.err
-        return output.err if code else output.out
-
-    return run
+RECORDS = ("--vocab_file=vocab.txt", *LENGTHS)
 
 
 @pytest.mark.slow
@@ -66,18 +45,10 @@ def test_text_becomes_answers_in_a_store(run: Run, bucket: str, tmp_path: pathli
     records = f"--input_file={bucket}/records/*.tfrecord"
     assert "errors 0" in run("verify-records", records, vocab)
 
-    (tmp_path / "config.json").write_text(
-        json.dumps({**CONFIG, "vocab_size": len(files.read_text(f"{bucket}/vocab.txt").splitlines())})
-    )
-    train = (
-        "pretrain",
-        "--do_train",
-        records,
-        vocab,
-        *LENGTHS,
-        "--bert_config_file=config.json",
-        "--num_train_steps=4",
-    )
+    num_tokens = len(files.read_text(f"{bucket}/vocab.txt").splitlines())
+    write_text(tmp_path / "config.json", tiny_config(vocab_size=num_tokens, num_hidden_layers=1).to_json())
+    steps = ("--bert_config_file=config.json", "--num_train_steps=4")
+    train = ("pretrain", "--do_train", records, vocab, *LENGTHS, *steps)
     refused = run(*train, f"--output_dir={bucket}/run", code=1)
     assert f"--output_dir: {bucket}/run cannot hold checkpoints" in refused
     run(*train, "--output_dir=run")
@@ -117,14 +88,8 @@ class Killed:
         command = [sys.executable, "-m", "official_bert_cli", *self._arguments]
         os.makedirs("temporary", exist_ok=True)  # what it leaves there goes with the test
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": os.path.abspath("temporary")}
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        self._process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
         self._started.set()
         output, _ = self._process.communicate()
         assert self._process.returncode == -signal.SIGKILL, output
@@ -189,26 +154,15 @@ def test_an_export_that_was_killed_in_mid_write_is_none_and_made_anew(
     ("command", "arguments"),
     [
         ("learn-vocabulary", ["--input_file=text.txt", "--vocab_file={}/vocab.txt", "--vocab_size=100"]),
-        (
-            "make-records",
-            ["--input_file=text.txt", "--output_file={}/all.tfrecord", "--vocab_file=vocab.txt", *LENGTHS],
-        ),
-        (
-            "make-records",
-            ["--input_file={}/text.txt", "--output_file=all.tfrecord", "--vocab_file=vocab.txt", *LENGTHS],
-        ),
+        ("make-records", [*RECORDS, "--input_file=text.txt", "--output_file={}/all.tfrecord"]),
+        ("make-records", [*RECORDS, "--input_file={}/text.txt", "--output_file=all.tfrecord"]),
         ("predict", ["--export_dir={}/exports", "--input_file=text.txt", "--output_file=answers.jsonl"]),
         ("convert", ["--from={}/model", "--to=model", "--to_format=tf1"]),
     ],
 )
+@pytest.mark.usefixtures("vocab_file")
 def test_a_bucket_that_refuses_is_one_line_and_nothing_is_left(
-    command: str,
-    arguments: list[str],
-    run: Run,
-    bucket: str,
-    store: ObjectStore,
-    tmp_path: pathlib.Path,
-    vocab_file: str,
+    command: str, arguments: list[str], run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path
 ):
     (tmp_path / "text.txt").write_text(TEXT)
     for name in ("text.txt", "exports/1/saved_model.pb", "model/bert_config.json"):

@@ -1,6 +1,7 @@
 """Questions, choices and tags through run_finetuning: from files to a model in a folder, and its answers."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 
@@ -8,25 +9,14 @@ import pytest
 
 from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options
-from official_bert.modeling.config import BertConfig
 from official_bert.tasks.options import SquadOptions, TaskOptions, options_class
 from official_bert.tasks.task import DEV, TRAIN
-from tests.conftest import WORDS
+from tests.make import tiny_config, write_text
 
 CONTEXTS = [
     "the cat sat on the mat . the dog ran in the sun .",
     "the dog walked on the cat . un mat and sun played .",
 ]
-
-
-def config_file(folder: pathlib.Path) -> str:
-    config = BertConfig(
-        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.1,
-    )  # fmt: skip
-    path = folder / "bert_config.json"
-    path.write_text(config.to_json())
-    return str(path)
 
 
 def squad_file(path: pathlib.Path, version_2: bool) -> None:
@@ -46,14 +36,9 @@ def squad_file(path: pathlib.Path, version_2: bool) -> None:
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
 
 
-def squad_data(folder: pathlib.Path) -> None:
+def squad_data(folder: pathlib.Path, version_2: bool = False) -> None:
     for part in (TRAIN, DEV):
-        squad_file(folder / f"{part}-v1.1.json", version_2=False)
-
-
-def squad_v2_data(folder: pathlib.Path) -> None:
-    for part in (TRAIN, DEV):
-        squad_file(folder / f"{part}-v2.0.json", version_2=True)
+        squad_file(folder / f"{part}-{'v2.0' if version_2 else 'v1.1'}.json", version_2)
 
 
 def codah_data(folder: pathlib.Path) -> None:
@@ -67,9 +52,7 @@ def codah_data(folder: pathlib.Path) -> None:
 
 
 def tagging_data(folder: pathlib.Path) -> None:
-    text = "".join(
-        f"{a} {b}\n" for a, b in zip("the cat sat on the mat".split(), "O B-X O O B-Y I-Y".split(), strict=True)
-    )
+    text = "the O\ncat B-X\nsat O\non O\nthe B-Y\nmat I-Y\n"
     text += "\nunaffable B-X\ndog I-X\nand O\nsun B-Z\n\n" + "".join(f"{w} B-{w}\nran O\n\n" for w in "abcdef")
     for part in ("train", "dev"):
         (folder / f"{part}.txt").write_text(text)
@@ -77,13 +60,18 @@ def tagging_data(folder: pathlib.Path) -> None:
 
 @pytest.mark.parametrize(("name", "make_data", "score", "most"), [
     ("squad", squad_data, "f1", 100.0),
-    pytest.param("squad_v2", squad_v2_data, "f1", 100.0, marks=pytest.mark.slow),
+    pytest.param("squad_v2", functools.partial(squad_data, version_2=True), "f1", 100.0, marks=pytest.mark.slow),
     pytest.param("codah", codah_data, "accuracy", 1.0, marks=pytest.mark.slow),
     pytest.param("tagging", tagging_data, "f1", 1.0, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_eight_examples_are_learnt_by_heart_saved_and_predicted_again(
     name: str, make_data, score: str, most: float, tmp_path: pathlib.Path, vocab_file: str
 ):
+    config = tiny_config(
+        hidden_size=32, intermediate_size=64, initializer_range=0.1, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    init = write_text(tmp_path / "bert_config.json", config.to_json())
     data = tmp_path / "data"
     data.mkdir()
     make_data(data)
@@ -91,7 +79,7 @@ def test_eight_examples_are_learnt_by_heart_saved_and_predicted_again(
     if isinstance(task_options, SquadOptions):
         task_options = dataclasses.replace(task_options, doc_stride=8, max_query_length=4)
     options = Options(
-        task=name, task_options=task_options, init=config_file(tmp_path), vocab_file=vocab_file, do_train=True,
+        task=name, task_options=task_options, init=init, vocab_file=vocab_file, do_train=True,
         output_dir=str(tmp_path / "run"), do_eval=True, max_seq_length=18,
         train_batch_size=8, learning_rate=2e-3 if "squad" in name else 5e-3,
         num_train_epochs=250 if "squad" in name else 60, eval_steps=1000,

@@ -6,38 +6,25 @@ import subprocess
 
 import pytest
 
-import official_bert_cli
 from official_bert.utils.training_log import EVAL, read_log
 from tests.conftest import ROOT
+from tests.end_to_end.conftest import Run
+from tests.make import tiny_config, write_text
 
 LENGTHS = ("--max_seq_length=32", "--max_predictions_per_seq=5")
 
 
-def test_text_becomes_a_model_that_answers(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
-    def run(command: str, *arguments: str) -> str:
-        """Runs a command in this process, which has imported TensorFlow already; the slow test below starts them."""
-        with pytest.raises(SystemExit) as ended:
-            official_bert_cli.load(command).run(arguments)
-        output = capsys.readouterr()
-        assert ended.value.code == 0, output.err
-        return output.out
-
+def test_text_becomes_a_model_that_answers(tmp_path: pathlib.Path, run: Run):
     text, heldout, vocab, model = (f"{tmp_path}/{name}" for name in ("text.txt", "heldout.txt", "vocab.txt", "model"))
-    (tmp_path / "config.json").write_text(
-        '{"vocab_size": 2000, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,'
-        ' "intermediate_size": 64, "max_position_embeddings": 32}'
-    )
+    config = tiny_config(vocab_size=2000, hidden_size=32, num_hidden_layers=1, intermediate_size=64)
+    write_text(tmp_path / "config.json", config.to_json())
     run("python-docs", f"--output_file={text}", f"--heldout_file={heldout}")
-    assert "2,000 pieces" in run(
-        "learn-vocabulary", f"--input_file={text}", f"--vocab_file={vocab}", "--vocab_size=2000"
-    )
+    learned = run("learn-vocabulary", f"--input_file={text}", f"--vocab_file={vocab}", "--vocab_size=2000")
+    assert "2,000 pieces" in learned
     for source, records in ((text, "train-0.tfrecord,train-1.tfrecord"), (heldout, "heldout.tfrecord")):
         paths = ",".join(f"{tmp_path}/{name}" for name in records.split(","))
-        summary = run(
-            "make-records",
-            *(f"--input_file={source}", f"--output_file={paths}", f"--vocab_file={vocab}", "--dupe_factor=1", *LENGTHS),
-        )
-        assert "instances" in summary
+        inputs = (f"--input_file={source}", f"--vocab_file={vocab}", *LENGTHS)
+        assert "instances" in run("make-records", *inputs, f"--output_file={paths}", "--dupe_factor=1")
     flags = (f"--bert_config_file={tmp_path}/config.json", f"--output_dir={model}", f"--vocab_file={vocab}", *LENGTHS)
     train = (f"--input_file={tmp_path}/train-*.tfrecord", "--do_train", "--learning_rate=1e-2", "--num_warmup_steps=10")
     first = run("pretrain", *flags, *train, "--num_train_steps=60", "--log_steps=20")
@@ -62,9 +49,8 @@ def test_make_knows_its_targets(target: str):
 
 @pytest.mark.slow
 def test_quickstart_learns_to_its_end(tmp_path: pathlib.Path):
-    done = subprocess.run(
-        ["make", "quickstart", f"Q={tmp_path}"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    command = ["make", "quickstart", f"Q={tmp_path}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "model" / "MODEL_CARD.md").exists()
     accuracy, baseline = (float(value) for value in re.findall(r"masked_lm_accuracy = ([\d.]+)", done.stdout))

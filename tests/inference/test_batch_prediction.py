@@ -16,6 +16,7 @@ from official_bert.inference.batch_prediction import predict, read_rows
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.utils.locks import lock_file
 from tests import stored_texts
+from tests.make import refusal, write_rows, write_text
 
 
 class Lengths(tf.Module):
@@ -40,16 +41,22 @@ def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+def run(export_dir: str, folder: pathlib.Path, name: str, output: str = "out.jsonl", **options: Any) -> str:
+    return predict(BatchPredictionOptions(export_dir, f"{folder}/{name}", f"{folder}/{output}", **options))
+
+
+def rows_of(path: pathlib.Path, content: str, columns: list[str], *table: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(read_rows(write_text(path, content), columns, *table))
+
+
 def answers_of(path: pathlib.Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_answers_come_in_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.Path):
     texts = ["é" * (number * 7 % 50) + "\u2028中" for number in range(100)]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text, "id": 1}) + "\n" for text in texts))
-    told = predict(
-        BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), batch_size=3)
-    )
+    write_rows(tmp_path / "in.jsonl", ({"text": text, "id": 1} for text in texts))
+    told = run(export_dir, tmp_path, "in.jsonl", batch_size=3)
     cut = sum(len(text) > 50 for text in texts)
     assert told.endswith(f"out.jsonl: 100 answers; cut to 50 tokens (the export's max_seq_length): {cut} texts")
     # Not by splitlines, which knows more line ends than JSON lines do.
@@ -62,7 +69,7 @@ def test_answers_come_in_the_order_of_the_texts(export_dir: str, tmp_path: pathl
 
 def test_tables_are_read_with_quotes_and_line_ends_in_them(export_dir: str, tmp_path: pathlib.Path):
     (tmp_path / "in.csv").write_text('id,text\n1,"a, ""b""\nc"\n2,d\n')
-    predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.csv"), str(tmp_path / "out.jsonl")))
+    run(export_dir, tmp_path, "in.csv")
     assert [answer["text"] for answer in answers_of(tmp_path / "out.jsonl")] == ['a, "b"\nc', "d"]
 
 
@@ -72,8 +79,8 @@ def stopped(export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 1)
     monkeypatch.setattr(batch_prediction, "_ROWS_A_DIGEST", 2)
     export = shutil.copytree(export_dir, tmp_path / "exports")
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": "a" * number}) + "\n" for number in range(8)))
-    options = BatchPredictionOptions(str(export), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), batch_size=2)
+    path = write_rows(tmp_path / "in.jsonl", ({"text": "a" * number} for number in range(8)))
+    options = BatchPredictionOptions(str(export), path, str(tmp_path / "out.jsonl"), batch_size=2)
     answers, batches = batch_prediction.answers_to, []
 
     def interrupted(*given):
@@ -102,8 +109,7 @@ def test_after_ctrl_c_the_run_goes_on_from_there(stopped: BatchPredictionOptions
 def test_changed_data_of_the_same_size_are_not_gone_on_with(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     text = (tmp_path / "in.jsonl").read_text()
     (tmp_path / "in.jsonl").write_text(text.replace('"aaa"', '"bbb"'))  # the last row that was answered
-    with pytest.raises(UserError, match="holds answers to 4 rows that have changed since; remove it to begin anew"):
-        predict(stopped)
+    assert "holds answers to 4 rows that have changed since" in refusal(predict, stopped)
     assert len(answers_of(tmp_path / "out.jsonl.part")) == 4
 
 
@@ -115,13 +121,10 @@ def test_rows_that_were_not_answered_may_be_mended(stopped: BatchPredictionOptio
     assert texts == ["", "a", "aa", "aaa", "mend", "aaaaa", "a" * 6, "a" * 7, "more"]
 
 
-def test_another_model_under_the_same_number_is_not_gone_on_with(
-    stopped: BatchPredictionOptions, tmp_path: pathlib.Path
-):
+def test_another_model_of_the_same_version_is_not_gone_on_with(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     with open(tmp_path / "exports" / "10" / exports.METADATA_FILE, "a") as file:
         file.write(" ")
-    with pytest.raises(UserError, match="holds answers of another model .*; remove it to begin anew"):
-        predict(stopped)
+    assert "holds answers of another model" in refusal(predict, stopped)
 
 
 def test_a_full_disk_is_one_line(tmp_path: pathlib.Path):
@@ -132,9 +135,8 @@ def test_a_full_disk_is_one_line(tmp_path: pathlib.Path):
 
 def test_a_row_that_the_model_refuses_is_named(export_dir: str, tmp_path: pathlib.Path):
     texts = ["a", "long " * 9, "fail", "b"]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    with pytest.raises(UserError, match=r"in.jsonl: the model cannot answer row 3 .*; mend or remove it"):
-        predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")))
+    write_rows(tmp_path / "in.jsonl", ({"text": text} for text in texts))
+    assert "in.jsonl: the model cannot answer row 3 " in refusal(run, export_dir, tmp_path, "in.jsonl")
 
 
 def test_one_process_at_a_time_writes_the_answers(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
@@ -150,73 +152,66 @@ def test_a_damaged_export_is_refused(stopped: BatchPredictionOptions, tmp_path: 
     checksums.write(str(version), ["saved_model.pb"], {})
     with open(version / "saved_model.pb", "ab") as file:
         file.write(b"x")
-    with pytest.raises(UserError, match="saved_model.pb is not as it was written"):
-        predict(stopped)
+    assert "saved_model.pb is not as it was written" in refusal(predict, stopped)
 
 
-@pytest.mark.parametrize("spelling", ["in.jsonl", "./folder/../in.jsonl", "link.jsonl", "hard.jsonl"])
-def test_the_input_is_never_overwritten(spelling: str, export_dir: str, tmp_path: pathlib.Path):
-    content = '{"text": "a"}\n'
+INPUT = "--output_file would write .*, which is an input"
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "message"),
+    [
+        ("in.jsonl", "in.jsonl", INPUT),
+        ("in.jsonl", "./folder/../in.jsonl", INPUT),
+        ("in.jsonl", "link.jsonl", INPUT),
+        ("in.jsonl", "hard.jsonl", INPUT),
+        ("in.jsonl", "exports/10/saved_model.pb", INPUT),
+        ("out.jsonl.part", "out.jsonl", INPUT),
+        ("out.jsonl.part.json", "out.jsonl", INPUT),
+        ("in.jsonl", "", "--output_file would write .*, which is a folder"),
+        ("in.jsonl", "in.jsonl/out", "cannot make the folder"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused(
+    name: str, output: str, message: str, export_dir: str, tmp_path: pathlib.Path
+):
     (tmp_path / "folder").mkdir()
-    (tmp_path / "in.jsonl").write_text(content)
-    (tmp_path / "link.jsonl").symlink_to("in.jsonl")
-    (tmp_path / "hard.jsonl").hardlink_to(tmp_path / "in.jsonl")
-    with pytest.raises(UserError, match="--output_file would write .* which is an input"):
-        predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), f"{tmp_path}/{spelling}"))
-    assert (tmp_path / "in.jsonl").read_text() == content
-
-
-@pytest.mark.parametrize("name", ["out.jsonl.part", "out.jsonl.part.json"])
-def test_an_input_named_like_a_part_is_not_written_to(name: str, export_dir: str, tmp_path: pathlib.Path):
-    (tmp_path / name).write_text('{"text": "a"}\n')
-    with pytest.raises(UserError, match="which is an input"):
-        predict(BatchPredictionOptions(export_dir, str(tmp_path / name), str(tmp_path / "out.jsonl")))
-
-
-def test_outputs_that_cannot_be_written_are_named_first(export_dir: str, tmp_path: pathlib.Path):
-    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
-    for name, message in (
-        ("", "which is a folder; give the name of a file"),
-        ("in.jsonl/out", "cannot make the folder"),
-    ):
-        with pytest.raises(UserError, match=message):
-            predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), f"{tmp_path}/{name}"))
-    graph = f"{export_dir}/10/saved_model.pb"
-    with pytest.raises(UserError, match="which is an input"):
-        predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), graph))
+    (tmp_path / "exports").symlink_to(export_dir)
+    path = tmp_path / name
+    path.write_text('{"text": "a"}\n')
+    (tmp_path / "link.jsonl").symlink_to(name)
+    (tmp_path / "hard.jsonl").hardlink_to(path)
+    with pytest.raises(UserError, match=message):
+        run(f"{tmp_path}/exports", tmp_path, name, output)
+    assert path.read_text() == '{"text": "a"}\n'
 
 
 def test_tables_are_read_as_for_fine_tuning(export_dir: str, tmp_path: pathlib.Path):
     rows = {"in.tsv": 'text\tid\n"a\t1\n', "bom.csv": "\ufefftext\nb\n", "long.csv": f"text\n{'c' * 140_000}\n"}
     expected = {"in.tsv": '"a', "bom.csv": "b", "long.csv": "c" * 140_000}
     for name, content in rows.items():
-        (tmp_path / name).write_text(content, "utf-8")
-        assert list(read_rows(str(tmp_path / name), ["text"])) == [{"text": expected[name]}]
+        assert rows_of(tmp_path / name, content, ["text"]) == [{"text": expected[name]}]
 
 
 def test_rows_are_read_by_the_columns_that_the_model_was_trained_on(tmp_path: pathlib.Path):
     table = {"columns": ["label", "title", "body"], "text_column": "title,body", "text_pair_column": "label"}
-    (tmp_path / "in.csv").write_text("1,a b,c\n2,d,e\n")
-    assert list(read_rows(str(tmp_path / "in.csv"), ["text", "text_pair"], table)) == [
-        {"text": "a b c", "text_pair": "1"}, {"text": "d e", "text_pair": "2"}
-    ]  # fmt: skip
-    (tmp_path / "in.jsonl").write_text('{"title": "a", "body": "b"}\n{"text": "c", "title": "d", "body": "e"}\n')
-    rows = read_rows(str(tmp_path / "in.jsonl"), ["text"], {**table, "columns": []})
-    assert list(rows) == [{"text": "a b"}, {"text": "d e"}]
-    (tmp_path / "in.jsonl").write_text('{"title": "a"}\n')
-    with pytest.raises(UserError, match="line 1: 'text' is nothing"):
-        list(read_rows(str(tmp_path / "in.jsonl"), ["text"], table))
+    rows = rows_of(tmp_path / "in.csv", "1,a b,c\n2,d,e\n", ["text", "text_pair"], table)
+    assert rows == [{"text": "a b c", "text_pair": "1"}, {"text": "d e", "text_pair": "2"}]
+    content, named = '{"title": "a", "body": "b"}\n{"text": "c", "title": "d", "body": "e"}\n', {**table, "columns": []}
+    assert rows_of(tmp_path / "in.jsonl", content, ["text"], named) == [{"text": "a b"}, {"text": "d e"}]
+    told = refusal(rows_of, tmp_path / "in.jsonl", '{"title": "a"}\n', ["text"], table)
+    assert "line 1: 'text' is nothing" in told
 
 
 def test_columns_that_are_named_as_inputs_are_read_as_in_training(tmp_path: pathlib.Path):
-    (tmp_path / "in.csv").write_text('title,text,"a,b"\none,two,three\n')
+    content = 'title,text,"a,b"\none,two,three\n'
     for columns, expected in (
         ({"text_column": "title,text"}, {"text": "one two"}),
         ({"text_column": "title", "text_pair_column": "text"}, {"text": "one", "text_pair": "two"}),
         ({"text_column": "text", "text_pair_column": "title"}, {"text": "two", "text_pair": "one"}),
         ({"text_column": "title", "text_pair_column": "a,b"}, {"text_pair": "three"}),
     ):
-        assert list(read_rows(str(tmp_path / "in.csv"), list(expected), columns)) == [expected], columns
+        assert rows_of(tmp_path / "in.csv", content, list(expected), columns) == [expected], columns
 
 
 @pytest.mark.parametrize(("trained", "content", "expected"), [
@@ -242,8 +237,7 @@ def test_the_columns_of_training_win_over_a_column_text(
 def test_the_part_of_another_run_is_not_gone_on_with(export_dir: str, tmp_path: pathlib.Path):
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "out.jsonl.part").write_text('{"text": "b"}\n')
-    with pytest.raises(UserError, match="holds answers of another run; remove it to begin anew"):
-        predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")))
+    assert "holds answers of another run" in refusal(run, export_dir, tmp_path, "in.jsonl")
     assert (tmp_path / "out.jsonl.part").read_text() == '{"text": "b"}\n'
 
 
@@ -262,23 +256,24 @@ def test_rows_that_lack_an_input_are_named_before_anything_is_written(
 ):
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
-        predict(BatchPredictionOptions(export_dir, str(tmp_path / name), str(tmp_path / "out.jsonl")))
+        run(export_dir, tmp_path, name)
     assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_endings_are_a_list_or_columns_of_their_own(tmp_path: pathlib.Path):
-    (tmp_path / "in.tsv").write_text("prompt\tending0\tending1\nwho\ta\tb\n")
-    (tmp_path / "in.jsonl").write_text('{"prompt": "who", "endings": ["a", "b"]}\n')
-    for name in ("in.tsv", "in.jsonl"):
-        rows = list(read_rows(str(tmp_path / name), ["prompt", "endings"]))
+    for name, content in (
+        ("in.tsv", "prompt\tending0\tending1\nwho\ta\tb\n"),
+        ("in.jsonl", '{"prompt": "who", "endings": ["a", "b"]}\n'),
+    ):
+        rows = rows_of(tmp_path / name, content, ["prompt", "endings"])
         assert rows == [{"prompt": "who", "endings": ["a", "b"]}]
 
 
 def test_columns_of_endings_are_ordered_by_their_numbers(tmp_path: pathlib.Path):
     numbers = [10, *range(10)]
     header = "\t".join(f"ending{number}" for number in numbers)
-    (tmp_path / "in.tsv").write_text(f"prompt\t{header}\nwho\t" + "\t".join(map(str, numbers)) + "\n")
-    (row,) = read_rows(str(tmp_path / "in.tsv"), ["prompt", "endings"])
+    content = f"prompt\t{header}\nwho\t" + "\t".join(map(str, numbers)) + "\n"
+    (row,) = rows_of(tmp_path / "in.tsv", content, ["prompt", "endings"])
     assert row["endings"] == [str(number) for number in range(11)]
 
 
@@ -302,8 +297,8 @@ def test_corpora_are_answered_as_json_lines_are(
 ):
     texts = ["é" * (number * 7 % 40) + "\n中" for number in range(20)]
     if store == "xz":
-        path = str(tmp_path / "in.jsonl.xz")
-        pathlib.Path(path).write_bytes(lzma.compress("".join(json.dumps({"text": t}) + "\n" for t in texts).encode()))
+        rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        path = write_text(tmp_path / "in.jsonl.xz", lzma.compress(rows.encode()))
     elif store == "tfds":
         monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
         path = f"tfds:{stored_texts.prepare_tfds(tmp_path, texts)}"

@@ -10,7 +10,6 @@ import pyarrow.parquet
 import pytest
 
 import official_bert
-from official_bert.checkpoints import model_files, run_checkpoints
 from official_bert.checkpoints.loading import Loaded
 from official_bert.commands import FEATURES
 from official_bert.errors import UserError
@@ -23,18 +22,18 @@ from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import tables
 from official_bert.utils.locks import lock_file
-from tests import stored_texts
-from tests.conftest import WORDS
+from tests import make, stored_texts
+from tests.make import refusal, write_run, write_text
 
 TEXTS = ["the cat sat on the mat", "", "Unaffable cats, sunning .", "dog ||| the cat", "ran " * 40]
 
 
-CONFIG = BertConfig(len(WORDS), 8, 2, 2, 16, max_position_embeddings=32)
+CONFIG = make.tiny_config()
 
 
 @pytest.fixture(scope="module")
 def loaded() -> Loaded:
-    return Loaded(build_encoder(CONFIG, seed=0), CONFIG, FullTokenizer.from_vocab("\n".join(WORDS) + "\n"))
+    return Loaded(build_encoder(CONFIG, seed=0), CONFIG, FullTokenizer.from_vocab(make.VOCAB))
 
 
 @functools.cache
@@ -172,17 +171,13 @@ def test_a_write_that_fails_leaves_nothing(loaded: Loaded, tmp_path: pathlib.Pat
 def test_formats_go_by_the_ending():
     assert feature_files.format_of("a/b.npy") == "npy"
     assert feature_files.format_of("b.txt", "original") == "original"
-    with pytest.raises(UserError, match="pass --output_format"):
-        feature_files.format_of("b.txt")
+    assert "pass --output_format" in refusal(feature_files.format_of, "b.txt")
 
 
 def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path):
     model = build_pretraining_model(tiny_config, seed=0)
-    folder = str(tmp_path / "run")
-    model_files.write_contents(folder, model_files.contents_of(tiny_config, vocab_file))
-    run_checkpoints.RunCheckpoints(folder, {"model": model.variables}, keep=1).save(0)
-    text = tmp_path / "a.txt"
-    text.write_text("\r\n".join(TEXTS) + "\n")
+    folder = write_run(tmp_path / "run", model, tiny_config, vocab_file)
+    text = write_text(tmp_path / "a.txt", "\r\n".join(TEXTS) + "\n")
     flags = [
         f"--init={folder}", f"--input_file={text}", "--layers=-1,1", f"--output_file={tmp_path / 'a.npy'}",
         "--pooling=mean", "--max_seq_length=16",
@@ -198,9 +193,8 @@ def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_f
 
 
 def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
-    def texts(name: str, content: str, trained: dict | None = None) -> list:
-        (tmp_path / name).write_text(content)
-        return list(feature_extraction.read_texts(str(tmp_path / name), trained or {}))
+    def texts(name: str, content: str | bytes, trained: dict | None = None) -> list:
+        return list(feature_extraction.read_texts(write_text(tmp_path / name, content), trained or {}))
 
     assert texts("a.csv", 'label,text\n1,"the cat, sat"\n0,"a\ndog"\n') == [["the cat, sat"], ["a\ndog"]]
     assert texts("a.TSV", "text\ttext_pair\nthe cat\ta ||| b\n") == [["the cat", "a ||| b"]]
@@ -209,16 +203,12 @@ def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
     for store in stored_texts.STORED.values():
         path = store(tmp_path, ["the cat", "sat"])
         assert list(feature_extraction.read_texts(path, {})) == [["the cat"], ["sat"]]
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b"the cat\n sat"))
-    assert list(feature_extraction.read_texts(str(tmp_path / "a.gz"), {})) == ["the cat", " sat"]
-    with pytest.raises(UserError, match=r"a.csv, line 2: 'text' is nothing; expected a text"):
-        texts("a.csv", "words\nthe cat\n")
-    with pytest.raises(UserError, match=r"a.jsonl, line 2: it has 'text_pair', which the first row has not"):
-        texts("a.jsonl", '{"text": "the cat"}\n{"text": "the dog", "text_pair": "ran"}\n')
-    trained = {
-        "pair": True,
-        "table": {"columns": ["no", "one", "two"], "text_column": "one", "text_pair_column": "two"},
-    }
+    assert texts("a.gz", gzip.compress(b"the cat\n sat")) == ["the cat", " sat"]
+    assert "a.csv, line 2: 'text' is nothing" in refusal(texts, "a.csv", "words\nthe cat\n")
+    rows = '{"text": "the cat"}\n{"text": "the dog", "text_pair": "ran"}\n'
+    assert "a.jsonl, line 2: it has 'text_pair', which the first row has not" in refusal(texts, "a.jsonl", rows)
+    table = {"columns": ["no", "one", "two"], "text_column": "one", "text_pair_column": "two"}
+    trained = {"pair": True, "table": table}
     assert texts("a.csv", "1,the cat,sat\n2,a,dog\n", trained) == [["the cat", "sat"], ["a", "dog"]]
     assert texts("a.csv", "text,text_pair\nthe cat,sat\n", {"pair": False}) == [["the cat"]]
 

@@ -9,37 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import finetuned, loading
-from official_bert.checkpoints.loading import Loaded
+from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
-from official_bert.inference import batch_prediction, feature_extraction, features, on_dask
+from official_bert.inference import batch_prediction, feature_extraction, on_dask
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
-from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.task_models import CLASSIFICATION
-from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import dask_cluster, files
 from tests import dask_clusters
 from tests.conftest import WORDS
 from tests.dask_clusters import ENVIRONMENT, DaskCluster, OneProcess, ended, wait_until
 from tests.export.exported_models import CONFIG, model_of, task_spec_of
-from tests.inference.batch_models import export_batches
-from tests.inference.shard_texts import TEXTS, joined, write_texts
+from tests.inference.shard_texts import TEXTS, assert_shards_hold, joined, write_texts
 
 ADDRESS = "tcp://127.0.0.1:8786"
 
 
-@pytest.fixture(scope="module")
-def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return export_batches(tmp_path_factory.mktemp("export"))
-
-
 @pytest.fixture
-def one_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def one_process(small_groups: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cluster that runs every task twice in this process, and groups of four rows, so that few texts are several."""
     monkeypatch.setattr(dask_cluster, "Cluster", OneProcess)
-    monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 2)
-    monkeypatch.setattr(batch_prediction, "_ROWS_A_DIGEST", 4)
-    monkeypatch.setattr(features, "_BATCHES_AT_A_TIME", 2)
     yield
     on_dask._models.clear()
 
@@ -134,17 +122,15 @@ def test_paths_may_be_remote(export_dir: str, tmp_path: pathlib.Path):
     assert b"".join(shards) == local(export_dir, tmp_path)
 
 
-@pytest.mark.usefixtures("one_process")
+@pytest.mark.usefixtures("one_process", "tiny_encoder")
 @pytest.mark.parametrize(("name", "changes"), [
     ("out.jsonl", {"output_format": "original"}),
     pytest.param("out.npy", {}, marks=pytest.mark.slow),
     pytest.param("out.npy", {"pooling": "mean"}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_tasks_that_run_twice_give_the_vectors_of_one_machine(
-    name: str, changes: dict[str, Any], tiny_config: Any, vocab_file: str, tmp_path: pathlib.Path, monkeypatch
+    name: str, changes: dict[str, Any], tmp_path: pathlib.Path
 ):
-    loaded = Loaded(build_encoder(tiny_config, seed=0), tiny_config, FullTokenizer(vocab_file))
-    monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)
     for path, texts in (("a.txt", TEXTS[:5]), ("b.txt", TEXTS[5:]), ("all", TEXTS)):
         (tmp_path / path).write_text("".join(f"{text}\n" for text in texts))
     init = str(tmp_path / "model")
@@ -152,14 +138,7 @@ def test_tasks_that_run_twice_give_the_vectors_of_one_machine(
     feature_extraction.write_features(FeatureOptions(init, f"{tmp_path}/all", f"{tmp_path}/local-{name}", **changes))
     options = FeatureOptions(init, f"{tmp_path}/[ab].txt", f"{tmp_path}/{name}", **changes)
     assert on_dask.write_features(options, 2, ADDRESS).endswith(": 27 texts")
-    if name.endswith("npy"):
-        shards = [np.load(tmp_path / f"out-0000{number}-of-00002.npy") for number in range(2)]
-        np.testing.assert_array_equal(np.concatenate(shards), np.load(tmp_path / "local-out.npy"))
-        if not changes.get("pooling"):
-            tokens = [(tmp_path / f"out-0000{i}-of-00002.npy.tokens.jsonl").read_bytes() for i in range(2)]
-            assert b"".join(tokens) == (tmp_path / "local-out.npy.tokens.jsonl").read_bytes()
-    else:
-        assert joined(tmp_path, 2, name) == (tmp_path / f"local-{name}").read_bytes()
+    assert_shards_hold(tmp_path, name, f"local-{name}")
 
 
 @pytest.mark.slow

@@ -5,35 +5,18 @@ import json
 import pathlib
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from official_bert.checkpoints import loading
-from official_bert.checkpoints.loading import Loaded
 from official_bert.commands import FEATURES, PREDICT
 from official_bert.errors import UserError
-from official_bert.inference import batch_prediction, feature_extraction, features
+from official_bert.inference import batch_prediction, feature_extraction
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, ShardOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
-from official_bert.modeling.encoder import build_encoder
-from official_bert.tokenization.exact import FullTokenizer
-from tests.inference.batch_models import export_batches
-from tests.inference.shard_texts import TEXTS, joined, write_texts
+from tests.inference.shard_texts import TEXTS, assert_shards_hold, joined, write_texts
 
-
-@pytest.fixture(scope="module")
-def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return export_batches(tmp_path_factory.mktemp("export"))
-
-
-@pytest.fixture(autouse=True)
-def small_groups(monkeypatch: pytest.MonkeyPatch):
-    """Groups of four rows, so that a few texts are several."""
-    monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 2)
-    monkeypatch.setattr(batch_prediction, "_ROWS_A_DIGEST", 4)
-    monkeypatch.setattr(features, "_BATCHES_AT_A_TIME", 2)
+pytestmark = pytest.mark.usefixtures("small_groups")
 
 
 def options_for(export_dir: str, folder: pathlib.Path, output: str = "out.jsonl") -> BatchPredictionOptions:
@@ -110,16 +93,13 @@ def test_a_refused_row_is_named_by_its_number_in_the_file(export_dir: str, tmp_p
         batch_prediction.predict(options_for(export_dir, tmp_path), Shard(1, 2))
 
 
+@pytest.mark.usefixtures("tiny_encoder")
 @pytest.mark.parametrize(("name", "changes"), [
     ("out.jsonl", {"output_format": "original"}),
     ("out.npy", {}),
     ("out.npy", {"pooling": "mean"}),
 ])  # fmt: skip
-def test_shards_hold_the_vectors_of_one_machine(
-    name: str, changes: dict[str, Any], tiny_config: Any, vocab_file: str, tmp_path: pathlib.Path, monkeypatch
-):
-    loaded = Loaded(build_encoder(tiny_config, seed=0), tiny_config, FullTokenizer(vocab_file))
-    monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)
+def test_shards_hold_the_vectors_of_one_machine(name: str, changes: dict[str, Any], tmp_path: pathlib.Path):
     (tmp_path / "all.txt").write_text("".join(f"{text}\n" for text in TEXTS))
     flags = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2, **changes}
     files = (str(tmp_path / "model"), f"{tmp_path}/all.txt")
@@ -129,14 +109,7 @@ def test_shards_hold_the_vectors_of_one_machine(
         for index in range(2)
     ]
     assert [each.partition(" in ")[0] for each in told] == ["12 texts", "15 texts"]
-    if name.endswith("npy"):
-        shards = [np.load(tmp_path / f"out-0000{number}-of-00002.npy") for number in range(2)]
-        np.testing.assert_array_equal(np.concatenate(shards), np.load(tmp_path / "once-out.npy"))
-        if not changes.get("pooling"):
-            tokens = [(tmp_path / f"out-0000{i}-of-00002.npy.tokens.jsonl").read_bytes() for i in range(2)]
-            assert b"".join(tokens) == (tmp_path / "once-out.npy.tokens.jsonl").read_bytes()
-    else:
-        assert joined(tmp_path, 2, name) == (tmp_path / f"once-{name}").read_bytes()
+    assert_shards_hold(tmp_path, name, f"once-{name}")
 
 
 def test_the_flag_selects_the_shard(export_dir: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
 from official_bert.utils.bad_rows import SKIP, BadRows
 
 
@@ -11,3 +14,9 @@ class KeptRows(BadRows):
     def add(self, path: str, line: int | str, problem: str) -> None:
         place = f"line {line}" if isinstance(line, int) else line
         self.problems.append(f"{path}, {place}: {problem}")
+
+
+def read_kept(read: Callable[..., list], path: str, **options: Any) -> tuple[list[Any], list[str]]:
+    """Returns the good examples of a file, and the problems of the bad ones."""
+    bad_rows = KeptRows()
+    return read(path, bad_rows=bad_rows, **options), bad_rows.problems

@@ -6,6 +6,7 @@ from official_bert.tasks import glue
 from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import GLUE, GlueOptions
 from official_bert.utils.bad_rows import BadRows
+from tests.make import refusal, write_text
 
 # Examples of each part in the release, where we have it.
 ROWS = {
@@ -58,8 +59,7 @@ def test_mnli_qqp_and_the_diagnostic_set_are_read_by_their_known_columns(tmp_pat
     assert task_in(tmp_path, "qqp").read("train", BadRows()) == [TextExample("0", "Who?", "What?", 1)]
     (tmp_path / "diagnostic.tsv").write_text("index\tsentence1\tsentence2\n0\tA.\tB.\n")
     assert task_in(tmp_path, "ax").read("test", BadRows()) == [TextExample("0", "A.", "B.")]
-    with pytest.raises(UserError, match="a run on mnli as --init"):
-        task_in(tmp_path, "ax").read("train", BadRows())
+    assert "a run on mnli as --init" in refusal(task_in(tmp_path, "ax").read, "train", BadRows())
 
 
 @pytest.mark.parametrize(("row", "problem"), [
@@ -68,8 +68,7 @@ def test_mnli_qqp_and_the_diagnostic_set_are_read_by_their_known_columns(tmp_pat
     (" \t1", "an empty text in sentence"),
 ])  # fmt: skip
 def test_a_bad_row_is_named_or_counted(row, problem, tmp_path, capsys):
-    path = tmp_path / "train.tsv"
-    path.write_text(f"sentence\tlabel\ngood\t1\n{row}\nfine\t0\n")
+    path = write_text(tmp_path / "train.tsv", f"sentence\tlabel\ngood\t1\n{row}\nfine\t0\n")
     task = task_in(tmp_path, "sst-2")
     with pytest.raises(UserError, match=f"train.tsv, line 3: {problem}.*--on_bad_row=skip"):
         task.read("train", BadRows())
@@ -89,8 +88,7 @@ def test_missing_files_and_columns_are_named(tmp_path):
 
 def test_a_score_out_of_range_is_named(tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t5.5\n")
-    with pytest.raises(UserError, match="score '5.5'; expected a number from 0 to 5"):
-        task_in(tmp_path, "sts-b").read("dev", BadRows())
+    assert "score '5.5'; expected a number from 0 to 5" in refusal(task_in(tmp_path, "sts-b").read, "dev", BadRows())
 
 
 def test_submissions_have_the_leaderboards_form(tmp_path):

@@ -5,6 +5,7 @@ from official_bert.tasks.all_tasks import make_task
 from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import XNLI, XnliOptions
 from official_bert.utils.bad_rows import BadRows
+from tests.make import refusal
 
 DEV = """language\tgold_label\tsentence1_binary_parse\tsentence1\tsentence2\tpromptID
 ar\tneutral\t( a )\tكلب\tقط\t1
@@ -39,11 +40,9 @@ def test_the_translated_training_data_and_the_rows_of_the_language_are_read(fold
 def test_what_is_missing_or_wrong_is_named(folder):
     with pytest.raises(UserError, match=r"there is no .*multinli.train.de.tsv; give the folder of multinli/"):
         task_in(folder, language="de").read("train", BadRows())
-    with pytest.raises(UserError, match=r"xnli.dev.tsv has no examples in de; it has ar, zh: see --language"):
-        task_in(folder, language="de").read("dev", BadRows())
+    told = refusal(task_in(folder, language="de").read, "dev", BadRows())
+    assert "xnli.dev.tsv has no examples in de; it has ar, zh" in told
     (folder / "xnli.dev.tsv").write_text(DEV.replace("contradiction", "maybe"))
-    with pytest.raises(UserError, match="line 4: unknown label 'maybe'; expected one of contradiction, entail"):
-        task_in(folder).read("dev", BadRows())
+    assert "line 4: unknown label 'maybe'" in refusal(task_in(folder).read, "dev", BadRows())
     (folder / "xnli.dev.tsv").write_text(DEV.replace("狗", " "))
-    with pytest.raises(UserError, match="line 3: an empty text in sentence1 or sentence2"):
-        task_in(folder).read("dev", BadRows())
+    assert "line 3: an empty text in sentence1 or sentence2" in refusal(task_in(folder).read, "dev", BadRows())

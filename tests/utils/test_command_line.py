@@ -15,6 +15,7 @@ from official_bert.utils.command_line import Command, Variant, exit_codes
 from official_bert.utils.flags import DATA, option
 from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
+from tests.make import refusal, run_python, write_text
 
 # Flags are read, and --help and mistakes answered, before any of these is imported.
 HEAVY = "tensorflow keras numpy sentencex tokenizers aiohttp h5py pyarrow safetensors zstandard onnx".split()
@@ -66,9 +67,7 @@ TASKS = command(
 
 
 def mistake(of: Command, *arguments: str) -> str:
-    with pytest.raises(UserError) as caught:
-        of.parse(arguments)
-    return str(caught.value)
+    return refusal(of.parse, arguments)
 
 
 def test_flags_have_the_defaults_of_their_fields():
@@ -86,8 +85,7 @@ def test_flags_are_spelled_as_the_original_spells_them():
 
 
 def test_flags_may_stand_in_a_file(tmp_path: pathlib.Path):
-    path = tmp_path / "a.flagfile"
-    path.write_text("# a comment\n--needed=x\n--number=3\n", encoding="utf-8")
+    path = write_text(tmp_path / "a.flagfile", "# a comment\n--needed=x\n--number=3\n")
     options = command().parse([f"--flagfile={path}", "--number=4"])[0]
     assert (options.needed, options.number) == (["x"], 4)
     assert "nowhere" in mistake(command(), "--flagfile=nowhere")
@@ -125,10 +123,7 @@ def test_what_the_terminal_cannot_show_is_escaped():
 from official_bert.utils.command_line import Command
 Command(program="program", summary="It.", main=lambda: print("\u4e2d"), options=(), tensorflow=False).run([])
 """
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", code, environment={"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "\\u4e2d\n", "")
 
 
@@ -265,23 +260,16 @@ for command in map(load, COMMANDS):
             raise AssertionError(command.program)
 print([name for name in {HEAVY} if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python("-c", code)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    done = [sys.executable, "-m", *arguments]
-    return subprocess.run(
-        done, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
-
-
 def test_help_and_mistakes_have_their_exit_codes():
-    done = run("official_bert_cli", "pretrain", "--help")
+    done = run_python("-m", "official_bert_cli", "pretrain", "--help")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Pre-trains BERT")
     assert done.stderr == ""
-    done = run("official_bert_cli", "pretrain", "--lerning_rate=1")
+    done = run_python("-m", "official_bert_cli", "pretrain", "--lerning_rate=1")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "error: unknown flag --lerning_rate; did you mean --learning_rate?\n"
 
@@ -299,26 +287,36 @@ def test_a_reader_that_has_seen_enough_of_the_help_ends_it_quietly():
     "script", ["run_pretraining", "run_finetuning", "extract_features", "data_gen.create_pretraining_data"]
 )
 def test_scripts_of_the_originals_names_show_the_name_that_was_typed(script: str):
-    done = run(script, "--help")
+    done = run_python("-m", script, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"usage: python -m {script} --flag=value" in done.stdout
 
 
+# A background job of a shell ignores the signal.
+INTERRUPT = """
+import os, signal, sys
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    while True:
+        pass
+"""
+
+
 def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path: pathlib.Path):
     # Python runs a module of this name when it starts; it sends the signal when TensorFlow's import begins.
-    (tmp_path / "sitecustomize.py").write_text(
-        """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores the signal
+    code = f"""{INTERRUPT}
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
         if name == "tensorflow":
-            os.kill(os.getpid(), signal.SIGINT)
+            interrupt()
 sys.meta_path.insert(0, Interrupt())
-""",
-        encoding="utf-8",
-    )
-    done = run("official_bert_cli", "fill-mask", "--model_dir=a", "[MASK]", PYTHONPATH=str(tmp_path))
+"""
+    write_text(tmp_path / "sitecustomize.py", code)
+    command = ("-m", "official_bert_cli", "fill-mask", "--model_dir=a", "[MASK]")
+    done = run_python(*command, environment={"PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
@@ -331,111 +329,76 @@ assert "keras" in sys.modules
 print([name for name in tensorflow_import.OFFERED_BY_KERAS if name in sys.modules])
 import matplotlib, sklearn
 """
-    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = run_python("-c", code, environment={"TF_CPP_MIN_LOG_LEVEL": None})
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
-_OF_OTHERS = """
-import os, signal
+IMPORT = "from official_bert.utils import tensorflow_import; tensorflow_import.import_tensorflow()"
+KERAS = """
+from __main__ import interrupt
 try:
-    os.kill(os.getpid(), signal.SIGINT)
-    while True:
-        pass
+    interrupt()
 except KeyboardInterrupt:
-    raise ValueError("what code of others makes of it")
+    raise ValueError("the error that other code makes of it")
 """
-
-
-def test_ctrl_c_within_the_import_of_tensorflow_is_answered_at_once(tmp_path: pathlib.Path):
-    (tmp_path / "keras.py").write_text(_OF_OTHERS)
-    # A background job of a shell ignores the signal.
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "from official_bert.utils import tensorflow_import; tensorflow_import.import_tensorflow()"
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
-
-
-@pytest.mark.parametrize("then", ["raise ValueError('of a wrong answer')", "raise SystemExit(0)", "pass"])
-def test_ctrl_c_that_code_of_others_loses_ends_the_command_all_the_same(then: str, tmp_path: pathlib.Path):
-    (tmp_path / "lost.py").write_text(f"""
-import os, signal
+LOST = """
 from official_bert.utils import command_line, files
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores the signal
-with command_line.exit_codes(), files.written_whole("{tmp_path}/answer") as beside:
+with command_line.exit_codes(), files.written_whole("answer") as beside:
     open(beside, "w").close()
     try:
-        os.kill(os.getpid(), signal.SIGINT)
-        while True:
-            pass
+        interrupt()
     except KeyboardInterrupt:
         pass
     {then}
-""")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, tmp_path / "lost.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
-    assert not (tmp_path / "answer").exists()
-
-
-def test_ctrl_c_of_which_python_makes_another_error_ends_the_command_all_the_same(tmp_path: pathlib.Path):
-    code = """
-import os, signal
+"""
+IN_A_CLASS = """
 from official_bert.utils.signals import interruptible
 
 class Field:
-    def __set_name__(self, owner, name):  # while a command's options are declared, say
-        os.kill(os.getpid(), signal.SIGINT)
-        while True:
-            pass
+    def __set_name__(self, owner, name):  # Python 3.11 raises a RuntimeError from this
+        interrupt()
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores the signal
 with interruptible():
     class Options:
         output_file = Field()
 """
-    command = [sys.executable, "-c", code]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
-
-
-def test_ctrl_c_while_an_object_is_deleted_shows_no_traceback(tmp_path: pathlib.Path):
-    (tmp_path / "deleting.py").write_text("""
-import os, signal, sys
+IN_A_DESTRUCTOR = """
 from official_bert.utils import command_line
 
 class Deleted:
     def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)
-        while True:
-            pass
+        interrupt()
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores the signal
 with command_line.exit_codes():
     Deleted()  # Python drops what is raised here
-    sys.excepthook(SystemError, SystemError("what C++ code made of it, and shows"), None)
+    sys.excepthook(SystemError, SystemError("an error that C++ code raises and shows"), None)
     raise SystemExit(0)
-""")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, tmp_path / "deleting.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(IMPORT, id="within the import of TensorFlow"),
+        pytest.param(LOST.format(then="raise ValueError('of a wrong answer')"), id="another error follows"),
+        pytest.param(LOST.format(then="raise SystemExit(0)"), id="the command ends as usual"),
+        pytest.param(LOST.format(then="pass"), id="nothing follows"),
+        pytest.param(IN_A_CLASS, id="while options are declared"),
+        pytest.param(IN_A_DESTRUCTOR, id="while an object is deleted"),
+    ],
+)
+def test_ctrl_c_that_other_code_loses_ends_the_command(code: str, tmp_path: pathlib.Path):
+    write_text(tmp_path / "keras.py", KERAS)
+    done = run_python("-c", INTERRUPT + code, folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+    assert not (tmp_path / "answer").exists()
 
 
 @pytest.mark.parametrize("megabytes", [60, 150])
 def test_too_little_memory_for_the_imports_is_a_line(megabytes: int):
     limit = megabytes << 20
-    done = subprocess.run(
-        [sys.executable, "-m", "official_bert_cli", "fill-mask", "--model_dir=x", "[MASK]"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
-    )  # fmt: skip
+    command = ("-m", "official_bert_cli", "fill-mask", "--model_dir=x", "[MASK]")
+    done = run_python(*command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
     assert done.returncode == 1
     assert "error: there is too little memory: " in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
@@ -454,7 +417,7 @@ held = bytearray(int({share} * limit) - used)
 with command_line.exit_codes():
     assert not held, "damaged\\n\\nbeyond repair"
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python("-c", code)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     if share > 0.9:

@@ -11,6 +11,7 @@ from official_bert.checkpoints import reading
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
+from tests.make import refusal, write_text
 
 
 def refused(path: str, *inputs: str) -> bool:
@@ -79,11 +80,9 @@ def test_patterns_of_remote_files_are_expanded_through_fsspec():
     ],
 )
 def test_json_that_cannot_be_read_is_an_error(content: str, message: str, tmp_path: pathlib.Path):
-    path = tmp_path / "config.json"
-    path.write_text(content)
+    path = write_text(tmp_path / "config.json", content)
     limit = 200 if "bytes" in message else files.MAX_JSON_BYTES
-    with pytest.raises(UserError, match=f"config.json {message}"):
-        files.read_json_object(str(path), limit)
+    assert f"config.json {message}" in refusal(files.read_json_object, path, limit)
 
 
 def test_a_byte_order_mark_is_dropped(tmp_path: pathlib.Path):
@@ -99,8 +98,7 @@ def test_a_pipe_in_a_model_folder_is_refused_and_not_waited_for(name: str, tmp_p
     (tmp_path / "model.safetensors").write_bytes(b"")
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
-    with pytest.raises(UserError, match=rf"{name} is a pipe, device or socket; expected a regular file"):
-        reading.read(str(tmp_path))
+    assert f"{name} is a pipe, device or socket; expected a regular file" in refusal(reading.read, str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -108,10 +106,8 @@ def test_a_pipe_in_a_model_folder_is_refused_and_not_waited_for(name: str, tmp_p
     [("num_hidden_layers", 1_000_000, "1,000,000"), ("vocab_size", 10**4000, "a number of more than 18 digits")],
 )
 def test_sizes_that_no_model_has_are_refused_at_once(name: str, value: int, shown: str, tmp_path: pathlib.Path):
-    path = tmp_path / "bert_config.json"
-    path.write_text(json.dumps({"vocab_size": 30522, name: value}))
-    with pytest.raises(UserError, match=f"bert_config.json: {name} is {shown}; expected at most"):
-        BertConfig.from_json_file(str(path))
+    path = write_text(tmp_path / "bert_config.json", json.dumps({"vocab_size": 30522, name: value}))
+    assert f"bert_config.json: {name} is {shown}; expected at most" in refusal(BertConfig.from_json_file, path)
 
 
 @pytest.mark.parametrize("is_folder", [False, True])

@@ -15,6 +15,7 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.utils import row_files
 from tests import stored_texts
+from tests.make import refusal, write_text
 from tests.stored_texts import STORED
 
 TEXTS = [f"Text number {number}, “quoted”." * (number % 4) for number in range(50)]
@@ -75,8 +76,7 @@ def test_a_file_cut_short_or_damaged_is_an_error(kind: str, tmp_path: pathlib.Pa
         with pytest.raises(UserError, match="damaged") as caught:
             read(str(damaged))
         assert "\n" not in str(caught.value)
-        with pytest.raises(UserError, match="damaged"):
-            read(str(damaged), size=1)
+        assert "damaged" in refusal(read, str(damaged), size=1)
 
 
 @pytest.mark.parametrize("kind", STORED)
@@ -100,14 +100,12 @@ def test_a_stream_that_was_cut_between_two_batches_is_an_error(tmp_path: pathlib
     for length in (start, len(content) - 8, len(content) - 1):
         pathlib.Path(path).write_bytes(content[:length])
         for size in (None, 1):
-            with pytest.raises(UserError, match="damaged"):
-                read(path, size=size)
+            assert "damaged" in refusal(read, path, size=size)
 
 
 def test_a_number_is_no_text(tmp_path: pathlib.Path):
     for store in STORED.values():
-        with pytest.raises(UserError, match=r"'number' is not text, but int64"):
-            read(store(tmp_path, TEXTS), ["number"])
+        assert "'number' is not text, but int64" in refusal(read, store(tmp_path, TEXTS), ["number"])
 
 
 _TYPES = [pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())]
@@ -129,8 +127,7 @@ def test_texts_of_all_types_of_columns_are_read(store: Callable[..., str], type:
 def test_nested_columns_and_columns_of_one_name_are_refused(tmp_path: pathlib.Path):
     path = str(tmp_path / "nested.parquet")
     pa.parquet.write_table(pa.table({"text": [["a"], ["b"]]}), path)
-    with pytest.raises(UserError, match=r"nested.parquet: the column 'text' is not text, but list<"):
-        read(path)
+    assert "nested.parquet: the column 'text' is not text, but list<" in refusal(read, path)
     pa.parquet.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), path)
     with pytest.raises(UserError, match=r"there is two columns 'text'; the columns are 'text', 'text'|two columns"):
         read(path)
@@ -153,8 +150,7 @@ def test_files_that_cannot_be_read_in_parts_are_refused(tmp_path: pathlib.Path):
     feather = tmp_path / "texts.feather"
     with pa.OSFile(str(feather), "wb") as sink, pa.ipc.new_file(sink, stored_texts.table(TEXTS).schema):
         pass
-    with pytest.raises(UserError, match="Feather"):
-        row_files.kind_of(str(feather))
+    assert "Feather" in refusal(row_files.kind_of, str(feather))
 
 
 @pytest.mark.parametrize("start", [b"WARC/1.0\r\nWARC-Type: conversion", struct.pack("<Q", 10) + b"abcd text"])
@@ -162,17 +158,14 @@ def test_files_that_are_read_after_a_conversion_are_named(start: bytes, tmp_path
     path = tmp_path / "text"
     for content in (start, gzip.compress(start)):
         path.write_bytes(content)
-        with pytest.raises(
-            UserError, match=r"text is a web archive or a TFRecord file. Convert it .* examples/texts_to"
-        ):
+        with pytest.raises(UserError, match=r"text is a web archive or a TFRecord file. .* examples/texts_to"):
             row_files.kind_of(str(path))
 
 
 @pytest.mark.parametrize("start", [b"", b"PAR", b"WARC", b"A text."])
 def test_text_is_no_file_of_rows(start: bytes, tmp_path: pathlib.Path):
-    path = tmp_path / "text"
-    path.write_bytes(start)
-    assert row_files.kind_of(str(path)) is None
+    path = write_text(tmp_path / "text", start)
+    assert row_files.kind_of(path) is None
 
 
 def test_names_are_expanded_in_their_order(tmp_path: pathlib.Path):
@@ -183,7 +176,5 @@ def test_names_are_expanded_in_their_order(tmp_path: pathlib.Path):
     assert [path.removeprefix(f"{tmp_path}/") for path in paths] == [
         "b.txt", "dataset/data-00000-of-00002.arrow", "dataset/data-00001-of-00002.arrow", "a.txt", "b.txt",
     ]  # fmt: skip
-    with pytest.raises(UserError, match="--input_file is empty"):
-        row_files.expand([" "], "input_file")
-    with pytest.raises(UserError, match="--input_file: no file matches"):
-        row_files.expand([f"{tmp_path}/none"], "input_file")
+    assert "--input_file is empty" in refusal(row_files.expand, [" "], "input_file")
+    assert "--input_file: no file matches" in refusal(row_files.expand, [f"{tmp_path}/none"], "input_file")

@@ -5,6 +5,8 @@ import pathlib
 
 import numpy as np
 
+from data_gen.inspection.verification import verify
+from data_gen.options import VerificationOptions
 from data_gen.pipelines import writer
 from official_bert.data import record_codec, record_schema
 from tests.conftest import WORDS
@@ -35,6 +37,18 @@ def good() -> Values:
         "masked_lm_weights": [1.0, 1.0, 0.0],
         "next_sentence_labels": [1],
     }
+
+
+def with_kept() -> Values:
+    """A record that follows in the text, and whose second prediction shows the token itself."""
+    kept = good()
+    kept["input_ids"][4] = kept["masked_lm_ids"][1]
+    kept["next_sentence_labels"] = [0]
+    return kept
+
+
+def problems(**options: object) -> list[str]:
+    return verify(VerificationOptions(**options)).problems  # type: ignore[arg-type]
 
 
 def write(path: pathlib.Path, instances: list[Values], names: list[str] | None = None) -> str:

@@ -7,14 +7,7 @@ import re
 from data_gen.inspection.overview import inspect
 from data_gen.options import InspectionOptions
 from tests.conftest import WORDS
-from tests.data_gen.inspection.record_samples import Values, good, write
-
-
-def with_kept() -> Values:
-    kept = good()
-    kept["input_ids"][4] = kept["masked_lm_ids"][1]
-    kept["next_sentence_labels"] = [0]
-    return kept
+from tests.data_gen.inspection.record_samples import good, with_kept, write
 
 
 class Page(html.parser.HTMLParser):

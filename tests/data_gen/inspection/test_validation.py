@@ -19,13 +19,11 @@ from tests.data_gen.inspection.record_samples import (
     UNK,
     UNMASKED,
     good,
+    problems,
     write,
 )
-from tests.data_gen.samples import options_for
-
-
-def problems(**options: object) -> list[str]:
-    return verify(VerificationOptions(**options)).problems  # type: ignore[arg-type]
+from tests.data_gen.samples import Corpus, make_records
+from tests.make import write_text
 
 
 @pytest.mark.parametrize(("name", "place", "value", "words"), [
@@ -99,18 +97,15 @@ def test_unmasked_records_are_checked_and_said_to_be(vocab_file: str, tmp_path: 
     assert found.problems == []
     assert "not masked: masking happens during training" in found.checked[0]
     write(tmp_path / "x", [unmasked, {**unmasked, "input_ids": good()["input_ids"]}], UNMASKED)
-    assert (
-        "record 1 (from 0): position 2, of the text, holds [MASK]"
-        in problems(input_file=[path], vocab_file=vocab_file)[0]
-    )
+    (told,) = problems(input_file=[path], vocab_file=vocab_file)
+    assert "record 1 (from 0): position 2, of the text, holds [MASK]" in told
 
 
 def test_records_of_real_text_keep_the_laws(test_data: pathlib.Path, tmp_path: pathlib.Path):
-    text = (test_data / "text" / "de_xquad.txt").read_text(encoding="utf-8")[:60_000]
-    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    text = write_text(tmp_path / "text.txt", (test_data / "text" / "de_xquad.txt").read_text("utf-8")[:60_000])
     vocab_file = str(test_data / "vocab" / "bert-base-multilingual-cased-vocab.txt")
     options = RecordOptions(
-        [str(tmp_path / "text.txt")], [str(tmp_path / "a.tfrecord"), str(tmp_path / "b.tfrecord")], vocab_file,
+        [text], [str(tmp_path / "a.tfrecord"), str(tmp_path / "b.tfrecord")], vocab_file,
         do_lower_case=False, do_whole_word_mask=True, max_seq_length=64, max_predictions_per_seq=10, dupe_factor=2,
         short_seq_prob=0.5, algorithm="reference",
     )  # fmt: skip
@@ -120,22 +115,17 @@ def test_records_of_real_text_keep_the_laws(test_data: pathlib.Path, tmp_path: p
     assert made.instances > 200
 
 
-def test_records_of_two_vocabularies_in_one_file_are_told(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+def test_records_of_two_vocabularies_in_one_file_are_told(corpus: Corpus, tmp_path: pathlib.Path):
     texts, vocab_file = corpus
     pieces = pathlib.Path(vocab_file).read_text().splitlines()
     smaller = tmp_path / "smaller.txt"  # the same but for the last words, as a learned vocabulary of another size
     smaller.write_text("\n".join(pieces[:-200]))
-    folders = {}
-    for name, vocab in (("whole", vocab_file), ("other", str(smaller))):
-        folders[name] = tmp_path / name
-        one_machine.create_pretraining_data(options_for((texts, vocab), tmp_path / name, num_shards=1))
-    mixed = tmp_path / "mixed.tfrecord"
-    mixed.write_bytes(
-        (folders["whole"] / "out.tfrecord").read_bytes() + (folders["other"] / "out.tfrecord").read_bytes()
-    )
-    whole = str(folders["whole"] / "out.tfrecord")
-    assert problems(input_file=[whole], vocab_file=vocab_file) == []
-    count = verify(VerificationOptions([whole])).records
-    (told,) = problems(input_file=[str(mixed)], vocab_file=vocab_file)
+    whole, other = (tmp_path / name / "out.tfrecord" for name in ("whole", "other"))
+    for path, vocab in ((whole, vocab_file), (other, str(smaller))):
+        make_records((texts, vocab), path.parent, num_shards=1)
+    mixed = write_text(tmp_path / "mixed.tfrecord", whole.read_bytes() + other.read_bytes())
+    assert problems(input_file=[str(whole)], vocab_file=vocab_file) == []
+    count = verify(VerificationOptions([str(whole)])).records
+    (told,) = problems(input_file=[mixed], vocab_file=vocab_file)
     assert "which WordPiece with this vocabulary never gives after the one before" in told
     assert count <= int(told.split("record ")[1].split()[0]) < count + 20

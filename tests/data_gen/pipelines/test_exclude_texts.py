@@ -11,25 +11,22 @@ from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine, run_plan
 from data_gen.text import formats
 from official_bert.data import manifest
-from official_bert.errors import UserError
-from tests.data_gen.samples import contents, options_for
+from tests.data_gen.samples import Corpus, contents, options_for
+from tests.make import refusal, write_text
 
 EVERY = 5  # documents, one of which is left out
 
 
 @pytest.fixture(scope="module")
-def documents(corpus: tuple[list[str], str]) -> list[list[str]]:
+def documents(corpus: Corpus) -> list[list[str]]:
     return [each for path in corpus[0] for each in formats.read_documents(path, "sentences")][:40]
 
 
-def run(
-    corpus: tuple[list[str], str], documents: list[list[str]], folder: pathlib.Path, **changes: Any
-) -> RecordOptions:
+def run(corpus: Corpus, documents: list[list[str]], folder: pathlib.Path, **changes: Any) -> RecordOptions:
     """The options of a run on a file of documents."""
     folder.mkdir()
-    path = folder / "text.txt"
-    path.write_text("\n\n".join("\n".join(each) for each in documents), encoding="utf-8")
-    return options_for(([str(path)], corpus[1]), folder / "out", input_format="sentences", **changes)
+    path = write_text(folder / "text.txt", "\n\n".join("\n".join(each) for each in documents))
+    return options_for(([path], corpus[1]), folder / "out", input_format="sentences", **changes)
 
 
 def evaluation_file(documents: list[list[str]], folder: pathlib.Path) -> str:
@@ -49,7 +46,7 @@ def records(options: RecordOptions) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("algorithm", ["fast", "reference"])
 def test_records_are_those_of_the_other_documents(
-    algorithm: str, corpus: tuple[list[str], str], documents: list[list[str]], tmp_path: pathlib.Path
+    algorithm: str, corpus: Corpus, documents: list[list[str]], tmp_path: pathlib.Path
 ):
     changes: dict[str, Any] = {"algorithm": "reference", "num_shards": 1} if algorithm == "reference" else {}
     others = [each for number, each in enumerate(documents) if number % EVERY]
@@ -68,12 +65,11 @@ def test_records_are_those_of_the_other_documents(
     assert "exclude_texts" not in (tmp_path / "others" / "out" / "out.manifest.json").read_text()
     assert one_machine.create_pretraining_data(options) == summary  # complete already
     pathlib.Path(excluding).write_text("text\nanother text of other characters\n")
-    with pytest.raises(UserError, match="describes records made from other flags"):
-        one_machine.create_pretraining_data(options)
+    assert "describes records made from other flags" in refusal(one_machine.create_pretraining_data, options)
 
 
 def test_a_run_goes_on_with_the_same_texts_alone(
-    corpus: tuple[list[str], str],
+    corpus: Corpus,
     documents: list[list[str]],
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -86,8 +82,7 @@ def test_a_run_goes_on_with_the_same_texts_alone(
             one_machine.create_pretraining_data(options)
     content = pathlib.Path(excluding).read_bytes()
     pathlib.Path(excluding).write_bytes(content + b"one more text of twenty characters,x\r\n")
-    with pytest.raises(UserError, match="holds the unfinished work of another run"):
-        one_machine.create_pretraining_data(options)
+    assert "holds the unfinished work of another run" in refusal(one_machine.create_pretraining_data, options)
     pathlib.Path(excluding).write_bytes(content)
     assert one_machine.create_pretraining_data(options).text_excluded == len(documents[::EVERY])
 
@@ -97,14 +92,11 @@ def interrupted(*_: object) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fast", "reference"])
-def test_text_of_which_nothing_is_left_is_an_error(
-    algorithm: str, corpus: tuple[list[str], str], tmp_path: pathlib.Path
-):
+def test_text_of_which_nothing_is_left_is_an_error(algorithm: str, corpus: Corpus, tmp_path: pathlib.Path):
     sentence = "one sentence of this text"
     options = run(
         corpus, [[sentence], [sentence, "more"]], tmp_path / "run", algorithm=algorithm, num_shards=1,
         exclude_texts=[str(tmp_path / "dev.txt")],
     )  # fmt: skip
     (tmp_path / "dev.txt").write_text(sentence)
-    with pytest.raises(UserError, match=r"each document \(2\) holds a text of --exclude_texts"):
-        one_machine.create_pretraining_data(options)
+    assert "each document (2) holds a text of --exclude_texts" in refusal(one_machine.create_pretraining_data, options)

@@ -11,6 +11,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from typing import Any
 
@@ -23,17 +24,28 @@ from official_bert.errors import UserError
 from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab
 from tests.conftest import ROOT
 from tests.data_gen.distributions import assert_alike, histogram
-from tests.data_gen.samples import LENGTH, PREDICTIONS, command_for, contents, options_for, parsed, unmasked
+from tests.data_gen.samples import (
+    LENGTH,
+    PREDICTIONS,
+    Corpus,
+    command_for,
+    contents,
+    make_records,
+    options_for,
+    parsed,
+    unmasked,
+)
+from tests.make import refusal, run_python, write_text
 
 
 def test_bytes_are_the_same_for_any_number_of_workers(
-    corpus: tuple[list[str], str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Corpus, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     made = []
     for workers in (1, 2, 4):
         # Several workers write each file: it consists of many buckets then.
         monkeypatch.setattr(run_plan, "_BUCKET_BYTES", 6e6 if workers == 1 else 10_000)
-        one_machine.create_pretraining_data(options_for(corpus, tmp_path / str(workers), num_workers=workers))
+        make_records(corpus, tmp_path / str(workers), num_workers=workers)
         made.append(contents(tmp_path / str(workers)))
     assert made[0] == made[1] == made[2]
     shards = [f"out-{number:05}-of-00003.tfrecord" for number in range(3)]
@@ -46,9 +58,9 @@ def test_bytes_are_the_same_for_any_number_of_workers(
 
 @pytest.mark.slow
 @pytest.mark.core
-def test_bytes_are_the_same_after_kills_at_random_moments(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+def test_bytes_are_the_same_after_kills_at_random_moments(corpus: Corpus, tmp_path: pathlib.Path):
     small = {"dupe_factor": 20, "block_tokens": 1500}
-    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "straight", **small))
+    make_records(corpus, tmp_path / "straight", **small)
     options = options_for(corpus, tmp_path / "killed", **small)
     work = tmp_path / "killed" / "out.work"
     rng = random.Random(time.time_ns())
@@ -59,8 +71,9 @@ def test_bytes_are_the_same_after_kills_at_random_moments(corpus: tuple[list[str
 
     for _ in range(5):
         before = len(entries())
+        command = [sys.executable, *command_for(options)]
         with subprocess.Popen(
-            command_for(options), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         ) as process:
             try:
                 # Not before it has begun to do something new, and then at any moment.
@@ -74,36 +87,34 @@ def test_bytes_are_the_same_after_kills_at_random_moments(corpus: tuple[list[str
         if found[-1] is None:
             break
     assert found[0] is not None, "the first try ended before it could be killed"
-    done = subprocess.run(command_for(options), cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python(*command_for(options))
     assert done.returncode == 0, done.stderr
     assert contents(tmp_path / "killed") == contents(tmp_path / "straight"), found
 
 
-def test_after_a_full_disk_the_same_command_continues(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
-    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "straight"))
+def test_after_a_full_disk_the_same_command_continues(corpus: Corpus, tmp_path: pathlib.Path):
+    make_records(corpus, tmp_path / "straight")
     options = options_for(corpus, tmp_path / "full")
     # A file may not grow over 100 kB: the system's answer is an error of the write, as on a full disk.
-    done = subprocess.run(
-        command_for(options), cwd=ROOT, capture_output=True, text=True, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
-    )  # fmt: skip
+    limit = (100_000, 100_000)
+    done = run_python(*command_for(options), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
     assert done.returncode == 1
     assert "error: cannot write" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "full").glob("*.tfrecord*"))
-    done = subprocess.run(command_for(options), cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python(*command_for(options))
     assert done.returncode == 0, done.stderr
     assert "going on with the unfinished work" in done.stdout
     assert contents(tmp_path / "full") == contents(tmp_path / "straight")
 
 
 def test_a_worker_of_a_run_that_was_removed_writes_nothing_into_the_next_one(
-    corpus: tuple[list[str], str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Corpus, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     vocab = tmp_path / "other.txt"
     pieces = pathlib.Path(corpus[1]).read_text().splitlines()
     vocab.write_text("\n".join([*SPECIAL_TOKENS, *reversed([each for each in pieces if each not in SPECIAL_TOKENS])]))
-    one_machine.create_pretraining_data(options_for((corpus[0], str(vocab)), tmp_path / "straight"))
+    make_records((corpus[0], str(vocab)), tmp_path / "straight")
     do_all, orphans = worker_pool.WorkerPool.do_all, []
 
     def interrupted(self: worker_pool.WorkerPool, what: str, *rest: Any) -> Any:
@@ -120,48 +131,44 @@ def test_a_worker_of_a_run_that_was_removed_writes_nothing_into_the_next_one(
         return do_all(self, what, *rest)
 
     monkeypatch.setattr(worker_pool.WorkerPool, "do_all", interrupted)
-    with pytest.raises(UserError, match="killed"):
-        one_machine.create_pretraining_data(options_for(corpus, tmp_path / "again"))
+    assert "killed" in refusal(make_records, corpus, tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "out.work")
     monkeypatch.setattr(worker_pool.WorkerPool, "do_all", with_an_orphan)
-    one_machine.create_pretraining_data(options_for((corpus[0], str(vocab)), tmp_path / "again"))
+    make_records((corpus[0], str(vocab)), tmp_path / "again")
     assert contents(tmp_path / "again") == contents(tmp_path / "straight")
 
 
-def test_what_a_kill_left_beside_the_records_is_removed(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+def test_what_a_kill_left_beside_the_records_is_removed(corpus: Corpus, tmp_path: pathlib.Path):
     left = [tmp_path / "out-00001-of-00003.tfrecord.writing-0123456789ab", tmp_path / "mine.tfrecord.writing-0"]
     for path in left:
         path.write_text("half")
-    one_machine.create_pretraining_data(options_for(corpus, tmp_path))
+    make_records(corpus, tmp_path)
     assert [path.exists() for path in left] == [False, True]
 
 
 def test_other_errors_of_the_system_are_not_called_a_full_disk():
-    full = pytest.raises(UserError, match="cannot write in out.work: .* make room and run the same command")
-    with full, fast._write_errors_explained("out.work"):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    other = pytest.raises(UserError, match="cannot work in out.work: .*Permission denied.* correct that and run")
-    with other, fast._write_errors_explained("out.work"):
-        raise OSError(errno.EACCES, "Permission denied")
+    for error, message in (
+        (OSError(errno.ENOSPC, "No space left on device"), "cannot write in out.work: .* make room and run the same"),
+        (OSError(errno.EACCES, "Permission denied"), "cannot work in out.work: .*Permission denied.* correct that and"),
+    ):
+        with pytest.raises(UserError, match=message), fast._write_errors_explained("out.work"):
+            raise error
 
 
-def test_the_flag_that_an_error_of_the_text_advises_helps(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
-    path = tmp_path / "latin1.txt"
-    path.write_bytes(b"return the value\nthe \xe9 object\n")
-    inputs = ([*corpus[0], str(path)], corpus[1])
+def test_the_flag_that_an_error_of_the_text_advises_helps(corpus: Corpus, tmp_path: pathlib.Path):
+    path = write_text(tmp_path / "latin1.txt", b"return the value\nthe \xe9 object\n")
+    inputs = ([*corpus[0], path], corpus[1])
     with pytest.raises(UserError, match="latin1.txt, line 2: .* pass --drop_invalid_utf8"):
-        one_machine.create_pretraining_data(options_for(inputs, tmp_path / "out", input_format="sentences"))
+        make_records(inputs, tmp_path / "out", input_format="sentences")
     assert not list((tmp_path / "out").iterdir())
     options = options_for(inputs, tmp_path / "out", input_format="sentences", drop_invalid_utf8=True)
     assert one_machine.create_pretraining_data(options).instances
 
 
-def test_gzip_and_shard_size_change_the_files_and_not_the_records(
-    corpus: tuple[list[str], str], tmp_path: pathlib.Path
-):
-    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "plain", num_shards=1))
-    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "zipped", num_shards=1, gzip=True))
-    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "sized", num_shards=1, shard_size_mb=1))
+def test_gzip_and_shard_size_change_the_files_and_not_the_records(corpus: Corpus, tmp_path: pathlib.Path):
+    make_records(corpus, tmp_path / "plain", num_shards=1)
+    make_records(corpus, tmp_path / "zipped", num_shards=1, gzip=True)
+    make_records(corpus, tmp_path / "sized", num_shards=1, shard_size_mb=1)
     plain = parsed(list((tmp_path / "plain").glob("*.tfrecord")))
     zipped = parsed(list((tmp_path / "zipped").glob("*.tfrecord")))
     shards = sorted((tmp_path / "sized").glob("*.tfrecord"))
@@ -171,10 +178,10 @@ def test_gzip_and_shard_size_change_the_files_and_not_the_records(
     assert all(0.5e6 < path.stat().st_size < 2e6 for path in shards)
 
 
-def test_every_record_fits_the_schema(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+def test_every_record_fits_the_schema(corpus: Corpus, tmp_path: pathlib.Path):
     for whole_words in (False, True):
         folder = tmp_path / str(whole_words)
-        one_machine.create_pretraining_data(options_for(corpus, folder, do_whole_word_mask=whole_words))
+        make_records(corpus, folder, do_whole_word_mask=whole_words)
         vocab = load_vocab(corpus[1])
         schema = record_schema.pretraining_schema(LENGTH, PREDICTIONS, len(vocab), 2)
         assert record_damage.describe_first_damage([str(path) for path in folder.glob("*.tfrecord")], schema) is None
@@ -235,8 +242,8 @@ def test_records_stand_in_a_random_order_and_random_segments_come_from_all_of_th
     assert_alike(histogram(second // 20, 9), histogram(np.arange(count) // 20, 9), "documents of random segments")
 
 
-def test_each_pass_cuts_and_masks_anew(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
-    one_machine.create_pretraining_data(options_for(corpus, tmp_path, short_seq_prob=0.0))
+def test_each_pass_cuts_and_masks_anew(corpus: Corpus, tmp_path: pathlib.Path):
+    make_records(corpus, tmp_path, short_seq_prob=0.0)
     batch = parsed(sorted(tmp_path.glob("*.tfrecord")))
     # Were the two passes alike, each record would be there twice.
     cuts = len(np.unique(unmasked(batch), axis=0)) / len(batch["input_ids"])
@@ -255,7 +262,7 @@ def test_fast_records_are_distributed_as_the_reference_ones_are(
     short_seq_prob: float,
     whole_words: bool,
     clusters: int,
-    corpus: tuple[list[str], str],
+    corpus: Corpus,
     tmp_path: pathlib.Path,
 ):
     # A file's end ends a document in one algorithm alone, so that one file is read.
@@ -264,13 +271,12 @@ def test_fast_records_are_distributed_as_the_reference_ones_are(
         lines = [line for line in lines if line]
         parts = [lines[start : start + sentences] for start in range(0, len(lines), sentences)]
         lines = [line for part in parts for line in [*part, ""]]
-    text = tmp_path / "text.txt"
-    text.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = write_text(tmp_path / "text.txt", "\n".join(lines) + "\n")
     batches = []
     for algorithm in ("reference", "fast"):
         changes = {"num_shards": 1, "dupe_factor": 12, "algorithm": algorithm, "input_format": "sentences"}
         changes |= {"do_whole_word_mask": whole_words, "short_seq_prob": short_seq_prob}
-        one_machine.create_pretraining_data(options_for(([str(text)], corpus[1]), tmp_path / algorithm, **changes))
+        make_records(([text], corpus[1]), tmp_path / algorithm, **changes)
         batches.append(parsed(list((tmp_path / algorithm).glob("*.tfrecord"))))
     mask_id = load_vocab(corpus[1])["[MASK]"]
     histograms = []
@@ -306,22 +312,15 @@ def test_a_difference_in_distribution_would_be_seen():
         assert_alike(histogram(one, 20), histogram(other, 20), "different")
 
 
-def test_text_that_tokenizes_to_nothing_is_refused(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
-    path = tmp_path / "empty.txt"
-    path.write_text("\n\u200b\n\n")
-    with pytest.raises(UserError, match="the input holds no text"):
-        one_machine.create_pretraining_data(options_for(([str(path)], corpus[1]), tmp_path / "out"))
-
-
 @pytest.mark.parametrize("which", ["vocabulary", "text"])
 def test_what_changes_while_text_is_tokenized_is_not_mixed(
-    which: str, corpus: tuple[list[str], str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    which: str, corpus: Corpus, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     text, vocab = tmp_path / "text.txt", tmp_path / "vocab.txt"
     text.write_text(pathlib.Path(corpus[0][0]).read_text())
     vocab.write_text(pathlib.Path(corpus[1]).read_text())
     inputs = ([str(text)], str(vocab))
-    one_machine.create_pretraining_data(options_for(inputs, tmp_path / "straight"))
+    make_records(inputs, tmp_path / "straight")
     do_all = worker_pool.WorkerPool.do_all
 
     def changing(self: worker_pool.WorkerPool, what: str, *arguments: object) -> list[dict[str, object]]:
@@ -333,8 +332,7 @@ def test_what_changes_while_text_is_tokenized_is_not_mixed(
     monkeypatch.setattr(worker_pool.WorkerPool, "do_all", changing)
     options = options_for(inputs, tmp_path / "out")
     if which == "text":
-        with pytest.raises(UserError, match="text.txt changed while it was read; run the same command again"):
-            one_machine.create_pretraining_data(options)
+        assert "text.txt changed while it was read" in refusal(one_machine.create_pretraining_data, options)
         assert not list((tmp_path / "out").iterdir())
     else:
         one_machine.create_pretraining_data(options)
@@ -342,12 +340,10 @@ def test_what_changes_while_text_is_tokenized_is_not_mixed(
 
 
 def test_more_shards_than_instances_are_written_too(
-    corpus: tuple[list[str], str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    corpus: Corpus, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
-    text = tmp_path / "text.txt"
-    text.write_text("return the value of the object.\n" * 5)
-    options = options_for(([str(text)], corpus[1]), tmp_path / "out", num_shards=100, num_workers=1)
-    summary = one_machine.create_pretraining_data(options)
+    text = write_text(tmp_path / "text.txt", "return the value of the object.\n" * 5)
+    summary = make_records(([text], corpus[1]), tmp_path / "out", num_shards=100, num_workers=1)
     described = json.loads((tmp_path / "out" / "out.manifest.json").read_text())
     assert [shard["records"] for shard in described["shards"]].count(0) > 80
     assert sum(shard["records"] for shard in described["shards"]) == summary.instances

@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from data_gen.options import RecordOptions
-from data_gen.pipelines import on_dask, one_machine, run_plan
+from data_gen.pipelines import on_dask, run_plan
 from official_bert.errors import UserError
 from official_bert.utils import dask_cluster
 from tests import dask_clusters
 from tests.conftest import WORDS
 from tests.dask_clusters import ENVIRONMENT, OneProcess, ended, wait_until
-from tests.data_gen.samples import contents, options_for
+from tests.data_gen.samples import Corpus, contents, make_records, options_for
 
 ADDRESS = "tcp://127.0.0.1:8786"
 FLAGS = [
@@ -49,10 +49,10 @@ def blocks_of(folder: pathlib.Path) -> int:
     {"num_shards": 1, "shard_size_mb": 1, "masking": "dynamic", "masking_rates": "80/0/20"},
 ])  # fmt: skip
 def test_tasks_that_run_twice_give_the_bytes_of_one_machine(
-    corpus: tuple[list[str], str], changes: dict[str, object], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Corpus, changes: dict[str, object], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(dask_cluster, "Cluster", OneProcess)
-    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "one", **changes))
+    make_records(corpus, tmp_path / "one", **changes)
     monkeypatch.setattr(run_plan, "_BUCKET_BYTES", 1e5)  # Several buckets per shard.
     many = options_for(corpus, tmp_path / "many", num_workers=default_workers(), **changes)
     on_dask.create_pretraining_data(many, ADDRESS)

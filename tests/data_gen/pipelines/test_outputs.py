@@ -1,60 +1,55 @@
 """The record files of a run, their manifests, and the refusal to write over an input."""
 
 import pathlib
+import re
+from collections.abc import Callable
 
 import pytest
 
 from data_gen.inspection import verification
-from data_gen.options import VerificationOptions
-from data_gen.pipelines import one_machine
+from data_gen.options import RecordOptions, VerificationOptions
+from data_gen.pipelines.one_machine import create_pretraining_data
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.utils.locks import lock_file
-from tests.data_gen.samples import options_for, short_options
+from tests.data_gen.samples import Corpus, make_records
+from tests.make import refusal
+
+Options = Callable[..., RecordOptions]
 
 
-def test_two_at_once_are_kept_apart(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+def test_two_at_once_are_kept_apart(corpus: Corpus, tmp_path: pathlib.Path):
     several = [str(tmp_path / "other" / "b.tfrecord"), str(tmp_path / "out.tfrecord")]
     (tmp_path / "other").mkdir()
     with lock_file(str(tmp_path / "out.manifest.json"), "output_file"):
         for changes in ({}, {"num_shards": 1, "algorithm": "reference", "input_format": "sentences"}):
-            with pytest.raises(UserError, match="--output_file: .*out.manifest.json is in use"):
-                one_machine.create_pretraining_data(options_for(corpus, tmp_path, **changes))
-    with (
-        lock_file(str(tmp_path / "out.tfrecord"), "output_file"),
-        pytest.raises(UserError, match="--output_file: .*out.tfrecord is in use"),
-    ):
-        one_machine.create_pretraining_data(options_for(corpus, tmp_path, num_shards=1, output_file=several))
+            assert "out.manifest.json is in use" in refusal(make_records, corpus, tmp_path, **changes)
+    with lock_file(str(tmp_path / "out.tfrecord"), "output_file"):
+        told = refusal(make_records, corpus, tmp_path, num_shards=1, output_file=several)
+        assert re.search("--output_file: .*out.tfrecord is in use", told)
     assert not list(tmp_path.glob("*.tfrecord*"))
-    assert one_machine.create_pretraining_data(options_for(corpus, tmp_path)).instances
+    assert make_records(corpus, tmp_path).instances
     assert not list(tmp_path.glob(".*"))
 
 
-def test_an_input_is_never_overwritten(short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match="which is an input"):
-        one_machine.create_pretraining_data(
-            short_options(short_texts, vocab_file, tmp_path, output_file=[short_texts[0]])
-        )
+def test_an_input_is_never_overwritten(short_texts: list[str], vocab_file: str, short_options: Options):
+    for path in (short_texts[0], vocab_file):
+        told = refusal(create_pretraining_data, short_options(output_file=[path]))
+        assert f"--output_file would write {path}, which is an input" in told
 
 
-def test_the_vocabulary_is_never_overwritten(short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match="--output_file would write .*vocab.txt, which is an input"):
-        one_machine.create_pretraining_data(short_options(short_texts, vocab_file, tmp_path, output_file=[vocab_file]))
-
-
-def test_one_output_in_two_spellings_is_refused(short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path):
+def test_one_output_in_two_spellings_is_refused(short_options: Options, tmp_path: pathlib.Path):
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "b.tfrecord").symlink_to(tmp_path / "a.tfrecord")
     for other in (f"{tmp_path}/./a.tfrecord", f"{tmp_path}/link/a.tfrecord", f"{tmp_path}/b.tfrecord"):
-        options = short_options(short_texts, vocab_file, tmp_path, output_file=[f"{tmp_path}/a.tfrecord", other])
-        with pytest.raises(UserError, match="--output_file names one file twice, as .*a.tfrecord and as "):
-            one_machine.create_pretraining_data(options)
+        told = refusal(create_pretraining_data, short_options(output_file=[f"{tmp_path}/a.tfrecord", other]))
+        assert f"--output_file names one file twice, as {tmp_path}/a.tfrecord and as {other}" in told
     assert not (tmp_path / "a.tfrecord").exists()
 
 
 @pytest.mark.parametrize("flags", [{"num_shards": 2}, {"shard_size_mb": 1}])
 def test_an_input_with_the_name_of_a_shard_is_never_overwritten(
-    flags: dict[str, int], short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path
+    flags: dict[str, int], short_texts: list[str], short_options: Options, tmp_path: pathlib.Path
 ):
     shard = tmp_path / "text-00001-of-00002.txt"
     inputs = [short_texts[0], str(shard)]
@@ -64,36 +59,36 @@ def test_an_input_with_the_name_of_a_shard_is_never_overwritten(
         for each in (inputs, [short_texts[1], str(shard)], short_texts):
             if each is short_texts and not shard.is_symlink():
                 continue  # then the shard is no input
-            with pytest.raises(UserError, match="would write .*text-00001-of-00002.txt, which is an input"):
-                one_machine.create_pretraining_data(short_options(each, vocab_file, tmp_path, **flags))
+            told = refusal(create_pretraining_data, short_options(input_file=each, **flags))
+            assert f"would write {shard}, which is an input" in told
     assert shard.read_text() == pathlib.Path(short_texts[1]).read_text()
 
 
-def test_manifest_and_working_folder_never_destroy_an_input(vocab_file: str, tmp_path: pathlib.Path):
+def test_manifest_and_working_folder_never_destroy_an_input(short_options: Options, tmp_path: pathlib.Path):
     for name in ("a.manifest.json", "a.work/text.txt"):
         text = tmp_path / name
         text.parent.mkdir(exist_ok=True)
         text.write_text("the cat sat\n")
         with pytest.raises(UserError, match=r"which is an input|is in the working folder"):
-            one_machine.create_pretraining_data(short_options([str(text)], vocab_file, tmp_path, algorithm="fast"))
+            create_pretraining_data(short_options(input_file=[str(text)], algorithm="fast"))
         assert text.read_text() == "the cat sat\n"
 
 
 @pytest.mark.parametrize("algorithm", ["reference", "fast"])
 def test_records_in_several_folders_have_a_manifest_in_each(
-    algorithm: str, short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    algorithm: str, short_options: Options, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
     outputs = [str(tmp_path / name) for name in ("one/a.tfrecord", "two/b.tfrecord", "one/c.tfrecord")]
-    options = short_options(short_texts, vocab_file, tmp_path, output_file=outputs, algorithm=algorithm, num_workers=1)
-    first = one_machine.create_pretraining_data(options)
+    options = short_options(output_file=outputs, algorithm=algorithm, num_workers=1)
+    first = create_pretraining_data(options)
     described = manifest.of_files(outputs)
     assert [shard.file for _, shard in described.values()] == ["a.tfrecord", "c.tfrecord", "b.tfrecord"]
     assert sum(shard.records for _, shard in described.values()) == first.instances
     findings = verification.verify(VerificationOptions(input_file=outputs))
     assert (findings.problems, findings.files) == ([], 3)
-    assert one_machine.create_pretraining_data(options) == first
+    assert create_pretraining_data(options) == first
     assert "complete already" in capsys.readouterr().out
     pathlib.Path(outputs[1]).unlink()
-    assert one_machine.create_pretraining_data(options) == first
+    assert create_pretraining_data(options) == first
     assert "complete already" not in capsys.readouterr().out
     assert pathlib.Path(outputs[1]).exists()

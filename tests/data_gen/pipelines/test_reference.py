@@ -2,7 +2,9 @@
 
 import ast
 import gzip
+import itertools
 import pathlib
+from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
@@ -13,8 +15,9 @@ from data_gen.rules import masking
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import load_vocab
 from tests.conftest import ROOT
-from tests.data_gen.samples import short_options
+from tests.make import write_text
 
+Options = Callable[..., RecordOptions]
 ORIGINAL = ROOT / "tests" / "golden" / "original" / "records"
 FLAGS = dict(line.split(" ", 1) for line in (ORIGINAL / "flags.txt").read_text().splitlines())
 
@@ -51,33 +54,27 @@ def test_records_equal_those_of_the_original(name: str, tmp_path: pathlib.Path):
 
 
 def test_files_are_read_as_one_text_and_records_are_written_to_the_outputs_in_turn(
-    short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path
+    short_texts: list[str], short_options: Options, tmp_path: pathlib.Path
 ):
     """As the original does: its outputs above are of one file each."""
-    two = written(short_options(short_texts, vocab_file, tmp_path))
-    whole = tmp_path / "whole.txt"
-    whole.write_text("".join(pathlib.Path(path).read_text() for path in short_texts))
-    (one,) = written(short_options([str(whole)], vocab_file, tmp_path, output_file=[f"{tmp_path}/one.tfrecord"]))
+    two = written(short_options())
+    whole = write_text(tmp_path / "whole.txt", "".join(pathlib.Path(path).read_text() for path in short_texts))
+    (one,) = written(short_options(input_file=[whole], output_file=[f"{tmp_path}/one.tfrecord"]))
     assert (one[::2], one[1::2]) == (two[0], two[1])
 
 
-def test_same_seed_gives_the_same_bytes_and_another_seed_others(
-    short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path
-):
+def test_same_seed_gives_the_same_bytes_and_another_seed_others(short_options: Options, tmp_path: pathlib.Path):
     contents = []
     for number, seed in enumerate((1, 1, 2)):
-        (tmp_path / str(number)).mkdir()
-        options = short_options(short_texts, vocab_file, tmp_path / str(number), random_seed=seed)
-        one_machine.create_pretraining_data(options)
-        contents.append([pathlib.Path(path).read_bytes() for path in options.output_file])
+        outputs = [str(tmp_path / f"{number}{name}.tfrecord") for name in "ab"]
+        one_machine.create_pretraining_data(short_options(output_file=outputs, random_seed=seed))
+        contents.append([pathlib.Path(path).read_bytes() for path in outputs])
     assert contents[0] == contents[1] != contents[2]
 
 
-def test_records_are_what_the_schema_says(short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path):
+def test_records_are_what_the_schema_says(vocab_file: str, short_options: Options):
     vocab = load_vocab(vocab_file)
-    for record in [
-        record for records in written(short_options(short_texts, vocab_file, tmp_path)) for record in records
-    ]:
+    for record in itertools.chain(*written(short_options())):
         ids, mask, segments = record["input_ids"], record["input_mask"], record["segment_ids"]
         positions, labels, weights = (record[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
         assert len(ids) == len(mask) == len(segments) == 24
@@ -97,19 +94,18 @@ def test_records_are_what_the_schema_says(short_texts: list[str], vocab_file: st
         assert record["next_sentence_labels"] in ([0], [1])
 
 
-def test_the_reference_algorithm_names_the_other_one_for_compressed_text(vocab_file: str, tmp_path: pathlib.Path):
-    path = tmp_path / "text.txt.gz"
-    path.write_bytes(gzip.compress(b"the cat sat\n"))
+def test_the_reference_algorithm_names_the_other_one_for_compressed_text(
+    short_options: Options, tmp_path: pathlib.Path
+):
+    path = write_text(tmp_path / "text.txt.gz", gzip.compress(b"the cat sat\n"))
     with pytest.raises(UserError, match="text.txt.gz is compressed, .* or take --algorithm=fast"):
-        one_machine.create_pretraining_data(short_options([str(path)], vocab_file, tmp_path))
+        one_machine.create_pretraining_data(short_options(input_file=[path]))
 
 
-def test_bytes_that_are_not_utf8_are_named_or_dropped(vocab_file: str, tmp_path: pathlib.Path):
-    path = tmp_path / "latin1.txt"
-    path.write_bytes(b"the cat sat\nthe \xe9 dog\nthe sun\n")
+def test_bytes_that_are_not_utf8_are_named_or_dropped(short_options: Options, tmp_path: pathlib.Path):
+    paths = [write_text(tmp_path / "latin1.txt", b"the cat sat\nthe \xe9 dog\nthe sun\n")]
     with pytest.raises(UserError, match=r"latin1.txt, line 2: byte 0xe9 at column 5 is not UTF-8"):
-        one_machine.create_pretraining_data(short_options([str(path)], vocab_file, tmp_path))
+        one_machine.create_pretraining_data(short_options(input_file=paths))
     assert not list(tmp_path.glob("*.tfrecord*"))
-    options = short_options([str(path)], vocab_file, tmp_path, drop_invalid_utf8=True)
-    summary = one_machine.create_pretraining_data(options)
+    summary = one_machine.create_pretraining_data(short_options(input_file=paths, drop_invalid_utf8=True))
     assert summary.text_tokens == 3 + 2 + 2

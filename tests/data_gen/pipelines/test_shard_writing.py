@@ -6,7 +6,7 @@ import pathlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,8 +14,10 @@ import pytest
 from data_gen.pipelines import shard_writing, worker_pool
 from data_gen.pipelines.run_plan import RunPlan
 from official_bert.errors import UserError
+from tests.make import refusal
 
 BUCKETS = 4
+Write = Callable[..., list[dict[str, Any]]]
 
 
 def content_of(bucket: int) -> bytes:
@@ -34,16 +36,20 @@ def plan_of(folder: pathlib.Path, shards: int) -> RunPlan:
 
 
 @pytest.fixture
-def workers(tmp_path: pathlib.Path) -> worker_pool.WorkerPool:
+def write(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes shards with two workers, whose tasks a function does."""
     (tmp_path / "work").mkdir()
     pool = worker_pool.WorkerPool(str(tmp_path / "work"))
     pool._processes = [Process(), Process()]  # type: ignore[list-item]
-    return pool
+
+    def write(ask: Callable[..., dict[str, Any]], plan: RunPlan, threads: int) -> list[dict[str, Any]]:
+        monkeypatch.setattr(worker_pool, "ask", ask)
+        return shard_writing.write_shards(plan, str(tmp_path / "work"), pool, threads)
+
+    return write
 
 
-def test_buckets_stand_in_their_order_whichever_is_encoded_first(
-    workers: worker_pool.WorkerPool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_buckets_stand_in_their_order_whichever_is_encoded_first(write: Write, tmp_path: pathlib.Path):
     encoded = [threading.Event() for _ in range(3 * BUCKETS)]
 
     def ask(process: Process, task: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -59,29 +65,21 @@ def test_buckets_stand_in_their_order_whichever_is_encoded_first(
             shard.write(content_of(process.bucket))
         return {}
 
-    monkeypatch.setattr(worker_pool, "ask", ask)
     plan = plan_of(tmp_path, 3)
-    entries = shard_writing.write_shards(plan, str(tmp_path / "work"), workers, 2)
+    entries = write(ask, plan, 2)
     for number, entry in enumerate(entries):
         content = b"".join(map(content_of, range(number * BUCKETS, (number + 1) * BUCKETS)))
         assert (tmp_path / f"{number}.tfrecord").read_bytes() == content
-        assert entry == {
-            "file": f"{number}.tfrecord",
-            "records": BUCKETS,
-            "bytes": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
+        sizes = {"records": BUCKETS, "bytes": len(content)}
+        assert entry == {"file": f"{number}.tfrecord", "sha256": hashlib.sha256(content).hexdigest(), **sizes}
 
     def refuse(*_: object) -> dict[str, Any]:
         raise AssertionError("what is complete is not made again")
 
-    monkeypatch.setattr(worker_pool, "ask", refuse)
-    assert shard_writing.write_shards(plan, str(tmp_path / "work"), workers, 2) == entries
+    assert write(refuse, plan, 2) == entries
 
 
-def test_an_error_of_one_worker_ends_the_wait_of_the_others(
-    workers: worker_pool.WorkerPool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_error_of_one_worker_ends_the_wait_of_the_others(write: Write, tmp_path: pathlib.Path):
     second = threading.Event()
 
     def ask(process: Process, task: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -92,16 +90,12 @@ def test_an_error_of_one_worker_ends_the_wait_of_the_others(
         second.set()
         return {"records": 1, "bytes": 1}
 
-    monkeypatch.setattr(worker_pool, "ask", ask)
-    with pytest.raises(UserError, match="a worker process was killed"):
-        shard_writing.write_shards(plan_of(tmp_path, 2), str(tmp_path / "work"), workers, 2)
+    assert "a worker process was killed" in refusal(write, ask, plan_of(tmp_path, 2), 2)
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
     assert not list((tmp_path / "work").iterdir())
 
 
-def test_the_first_error_is_raised_and_not_one_that_follows_from_it(
-    workers: worker_pool.WorkerPool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_first_error_is_raised_and_not_one_that_follows_from_it(write: Write, tmp_path: pathlib.Path):
     def ask(process: Process, task: dict[str, Any], folder: str) -> dict[str, Any]:
         if "bucket" in task:
             (process.bucket,) = task["bucket"]
@@ -113,10 +107,8 @@ def test_the_first_error_is_raised_and_not_one_that_follows_from_it(
             time.sleep(0.001)
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(worker_pool, "ask", ask)
     plan = dataclasses.replace(plan_of(tmp_path, 1), buckets_per_shard=2)
-    with pytest.raises(UserError, match="became shorter while it was written"):
-        shard_writing.write_shards(plan, str(tmp_path / "work"), workers, 1)
+    assert "became shorter while it was written" in refusal(write, ask, plan, 1)
 
 
 @pytest.fixture
@@ -129,7 +121,7 @@ def interrupts() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interrupts")
 def test_threads_that_wait_end_silently_when_the_command_is_interrupted(
-    workers: worker_pool.WorkerPool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    write: Write, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     uncaught: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", uncaught.append)
@@ -144,10 +136,9 @@ def test_threads_that_wait_end_silently_when_the_command_is_interrupted(
         waits.set()
         return {"records": 1, "bytes": 1}
 
-    monkeypatch.setattr(worker_pool, "ask", ask)
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        shard_writing.write_shards(plan_of(tmp_path, 1), str(tmp_path / "work"), workers, 1)
+        write(ask, plan_of(tmp_path, 1), 1)
     ended.set()
     while threading.active_count() > before:
         time.sleep(0.001)

@@ -12,22 +12,20 @@ from data_gen.pipelines import one_machine
 from data_gen.text import formats
 from data_gen.vocabulary import learning
 from official_bert.errors import UserError
-from tests.data_gen.samples import contents, options_for
+from tests.data_gen.samples import Corpus, contents, options_for
 from tests.stored_texts import STORED, parquet, prepare_tfds
 
 STORES = ("jsonl", "xz", "tfds", *STORED)
 
 
 @pytest.fixture(scope="module")
-def texts(corpus: tuple[list[str], str]) -> list[str]:
+def texts(corpus: Corpus) -> list[str]:
     documents = [document for path in corpus[0] for document in formats.read_documents(path)]
     return ["\n".join(document) for document in documents[:40]]
 
 
 @pytest.fixture(scope="module")
-def records(
-    corpus: tuple[list[str], str], texts: list[str], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, bytes]:
+def records(corpus: Corpus, texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The records that plain text gives."""
     folder = tmp_path_factory.mktemp("plain")
     path = folder / "plain.txt"
@@ -56,7 +54,7 @@ def stored(store: str, folder: pathlib.Path, texts: Sequence[str], patch: pytest
 @pytest.mark.parametrize("store", STORES)
 def test_every_kind_of_file_gives_the_same_records(
     store: str,
-    corpus: tuple[list[str], str],
+    corpus: Corpus,
     texts: list[str],
     records: dict[str, bytes],
     tmp_path: pathlib.Path,
@@ -77,7 +75,7 @@ def test_a_vocabulary_is_learned_from_them(
     assert other.pieces == plain.pieces
 
 
-def test_an_error_in_a_later_part_names_the_row_of_the_file(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+def test_an_error_in_a_later_part_names_the_row_of_the_file(corpus: Corpus, tmp_path: pathlib.Path):
     many: list[str | None] = [f"{number} sentences of text.\n" * 8000 for number in range(20)]
     path = parquet(tmp_path, [*many, None])
     assert len(formats.find_ranges(path, "parquet", 2 << 20)) == 2
@@ -87,7 +85,7 @@ def test_an_error_in_a_later_part_names_the_row_of_the_file(corpus: tuple[list[s
         assert not list((tmp_path / "out").glob("*.tfrecord"))
 
 
-def test_a_layout_does_not_fit_a_file_of_rows(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+def test_a_layout_does_not_fit_a_file_of_rows(corpus: Corpus, tmp_path: pathlib.Path):
     path = parquet(tmp_path, ["One.", "Two."])
     with pytest.raises(UserError, match=r"texts.parquet is a parquet file, which --input_format=jsonl does not fit"):
         made(options_for(([path], corpus[1]), tmp_path / "out", input_format="jsonl"))

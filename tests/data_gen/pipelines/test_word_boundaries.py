@@ -7,32 +7,31 @@ import random
 import numpy as np
 import pytest
 
-from data_gen.options import RecordOptions
-from data_gen.pipelines import one_machine
+from data_gen.pipelines.summary import RecordSummary
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import SPECIAL_TOKENS
-from tests.data_gen.samples import LENGTH, contents, options_for, parsed, unmasked
+from tests.data_gen.samples import LENGTH, Corpus, contents, make_records, parsed, unmasked
+from tests.make import refusal, write_text, write_vocab
 
 CHARACTERS = [chr(code) for code in range(0x4E00, 0x4E40)]
 WORDS = ["".join(CHARACTERS[start : start + 4]) for start in range(0, 48, 4)]
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """Text of words of four characters, and of single ones, and a vocabulary with a list of the words beside it."""
     folder = tmp_path_factory.mktemp("chinese")
     rng = random.Random(0)
     units = [*WORDS, *CHARACTERS[48:]]
     documents = ["\n".join("".join(rng.choices(units, k=9)) + "。" for _ in range(12)) for _ in range(60)]
-    (folder / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
-    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *CHARACTERS]) + "\n", encoding="utf-8")
-    (folder / "words.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-    return [str(folder / "text.txt")], str(folder / "vocab.txt")
+    write_vocab(folder / "words.txt", WORDS)
+    text = write_text(folder / "text.txt", "\n\n".join(documents))
+    return [text], write_vocab(folder / "vocab.txt", [*SPECIAL_TOKENS, *CHARACTERS])
 
 
-def marked(corpus: tuple[list[str], str], folder: pathlib.Path, **changes: object) -> RecordOptions:
+def make_marked(corpus: Corpus, folder: pathlib.Path, **changes: object) -> RecordSummary:
     words = str(pathlib.Path(corpus[1]).with_name("words.txt"))
-    return options_for(corpus, folder, **{"do_whole_word_mask": True, "word_boundaries": words, **changes})
+    return make_records(corpus, folder, **{"do_whole_word_mask": True, "word_boundaries": words, **changes})
 
 
 def masked_words(batch: dict[str, np.ndarray]) -> tuple[int, int]:
@@ -41,9 +40,8 @@ def masked_words(batch: dict[str, np.ndarray]) -> tuple[int, int]:
     The text was cut at random ends, so that a word is found by its first and last characters.
     """
     whole = part = 0
-    for ids, positions, weights in zip(
-        unmasked(batch), batch["masked_lm_positions"], batch["masked_lm_weights"], strict=True
-    ):
+    masks = batch["masked_lm_positions"], batch["masked_lm_weights"]
+    for ids, positions, weights in zip(unmasked(batch), *masks, strict=True):
         hidden = np.zeros(LENGTH, bool)
         hidden[positions[weights > 0]] = True
         for start in range(LENGTH - 3):
@@ -54,11 +52,9 @@ def masked_words(batch: dict[str, np.ndarray]) -> tuple[int, int]:
     return int(whole), int(part)
 
 
-def test_words_of_the_list_are_hidden_wholly_and_nothing_else_changes(
-    corpus: tuple[list[str], str], tmp_path: pathlib.Path
-):
-    one_machine.create_pretraining_data(marked(corpus, tmp_path / "marked"))
-    one_machine.create_pretraining_data(options_for(corpus, tmp_path / "plain", do_whole_word_mask=True))
+def test_words_of_the_list_are_hidden_wholly_and_nothing_else_changes(corpus: Corpus, tmp_path: pathlib.Path):
+    make_marked(corpus, tmp_path / "marked")
+    make_records(corpus, tmp_path / "plain", do_whole_word_mask=True)
     with_words, without = (parsed(sorted((tmp_path / name).glob("*.tfrecord"))) for name in ("marked", "plain"))
     whole, part = masked_words(with_words)
     assert whole > 100
@@ -67,38 +63,35 @@ def test_words_of_the_list_are_hidden_wholly_and_nothing_else_changes(
     assert with_words["input_ids"].max() < len(SPECIAL_TOKENS) + len(CHARACTERS)
     order = [np.lexsort(unmasked(each).T) for each in (with_words, without)]  # the masks draw before the shuffle
     assert np.array_equal(unmasked(with_words)[order[0]], unmasked(without)[order[1]])
-    flags = [json.loads((tmp_path / name / "out.manifest.json").read_text())["source"]["flags"] for name in
-             ("marked", "plain")]  # fmt: skip
+    manifests = [(tmp_path / name / "out.manifest.json").read_text() for name in ("marked", "plain")]
+    flags = [json.loads(each)["source"]["flags"] for each in manifests]
     assert flags[0]["word_boundaries"].startswith("sha256: ")
     assert "word_boundaries" not in flags[1]
 
 
-def test_one_and_two_workers_make_the_same_records(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
+def test_one_and_two_workers_make_the_same_records(corpus: Corpus, tmp_path: pathlib.Path):
     for number, name in ((1, "one"), (2, "two")):
-        one_machine.create_pretraining_data(marked(corpus, tmp_path / name, num_workers=number))
+        make_marked(corpus, tmp_path / name, num_workers=number)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-def test_the_originals_algorithm_hides_the_words_too(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
-    summary = one_machine.create_pretraining_data(
-        marked(corpus, tmp_path, algorithm="reference", num_shards=1, dupe_factor=1)
-    )
+def test_the_originals_algorithm_hides_the_words_too(corpus: Corpus, tmp_path: pathlib.Path):
+    summary = make_marked(corpus, tmp_path, algorithm="reference", num_shards=1, dupe_factor=1)
     assert summary.text_unknown == 720  # the full stops
     whole, part = masked_words(parsed([tmp_path / "out.tfrecord"]))
     assert whole > 50
     assert part == 0
 
 
-def test_records_of_other_words_are_not_mixed_with_these(corpus: tuple[list[str], str], tmp_path: pathlib.Path):
-    one_machine.create_pretraining_data(marked(corpus, tmp_path / "out"))
-    words = tmp_path / "words.txt"
-    words.write_text("\n".join(WORDS[1:]), encoding="utf-8")
-    with pytest.raises(UserError, match="describes records made from other flags"):
-        one_machine.create_pretraining_data(marked(corpus, tmp_path / "out", word_boundaries=str(words)))
+def test_records_of_other_words_are_not_mixed_with_these(corpus: Corpus, tmp_path: pathlib.Path):
+    make_marked(corpus, tmp_path / "out")
+    words = write_vocab(tmp_path / "words.txt", WORDS[1:])
+    told = refusal(make_marked, corpus, tmp_path / "out", word_boundaries=words)
+    assert "describes records made from other flags" in told
     (tmp_path / "out" / "out.manifest.json").unlink()
     (tmp_path / "out" / "out.work" / "another").mkdir(parents=True)
-    with pytest.raises(UserError, match="holds the unfinished work of another run"):
-        one_machine.create_pretraining_data(marked(corpus, tmp_path / "out", word_boundaries=str(words)))
+    told = refusal(make_marked, corpus, tmp_path / "out", word_boundaries=words)
+    assert "holds the unfinished work of another run" in told
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -107,8 +100,8 @@ def test_records_of_other_words_are_not_mixed_with_these(corpus: tuple[list[str]
     ({"word_boundaries": "jeiba"}, "--word_boundaries is 'jeiba': there is no such file, and no segmenter of that"),
 ])  # fmt: skip
 def test_what_does_not_go_together_is_refused(
-    changes: dict[str, object], message: str, corpus: tuple[list[str], str], tmp_path: pathlib.Path
+    changes: dict[str, object], message: str, corpus: Corpus, tmp_path: pathlib.Path
 ):
     with pytest.raises(UserError, match=message):
-        one_machine.create_pretraining_data(marked(corpus, tmp_path, **changes))
+        make_marked(corpus, tmp_path, **changes)
     assert not list(tmp_path.iterdir())

@@ -4,8 +4,6 @@ import dataclasses
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -13,23 +11,23 @@ from data_gen.pipelines import worker
 from data_gen.text import formats, token_store
 from official_bert.tokenization.caching import CachingTokenizer
 from official_bert.tokenization.exact import FullTokenizer
-from tests.conftest import ROOT
-from tests.data_gen.samples import options_for
+from tests.data_gen.samples import Corpus, options_for
+from tests.make import run_python
 
 
-def test_workers_need_no_tensorflow(corpus: tuple[list[str], str]):
+def test_workers_need_no_tensorflow(corpus: Corpus):
     code = (
         "import sys; from data_gen.pipelines import one_machine, worker;"
         "from official_bert.tokenization import caching, exact;"
         f"caching.CachingTokenizer(exact.FullTokenizer({corpus[1]!r})).encode(['the value']);"
         "print(sorted({'tensorflow', 'tensorflow_text', 'keras'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_python("-c", code, check=True)
     assert done.stdout == "[]\n"
 
 
 def test_a_large_file_is_shared_and_a_line_in_it_is_named(
-    corpus: tuple[list[str], str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Corpus, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(worker, "_PART_BYTES", 2000)
     vocab = pathlib.Path(corpus[1]).read_text()

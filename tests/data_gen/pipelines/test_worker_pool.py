@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from data_gen.pipelines import one_machine, worker_pool
+from data_gen.pipelines import worker_pool
 from official_bert.errors import UserError
 from tests.conftest import ROOT
-from tests.data_gen.samples import options_for
+from tests.data_gen.samples import Corpus, make_records
 from tests.processes import wait_for_the_end_of
 
 
@@ -71,9 +71,7 @@ def test_the_end_of_a_worker_is_explained(code: str, words: str):
         process.stdin.close()
 
 
-def test_workers_find_what_this_process_finds(
-    corpus: tuple[list[str], str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_workers_find_what_this_process_finds(corpus: Corpus, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.chdir(tmp_path)
-    assert one_machine.create_pretraining_data(options_for(corpus, tmp_path)).instances
+    assert make_records(corpus, tmp_path).instances

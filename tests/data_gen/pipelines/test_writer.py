@@ -1,13 +1,14 @@
 """Records to TFRecord files."""
 
 import pathlib
+from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
 
+from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine, writer
 from official_bert.errors import UserError
-from tests.data_gen.samples import short_options
 
 
 def test_frames_are_those_of_tensorflow(tmp_path: pathlib.Path):
@@ -19,10 +20,9 @@ def test_frames_are_those_of_tensorflow(tmp_path: pathlib.Path):
 
 
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
-    short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    short_options: Callable[..., RecordOptions], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    options = short_options(short_texts, vocab_file, tmp_path)
-    one_machine.create_pretraining_data(options)
+    one_machine.create_pretraining_data(short_options())
     (tmp_path / "a.manifest.json").unlink()
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
 
@@ -31,5 +31,5 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
 
     monkeypatch.setattr("data_gen.pipelines.writer.record_codec.encode", fail)
     with pytest.raises(UserError, match="cannot write .*: No space left on device"):
-        one_machine.create_pretraining_data(short_options(short_texts, vocab_file, tmp_path, random_seed=9))
+        one_machine.create_pretraining_data(short_options(random_seed=9))
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

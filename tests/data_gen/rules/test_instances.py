@@ -4,21 +4,11 @@ import random
 
 from data_gen.rules.instances import InstanceConfig, instances_of_document
 from tests.data_gen.rules.test_masking import masking_vocabulary
+from tests.data_gen.samples import instance_config
 
 
 def config(**changes: object) -> InstanceConfig:
-    values = {
-        "max_seq_length": 16,
-        "max_predictions_per_seq": 3,
-        "masked_lm_prob": 0.15,
-        "short_seq_prob": 0.0,
-        "do_whole_word_mask": False,
-        "cls": 2,
-        "sep": 3,
-        "vocabulary": masking_vocabulary(),
-        **changes,
-    }
-    return InstanceConfig(**values)  # type: ignore[arg-type]
+    return instance_config(vocabulary=masking_vocabulary(), **changes)
 
 
 def test_document_of_one_sentence_always_gets_a_random_second_segment():

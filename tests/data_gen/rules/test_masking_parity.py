@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 
 from data_gen.rules import masking, vectorized_masking
-from data_gen.rules.instances import InstanceConfig
 from data_gen.rules.random_numbers import Random
 from official_bert.data.dynamic_masking import DynamicMasking, record_keys
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.data_gen.distributions import assert_alike, histogram
+from tests.data_gen.samples import instance_config
 
 WORDS, CONTINUATIONS = 700, 300
 VOCAB = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
@@ -52,10 +52,9 @@ def by_reference(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: 
 
 
 def fast(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
-    config = InstanceConfig(
-        max_seq_length=LENGTH, max_predictions_per_seq=LIMIT, masked_lm_prob=PROBABILITY, short_seq_prob=0.0,
+    config = instance_config(
+        max_seq_length=LENGTH, max_predictions_per_seq=LIMIT, masked_lm_prob=PROBABILITY, masking_rates=str(rates),
         do_whole_word_mask=whole_words, cls=CLS, sep=SEP, vocabulary=masking.MaskingVocabulary.of(VOCAB),
-        masking_rates=str(rates),
     )  # fmt: skip
     masked, positions, _, predictions = vectorized_masking.mask(ids, length, config, Random("parity"))
     chosen = np.zeros(ids.shape, bool)
@@ -76,11 +75,8 @@ def while_training(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates
     return batch["input_ids"].numpy(), chosen
 
 
-IMPLEMENTATIONS: dict[str, Callable[..., Masked]] = {
-    "reference": by_reference,
-    "fast": fast,
-    "dynamic": while_training,
-}
+IMPLEMENTATIONS: dict[str, Callable[..., Masked]]
+IMPLEMENTATIONS = {"reference": by_reference, "fast": fast, "dynamic": while_training}
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)

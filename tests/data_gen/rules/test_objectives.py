@@ -17,23 +17,19 @@ from data_gen.rules import vectorized_instances
 from data_gen.rules.instances import InstanceConfig, full_sentences
 from data_gen.rules.masking import MaskingVocabulary
 from data_gen.rules.random_numbers import Random
-from data_gen.text import token_store
 from official_bert.data.manifest import Manifest
-from official_bert.errors import UserError
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.data_gen.distributions import assert_alike, histogram
+from tests.data_gen.samples import instance_config, options_for, store_of
+from tests.make import refusal, write_text, write_vocab
 
 CLS, SEP, LENGTH = 2, 3, 24
 Documents = list[list[list[int]]]
 
 
 def config(**changes: object) -> InstanceConfig:
-    values = {
-        "max_seq_length": LENGTH, "max_predictions_per_seq": 0, "masked_lm_prob": 0.15, "short_seq_prob": 0.0,
-        "do_whole_word_mask": False, "cls": CLS, "sep": SEP, **changes,
-        "vocabulary": MaskingVocabulary(list(range(1 << 18)), frozenset(), frozenset((CLS, SEP)), 4),
-    }  # fmt: skip
-    return InstanceConfig(**values)  # type: ignore[arg-type]
+    vocabulary = MaskingVocabulary(list(range(1 << 18)), frozenset(), frozenset((CLS, SEP)), 4)
+    return instance_config(max_seq_length=LENGTH, max_predictions_per_seq=0, vocabulary=vocabulary, **changes)
 
 
 def documents_of(count: int, longest_sentence: int, most_sentences: int = 9) -> Documents:
@@ -48,18 +44,6 @@ def documents_of(count: int, longest_sentence: int, most_sentences: int = 9) -> 
             token += size
         documents.append(document)
     return documents
-
-
-def store_of(documents: Documents, folder: pathlib.Path) -> token_store.TokenStore:
-    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        ids = [list(map(int, sentence.split())) for sentence in sentences]
-        return np.concatenate(ids), np.cumsum([0, *map(len, ids)])
-
-    words = [[" ".join(map(str, sentence)) for sentence in document] for document in documents]
-    dtype = np.dtype("<u4")
-    token_store.write_part(str(folder / "part"), words, encode, dtype, [1])
-    token_store.join_parts(str(folder / "corpus"), [str(folder / "part")])
-    return token_store.TokenStore(str(folder / "corpus"), dtype)
 
 
 def test_fast_full_sentences_equal_those_of_the_reference(tmp_path: pathlib.Path):
@@ -116,16 +100,10 @@ def test_full_sentences_are_shortened_alike(tmp_path: pathlib.Path):
     )
 
 
-def options_for(text: str, folder: pathlib.Path, **changes: object) -> RecordOptions:
-    folder.mkdir(exist_ok=True)
-    path, vocab = folder / "text.txt", folder / "vocab.txt"
-    path.write_text(text)
-    vocab.write_text("\n".join([*SPECIAL_TOKENS, *"abcdefghij"]) + "\n")
-    values = {
-        "input_file": [str(path)], "output_file": [str(folder / "out.tfrecord")], "vocab_file": str(vocab),
-        "max_seq_length": 16, "max_predictions_per_seq": 3, "dupe_factor": 2, "num_workers": 1, **changes,
-    }  # fmt: skip
-    return RecordOptions(**values)  # type: ignore[arg-type]
+def options_of(folder: pathlib.Path, **changes: object) -> RecordOptions:
+    vocab = write_vocab(folder / "vocab.txt", [*SPECIAL_TOKENS, *"abcdefghij"])
+    sizes = {"max_seq_length": 16, "max_predictions_per_seq": 3, "num_shards": 1, "num_workers": 1}
+    return options_for(([write_text(folder / "text.txt", TEXT)], vocab), folder, **sizes, **changes)
 
 
 TEXT = "a b c d\ne f\ng h i\nj a\n\nb c\nd e f\n\ng h\n" * 5
@@ -135,7 +113,7 @@ TEXT = "a b c d\ne f\ng h i\nj a\n\nb c\nd e f\n\ng h\n" * 5
 def test_records_of_one_segment_are_recorded_verified_and_shown(
     algorithm: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
-    options = options_for(TEXT, tmp_path, sentence_objective="none", masking_rates="0/100/0", algorithm=algorithm)
+    options = options_of(tmp_path, sentence_objective="none", masking_rates="0/100/0", algorithm=algorithm)
     summary = one_machine.create_pretraining_data(options)
     flags = Manifest.read(str(tmp_path / "out.manifest.json")).source["flags"]
     assert (flags["sentence_objective"], flags["masking_rates"]) == ("none", "0/100/0")
@@ -164,5 +142,4 @@ def test_records_of_one_segment_are_told_from_damaged_pairs():
 
 @pytest.mark.parametrize("rates", ["80/10", "80/10/20", "eighty", "-10/10/100", "80.0/10/10"])
 def test_rates_that_are_none_are_refused(rates: str, tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"expected the percentages of \[MASK\]"):
-        options_for(TEXT, tmp_path, masking_rates=rates)
+    assert "expected the percentages of [MASK]" in refusal(options_of, tmp_path, masking_rates=rates)

@@ -8,12 +8,11 @@ import random
 import numpy as np
 
 from data_gen.rules import vectorized_instances
-from data_gen.rules.instances import InstanceConfig
 from data_gen.rules.masking import MaskingVocabulary
 from data_gen.rules.random_numbers import Random
-from data_gen.text import token_store
 from official_bert.tokenization import pairs
 from tests.data_gen.distributions import assert_alike
+from tests.data_gen.samples import instance_config, store_of
 
 
 def test_truncation_at_once_leaves_what_truncation_step_by_step_leaves():
@@ -40,21 +39,11 @@ def test_actual_next_segments_follow_and_random_ones_come_from_other_documents(t
         tokens = list(range(start, start + rng.randint(1, 90)))
         cuts = sorted(rng.sample(range(1, len(tokens)), min(len(tokens) - 1, rng.randint(0, 8))))
         bounds = zip([0, *cuts], [*cuts, len(tokens)], strict=True)
-        documents.append([" ".join(map(str, tokens[first:last])) for first, last in bounds])
-
-    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        ids = [[int(token) for token in sentence.split()] for sentence in sentences]
-        return np.array(sum(ids, []), np.int32), np.cumsum([0, *map(len, ids)])  # noqa: RUF017
-
-    dtype = np.dtype("<u2")
-    token_store.write_part(str(tmp_path / "part"), documents, encode, dtype, [1])
-    token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "part")])
-    store = token_store.TokenStore(str(tmp_path / "corpus"), dtype)
+        documents.append([tokens[first:last] for first, last in bounds])
+    store = store_of(documents, tmp_path, "<u2")
     vocabulary = MaskingVocabulary(list(range(5000)), frozenset(), frozenset((2, 3)), 4)
-    config = InstanceConfig(
-        max_seq_length=24, max_predictions_per_seq=1, masked_lm_prob=0.01, short_seq_prob=0.1, do_whole_word_mask=False,
-        cls=2, sep=3, vocabulary=vocabulary,
-    )  # fmt: skip
+    settings = {"max_predictions_per_seq": 1, "masked_lm_prob": 0.01, "short_seq_prob": 0.1}
+    config = instance_config(max_seq_length=24, vocabulary=vocabulary, **settings)
     kinds = set()
     for block in store.blocks(200):
         made = vectorized_instances.make_instances(store, *block, config, Random(block))
@@ -76,19 +65,10 @@ def test_actual_next_segments_follow_and_random_ones_come_from_other_documents(t
 def test_chunks_are_cut_paired_and_put_back_as_in_the_reference_algorithm(tmp_path: pathlib.Path):
     # Sentences of one token that tells document and sentence; chunks of up to four of them.
     documents, sentences = 6000, 8
-    words = [[str(10 + sentences * number + each) for each in range(sentences)] for number in range(documents)]
-
-    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        return np.array(list(map(int, sentences)), np.int32), np.arange(len(sentences) + 1)
-
-    dtype = np.dtype("<u4")
-    token_store.write_part(str(tmp_path / "part"), words, encode, dtype, [1])
-    token_store.join_parts(str(tmp_path / "corpus"), [str(tmp_path / "part")])
-    config = InstanceConfig(
-        max_seq_length=7, max_predictions_per_seq=0, masked_lm_prob=0.15, short_seq_prob=0.0, do_whole_word_mask=False,
-        cls=2, sep=3, vocabulary=MaskingVocabulary([], frozenset(), frozenset(), 4),
-    )  # fmt: skip
-    store = token_store.TokenStore(str(tmp_path / "corpus"), dtype)
+    words = [[[10 + sentences * number + each] for each in range(sentences)] for number in range(documents)]
+    vocabulary = MaskingVocabulary([], frozenset(), frozenset(), 4)
+    config = instance_config(max_seq_length=7, max_predictions_per_seq=0, vocabulary=vocabulary)
+    store = store_of(words, tmp_path)
     instances = vectorized_instances.make_instances(store, 0, documents, config, Random("chunks"))
     used: list[int] = []
     decisions: list[bool] = []

@@ -5,21 +5,19 @@ import random
 import numpy as np
 
 from data_gen.rules import masking, vectorized_masking
-from data_gen.rules.instances import InstanceConfig, instances_of_document
+from data_gen.rules.instances import instances_of_document
 from data_gen.rules.masking import MaskingVocabulary
 from data_gen.rules.random_numbers import Random
 from official_bert.tokenization.exact import FullTokenizer
-from tests.data_gen.samples import LENGTH
+from tests.data_gen.samples import LENGTH, Corpus, instance_config
 
 
-def test_reference_and_fast_masking_agree_on_whole_words(corpus: tuple[list[str], str]):
+def test_reference_and_fast_masking_agree_on_whole_words(corpus: Corpus):
     """Where the budget allows every word, both choose all of them, across [SEP] too."""
     tokenizer = FullTokenizer(corpus[1])
     vocabulary = MaskingVocabulary.of(tokenizer.vocab)
-    config = InstanceConfig(
-        max_seq_length=LENGTH, max_predictions_per_seq=LENGTH, masked_lm_prob=0.99, short_seq_prob=0.0,
-        do_whole_word_mask=True, cls=2, sep=3, vocabulary=vocabulary,
-    )  # fmt: skip
+    settings = {"max_predictions_per_seq": LENGTH, "masked_lm_prob": 0.99, "do_whole_word_mask": True}
+    config = instance_config(max_seq_length=LENGTH, vocabulary=vocabulary, **settings)
     sentences = ["unaffable zebras quarrel", "qwertyuiop asdfgh"]
     document = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(sentence)) for sentence in sentences]
     for instance in instances_of_document([document, document], 0, config, random.Random(0)):
@@ -37,10 +35,8 @@ def test_reference_and_fast_masking_agree_on_whole_words(corpus: tuple[list[str]
 
 def test_tokens_that_are_marked_go_with_the_word_before_and_lose_their_marks():
     vocabulary = MaskingVocabulary(list(range(50)), frozenset({49}), frozenset((2, 3)), 4)
-    config = InstanceConfig(
-        max_seq_length=16, max_predictions_per_seq=6, masked_lm_prob=0.4, short_seq_prob=0.0, do_whole_word_mask=True,
-        cls=2, sep=3, vocabulary=vocabulary,
-    )  # fmt: skip
+    settings = {"max_predictions_per_seq": 6, "masked_lm_prob": 0.4, "do_whole_word_mask": True}
+    config = instance_config(vocabulary=vocabulary, **settings)
     plain = [2, 10, 11, 12, 13, 49, 3, 14, 15, 16, 17, 18, 19, 20, 21, 3]
     ids = np.array([[*plain[:2], 50 + 11, *plain[3:8], 50 + 15, 50 + 16, *plain[10:]]] * 200, np.uint16)
     words = [{1, 2}, {3}, {4, 5}, {7, 8, 9}, *({position} for position in range(10, 15))]

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.make import write_text
+
 
 @pytest.fixture
 def written(tmp_path: pathlib.Path) -> Callable[[str | bytes], str]:
     def write(content: str | bytes) -> str:
-        path = tmp_path / "text"
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return str(path)
+        return write_text(tmp_path / "text", content)
 
     return write
 

@@ -17,6 +17,8 @@ from official_bert.errors import UserError
 from tests.data_gen.text.conftest import Written
 from tests.data_gen.text.test_formats import COMPRESSIONS, DOCUMENTS, TEXTS
 
+COMPRESSORS = [gzip.compress, bz2.compress, lzma.compress, zstandard.compress]
+
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("scheme", ["ram", "memory"])
@@ -56,7 +58,7 @@ def test_invalid_utf8_is_dropped_if_asked(written: Written):
     assert list(read_documents(path, drop_invalid_utf8=True)) == [["ab 😀"]]
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
+@pytest.mark.parametrize("compress", COMPRESSORS)
 def test_a_truncated_compressed_file_is_an_error_at_any_length(compress: Callable[[bytes], bytes], written: Written):
     content = compress(TEXTS["sentences"].encode())
     for length in range(12, len(content)):
@@ -66,7 +68,7 @@ def test_a_truncated_compressed_file_is_an_error_at_any_length(compress: Callabl
         detect_format(written(content[:-1]))
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
+@pytest.mark.parametrize("compress", COMPRESSORS)
 def test_the_lines_before_the_end_of_a_truncated_file_are_counted(compress: Callable[[bytes], bytes], written: Written):
     lines = "".join(f"{number * 7919 % 104729} {number**3}\n" for number in range(200_000)).encode()
     content = compress(lines)
@@ -76,15 +78,7 @@ def test_the_lines_before_the_end_of_a_truncated_file_are_counted(compress: Call
     assert 30_000 < int(number) < 170_000
 
 
-@pytest.mark.parametrize(
-    "compress",
-    [
-        gzip.compress,
-        bz2.compress,
-        lzma.compress,
-        lambda text: zstandard.ZstdCompressor(write_checksum=True).compress(text),
-    ],
-)
+@pytest.mark.parametrize("compress", [*COMPRESSORS[:3], zstandard.ZstdCompressor(write_checksum=True).compress])
 def test_a_corrupt_compressed_file_is_an_error(compress: Callable[[bytes], bytes], written: Written):
     text = "".join(f"{number * 7919 % 104729}\n" for number in range(5000)).encode()
     content = bytearray(compress(text))

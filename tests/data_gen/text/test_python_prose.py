@@ -5,14 +5,9 @@ import pathlib
 
 import pytest
 
-from data_gen.options import ProseOptions, VocabularyOptions
+from data_gen.options import ProseOptions
 from data_gen.text import python_prose
 from official_bert.errors import UserError
-
-
-def options(input_file: pathlib.Path, **changes: object) -> VocabularyOptions:
-    values = {"input_file": [str(input_file)], "vocab_file": "vocab.txt", "vocab_size": 60, **changes}
-    return VocabularyOptions(**values)  # type: ignore[arg-type]
 
 
 def test_prose_is_kept_and_code_is_not():

@@ -24,19 +24,18 @@ from official_bert.tokenization.exact import (
     load_vocab,
 )
 from tests.conftest import ROOT
+from tests.make import refusal, write_text, write_vocab
 
 TEXT = "The cats sat on the mats. Dogs walk, and cats walked! The unaffable dog walks on; Été été.\n" * 5
 
 
-def options(input_file: pathlib.Path, **changes: object) -> VocabularyOptions:
+def options(input_file: pathlib.Path | str, **changes: object) -> VocabularyOptions:
     values = {"input_file": [str(input_file)], "vocab_file": "vocab.txt", "vocab_size": 60, **changes}
     return VocabularyOptions(**values)  # type: ignore[arg-type]
 
 
 def learn(tmp_path: pathlib.Path, text: str = TEXT, **changes: object) -> list[str]:
-    path = tmp_path / "text.txt"
-    path.write_text(text, encoding="utf-8")
-    return learning.learn(options(path, **changes)).pieces
+    return learning.learn(options(write_text(tmp_path / "text.txt", text), **changes)).pieces
 
 
 def test_special_tokens_come_first_and_every_letter_is_in(tmp_path: pathlib.Path):
@@ -63,9 +62,8 @@ def test_same_text_gives_the_same_vocabulary(tmp_path: pathlib.Path):
 
 def test_learned_text_has_no_unknown_word(tmp_path: pathlib.Path):
     for do_lower_case in (True, False):
-        path = tmp_path / "vocab.txt"
-        path.write_text("\n".join(learn(tmp_path, do_lower_case=do_lower_case)) + "\n", encoding="utf-8")
-        pieces = FullTokenizer(str(path), do_lower_case).tokenize(TEXT)
+        path = write_vocab(tmp_path / "vocab.txt", learn(tmp_path, do_lower_case=do_lower_case))
+        pieces = FullTokenizer(path, do_lower_case).tokenize(TEXT)
         assert "[UNK]" not in pieces
         assert ("The" in pieces) != do_lower_case
 
@@ -87,28 +85,18 @@ def test_our_tokenizer_cuts_words_as_the_trainers_own_model_does(
     assert cut == [theirs.encode(word).tokens for word in words]
     assert 0 < sum(parts == [UNK] for parts in cut) < len(words) / 10
     # As a user's file, read again.
-    path = tmp_path / "vocab.txt"
-    path.write_text("".join(piece + "\n" for piece in pieces), encoding="utf-8")
-    assert load_vocab(str(path)) == vocab
+    assert load_vocab(write_vocab(tmp_path / "vocab.txt", pieces)) == vocab
 
 
 def test_the_command_writes_the_same_bytes_in_every_process(test_data: pathlib.Path, tmp_path: pathlib.Path):
     # Words are halved too, and the trainer has one thread or several.
-    running = []
+    text, running = test_data / "text", []
     for seed in ("1", "2"):
-        command = [
-            sys.executable,
-            "-m",
-            "official_bert_cli",
-            "learn-vocabulary",
-            "--vocab_size=4000",
-            "--max_words=9000",
-        ]
-        command += [f"--input_file={test_data}/text/de_xquad.txt", f"--vocab_file={tmp_path}/{seed}.txt"]
-        command += [
-            f"--heldout_file={test_data}/text/tr_xquad.txt",
-            f"--compare_with={test_data}/vocab/bert-base-uncased-vocab.txt",
-        ]
+        flags = {"vocab_size": 4000, "max_words": 9000, "vocab_file": tmp_path / f"{seed}.txt"}
+        flags |= {"input_file": text / "de_xquad.txt", "heldout_file": text / "tr_xquad.txt"}
+        flags["compare_with"] = test_data / "vocab" / "bert-base-uncased-vocab.txt"
+        command = [sys.executable, "-m", "official_bert_cli", "learn-vocabulary"]
+        command += [f"--{name}={value}" for name, value in flags.items()]
         environment = os.environ | {"PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": seed}
         running.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True))
     outputs = [process.communicate()[0] for process in running]
@@ -135,15 +123,13 @@ def test_every_format_and_compression_gives_the_same_vocabulary(tmp_path: pathli
         (zstandard.compress(wiki), "auto"),
         (lines, "auto"),
     ):
-        path = tmp_path / "text"
-        path.write_bytes(content)
+        path = write_text(tmp_path / "text", content)
         assert learning.learn(options(path, input_format=format)).pieces == expected, format
 
 
 def test_too_little_text_gives_fewer_pieces_and_none_is_an_error(tmp_path: pathlib.Path):
     assert len(learn(tmp_path, vocab_size=5000)) < 200
-    with pytest.raises(UserError, match="the input holds no text"):
-        learn(tmp_path, text=" \n\n")
+    assert "the input holds no text" in refusal(learn, tmp_path, text=" \n\n")
 
 
 def test_a_piece_must_be_frequent_enough(tmp_path: pathlib.Path):
@@ -154,22 +140,18 @@ def test_a_piece_must_be_frequent_enough(tmp_path: pathlib.Path):
     assert "cdc" not in pieces
 
 
-def test_vocabulary_smaller_than_its_letters_is_refused(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match="--vocab_size is 10, but the special tokens and the letters.*: 5 and 27; give"):
-        learn(tmp_path, vocab_size=10)
-    with pytest.raises(UserError, match="--vocab_size is 500, .*: 999 and 27; give"):
-        learn(tmp_path, vocab_size=500, layout="release")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"vocab_size": 0}, "--vocab_size is 0; expected at least 1"),
+        ({"vocab_size": 10}, "--vocab_size is 10, .*: 5 and 27; give"),
+        ({"vocab_size": 500, "layout": "release"}, "--vocab_size is 500, .*: 999 and 27; give"),
         ({"min_frequency": 0}, "--min_frequency is 0; expected at least 1"),
         ({"character_coverage": 0.0}, "--character_coverage is 0.0; expected a share"),
         ({"character_coverage": 99.5}, "--character_coverage is 99.5; expected a share"),
         ({"max_words": 59}, "--max_words is 59, but --vocab_size is 60"),
         ({"heldout_file": ["no-such-file"]}, "--heldout_file: no file matches 'no-such-file'"),
+        ({"do_lower_case": False, "strip_accents": True}, "strip_accents is true, but do_lower_case is false"),
     ],
 )
 def test_flags_out_of_range_are_refused(changes: dict[str, object], message: str, tmp_path: pathlib.Path):
@@ -186,9 +168,7 @@ def test_what_is_read_is_never_overwritten(tmp_path: pathlib.Path):
         {"vocab_file": str(other), "heldout_file": [str(other)]},
         {"vocab_file": str(link), "compare_with": str(other)},
     ):
-        with pytest.raises(
-            UserError, match="--vocab_file would write .*, which is an input.*; writing would destroy it"
-        ):
+        with pytest.raises(UserError, match="--vocab_file would write .*, which is an input"):
             learn(tmp_path, **changes)
     assert text.read_text() == other.read_text() == TEXT
 
@@ -224,16 +204,13 @@ def test_a_heldout_file_leaves_all_text_to_learn_from(tmp_path: pathlib.Path):
     learned = learning.learn(options(text, heldout_file=[str(heldout)]))
     assert learned.text.counts == {"ab": 50}
     assert learned.heldout.counts == {"ba": 1}
-    with pytest.raises(UserError, match="which --input_file names too"):
-        learning.learn(options(text, heldout_file=[str(tmp_path / "*.txt")]))
+    both = options(text, heldout_file=[str(tmp_path / "*.txt")])
+    assert "which --input_file names too" in refusal(learning.learn, both)
     heldout.write_text("\n")
-    with pytest.raises(UserError, match="heldout.txt holds no text"):
-        learning.learn(options(text, heldout_file=[str(heldout)]))
+    assert "heldout.txt holds no text" in refusal(learning.learn, options(text, heldout_file=[str(heldout)]))
 
 
 def test_letters_keep_their_accents_on_request(tmp_path: pathlib.Path):
     assert not set("éÉ") & set(learn(tmp_path))
     assert "é" in learn(tmp_path, strip_accents=False)
     assert "É" not in learn(tmp_path, strip_accents=False)
-    with pytest.raises(UserError, match="strip_accents is true, but do_lower_case is false"):
-        learn(tmp_path, do_lower_case=False, strip_accents=True)

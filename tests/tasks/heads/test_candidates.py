@@ -1,3 +1,4 @@
+import functools
 import pathlib
 import random
 
@@ -9,20 +10,18 @@ from official_bert.tasks.heads import candidates
 from official_bert.tasks.heads import questions as head
 from official_bert.tasks.heads.questions import Limits, Question, Window
 from official_bert.tokenization.exact import FullTokenizer
-from tests.tasks.bad_rows import KeptRows
+from tests.tasks.bad_rows import read_kept
 
 SMALL = Limits(max_seq_length=12, doc_stride=2, max_query_length=3)
 
 
-@pytest.fixture
-def tokenizer(vocab_file: str) -> FullTokenizer:
-    return FullTokenizer(vocab_file)
+read = functools.partial(read_kept, squad.read)
 
 
-def read(path: str, version_2: bool, for_training: bool) -> tuple[list[Question], list[str]]:
-    """The good questions, and the bad ones' problems."""
-    bad_rows = KeptRows()
-    return squad.read(path, version_2, for_training, bad_rows), bad_rows.problems
+def cut(context: str, tokenizer: FullTokenizer, limits: Limits = SMALL, text: str = "cat dog mat", answers=None):
+    """Returns a question about a context, and its windows."""
+    question = Question("q", text, context, answers)
+    return [question], head.cut_into_windows([question], tokenizer, limits)
 
 
 def scores_for(window: Window, start: int, end: int, value: float = 9.0) -> tuple[np.ndarray, np.ndarray]:
@@ -32,48 +31,43 @@ def scores_for(window: Window, start: int, end: int, value: float = 9.0) -> tupl
     return starts, ends
 
 
-def predicted(
-    questions: list[Question], cut: list[Window], scores: list[tuple[np.ndarray, np.ndarray]], **more: object
-):
+def predicted(questions: list[Question], windows: list[Window], scores: list[tuple], **more: object):
     starts, ends = zip(*scores, strict=True)
-    return candidates.predict(questions, cut, starts, ends, **{"version_2": False, **more})
+    return candidates.predict(questions, windows, starts, ends, **{"version_2": False, **more})
 
 
 def test_an_answer_is_the_very_text_of_the_context(tokenizer: FullTokenizer):
     context = "the  Càt—sat\t on (the mat)"
-    question = Question("q", "cat", context, None)
-    (window,) = head.cut_into_windows([question], tokenizer, Limits(30, 2, 3))
-    (prediction,) = predicted([question], [window], [scores_for(window, window.offset + 1, window.offset + 4)])
+    questions, (window,) = cut(context, tokenizer, Limits(30, 2, 3), "cat")
+    (prediction,) = predicted(questions, [window], [scores_for(window, window.offset + 1, window.offset + 4)])
     assert prediction.best.text == "Càt—sat\t on"
     assert context[prediction.best.start : prediction.best.end] == prediction.best.text
 
 
 def test_the_answer_comes_from_the_window_that_is_surest(tokenizer: FullTokenizer):
-    question = Question("q", "cat dog mat", "the cat sat on the mat . the dog ran", None)
-    cut = head.cut_into_windows([question], tokenizer, SMALL)
-    scores = [scores_for(cut[0], 6, 6, 3.0), scores_for(cut[1], 7, 7, 5.0), *[scores_for(w, 0, 0) for w in cut[2:]]]
-    (prediction,) = predicted([question], cut, scores)
+    questions, windows = cut("the cat sat on the mat . the dog ran", tokenizer)
+    first, second, *others = windows
+    scores = [scores_for(first, 6, 6, 3.0), scores_for(second, 7, 7, 5.0), *[scores_for(w, 0, 0) for w in others]]
+    (prediction,) = predicted(questions, windows, scores)
     assert prediction.best.text == "the"
     assert prediction.best.start == 15
     assert prediction.candidates[0] == prediction.best
 
 
 def test_an_answer_begins_where_its_window_has_most_context(tokenizer: FullTokenizer):
-    question = Question("q", "cat dog mat", "the cat sat on the mat . the dog ran", None)
-    cut = head.cut_into_windows([question], tokenizer, SMALL)
-    elsewhere = cut[0].offset + int(np.flatnonzero(~np.asarray(cut[0].has_most_context))[0])
-    scores = [scores_for(cut[0], elsewhere, elsewhere), *[scores_for(window, 0, 0) for window in cut[1:]]]
-    (prediction,) = predicted([question], cut, scores)
+    questions, windows = cut("the cat sat on the mat . the dog ran", tokenizer)
+    elsewhere = windows[0].offset + int(np.flatnonzero(~np.asarray(windows[0].has_most_context))[0])
+    scores = [scores_for(windows[0], elsewhere, elsewhere), *[scores_for(window, 0, 0) for window in windows[1:]]]
+    (prediction,) = predicted(questions, windows, scores)
     assert max(candidate.start_logit for candidate in prediction.candidates) == 0.0
 
 
 def test_no_answer_ends_before_it_begins_is_too_long_or_lies_in_the_question(tokenizer: FullTokenizer):
-    question = Question("q", "cat", "the cat sat on the mat", None)
-    (window,) = head.cut_into_windows([question], tokenizer, Limits(30, 2, 3))
+    questions, (window,) = cut("the cat sat on the mat", tokenizer, Limits(30, 2, 3), "cat")
     rng = np.random.default_rng(0)
     starts, ends = rng.normal(size=(2, len(window.input_ids))).astype(np.float32)
     starts[:3] = ends[:3] = 50.0
-    (prediction,) = predicted([question], [window], [(starts, ends)], n_best_size=100, max_answer_length=2)
+    (prediction,) = predicted(questions, [window], [(starts, ends)], n_best_size=100, max_answer_length=2)
     here, words = slice(3, 9), "the cat sat on the mat".split()
     expected = {}
     for first in range(6):
@@ -85,16 +79,15 @@ def test_no_answer_ends_before_it_begins_is_too_long_or_lies_in_the_question(tok
     totals = list(found.values())
     assert totals == sorted(totals, reverse=True)
     assert sum(candidate.probability for candidate in prediction.candidates) == pytest.approx(1.0)
-    assert len(predicted([question], [window], [(starts, ends)], n_best_size=4)[0].candidates) == 4
+    assert len(predicted(questions, [window], [(starts, ends)], n_best_size=4)[0].candidates) == 4
 
 
 def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenizer: FullTokenizer):
-    question = Question("q", "cat dog mat", "the cat sat on the mat .", ())
-    cut = head.cut_into_windows([question], tokenizer, SMALL)
-    assert len(cut) == 2
-    scores = [scores_for(cut[0], 6, 6, 2.0), scores_for(cut[1], 0, 0, 4.0)]
+    questions, windows = cut("the cat sat on the mat .", tokenizer, answers=())
+    assert len(windows) == 2
+    scores = [scores_for(windows[0], 6, 6, 2.0), scores_for(windows[1], 0, 0, 4.0)]
     scores[0][0][0], scores[0][1][0] = 3.0, 2.5
-    (prediction,) = predicted([question], cut, scores, version_2=True)
+    (prediction,) = predicted(questions, windows, scores, version_2=True)
     assert prediction.null_score_difference == pytest.approx(5.5 - 4.0)
     assert prediction.answer(True, 1.0).text == ""
     assert prediction.answer(True, prediction.null_score_difference).text == "cat"  # not above it
@@ -105,20 +98,17 @@ def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenize
 @pytest.mark.parametrize("version_2", [True, False])
 @pytest.mark.parametrize("context", ["", " \u200b "])
 def test_a_context_without_a_word_is_answered_by_nothing(version_2: bool, context: str, tokenizer: FullTokenizer):
-    question = Question("q", "cat", context, None)
-    (window,) = head.cut_into_windows([question], tokenizer, SMALL)
-    (prediction,) = predicted([question], [window], [scores_for(window, 1, 1)], version_2=version_2)
+    questions, (window,) = cut(context, tokenizer, text="cat")
+    (prediction,) = predicted(questions, [window], [scores_for(window, 1, 1)], version_2=version_2)
     assert prediction.answer(version_2).text == ""
     assert [candidate.text for candidate in prediction.candidates] == [""]
     assert prediction.null_score_difference == 0.0
 
 
 def test_pairs_that_all_end_before_they_begin_give_no_answer(tokenizer: FullTokenizer):
-    question = Question("q", "cat", "the cat sat", None)
-    (window,) = head.cut_into_windows([question], tokenizer, SMALL)
-    (prediction,) = predicted(
-        [question], [window], [scores_for(window, 5, 3)], n_best_size=1
-    )  # the original crashes on these
+    questions, (window,) = cut("the cat sat", tokenizer, text="cat")
+    scores = [scores_for(window, 5, 3)]  # the original crashes on these
+    (prediction,) = predicted(questions, [window], scores, n_best_size=1)
     assert prediction.best.text == ""
 
 
@@ -127,9 +117,9 @@ def test_what_is_learnt_of_real_questions_is_answered_to_the_character(limits: L
     tokenizer = FullTokenizer(str(test_data / "vocab" / "bert-base-uncased-vocab.txt"))
     questions, _ = read(str(test_data / "squad" / "dev-v1.1.json"), version_2=False, for_training=True)
     questions = random.Random(0).sample(questions, 200)
-    cut = head.cut_into_windows(questions, tokenizer, limits)
-    scores = [scores_for(window, window.start_position, window.end_position) for window in cut]
-    predictions = predicted(questions, cut, scores, max_answer_length=60)
+    windows = head.cut_into_windows(questions, tokenizer, limits)
+    scores = [scores_for(window, window.start_position, window.end_position) for window in windows]
+    predictions = predicted(questions, windows, scores, max_answer_length=60)
     exact = 0
     for question, prediction in zip(questions, predictions, strict=True):
         answer, said = question.answers[0], prediction.best

@@ -10,6 +10,7 @@ from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
 from official_bert.tasks.heads.question_answering import QuestionAnsweringHead
 from official_bert.tasks.heads.texts import RegressionHead
 from official_bert.tasks.heads.vectors import VectorHead
+from tests.make import refusal
 
 
 class Frame:
@@ -46,8 +47,8 @@ def test_the_columns_of_a_frame_are_known_by_their_names():
     without_names.columns = [0, 1, 2]
     assert several.labels_from(without_names) == [(1,), (0,)]
     for either in (head, several):
-        with pytest.raises(UserError, match="y has the columns yes, 3; expected one for each of no, yes, 3"):
-            either.labels_from(Frame(yes=[1], **{"3": [0]}))
+        told = refusal(either.labels_from, Frame(yes=[1], **{"3": [0]}))
+        assert "y has the columns yes, 3; expected one for each of no, yes, 3" in told
     assert python_data.as_pairs(Frame(text_pair=["c", "d"], text=["a", "b"])) == (["a", "b"], ["c", "d"])
 
 
@@ -89,8 +90,7 @@ def test_what_is_no_row_of_several_classes_is_refused(row):
 def test_a_gap_in_a_frame_of_several_classes_is_named():
     gap = Frame(no=[1, 0], yes=[0, None])  # NumPy makes objects of it, as of pandas' own integers
     assert MultiLabelHead(labels=("no", "yes")).labels_from(Frame(no=[1, True], yes=[0, False])) == [(0,), (0,)]
-    with pytest.raises(UserError, match=r"y\[1\] is array\(\[ 0\., nan\]\); expected"):
-        MultiLabelHead(labels=("no", "yes")).labels_from(gap)
+    assert "y[1] is array([ 0., nan]); expected" in refusal(MultiLabelHead(labels=("no", "yes")).labels_from, gap)
 
 
 @pytest.mark.parametrize("y", [

@@ -1,30 +1,21 @@
+import functools
 import pathlib
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from official_bert.errors import UserError
 from official_bert.tasks import conll
 from official_bert.tasks.heads import tagging as head
 from official_bert.tasks.heads.features import NO_LABEL
 from official_bert.tasks.heads.tagging import Sentence, TaggingHead
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
-from tests.tasks.bad_rows import KeptRows
+from tests.make import refusal
+from tests.tasks.bad_rows import read_kept
 
-
-@pytest.fixture
-def tokenizer(vocab_file: str) -> FullTokenizer:
-    return FullTokenizer(vocab_file)
-
-
-def read(path: str, **more: Any) -> tuple[list[Sentence], list[str]]:
-    """The good sentences, and the bad ones' problems."""
-    bad_rows = KeptRows()
-    return conll.read(path, bad_rows, **more), bad_rows.problems
+read = functools.partial(read_kept, conll.read)
 
 
 def test_the_first_piece_of_each_word_is_labelled(tokenizer: FullTokenizer):
@@ -63,8 +54,7 @@ class FakeTokenizer:
 
 
 def test_no_room_for_a_word_is_refused(tokenizer: FullTokenizer):
-    with pytest.raises(UserError, match="max_seq_length=2 leaves no room"):
-        head.cut_into_windows([["cat"]], tokenizer, 2)
+    assert "max_seq_length=2 leaves no room" in refusal(head.cut_into_windows, [["cat"]], tokenizer, 2)
 
 
 def test_tags_come_from_the_window_that_owns_the_word(tokenizer: FullTokenizer):
