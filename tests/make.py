@@ -30,7 +30,7 @@ def tiny_config(**changes: Any) -> "BertConfig":
 
 
 def write_text(path: pathlib.Path, text: str | bytes) -> str:
-    """Writes a file as UTF-8, with line ends as they are, and returns its path."""
+    """Writes a file as UTF-8, without changing line endings, and returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return str(path)

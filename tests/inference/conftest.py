@@ -1,4 +1,4 @@
-"""What the tests of predictions in shards share."""
+"""Fixtures for predictions in shards."""
 
 import pytest
 
