@@ -12,5 +12,6 @@ from official_bert.keras_models import (
     tagging,
     text_encoder,
 )
+from official_bert.modeling import bilstm  # whose layers models with such a head contain
 
-__all__ = ["classification", "masked_lm", "multiple_choice", "question_answering", "tagging", "text_encoder"]
+__all__ = ["bilstm", "classification", "masked_lm", "multiple_choice", "question_answering", "tagging", "text_encoder"]
