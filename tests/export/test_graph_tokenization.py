@@ -12,6 +12,7 @@ from official_bert.errors import UserError
 from official_bert.export.graph_tokenization import GraphTokenizer
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
+from tests.make import write_vocab
 from tests.tokenization.test_exact import ACCENTED, ASSIGNED, CASED, CASINGS, REAL_VOCABULARIES
 from tests.tokenization.test_fast import (
     ANY_TEXTS,
@@ -20,7 +21,6 @@ from tests.tokenization.test_fast import (
     ODD_LINES,
     STAYING_MARKS,
     TRICKY_TEXTS,
-    write_vocabulary,
 )
 
 
@@ -67,7 +67,7 @@ def alphabet(tmp_path_factory: pytest.TempPathFactory) -> dict[Casing, Pair]:
     """A vocabulary of all letters, so that no two characters have the same id and few words are unknown."""
     letters = [chr(code) for code in ASSIGNED if chr(code).strip()]
     lines = [*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters)]
-    path = write_vocabulary(tmp_path_factory.mktemp("alphabet"), lines)
+    path = write_vocab(tmp_path_factory.mktemp("alphabet") / "vocab.txt", lines)
     return {casing: Pair(path, casing) for casing in CASINGS}
 
 
@@ -212,7 +212,7 @@ def test_odd_lines_of_a_vocabulary_change_nothing(odd: Pair, text: str):
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    path = write_vocabulary(tmp_path_factory.mktemp("odd"), [*SPECIAL_TOKENS, *ODD_LINES, "\U0010ffff"])
+    path = write_vocab(tmp_path_factory.mktemp("odd") / "vocab.txt", [*SPECIAL_TOKENS, *ODD_LINES, "\U0010ffff"])
     return Pair(path, CASED)
 
 
@@ -228,6 +228,6 @@ def test_no_texts_and_empty_texts_have_no_pieces(alphabet: dict[Casing, Pair]):
 
 
 def test_vocabulary_beyond_the_limits_of_the_kernel_is_refused(tmp_path: pathlib.Path):
-    exact = FullTokenizer(write_vocabulary(tmp_path, [*SPECIAL_TOKENS, "a" * 2000]))
+    exact = FullTokenizer(write_vocab(tmp_path / "vocab.txt", [*SPECIAL_TOKENS, "a" * 2000]))
     with pytest.raises(UserError, match="cannot take the vocabulary of 6 tokens"):
         GraphTokenizer(exact)
