@@ -8,23 +8,17 @@ import pytest
 import tensorflow as tf
 
 import official_bert
-from official_bert.errors import UserError
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.learning.initial_model import InitialModel
-from official_bert.modeling.config import BertConfig
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.casing import UNCASED
-from tests.conftest import WORDS
+from tests.make import VOCAB, refusal, tiny_config
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 2
 LABELS = [0, 1, 0, 1] * 2
-VOCAB = "\n".join(WORDS) + "\n"
-CONFIG = BertConfig(
-    vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-    max_position_embeddings=16,
-)  # fmt: skip
+CONFIG = tiny_config(num_hidden_layers=1, max_position_embeddings=16)
 
 
 def classifier(**settings) -> official_bert.TextClassifier:
@@ -119,10 +113,8 @@ def test_values_weigh_as_keras_losses_weigh_rows():
 def test_a_model_that_has_learned_can_be_quantized(of_data_set: bool):
     model = classifier()
     model.compile("sgd", run_eagerly=True)
-    if of_data_set:
-        model.fit(tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)), verbose=0)
-    else:
-        model.fit(TEXTS, LABELS, verbose=0)
+    x, y = (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)), None) if of_data_set else (TEXTS, LABELS)
+    model.fit(x, y, verbose=0)
     model.quantize("int8")
     assert model.get_layer("layer_0_intermediate").kernel.dtype == "int8"
 
@@ -167,15 +159,12 @@ def test_micro_batches_show_the_figures_of_the_whole_batch(name: str):
 
 def test_a_loss_that_parts_of_a_batch_do_not_add_up_to_is_named():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
-    with pytest.raises(UserError, match="has the reduction 'sum'"):
-        classifier(gradient_accumulation_steps=2).compile("sgd", loss)
     model = classifier(gradient_accumulation_steps=2)
+    assert "has the reduction 'sum'" in refusal(model.compile, "sgd", loss)
     model.compile("sgd", lambda y, logits: keras.ops.mean(loss(y, logits)))
-    with pytest.raises(UserError, match="returns one number"):
-        model.fit(TEXTS, LABELS, verbose=0)
+    assert "returns one number" in refusal(model.fit, TEXTS, LABELS, verbose=0)
     model = official_bert.MaskedLM(CONFIG, VOCAB, gradient_accumulation_steps=2)
-    with pytest.raises(UserError, match="without loss_weights"):
-        model.compile("sgd", loss_weights=[0.5])
+    assert "without loss_weights" in refusal(model.compile, "sgd", loss_weights=[0.5])
 
 
 def test_what_a_user_s_own_metrics_add_is_shown():

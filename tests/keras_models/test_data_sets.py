@@ -8,17 +8,13 @@ import tensorflow as tf
 import official_bert
 from official_bert.errors import UserError
 from official_bert.keras_models.fit_data import EpochCounter
-from official_bert.modeling.config import BertConfig
 from official_bert.tasks.heads.features import NO_LABEL
 from tests.conftest import WORDS
+from tests.make import VOCAB, refusal, tiny_config
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 2
 LABELS = ["good", "bad", "good", "bad"] * 2
-VOCAB = "\n".join(WORDS) + "\n"
-CONFIG = BertConfig(
-    vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-    max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-)  # fmt: skip
+CONFIG = tiny_config(num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 slices = tf.data.Dataset.from_tensor_slices
 
 
@@ -40,9 +36,8 @@ def test_a_data_set_of_ids_trains_as_well(classifier):
     numbers = np.array([classifier.labels.index(label) for label in LABELS])
     classifier.compile(keras.optimizers.SGD(0.0))
     ids = slices((TEXTS, numbers)).batch(4).map(lambda text, label: (classifier.preprocessor(text), label))
-    history = classifier.fit(
-        ids, validation_data=(TEXTS, LABELS), class_weight={"good": 3.0, 0: 0.0}, verbose=0
-    ).history
+    weights = {"good": 3.0, 0: 0.0}
+    history = classifier.fit(ids, validation_data=(TEXTS, LABELS), class_weight=weights, verbose=0).history
     assert int(classifier.optimizer.iterations) == 2
     losses = -np.log(classifier.predict(TEXTS)[np.arange(8), numbers])
     assert history["val_loss"][0] == pytest.approx(losses.mean(), rel=1e-5)
@@ -61,12 +56,9 @@ def test_weights_by_class_name_count_in_a_data_set_of_text(classifier):
     fit_data, weights = classifier._fit_data(), {"good": 3.0, 0: 0.5}
     (batch,) = fit_data.of_data_set(data, 8, EpochCounter(), weights)
     assert batch[2].numpy().tolist() == [6.0, 1.0] * 4
-    (batch,) = classifier._fit_data().of_data_set(
-        data.map(lambda x, y, _: (x, y)), 8, EpochCounter(), {"good": 3.0, 0: 0.5}
-    )
+    (batch,) = fit_data.of_data_set(data.map(lambda x, y, _: (x, y)), 8, EpochCounter(), weights)
     assert batch[2].numpy().tolist() == [3.0, 0.5] * 4
-    with pytest.raises(UserError, match=r"class_weight\[0\] is 'fair'"):
-        classifier.fit(data, class_weight={"fair": 1.0}, verbose=0)
+    assert "class_weight[0] is 'fair'" in refusal(classifier.fit, data, class_weight={"fair": 1.0})
 
 
 def lines_on_cut_texts(capsys) -> list[str]:
@@ -147,16 +139,12 @@ def test_a_data_set_of_text_is_the_lists_of_its_examples(name):
     expected = model.head.featurize(model.head.examples(x, y), model._tokenizer, model.max_seq_length)
     model.compile()
     batches = list(model._evaluation_data(data, 32))
-    ids = [
-        row[row > 0]
-        for batch in batches
-        for row in batch[0]["input_ids"].numpy().reshape(-1, batch[0]["input_ids"].shape[-1])
-    ]
+    ids = [batch[0]["input_ids"].numpy().ravel() for batch in batches]
+    ids = [row[row > 0] for row in ids]
     np.testing.assert_array_equal(np.concatenate(ids), expected.input_ids)
     for name, values in expected.targets.items():
-        targets = np.concatenate(
-            [np.ravel(batch[1][name] if isinstance(batch[1], dict) else batch[1]) for batch in batches]
-        )
+        columns = (batch[1][name] if isinstance(batch[1], dict) else batch[1] for batch in batches)
+        targets = np.concatenate([np.ravel(column) for column in columns])
         np.testing.assert_array_equal(targets[targets != NO_LABEL], np.ravel(values)[np.ravel(values) != NO_LABEL])
 
 
@@ -213,28 +201,27 @@ def test_wrong_labels_and_weights_of_a_later_batch_are_named_in_one_line(columns
 
 def test_wrong_numbers_for_texts_of_a_data_set_are_named_in_one_line():
     regressor = official_bert.TextRegressor(CONFIG, VOCAB)
+    message = refusal(regressor.fit, slices((TEXTS[:2], [0.5, np.nan])).batch(1))
+    assert message == "a label of the data set is nan; expected a finite number, at most 1e+18"
     several = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], multi_label=True)
-    with pytest.raises(UserError, match=r"^a label of the data set is nan; expected a finite number, at most 1e\+18$"):
-        regressor.fit(slices((TEXTS[:2], [0.5, np.nan])).batch(1), verbose=0)
-    with pytest.raises(UserError, match="^a label of the data set is 7; expected 0 or 1 for each of a, b$"):
-        several.fit(slices((TEXTS[:2], [[0, 1], [0, 7]])).batch(1), verbose=0)
+    message = refusal(several.fit, slices((TEXTS[:2], [[0, 1], [0, 7]])).batch(1))
+    assert message == "a label of the data set is 7; expected 0 or 1 for each of a, b"
 
 
 def test_labels_of_ids_are_checked(classifier):
     ids = {name: values.numpy() for name, values in classifier.preprocessor(TEXTS[:4]).items()}
     wrong = {
         "a label is 7; expected a number from 0 to 1": np.array([0, 1, 7, 1]),
-        r"y has nan; expected finite numbers, at most 1e\+18": np.array([0, 1, np.nan, 1]),
+        "y has nan; expected finite numbers, at most 1e+18": np.array([0, 1, np.nan, 1]),
         "there are 4 examples and 2 values in y": np.array([0, 1]),
         "there are no labels; give them as y": None,
-        r"y\[3\] is 'fair'; expected one of bad, good": ["bad", "good", "bad", "fair"],
+        "y[3] is 'fair'; expected one of bad, good": ["bad", "good", "bad", "fair"],
     }
     for message, y in wrong.items():
         for learn in (classifier.fit, classifier.evaluate):
-            with pytest.raises(UserError, match=f"^{message}"):
-                learn(ids, y, verbose=0)
-    with pytest.raises(UserError, match="^a label is 7; expected a number from 0 to 1$"):
-        classifier.fit(slices((ids, [0, 1, 7, 1])).batch(2), verbose=0)
+            assert refusal(learn, ids, y).startswith(message)
+    message = refusal(classifier.fit, slices((ids, [0, 1, 7, 1])).batch(2))
+    assert message == "a label is 7; expected a number from 0 to 1"
     with pytest.raises(UserError, match=f"^the ids have .*; expected numbers from 0 to {len(WORDS) - 1}$"):
         classifier.predict({**ids, "input_ids": ids["input_ids"] + len(WORDS)})
     figures = [classifier.evaluate(ids, y, verbose=0) for y in (["bad", "good"] * 2, np.array([0, 1, 0, 1]))]
@@ -243,14 +230,12 @@ def test_labels_of_ids_are_checked(classifier):
 
 def test_labels_of_a_data_set_that_are_no_lists_are_named():
     model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b", "c"], multi_label=True)
-    with pytest.raises(UserError, match=r"y\[0\] is b'a'; expected a list of names or numbers"):
-        model.fit(slices((TEXTS[:3], ["a", "b", "c"])), verbose=0)
-    with pytest.raises(UserError, match="an array of 0 and 1 for each of a, b, c"):
-        model.fit(TEXTS[:1], np.array([[1, 0]]), verbose=0)
-    with pytest.raises(UserError, match="a text has no one class to weigh"):
-        model.fit(slices((TEXTS[:1], [[1, 0, 0]])), class_weight={"a": 2.0}, verbose=0)
+    message = refusal(model.fit, slices((TEXTS[:3], ["a", "b", "c"])))
+    assert "y[0] is b'a'; expected a list of names or numbers" in message
+    assert "an array of 0 and 1 for each of a, b, c" in refusal(model.fit, TEXTS[:1], np.array([[1, 0]]))
+    message = refusal(model.fit, slices((TEXTS[:1], [[1, 0, 0]])), class_weight={"a": 2.0})
+    assert "a text has no one class to weigh" in message
 
 
 def test_nothing_to_predict_is_said(classifier):
-    with pytest.raises(UserError, match="there are no examples"):
-        classifier.predict([])
+    assert "there are no examples" in refusal(classifier.predict, [])

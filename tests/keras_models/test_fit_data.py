@@ -10,9 +10,8 @@ from official_bert.tasks.heads.classes import ClassificationHead
 from official_bert.tasks.heads.head import Head
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
-from tests.conftest import WORDS
+from tests.make import VOCAB
 
-VOCAB = "\n".join(WORDS) + "\n"
 TEXTS = ["the cat sat and a dog ran in the sun", "the cat sat in the sun", "a dog ran"]
 
 

@@ -7,22 +7,21 @@ import pytest
 import official_bert
 from official_bert.errors import UserError
 from official_bert.keras_models.logits import losses_of_logits, metrics_of_logits
-from official_bert.modeling.config import BertConfig
 from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
 from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tasks.heads.metrics import TagAccuracy
 from official_bert.tasks.heads.tagging import TaggingHead
 from official_bert.tasks.heads.texts import RegressionHead
-from tests.conftest import WORDS
+from tests.make import VOCAB, tiny_config
 
-CONFIG = BertConfig(len(WORDS), 8, 1, 2, 16, max_position_embeddings=16)
+CONFIG = tiny_config(num_hidden_layers=1)
 TEXTS, LABELS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat"], [0, 1, 2, 3]
 ONE_CLASS, SEVERAL = ClassificationHead(labels=("0", "1")), MultiLabelHead(labels=("0", "1"))
 VALUE, TAGS = RegressionHead(), TaggingHead(labels=("0", "1"))
 
 
 def test_the_loss_of_every_tutorial_is_the_loss_of_logits():
-    model = official_bert.TextClassifier(CONFIG, "\n".join(WORDS) + "\n", labels=["0", "1", "2", "3"])
+    model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["0", "1", "2", "3"])
     probabilities = model.predict(TEXTS)
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy", "sparse_categorical_crossentropy"])
     scores = model.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)
@@ -126,7 +125,7 @@ def test_metrics_of_probabilities_are_refused_with_the_line_to_write(given, line
 
 
 def test_a_model_that_was_saved_with_such_a_loss_is_loaded_without_it(tmp_path, capsys):
-    model = official_bert.TextClassifier(CONFIG, "\n".join(WORDS) + "\n", labels=["0", "1", "2", "3"])
+    model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["0", "1", "2", "3"])
     keras.Model.compile(model, "sgd", keras.losses.SparseCategoricalCrossentropy())
     model.save(tmp_path / "model.keras")
     loaded = official_bert.TextClassifier.load(str(tmp_path / "model.keras"))

@@ -11,14 +11,12 @@ import official_bert
 from official_bert.errors import UserError
 from official_bert.inference.batch_prediction import load_model
 from official_bert.inference.exports import newest_version
-from official_bert.modeling.config import BertConfig
 from official_bert.tasks.heads import entity_scores, squad_scores
 from official_bert.tasks.heads.classes import ClassificationHead
 from official_bert.tasks.heads.tagging import Span
-from tests.conftest import WORDS
+from tests.make import VOCAB, refusal, tiny_config
 
-CONFIG = BertConfig(len(WORDS), 8, 1, 2, 16, max_position_embeddings=32)
-VOCAB = "\n".join(WORDS) + "\n"
+CONFIG = tiny_config(num_hidden_layers=1)
 TEXTS, LABELS = ["the cat sat", "a dog", "ran in the sun", "the mat", "walking"], ["a", "b", "c", "a", "b"]
 
 
@@ -86,8 +84,8 @@ def test_the_confusion_matrix_comes_on_request(classifier, tagger):
     assert classifier.evaluate(data, verbose=0, confusion_matrix=True)[2] == matrix
     ids = classifier.preprocessor(TEXTS)
     for model, x, y in ((tagger, ["the cat"], ["O O"]), (classifier, ids, np.zeros(5))):
-        with pytest.raises(UserError, match="confusion_matrix is of texts that have one class each"):
-            model.evaluate(x, y, verbose=0, confusion_matrix=True)
+        message = refusal(model.evaluate, x, y, confusion_matrix=True)
+        assert "confusion_matrix is of texts that have one class each" in message
 
 
 @pytest.mark.parametrize("metric", ["f1_score", keras.metrics.F1Score(), keras.metrics.FBetaScore(beta=2.0)])
@@ -114,8 +112,8 @@ def test_f1_with_a_threshold_takes_probabilities_and_is_saved(tmp_path):
 def test_where_there_are_no_classes_f1_is_refused_with_what_to_take(tagger):
     with pytest.raises(UserError, match="F1Score is for classes of texts, .*evaluate gives the f1 of its answers"):
         tagger.compile(metrics=[keras.metrics.F1Score()])
-    with pytest.raises(UserError, match="which fill mask has not; leave it out$"):
-        official_bert.MaskedLM(CONFIG, VOCAB).compile(metrics=["f1_score"])
+    message = refusal(official_bert.MaskedLM(CONFIG, VOCAB).compile, metrics=["f1_score"])
+    assert message.endswith("which fill mask has not; leave it out")
 
 
 def test_tag_gives_the_characters_of_entities_without_the_punctuation_beside_them(tagger, monkeypatch):
@@ -148,8 +146,7 @@ def test_tags_that_are_of_no_entities_are_given_by_word():
         assert [(span.text, span.start, span.end) for span in spans] == [("the", 0, 3), ("cat", 4, 7), (".", 7, 8)]
         assert all(span.label in ("D", "N") and 0.5 <= span.probability <= 1 for span in spans)
         assert nothing == []
-    with pytest.raises(UserError, match=r"x\[1\] is 3; expected several"):
-        tagger.tag(["the", 3])
+    assert "x[1] is 3; expected several" in refusal(tagger.tag, ["the", 3])
 
 
 def test_a_classifier_keeps_its_decisions_in_files_and_exports(tmp_path):
@@ -166,12 +163,8 @@ def test_a_classifier_keeps_its_decisions_in_files_and_exports(tmp_path):
     assert loaded.classify(texts) == answers
     model.export(str(tmp_path / "export"))  # which proves itself, decisions included
     assert json.loads((tmp_path / "export/1/assets.extra/replay.json").read_text())["decisions"] == ["predicted"]
-    for message, call in {
-        "a label never": lambda: model.choose_thresholds(["a"], [["a"]]),
-        "measure is 'auc'; expected one of f1": lambda: model.choose_thresholds(texts, labels, "auc"),
-    }.items():
-        with pytest.raises(UserError, match=message.replace("a label never", "no text with the label b")):
-            call()
+    assert "no text with the label b" in refusal(model.choose_thresholds, ["a"], [["a"]])
+    assert "measure is 'auc'; expected one of f1" in refusal(model.choose_thresholds, texts, labels, "auc")
 
 
 def test_a_classifier_does_not_answer_where_it_is_not_sure(tmp_path):
