@@ -48,15 +48,8 @@ def test_a_student_learns_from_a_teacher_without_labels(options, tmp_path, capsy
     found = runner.run(student)
     assert found["dev"]["accuracy"] > expected["dev"]["accuracy"] - 0.1
     assert "Confusion matrix, dev" in (tmp_path / "run" / "MODEL_CARD.md").read_text()
-    with pytest.raises(UserError, match="the teacher in .* has labels"):
-        runner.run(
-            dataclasses.replace(
-                student, task="sst-2", task_options=GlueOptions(data_dir=str(sst_2(tmp_path))), output_dir="x"
-            )
-        )
-
-
-def sst_2(folder):
     for split in ("train", "dev"):
-        (folder / f"{split}.tsv").write_text("sentence\tlabel\nthe cat\t1\nthe dog\t0\n")
-    return folder
+        (tmp_path / f"{split}.tsv").write_text("sentence\tlabel\nthe cat\t1\nthe dog\t0\n")
+    sst_2 = {"task": "sst-2", "task_options": GlueOptions(data_dir=str(tmp_path))}
+    with pytest.raises(UserError, match="the teacher in .* has labels"):
+        runner.run(dataclasses.replace(student, **sst_2, output_dir="x"))

@@ -15,8 +15,8 @@ from official_bert.finetuning.options import Options
 from official_bert.inference import batch_prediction, feature_extraction
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
-from tests.conftest import WORDS
 from tests.export.exported_models import export
+from tests.make import VOCAB
 
 NAMES = ("cat", "dog", "sun", "mat", "play", "walk", "able", "on")
 PAIRS = [(f"the {name}", f"a {name} ran .") for name in NAMES]
@@ -32,7 +32,7 @@ def write(folder: pathlib.Path, name: str, rows: list[dict]) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory, tiny_config) -> pathlib.Path:
     """A run that learned from eight pairs."""
     folder = tmp_path_factory.mktemp("embeddings")
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    (folder / "vocab.txt").write_text(VOCAB)
     (folder / "config.json").write_text(json.dumps(tiny_config.to_dict()), encoding="utf-8")
     pairs = write(folder, "pairs.jsonl", [{"text": text, "text_pair": other} for text, other in PAIRS])
     task_options = EmbeddingsOptions(train_file=pairs, eval_file=pairs, predict_file=pairs, dimensions=["4"])
@@ -131,7 +131,7 @@ def test_a_text_encoder_learns_saves_and_goes_on(folder, tmp_path):
 )
 def test_what_cannot_be_learned_is_said_in_one_line(settings, x, y, message, tiny_config):
     with pytest.raises(UserError, match=message) as caught:
-        official_bert.TextEncoder(tiny_config, "\n".join(WORDS), **settings).fit(x, y)
+        official_bert.TextEncoder(tiny_config, VOCAB, **settings).fit(x, y)
     assert "\n" not in str(caught.value)
 
 

@@ -6,55 +6,48 @@ from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.fast import FastTokenizer
 
+EXAMPLES = [TextExample("0", "the cat", "a dog", 1), TextExample("1", "sun", "mat", 0)]
+TASK = glue.GlueTask("rte", GlueOptions())
+
 
 def test_features_are_kept_and_made_anew_when_anything_changes(vocab_file, tmp_path, monkeypatch):
     tokenizer = FastTokenizer(vocab_file)
     made = []
 
-    counted = glue.GlueTask("rte", GlueOptions())
-    featurize = type(counted.head).featurize
+    featurize = type(TASK.head).featurize
 
     def counting(head, *arguments):
         made.append(arguments[-1])
         return featurize(head, *arguments)
 
-    monkeypatch.setattr(type(counted.head), "featurize", counting)
-    examples = [TextExample("0", "the cat", "a dog", 1), TextExample("1", "sun", "mat", 0)]
+    monkeypatch.setattr(type(TASK.head), "featurize", counting)
 
-    def get(examples, length=12, tokenizer=tokenizer):
-        return feature_cache.features_of(counted, examples, tokenizer, length, str(tmp_path / "cache"))
+    def get(examples=EXAMPLES, length=12, tokenizer=tokenizer):
+        return feature_cache.features_of(TASK, examples, tokenizer, length, str(tmp_path / "cache"))
 
-    first, second = get(examples), get(examples)
+    first, second = get(), get()
     assert len(made) == 1
     for name in ("input_ids", "segment_ids", "splits"):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
     np.testing.assert_array_equal(first.targets["labels"], second.targets["labels"])
     assert second.details["example"].tolist() == [0, 1]
-    get(examples[:1])
-    get(examples, length=11)
-    get(examples, tokenizer=FastTokenizer(vocab_file, do_lower_case=False))
-    get(examples, tokenizer=FastTokenizer(vocab_file, strip_accents=False))
+    get(EXAMPLES[:1])
+    get(length=11)
+    get(tokenizer=FastTokenizer(vocab_file, do_lower_case=False))
+    get(tokenizer=FastTokenizer(vocab_file, strip_accents=False))
     assert len(made) == 5
     for path in (tmp_path / "cache").iterdir():
         path.write_bytes(path.read_bytes()[:100])
-    get(examples)
+    get()
     assert len(made) == 6
 
 
 def test_damaged_features_are_made_anew(vocab_file, tmp_path):
     tokenizer = FastTokenizer(vocab_file)
-    examples = [TextExample("0", "the cat", "a dog", 1), TextExample("1", "sun", "mat", 0)]
 
     def get():
-        made = feature_cache.features_of(
-            glue.GlueTask("rte", GlueOptions()), examples, tokenizer, 12, str(tmp_path / "cache")
-        )
-        return [
-            made.input_ids.tolist(),
-            made.segment_ids.tolist(),
-            made.splits.tolist(),
-            made.targets["labels"].tolist(),
-        ]
+        made = feature_cache.features_of(TASK, EXAMPLES, tokenizer, 12, str(tmp_path / "cache"))
+        return [each.tolist() for each in (made.input_ids, made.segment_ids, made.splits, made.targets["labels"])]
 
     right = get()
     (path,) = (tmp_path / "cache").iterdir()

@@ -1,12 +1,9 @@
 import dataclasses
 import json
 import math
-import os
 import pathlib
 import re
 import signal
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -20,14 +17,14 @@ from official_bert.learning import batches, predictor
 from official_bert.learning.initial_model import read_initial_model
 from official_bert.learning.predictor import predict
 from official_bert.modeling import task_models
-from official_bert.modeling.config import BertConfig
 from official_bert.tasks.heads.classes import ClassificationHead
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.tasks.table import TableTask
 from official_bert.utils import files, progress
 from official_bert.utils.bad_rows import BadRows
-from tests.conftest import ROOT, WORDS
+from tests.conftest import WORDS
 from tests.event_files import read_scalars
+from tests.make import refusal, run_python, tiny_config
 
 GOOD, BAD = "cat dog sun play".split(), "mat sat ran walk".split()
 
@@ -46,18 +43,16 @@ def write_table(path: pathlib.Path, count: int, seed: int) -> str:
 
 @pytest.fixture
 def options(tmp_path, vocab_file) -> Options:
-    config = BertConfig(
-        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=32, initializer_range=0.2,
-    )  # fmt: skip
+    config = tiny_config(hidden_size=16, num_hidden_layers=1, intermediate_size=32, initializer_range=0.2)
     (tmp_path / "config.json").write_text(config.to_json())
+    sizes = {"train": 90, "eval": 40, "predict": 10}
+    tables = {
+        f"{name}_file": write_table(tmp_path / f"{name}.csv", count, seed)
+        for seed, (name, count) in enumerate(sizes.items(), start=1)
+    }
     return Options(
         task="table",
-        task_options=TableOptions(
-            train_file=write_table(tmp_path / "train.csv", 90, 1),
-            eval_file=write_table(tmp_path / "eval.csv", 40, 2),
-            predict_file=write_table(tmp_path / "predict.csv", 10, 3),
-        ),
+        task_options=TableOptions(**tables),
         init=str(tmp_path / "config.json"),
         vocab_file=vocab_file,
         output_dir=str(tmp_path / "run"),
@@ -90,17 +85,17 @@ class KilledError(Exception):
 
 @pytest.mark.slow
 def test_deterministic_runs_write_the_same_bytes(options, tmp_path):
-    environment = {**os.environ, "TF_NUM_INTRAOP_THREADS": "4", "TF_NUM_INTEROP_THREADS": "4"}
+    threads = {"TF_NUM_INTRAOP_THREADS": "4", "TF_NUM_INTEROP_THREADS": "4"}
     names = ("finetuning_options.json", "model.weights.h5", "results.json", "predictions_dev.tsv")
     contents = []
     for name in ("one", "other"):
-        command = [
-            sys.executable, "-m", "official_bert_cli", "finetune", "--task=table", f"--init={options.init}",
+        done = run_python(
+            "-m", "official_bert_cli", "finetune", "--task=table", f"--init={options.init}",
             f"--vocab_file={options.vocab_file}", f"--train_file={options.task_options.train_file}",
             f"--eval_file={options.task_options.eval_file}", f"--output_dir={tmp_path / name}", "--do_train",
             "--do_eval", "--num_train_epochs=2", "--train_batch_size=16", "--max_seq_length=16", "--deterministic",
-        ]  # fmt: skip
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+            environment=threads,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
         states = sorted((tmp_path / name / "checkpoints").glob("ckpt-*"))
         assert len(states) == 2
@@ -234,11 +229,9 @@ def test_what_a_killed_process_left_among_the_checkpoints_of_a_finished_run_is_r
 
 def test_rows_that_are_not_there_count_neither_in_the_loss_nor_in_the_progress(options, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", -1.0)
-    few = dataclasses.replace(
-        options, task_options=TableOptions(train_file=write_table(tmp_path / "few.csv", 4, 1)), learning_rate=1e-9,
-        train_batch_size=32, num_train_epochs=2.0, do_eval=False, do_predict=False,
-    )  # fmt: skip
-    runner.run(few)
+    changes = {"learning_rate": 1e-9, "train_batch_size": 32, "num_train_epochs": 2.0, "do_eval": False}
+    table = TableOptions(train_file=write_table(tmp_path / "few.csv", 4, 1))
+    runner.run(dataclasses.replace(options, task_options=table, do_predict=False, **changes))
     out, err = capsys.readouterr()
     assert "2 steps of 4 rows" in out
     assert "4 of 8 rows (50 %)" in err
@@ -249,20 +242,9 @@ def test_rows_that_are_not_there_count_neither_in_the_loss_nor_in_the_progress(o
 
 @pytest.mark.slow
 def test_a_run_stops_early_and_weighs_decays_and_freezes(options, tmp_path, capsys):
-    runner.run(
-        dataclasses.replace(
-            options,
-            do_eval=False,
-            do_predict=False,
-            class_weights=["balanced"],
-            freeze=[".*embeddings"],
-            layer_decay=0.5,
-            dtype="bfloat16",
-            learning_rate=1e-9,
-            early_stopping=1,
-            eval_steps=4,
-        )
-    )
+    short = {"learning_rate": 1e-9, "early_stopping": 1, "eval_steps": 4, "do_eval": False, "do_predict": False}
+    changes = {"class_weights": ["balanced"], "freeze": [".*embeddings"], "layer_decay": 0.5, "dtype": "bfloat16"}
+    runner.run(dataclasses.replace(options, **short, **changes))
     assert "stopped early" in capsys.readouterr().out
     start = read_initial_model(options.init, options.vocab_file).build_encoder(options.random_seed, "float32")
     model = finetuned.load(str(tmp_path / "run")).model
@@ -294,18 +276,22 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"task": "colla"}, "unknown task 'colla'; expected one of cola, "),
-    ({"do_train": False, "do_eval": False, "do_predict": False}, "nothing to do"),
     ({"max_seq_length": 64}, "the model reads 32 tokens at most"),
     ({"class_weights": ["1", "x"]}, "expected balanced, or 2 numbers"),
     ({"do_train": False}, "there is no fine-tuned model in"),
     ({"train_batch_size": 0}, "--train_batch_size is 0; expected at least 1"),
     ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, "there is no nowhere/train.tsv"),
     ({"freeze": ["nothing"]}, "no layer's whole name matches 'nothing'"),
+    ({"calibrate": True, "do_eval": False}, "need --do_eval, on whose data they are chosen"),
+    ({"thresholds": "f1"}, "--thresholds is for several labels; with one class of several take --min_confidence"),
+    ({"min_confidence": 1.5}, "--min_confidence is 1.5; expected a probability"),
+    ({"calibrate": True, "eval_file": None}, "need evaluation data, and table has none; a table needs --eval_file"),
+    ({"balanced_sampling": True, "label_kind": "multi_label"}, "--balanced_sampling is for classification"),
 ])  # fmt: skip
 def test_what_cannot_be_is_said(options, changes, message):
-    with pytest.raises(UserError, match=message):
-        runner.run(dataclasses.replace(options, **changes))
+    of_task = {name: changes.pop(name) for name in ("eval_file", "label_kind") if name in changes}
+    options = with_task_options(options, **of_task)
+    assert message in refusal(runner.run, dataclasses.replace(options, **{"num_train_epochs": 0.2, **changes}))
 
 
 def test_a_notebook_trains_with_keras_alone(options):
@@ -356,7 +342,7 @@ runner.run(Options(**given | {"task_options": TableOptions(**given["task_options
     for strategy in ("one_device", "mirrored"):
         changes = {"distribution_strategy": strategy, "output_dir": str(tmp_path / strategy), "num_train_epochs": 1.0}
         given = json.dumps(dataclasses.asdict(options) | changes | {"do_predict": False})
-        subprocess.run([sys.executable, "-c", code, given], cwd=ROOT, check=True, capture_output=True)
+        run_python("-c", code, given, check=True)
         weights.append(finetuned.load(str(tmp_path / strategy)).model.get_weights())
     for one, two in zip(*weights, strict=True):
         np.testing.assert_allclose(one, two, atol=1e-4)
@@ -401,27 +387,8 @@ def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(opt
     # Evaluated again, they are those of the model; chosen again, they are the same.
     for again in (dataclasses.replace(decided, calibrate=False, min_confidence=None), decided):
         assert runner.run(again)["dev"] == pytest.approx(scores["dev"])
-        assert finetuned.load_task_spec(options.output_dir)["temperature"] == pytest.approx(
-            spec["temperature"], rel=0.01
-        )
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"calibrate": True, "do_eval": False}, "need --do_eval, on whose data they are chosen"),
-        ({"thresholds": "f1"}, "--thresholds is for several labels; with one class of several take --min_confidence"),
-        ({"min_confidence": 1.5}, "--min_confidence is 1.5; expected a probability"),
-        ({"calibrate": True, "eval_file": None}, "need evaluation data, and table has none; a table needs --eval_file"),
-        ({"balanced_sampling": True, "label_kind": "multi_label"}, "--balanced_sampling is for classification"),
-    ],
-)
-def test_decisions_that_cannot_be_chosen_are_refused(options, changes, message):
-    of_task = {name: changes.pop(name) for name in ("eval_file", "label_kind") if name in changes}
-    options = with_several_labels(options) if "label_kind" in of_task else options
-    options = with_task_options(dataclasses.replace(options, num_train_epochs=0.2, **changes), **of_task)
-    with pytest.raises(UserError, match=message):
-        runner.run(options)
+        temperature = finetuned.load_task_spec(options.output_dir)["temperature"]
+        assert temperature == pytest.approx(spec["temperature"], rel=0.01)
 
 
 def test_a_model_that_predicts_one_class_for_every_row_is_named(options, tmp_path, monkeypatch, capsys):

@@ -6,14 +6,11 @@ import re
 import pytest
 
 from official_bert.checkpoints import model_files, run_checkpoints
-from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from tests.conftest import ROOT, WORDS
+from tests.conftest import ROOT
+from tests.make import tiny_config
 
-CONFIG = BertConfig(
-    vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-    max_position_embeddings=128,
-)  # fmt: skip
+CONFIG = tiny_config(max_position_embeddings=128)
 
 
 @pytest.fixture

@@ -18,50 +18,30 @@ from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.learning import batches
 from official_bert.learning.initial_model import InitialModel
 from official_bert.modeling import task_models
-from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import Dropout
 from official_bert.optimization import distribution
 from official_bert.tasks.heads.all_heads import HEADS
-from official_bert.tasks.heads.features import NO_LABEL, Features, from_rows
 from official_bert.tokenization.casing import UNCASED
 from official_bert.utils.training_log import read_log
-from tests.conftest import ROOT, WORDS
+from tests.conftest import ROOT
 from tests.finetuning.test_finetuning import write_table
+from tests.learning.random_features import CLASSES, random_features
+from tests.make import VOCAB, tiny_config
 from tests.processes import run_marked_tests, worker_environments
 
 # Adam makes of a gradient that is 0 but for rounding, such as that of a bias that all candidates share, a step of up to
 # the learning rate times the rounding error by epsilon: RATE is low enough for that to stay below the tolerance.
 RATE = 1e-4
-CLASSES, CHOICES, STEPS, ROWS, BATCH = 4, 4, 20, 13, 5  # the last batch of an epoch has 3 rows
+CONFIG = tiny_config(num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+STEPS, ROWS, BATCH = 20, 13, 5  # the last batch of an epoch has 3 rows
 
 
-def features_of(kind: str, rows: int = ROWS, longest: int = 24) -> Features:
-    rng = np.random.default_rng(0)
-    choices = CHOICES if kind == task_models.MULTIPLE_CHOICE else 1
-    ids = [rng.integers(5, len(WORDS), rng.integers(3, longest)) for _ in range(rows * choices)]
-    lengths = np.array([len(each) for each in ids])
-    targets: dict[str, Any] = {"labels": rng.integers(0, CLASSES, rows).astype(np.int32)}
-    if kind == task_models.MULTI_LABEL:
-        targets = {"labels": rng.integers(0, 2, (rows, CLASSES)).astype(np.float32)}
-    elif kind == task_models.REGRESSION:
-        targets = {"labels": rng.normal(size=rows).astype(np.float32)}
-    elif kind == task_models.TAGGING:
-        targets = {"labels": rng.integers(NO_LABEL, CLASSES, lengths.sum()).astype(np.int32)}
-    elif kind == task_models.QUESTION_ANSWERING:
-        targets = {name: (rng.random(rows) * lengths).astype(np.int32) for name in ("start_logits", "end_logits")}
-    return from_rows(ids, [np.zeros(len(each)) for each in ids], targets, {}, choices)
-
-
-def trainer_for(kind: str, strategy: tf.distribute.Strategy, **sizes: int) -> Trainer:
-    config = BertConfig(
-        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **sizes,
-    )  # fmt: skip
+def trainer_for(kind: str, strategy: tf.distribute.Strategy) -> Trainer:
     training = TrainingConfig(
         train_batch_size=BATCH, learning_rate=RATE, num_steps=STEPS, steps_per_epoch=-(-ROWS // BATCH),
         warmup_proportion=0.1, eval_steps=STEPS, max_seq_length=24, random_seed=7,
     )  # fmt: skip
-    initial_model = InitialModel(config, "\n".join(WORDS), UNCASED, {})
+    initial_model = InitialModel(CONFIG, VOCAB, UNCASED, {})
     head = HEADS[kind](labels=tuple(map(str, range(CLASSES))))
     trainer = Trainer(head, initial_model, training, strategy=strategy)
     for layer in trainer.model._flatten_layers():
@@ -72,7 +52,7 @@ def trainer_for(kind: str, strategy: tf.distribute.Strategy, **sizes: int) -> Tr
 
 def trained(kind: str, strategy: tf.distribute.Strategy) -> dict[str, Any]:
     """Losses, weights and predictions after 20 steps."""
-    trainer, features = trainer_for(kind, strategy), features_of(kind)
+    trainer, features = trainer_for(kind, strategy), random_features(kind, ROWS, longest=24)
     losses: list[float] = []
 
     def on_step(done: int, mean: float) -> bool:
@@ -107,7 +87,7 @@ def test_lengths_of_a_tpu_are_few():
     assert batches.length_buckets(384) == (32, 64, 128, 256, 384)
     assert batches.length_buckets(128) == (32, 64, 128)
     assert batches.length_buckets(20) == (20,)
-    features = features_of(task_models.CLASSIFICATION)
+    features = random_features(task_models.CLASSIFICATION, ROWS, longest=24)
     lengths = batches.row_lengths(features)
     for row, length in enumerate(lengths):
         padded = batches.padded_inputs(features, np.array([row, -1]), 24, buckets=(8, 16, 24))["input_mask"]
@@ -122,9 +102,7 @@ def test_batches_are_filled_up_to_a_multiple_of_the_replicas():
 
 
 @pytest.mark.slow
-def test_each_length_of_a_tpu_is_compiled_once(
-    compiled_lengths: tuple[int, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_each_length_of_a_tpu_is_compiled_once(compiled_lengths: tuple[int, ...], capsys, monkeypatch):
     strategy = distribution.get_strategy("one_device")
     few = trained(task_models.TAGGING, strategy)
     lines = capsys.readouterr().out.splitlines()
@@ -162,9 +140,7 @@ def test_two_devices_take_the_steps_of_one(kind: str):
 
 
 @pytest.mark.two_devices
-def test_two_devices_with_the_lengths_of_a_tpu_take_the_steps_of_one(
-    compiled_lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-):
+def test_two_devices_with_the_lengths_of_a_tpu_take_the_steps_of_one(compiled_lengths: tuple[int, ...], monkeypatch):
     kind = task_models.QUESTION_ANSWERING
     two = trained(kind, distribution.get_strategy("mirrored"))
     monkeypatch.undo()
@@ -174,7 +150,7 @@ def test_two_devices_with_the_lengths_of_a_tpu_take_the_steps_of_one(
 @pytest.mark.two_devices
 def test_training_goes_on_from_any_strategy_to_any_other(tmp_path: pathlib.Path):
     """Bit for bit over as many replicas; like one device over another number."""
-    features, half = features_of(task_models.CLASSIFICATION), STEPS // 2
+    features, half = random_features(task_models.CLASSIFICATION, ROWS, longest=24), STEPS // 2
 
     def in_two_parts(first: str, second: str, rate: float) -> list[np.ndarray]:
         weights: list[np.ndarray] = []
@@ -201,7 +177,7 @@ def test_training_goes_on_from_any_strategy_to_any_other(tmp_path: pathlib.Path)
 
 @pytest.mark.slow
 def test_one_replica_takes_the_very_steps_of_one_device():
-    features, weights = features_of(task_models.CLASSIFICATION), []
+    features, weights = random_features(task_models.CLASSIFICATION, ROWS, longest=24), []
     for name in ("one_device", "mirrored"):
         strategy = distribution.get_strategy(name)
         assert strategy.num_replicas_in_sync == 1
@@ -224,11 +200,7 @@ def test_eight_devices_take_the_steps_of_one(kind: str):
 @pytest.mark.core
 def test_two_workers_equal_one_device(tmp_path: pathlib.Path, vocab_file: str):
     """A real launch of two processes by the command, which train, evaluate and predict."""
-    config = BertConfig(
-        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    (tmp_path / "config.json").write_text(config.to_json())
+    (tmp_path / "config.json").write_text(CONFIG.to_json())
     tables = {name: write_table(tmp_path / f"{name}.csv", rows, rows) for name, rows in (("train", 21), ("eval", 11))}
     command = [
         sys.executable, "-c", WITHOUT_HEAD_DROPOUT, "--task=table", "--do_train", "--do_eval", "--do_predict",

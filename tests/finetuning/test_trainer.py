@@ -1,9 +1,6 @@
 """What a step of fine-tuning computes: rates, seeds, losses and weights, as numbers."""
 
 import dataclasses
-import subprocess
-import sys
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,14 +10,14 @@ from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.learning import batches, training_step
 from official_bert.learning.initial_model import InitialModel
-from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.task_models import build_classifier
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.heads.features import Features, from_rows
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.casing import UNCASED
-from tests.conftest import ROOT, WORDS
+from tests.conftest import WORDS
+from tests.make import VOCAB, run_python, tiny_config
 
 SST_2 = GlueTask("sst-2", GlueOptions())
 
@@ -38,23 +35,19 @@ def rows(count: int) -> Features:
     return from_rows(ids, [np.zeros(len(each)) for each in ids], {"labels": labels}, {})
 
 
-@pytest.fixture
-def make(tiny_config: BertConfig) -> Callable[..., Trainer]:
-    def make_trainer(**changes) -> Trainer:
-        initial_model = InitialModel(tiny_config, "\n".join(WORDS), UNCASED, {})
-        return Trainer(SST_2.head, initial_model, dataclasses.replace(CONFIG, **changes))
-
-    return make_trainer
+def make(**changes) -> Trainer:
+    initial_model = InitialModel(tiny_config(), VOCAB, UNCASED, {})
+    return Trainer(SST_2.head, initial_model, dataclasses.replace(CONFIG, **changes))
 
 
-def test_the_rate_rises_in_the_warm_up_and_falls_to_zero(make: Callable[..., Trainer]):
+def test_the_rate_rises_in_the_warm_up_and_falls_to_zero():
     schedule = make().schedule
     rates = [float(schedule(step)) for step in range(11)]
     np.testing.assert_allclose(rates, [0.0, 0.005, 0.008, 0.007, 0.006, 0.005, 0.004, 0.003, 0.002, 0.001, 0.0], 1e-5)
 
 
 @pytest.mark.slow
-def test_layers_move_by_their_rate_and_frozen_ones_stay(make: Callable[..., Trainer]):
+def test_layers_move_by_their_rate_and_frozen_ones_stay():
     features = rows(4)
     moves = []
     for changes in ({}, {"layer_decay": 0.5}, {"freeze": ("layer_0_.*", ".*embeddings")}):
@@ -71,9 +64,7 @@ def test_layers_move_by_their_rate_and_frozen_ones_stay(make: Callable[..., Trai
 
 
 @pytest.mark.parametrize(("replica", "seed"), [(0, 7), (1, 7), (0, 8)])
-def test_dropout_s_seed_is_of_the_run_the_step_and_the_replica(
-    replica: int, seed: int, make: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-):
+def test_dropout_s_seed_is_of_the_run_the_step_and_the_replica(replica: int, seed: int, monkeypatch):
     received = []
 
     class Context:
@@ -96,9 +87,9 @@ def test_dropout_s_seed_is_of_the_run_the_step_and_the_replica(
     assert received == [[seed, 5, replica, 0]]
 
 
-def test_a_classifier_fits_under_a_strategy(tiny_config: BertConfig):
+def test_a_classifier_fits_under_a_strategy():
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        model = build_classifier(build_encoder(tiny_config, seed=1), 2, seed=1)
+        model = build_classifier(build_encoder(tiny_config(), seed=1), 2, seed=1)
         model.compile("sgd", SST_2.head.loss(), metrics=["accuracy"], jit_compile=False)
     before, features = model.get_weights(), rows(5)
     ids = batches.padded_inputs(features, np.arange(5), 16)
@@ -118,12 +109,11 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 from official_bert.learning import batches
 from official_bert.learning.predictor import predict
-from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.task_models import build_classifier
 from tests.finetuning.test_trainer import rows
-config = BertConfig(vocab_size=128, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-    max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+from tests.make import tiny_config
+config = tiny_config(num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 features = rows(9)
 def built(rate):
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
@@ -139,5 +129,5 @@ losses = np.log(np.exp(found).sum(-1)) - found[np.arange(9), features.targets["l
 assert np.isclose(history["loss"], losses.mean(), rtol=1e-4).all(), (history, losses.mean())
 assert np.isfinite(built(0.5)[1]["loss"]).all()
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python("-c", code)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -19,14 +19,10 @@ def test_epochs_and_batches_make_the_number_of_steps():
 
 def test_losses_are_logged_in_even_distances_up_to_each_evaluation():
     def steps(epochs: float, **changes: int) -> list[int]:
-        config = training_config(
-            Options(task="sst-2", output_dir="o", train_batch_size=1, num_train_epochs=epochs, **changes), rows=150
-        )
-        return [
-            step
-            for step in range(1, config.num_steps + 1)
-            if training._is_logged(step, changes.get("log_steps"), config)
-        ]
+        options = Options(task="sst-2", output_dir="o", train_batch_size=1, num_train_epochs=epochs, **changes)
+        config = training_config(options, rows=150)
+        numbers = range(1, config.num_steps + 1)
+        return [step for step in numbers if training._is_logged(step, changes.get("log_steps"), config)]
 
     assert steps(1)[:3] == [7, 14, 21]
     assert len(steps(1)) == 22

@@ -75,9 +75,7 @@ def test_another_casing_than_the_checkpoint_s_is_refused(pretrained: str):
         read_initial_model(pretrained, do_lower_case=True)
 
 
-def test_a_fine_tuned_model_keeps_its_vocabulary_and_casing(
-    tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path
-):
+def test_a_fine_tuned_model_keeps_its_vocabulary_and_casing(tiny_config: BertConfig, vocab_file, tmp_path):
     model = official_bert.TextClassifier.from_checkpoint(tiny_config, labels=["a", "b"], vocab_file=vocab_file)
     model.save_checkpoint(str(tmp_path / "model"))
     (tmp_path / "reversed.txt").write_text("\n".join(WORDS[:5] + WORDS[:4:-1]))
@@ -95,9 +93,7 @@ def test_random_weights_take_the_casing_that_the_vocabulary_has(tiny_config: Ber
 
 
 @pytest.mark.parametrize("part", [SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER])
-def test_classes_in_another_order_are_those_of_the_checkpoint(
-    part: str, tiny_config: BertConfig, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_classes_in_another_order_are_those_of_the_checkpoint(part: str, tiny_config: BertConfig, tmp_path, capsys):
     folder = classifier(tiny_config, tmp_path / "hf", part, labels=("neg", "pos", "neither"))
     model_class = official_bert.TextClassifier if part == SEQUENCE_CLASSIFIER else official_bert.TokenTagger
     same, other = (
@@ -111,9 +107,7 @@ def test_classes_in_another_order_are_those_of_the_checkpoint(
     np.testing.assert_array_equal(reordered, logits[..., [1, 2, 0]])
 
 
-def test_classes_of_a_fine_tuned_model_may_have_another_order(
-    tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path
-):
+def test_classes_of_a_fine_tuned_model_may_have_another_order(tiny_config: BertConfig, vocab_file, tmp_path):
     model = official_bert.TextClassifier.from_checkpoint(tiny_config, labels=["a", "b", "c"], vocab_file=vocab_file)
     model.save_checkpoint(str(tmp_path / "model"))
     other = official_bert.TextClassifier.from_checkpoint(str(tmp_path / "model"), labels=["c", "a", "b"])
@@ -125,9 +119,7 @@ def test_classes_of_a_fine_tuned_model_may_have_another_order(
 
 
 @pytest.mark.parametrize("labels", [["x", "y"], ["neg", "pos", "neither"]])
-def test_a_classifier_of_other_classes_is_not_taken(
-    labels: list[str], tiny_config: BertConfig, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_classifier_of_other_classes_is_not_taken(labels: list[str], tiny_config: BertConfig, tmp_path, capsys):
     folder = classifier(tiny_config, tmp_path / "hf", labels=("neg", "pos"))
     model = official_bert.TextClassifier.from_checkpoint(folder, labels=labels)
     told = capsys.readouterr().out
@@ -136,9 +128,7 @@ def test_a_classifier_of_other_classes_is_not_taken(
     assert model.output_shape == (None, len(labels))
 
 
-def test_classes_without_names_are_said_to_be_taken_in_order(
-    tiny_config: BertConfig, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_classes_without_names_are_said_to_be_taken_in_order(tiny_config: BertConfig, tmp_path, capsys):
     folder = classifier(tiny_config, tmp_path / "hf")
     official_bert.TextClassifier.from_checkpoint(folder, labels=["bad", "good"])
     told = capsys.readouterr().out
@@ -146,9 +136,7 @@ def test_classes_without_names_are_said_to_be_taken_in_order(
     assert "the head is the checkpoint's" in told
 
 
-def test_a_classifier_s_kind_is_what_its_configuration_says(
-    tiny_config: BertConfig, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_classifier_s_kind_is_what_its_configuration_says(tiny_config: BertConfig, tmp_path, capsys):
     several = classifier(tiny_config, tmp_path / "several", labels=("a", "b"), kind="multi_label")
     assert (
         json.loads((tmp_path / "several" / "config.json").read_text())["problem_type"] == "multi_label_classification"

@@ -9,41 +9,19 @@ import official_bert
 from official_bert.learning import batches
 from official_bert.learning.loss_share import LossShare
 from official_bert.learning.training_step import TrainingStep
-from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.finetuning_optimizer import bert_optimizer
 from official_bert.tasks.heads.all_heads import HEADS
-from official_bert.tasks.heads.features import NO_LABEL, Features, from_rows
-from tests.conftest import WORDS
+from tests.learning.random_features import random_features
+from tests.make import VOCAB, tiny_config
 
 ROWS, LENGTH = 7, 12
 
 
-def features_of(kind: str) -> Features:
-    rng = np.random.default_rng(0)
-    head = HEADS[kind](labels=tuple("abcd"))
-    choices = head.num_choices or 1
-    ids = [rng.integers(5, len(WORDS), rng.integers(3, LENGTH)) for _ in range(ROWS * choices)]
-    lengths = np.array(list(map(len, ids)))
-    targets = {"labels": rng.integers(0, 4, ROWS).astype(np.int32)}
-    if kind == "multi_label":
-        targets = {"labels": rng.integers(0, 2, (ROWS, 4)).astype(np.float32)}
-    elif kind == "regression":
-        targets = {"labels": rng.normal(size=ROWS).astype(np.float32)}
-    elif kind == "tagging":
-        targets = {"labels": rng.integers(NO_LABEL, 4, lengths.sum()).astype(np.int32)}
-    elif kind == "question_answering":
-        targets = {name: (rng.random(ROWS) * lengths).astype(np.int32) for name in ("start_logits", "end_logits")}
-    return from_rows(ids, [np.zeros(len(each)) for each in ids], targets, {}, choices)
-
-
 def stepped(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=None, steps: int = 3, **settings):
     """The losses and the weights after some steps on one batch of seven rows."""
-    config = BertConfig(
-        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=32, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
-        initializer_range=0.2,
-    )  # fmt: skip
+    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    config = tiny_config(initializer_range=0.2, **rates)
     head = HEADS[kind](labels=tuple("abcd"))
     model = head.build_model(build_encoder(config, seed=1, dtype=dtype), seed=1)
     for layer in model._flatten_layers():
@@ -56,9 +34,8 @@ def stepped(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=N
         )  # fmt: skip
     share = LossShare(head.loss(), loss_weights=head.loss_weights())
     step = TrainingStep(model, optimizer, share, seed=3, **settings)
-    inputs, targets = tf.nest.map_structure(
-        tf.constant, batches.padded_batch(features_of(kind), np.arange(ROWS), LENGTH)
-    )
+    padded = batches.padded_batch(random_features(kind, ROWS, LENGTH), np.arange(ROWS), LENGTH)
+    inputs, targets = tf.nest.map_structure(tf.constant, padded)
     run = tf.function(lambda: tf.distribute.get_strategy().run(step, args=(inputs, targets))[0], autograph=False)
     losses = [float(run()) for _ in range(steps)]
     return losses, model.get_weights(), optimizer
@@ -97,16 +74,12 @@ def test_float16_learns_by_a_scaled_loss():
 
 def test_a_step_that_overflows_leaves_the_weights_and_halves_the_factor():
     head = HEADS["regression"]()
-    config = BertConfig(
-        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=32,
-    )  # fmt: skip
-    model = head.build_model(build_encoder(config, seed=1, dtype="mixed_float16"), seed=1)
+    model = head.build_model(build_encoder(tiny_config(num_hidden_layers=1), seed=1, dtype="mixed_float16"), seed=1)
     optimizer, _ = bert_optimizer(
         model, 1, num_steps=10, learning_rate=1e-3, warmup_proportion=0.0, layer_decay=1.0, scales_loss=True
     )
     step = TrainingStep(model, optimizer, LossShare(head.loss()), seed=0)
-    padded = batches.padded_batch(features_of("regression"), np.arange(ROWS), LENGTH)
+    padded = batches.padded_batch(random_features("regression", ROWS, LENGTH), np.arange(ROWS), LENGTH)
     inputs, targets = tf.nest.map_structure(tf.constant, padded)
     before = model.get_weights()
     optimizer.loss_scale._factor.assign(2.0**20)
@@ -143,16 +116,14 @@ def test_a_weight_that_the_loss_does_not_read_stays_as_it_is():
     values = keras.ops.sum(keras.ops.cast(inputs, "float32"), axis=1, keepdims=True)
     model = keras.Model({"input_mask": inputs}, {"read": read(values)[:, 0], "unread": unread(values)[:, 0]})
     optimizer, _ = bert_optimizer(model, 1, num_steps=10, learning_rate=0.1, warmup_proportion=0.0, layer_decay=1.0)
-    loss = LossShare(
-        None, lambda inputs, targets, outputs, weights: tf.reduce_mean(tf.square(outputs["read"] - targets))
-    )
-    step = TrainingStep(model, optimizer, loss, seed=0)
+
+    def mean_squared_error(inputs, targets, outputs, weights):
+        return tf.reduce_mean(tf.square(outputs["read"] - targets))
+
+    step = TrainingStep(model, optimizer, LossShare(None, mean_squared_error), seed=0)
     before = [np.array(layer.kernel) for layer in (read, unread)]
-    strategy = tf.distribute.get_strategy()
-    run = tf.function(
-        lambda: strategy.run(step, ({"input_mask": tf.ones([2, 3], tf.int32)}, tf.ones(2))), autograph=False
-    )
-    run()
+    batch = {"input_mask": tf.ones([2, 3], tf.int32)}, tf.ones(2)
+    tf.function(lambda: tf.distribute.get_strategy().run(step, batch), autograph=False)()
     assert not np.array_equal(before[0], read.kernel)
     np.testing.assert_array_equal(before[1], unread.kernel)
 
@@ -160,12 +131,9 @@ def test_a_weight_that_the_loss_does_not_read_stays_as_it_is():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["micro-batches", "float16"])
 def test_fit_and_what_it_saves_know_of_it(name: str, tmp_path):
-    config = BertConfig(
-        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=16,
-    )  # fmt: skip
+    config = tiny_config(num_hidden_layers=1, max_position_embeddings=16)
     settings = {"dtype": "mixed_float16"} if name == "float16" else {"gradient_accumulation_steps": 3}
-    model = official_bert.TextClassifier(config, "\n".join(WORDS), labels=["0", "1"], **settings)
+    model = official_bert.TextClassifier(config, VOCAB, labels=["0", "1"], **settings)
     model.compile(official_bert.BertAdamW(1e-2))
     texts, labels = ["the cat sat", "a dog ran in the sun", "walking", "mat"] * 2, [0, 1, 0, 1] * 2
     history = model.fit(texts, labels, batch_size=7, epochs=3, verbose=0).history

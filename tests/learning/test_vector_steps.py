@@ -19,6 +19,7 @@ from official_bert.optimization import distribution
 from official_bert.tasks.heads.features import Features, from_rows
 from official_bert.tasks.heads.vectors import VectorHead
 from tests.conftest import WORDS
+from tests.make import VOCAB, tiny_config
 from tests.processes import run_marked_tests
 
 ROWS, LENGTH = 7, 12
@@ -26,19 +27,15 @@ RANKING = VectorHead(normalize=True)
 
 
 def config_of(dropout: float) -> BertConfig:
-    return BertConfig(
-        vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=32, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
-        initializer_range=0.2,
-    )  # fmt: skip
+    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    return tiny_config(initializer_range=0.2, **rates)
 
 
 def features_of(texts: int, rows: int = ROWS) -> Features:
     rng = np.random.default_rng(0)
     ids = [rng.integers(5, len(WORDS), rng.integers(3, LENGTH)) for _ in range(rows * texts)]
-    return from_rows(
-        ids, [np.zeros(len(each)) for each in ids], {"labels": rng.random(rows).astype(np.float32)}, {}, texts
-    )
+    labels = rng.random(rows).astype(np.float32)
+    return from_rows(ids, [np.zeros(len(each)) for each in ids], {"labels": labels}, {}, texts)
 
 
 def batch_of(texts: int) -> tuple:
@@ -48,9 +45,8 @@ def batch_of(texts: int) -> tuple:
 def gradients_of_step(head: VectorHead, texts: int, dropout: float, micro_batches: int):
     """The loss of a step, what plain gradient descent at a rate of 1 subtracts, and the model."""
     learner = head.answering_model(build_encoder(config_of(dropout), seed=1))
-    step = TrainingStep(
-        learner, keras.optimizers.SGD(1.0), share_of(head.loss()), seed=3, micro_batches=micro_batches
-    )  # fmt: skip
+    optimizer, share = keras.optimizers.SGD(1.0), share_of(head.loss())
+    step = TrainingStep(learner, optimizer, share, seed=3, micro_batches=micro_batches)
     before = [variable.numpy() for variable in learner.trainable_variables]
     inputs, targets = batch_of(texts)
     loss = tf.function(lambda: tf.distribute.get_strategy().run(step, args=(inputs, targets))[0], autograph=False)()
@@ -111,7 +107,7 @@ def trained(strategy: tf.distribute.Strategy, micro_batches: int = 1) -> tuple:
         train_batch_size=5, learning_rate=1e-4, num_steps=6, steps_per_epoch=3, warmup_proportion=0.1, eval_steps=6,
         max_seq_length=LENGTH, random_seed=7, micro_batches=micro_batches,
     )  # fmt: skip
-    trainer = Trainer(RANKING, InitialModel(config_of(0.0), "\n".join(WORDS), True, {}), config, strategy=strategy)
+    trainer = Trainer(RANKING, InitialModel(config_of(0.0), VOCAB, True, {}), config, strategy=strategy)
     features = features_of(2, 13)
     losses: list[float] = []
     trainer.train(features, 0, 6, lambda done, mean: bool(losses.append(mean * done)))

@@ -1,0 +1,29 @@
+"""Rows to learn from, for every kind of head."""
+
+from typing import Any
+
+import numpy as np
+
+from official_bert.tasks.heads.all_heads import HEADS
+from official_bert.tasks.heads.features import NO_LABEL, Features, from_rows
+from tests.conftest import WORDS
+
+CLASSES = 4
+
+
+def random_features(kind: str, rows: int, longest: int) -> Features:
+    """Returns rows of 3 tokens or more, but fewer than `longest`, with random targets."""
+    rng = np.random.default_rng(0)
+    choices = HEADS[kind](labels=tuple("abcd")).num_choices or 1
+    ids = [rng.integers(5, len(WORDS), rng.integers(3, longest)) for _ in range(rows * choices)]
+    lengths = np.array([len(each) for each in ids])
+    targets: dict[str, Any] = {"labels": rng.integers(0, CLASSES, rows).astype(np.int32)}
+    if kind == "multi_label":
+        targets = {"labels": rng.integers(0, 2, (rows, CLASSES)).astype(np.float32)}
+    elif kind == "regression":
+        targets = {"labels": rng.normal(size=rows).astype(np.float32)}
+    elif kind == "tagging":
+        targets = {"labels": rng.integers(NO_LABEL, CLASSES, lengths.sum()).astype(np.int32)}
+    elif kind == "question_answering":
+        targets = {name: (rng.random(rows) * lengths).astype(np.int32) for name in ("start_logits", "end_logits")}
+    return from_rows(ids, [np.zeros(len(each)) for each in ids], targets, {}, choices)
