@@ -12,11 +12,20 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official_bert.checkpoints import bundle, checksums, reading
 from official_bert.checkpoints import checkpoint as parts_of
-from official_bert.checkpoints.checkpoint import ENCODER, PARTS, PRETRAINING, SLOTS, Checkpoint, shapes_of
+from official_bert.checkpoints.checkpoint import (
+    ENCODER,
+    PARTS,
+    PRETRAINING,
+    SLOTS,
+    Checkpoint,
+    LoadOverrides,
+    shapes_of,
+)
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.modeling.config import BertConfig
 from tests.conftest import ROOT, WORDS
+from tests.make import VOCAB, refusal, write_vocab
 
 # What its library, of the version told there, saved of its models, and what they computed.
 MODEL_GARDEN = json.loads((ROOT / "tests" / "golden" / "model_garden.json").read_text())
@@ -40,7 +49,7 @@ def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int
         if part in parts
         for name, shape in shapes_of(part, config, classes).items()
     }
-    return Checkpoint(config, weights, vocab="".join(f"{word}\n" for word in WORDS))
+    return Checkpoint(config, weights, vocab=VOCAB)
 
 
 def with_optimizer(checkpoint: Checkpoint, step: int = 7) -> Checkpoint:
@@ -128,9 +137,14 @@ def write_model_garden(model: str, folder: pathlib.Path) -> tuple[dict[str, np.n
     folder.mkdir(exist_ok=True)
     bundle.write_bundle(str(folder / "bert_model.ckpt"), tensors)
     (folder / "bert_config.json").write_text(config.to_json())
-    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS[: config.vocab_size]))
+    write_vocab(folder / "vocab.txt", WORDS[: config.vocab_size])
     (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
     return values, {name: np.array(output) for name, output in entry["outputs"].items()}
+
+
+def read_refusal(folder: pathlib.Path, **overrides: Any) -> str:
+    """Returns the message with which a checkpoint is refused."""
+    return refusal(reading.read, str(folder), LoadOverrides(**overrides))
 
 
 def conversion_options(source: pathlib.Path, target: pathlib.Path, **changes: Any) -> ConversionOptions:

@@ -4,8 +4,7 @@ import dataclasses
 import filecmp
 import pathlib
 import resource
-import subprocess
-import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,45 +28,40 @@ from tests.checkpoints.checkpoint_samples import (
     with_optimizer,
     write_model_garden,
 )
-from tests.conftest import ROOT
+from tests.make import run_python
 
 
 def test_the_flag_lists_the_formats_that_can_be_written():
     assert set(WRITABLE) == {name for name, each in FORMATS.items() if each.write}
 
 
-def test_names_of_classes_that_do_not_come_along_are_told(
-    tiny_config: BertConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=2)
-    tf1.write(dataclasses.replace(checkpoint, labels=("yes", "no")), str(tmp_path / "google"))
-    lines = conversion.convert(conversion_options(tmp_path / "google", tmp_path / "preset", to_format="keras_hub"))
-    assert (
-        "note: left out, since a preset has no place for them: the classes' names, in the order of the logits yes, no"
-        in lines
-    )
+def forget(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    """Has checkpoints of TF1 written with other values of these fields."""
     true_write = tf1.write
 
     def forgetful_write(checkpoint, folder):
-        true_write(dataclasses.replace(checkpoint, labels=None), folder)
+        true_write(dataclasses.replace(checkpoint, **fields), folder)
         return checkpoint
 
     monkeypatch.setitem(FORMATS, "tf1", dataclasses.replace(FORMATS["tf1"], write=forgetful_write))
+
+
+def test_names_of_classes_that_do_not_come_along_are_told(tiny_config: BertConfig, tmp_path, monkeypatch):
+    checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=2)
+    tf1.write(dataclasses.replace(checkpoint, labels=("yes", "no")), str(tmp_path / "google"))
+    lines = conversion.convert(conversion_options(tmp_path / "google", tmp_path / "preset", to_format="keras_hub"))
+    note = (
+        "note: left out, since a preset has no place for them: the classes' names, in the order of the logits yes, no"
+    )
+    assert note in lines
+    forget(monkeypatch, labels=None)
     with pytest.raises(UserError, match="cannot hold the model's labels: written .'yes', 'no'., read back None"):
         conversion.convert(conversion_options(tmp_path / "google", tmp_path / "again", to_format="tf1"))
 
 
-def test_a_step_that_is_not_written_is_seen(
-    tiny_config: BertConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_step_that_is_not_written_is_seen(tiny_config: BertConfig, tmp_path, monkeypatch):
     tf1.write(with_optimizer(sample(tiny_config), step=7), str(tmp_path / "google"))
-    true_write = tf1.write
-
-    def forgetful_write(checkpoint, folder):
-        true_write(dataclasses.replace(checkpoint, step=0), folder)
-        return checkpoint
-
-    monkeypatch.setitem(FORMATS, "tf1", dataclasses.replace(FORMATS["tf1"], write=forgetful_write))
+    forget(monkeypatch, step=0)
     with pytest.raises(UserError, match="cannot hold the model's step: written 7, read back 0"):
         conversion.convert(conversion_options(tmp_path / "google", tmp_path / "again", to_format="tf1", optimizer=True))
 
@@ -93,14 +87,9 @@ def test_every_tensor_of_a_file_is_loaded_or_said_to_be_left_behind(tiny_config:
     keras_hub.write(checkpoint, str(tmp_path / "preset"))
     assert inventory_of(tmp_path / "preset") == (44, {"of the optimizer's state": 2})
     write_model_garden("trained", tmp_path / "garden")
-    assert inventory_of(tmp_path / "garden") == (
-        30,
-        {
-            "of the optimizer's moments and step": 70,
-            "of TensorFlow's own": 2,
-            "of the encoder's pooler, in whose place the head has its own": 2,
-        },
-    )
+    pooler = {"of the encoder's pooler, in whose place the head has its own": 2}
+    moments = {"of the optimizer's moments and step": 70, "of TensorFlow's own": 2}
+    assert inventory_of(tmp_path / "garden") == (30, {**moments, **pooler})
 
 
 def test_tensors_are_listed_on_request(tiny_config: BertConfig, tmp_path: pathlib.Path):
@@ -128,21 +117,12 @@ def test_a_chain_through_all_formats_ends_where_it_began(tiny_config: BertConfig
         assert filecmp.cmp(tmp_path / "0" / name, tmp_path / "4" / name, shallow=False), name
 
 
-def test_the_command_says_what_it_read_and_proves_what_it_wrote(
-    tiny_config: BertConfig, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_the_command_says_what_it_read_and_proves_what_it_wrote(tiny_config: BertConfig, tmp_path, capsys):
     tf1.write(sample(tiny_config), str(tmp_path / "google"))
     (tmp_path / "new.txt").write_text("dogs\n\ncats\n")
-    command = [
-        sys.executable,
-        "-m",
-        "official_bert_cli",
-        "convert",
-        f"--from={tmp_path}/google",
-        f"--to={tmp_path}/out",
-    ]
-    command += [f"--new_tokens_file={tmp_path}/new.txt", "--max_position_embeddings=48"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    flags = [f"--from={tmp_path}/google", f"--to={tmp_path}/out"]
+    flags += [f"--new_tokens_file={tmp_path}/new.txt", "--max_position_embeddings=48"]
+    done = run_python("-m", "official_bert_cli", "convert", *flags)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"read Google TF1 checkpoint {tmp_path}/google: encoder, pooler, masked-LM head")
@@ -159,14 +139,12 @@ def test_the_command_says_what_it_read_and_proves_what_it_wrote(
     assert config.vocab_size == 80
     assert model.count_params() > 0
     with pytest.raises(SystemExit, match="1"):
-        official_bert_cli.load("convert").run(command[4:])
+        official_bert_cli.load("convert").run(flags)
     expected = f"error: {tmp_path}/out is there already; give the name of a new or empty folder\n"
     assert capsys.readouterr().err.endswith(expected)
 
 
-def test_nothing_is_left_of_a_conversion_that_fails(
-    tiny_config: BertConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_nothing_is_left_of_a_conversion_that_fails(tiny_config: BertConfig, tmp_path, monkeypatch):
     tf1.write(sample(tiny_config), str(tmp_path / "google"))
     true_write = tf1.write
 

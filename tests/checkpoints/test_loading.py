@@ -18,9 +18,7 @@ from tests.reference import Reference
 
 
 @pytest.mark.parametrize("format_name", list(WRITABLE))
-def test_load_returns_encoder_configuration_and_tokenizer(
-    format_name: str, tiny_config: BertConfig, tmp_path: pathlib.Path
-):
+def test_load_returns_encoder_configuration_and_tokenizer(format_name: str, tiny_config: BertConfig, tmp_path):
     checkpoint = sample(tiny_config)
     FORMATS[format_name].write(checkpoint, str(tmp_path))
     encoder, config, tokenizer = official_bert.load(str(tmp_path))

@@ -2,6 +2,7 @@
 
 import pathlib
 import random
+import re
 import shutil
 
 import numpy as np
@@ -11,7 +12,14 @@ from official_bert.checkpoints import checksums, reading
 from official_bert.checkpoints.checkpoint import ENCODER, POOLER, Checkpoint, LoadOverrides
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.errors import UserError
-from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, assert_equal, assert_fits, sample, write_sample
+from tests.checkpoints.checkpoint_samples import (
+    SAMPLE_CONFIG,
+    assert_equal,
+    assert_fits,
+    read_refusal,
+    sample,
+    write_sample,
+)
 
 VARIANTS = 200
 
@@ -123,8 +131,7 @@ def test_weights_cut_short_are_an_error_that_names_the_file(format_name: str, fi
     used = content.rindex(expected.weights["word_embeddings/embeddings"].tobytes()[-8:]) + 8
     for length in range(0, used, used // 29):
         path.write_bytes(content[:length])
-        with pytest.raises(UserError, match=file):
-            reading.read(str(tmp_path), LoadOverrides(optimizer=bool(expected.slots)))
+        assert file in read_refusal(tmp_path, optimizer=bool(expected.slots))
 
 
 @pytest.mark.parametrize(("format_name", "tensor"), [
@@ -143,8 +150,7 @@ def test_a_flipped_byte_is_an_error_that_names_the_tensor(format_name: str, tens
                 damaged = bytearray(content)
                 damaged[content.index(stored) + 5] ^= 1
                 path.write_bytes(damaged)
-    with pytest.raises(UserError, match=tensor):
-        reading.read(str(tmp_path))
+    assert re.search(tensor, read_refusal(tmp_path))
 
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face", "keras_hub"])
@@ -152,8 +158,7 @@ def test_weights_that_are_not_numbers_are_refused(format_name: str, tmp_path: pa
     checkpoint = sample(SAMPLE_CONFIG)
     checkpoint.weights["layer_0_output/kernel"][1, 2] = np.nan
     FORMATS[format_name].write(checkpoint, str(tmp_path))
-    with pytest.raises(UserError, match="holds values that are not finite"):
-        reading.read(str(tmp_path))
+    assert "holds values that are not finite" in read_refusal(tmp_path)
 
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face", "keras_hub"])
@@ -163,8 +168,7 @@ def test_a_vocabulary_of_another_size_is_refused(format_name: str, tmp_path: pat
     if format_name == "hugging_face":
         (tmp_path / "tokenizer.json").unlink()
     path.write_text(path.read_text() + "more\n")
-    with pytest.raises(UserError, match="has 79 tokens, but the configuration has vocab_size 78"):
-        reading.read(str(tmp_path))
+    assert "has 79 tokens, but the configuration has vocab_size 78" in read_refusal(tmp_path)
 
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face", "keras_hub"])
@@ -172,8 +176,7 @@ def test_a_table_of_another_size_is_refused_by_name(format_name: str, tmp_path: 
     without_checksums(format_name, tmp_path)
     for path in tmp_path.glob("*config.json"):
         path.write_text(path.read_text().replace("78", "80"))
-    with pytest.raises(UserError, match=r"(?i)embedding.* has shape \[78, 4\]; expected \[80, 4\]"):
-        reading.read(str(tmp_path))
+    assert re.search(r"(?i)embedding.* has shape \[78, 4\]; expected \[80, 4\]", read_refusal(tmp_path))
 
 
 def test_missing_and_unexpected_tensors_are_listed(tmp_path: pathlib.Path):
@@ -185,25 +188,24 @@ def test_missing_and_unexpected_tensors_are_listed(tmp_path: pathlib.Path):
     tensors["cls.predictions.more"] = tensors.pop("cls.predictions.bias")
     del tensors["bert.encoder.layer.0.output.dense.bias"]
     save_file(tensors, path)
-    with pytest.raises(UserError) as caught:
-        reading.read(str(tmp_path))
-    assert "2 missing: bert.encoder.layer.0.output.dense.bias, cls.predictions.bias" in str(caught.value)
-    assert "1 unexpected: cls.predictions.more" in str(caught.value)
+    message = read_refusal(tmp_path)
+    assert "2 missing: bert.encoder.layer.0.output.dense.bias, cls.predictions.bias" in message
+    assert "1 unexpected: cls.predictions.more" in message
 
 
 def test_a_head_that_the_configuration_promises_must_be_there(tmp_path: pathlib.Path):
     without_checksums("keras_hub", tmp_path / "preset")
     (tmp_path / "preset" / "task.weights.h5").unlink()
-    with pytest.raises(UserError, match="describes a BertMaskedLM, but its head is not in task.weights.h5"):
-        reading.read(str(tmp_path / "preset"))
+    message = read_refusal(tmp_path / "preset")
+    assert "describes a BertMaskedLM, but its head is not in task.weights.h5" in message
     folder = tmp_path / "folder"
     folder.mkdir()
     FORMATS["hugging_face"].write(sample(SAMPLE_CONFIG, frozenset({ENCODER, POOLER})), str(folder))
     (folder / checksums.CHECKSUM_FILE).unlink()
     path = folder / "config.json"
     path.write_text(path.read_text().replace("BertModel", "BertForMaskedLM"))
-    with pytest.raises(UserError, match="describes a BertForMaskedLM, but .*model.safetensors has no masked-LM head"):
-        reading.read(str(folder))
+    message = read_refusal(folder)
+    assert re.search("describes a BertForMaskedLM, but .*model.safetensors has no masked-LM head", message)
 
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "model_garden"])
@@ -211,11 +213,10 @@ def test_an_index_without_its_data_says_which_file_is_missing(format_name: str, 
     write_sample(format_name, tmp_path)
     (path,) = tmp_path.glob("*.data-*")
     path.rename(tmp_path / "kept")
-    with pytest.raises(UserError, match=f"index is there, but not {path.name} beside it; copy the checkpoint's every"):
-        reading.read(str(tmp_path))
+    message = read_refusal(tmp_path)
+    assert f"index is there, but not {path.name} beside it; copy the checkpoint's every" in message
     (tmp_path / "kept").rename(tmp_path / path.name.replace("00000-of-00001", "00001-of-00002"))
-    with pytest.raises(UserError, match="index is there, but not .*.data-00000-of-00002 beside it"):
-        reading.read(str(tmp_path))
+    assert re.search("index is there, but not .*.data-00000-of-00002 beside it", read_refusal(tmp_path))
 
 
 def test_pickled_weights_are_not_opened(tmp_path: pathlib.Path):
@@ -239,25 +240,19 @@ def test_a_changed_configuration_is_an_error_unless_its_checksum_is_removed(tmp_
 def test_checksums_of_another_form_are_damaged(tensors: str, tmp_path: pathlib.Path):
     write_sample("hugging_face", tmp_path)
     (tmp_path / "checksums.json").write_text('{"files": {}, "tensors": ' + tensors + "}")
-    with pytest.raises(UserError, match="checksums.json is damaged"):
-        reading.read(str(tmp_path))
+    assert "checksums.json is damaged" in read_refusal(tmp_path)
 
 
 def test_checksums_that_are_cut_short_are_named_without_the_name_of_an_exception(tmp_path: pathlib.Path):
     write_sample("hugging_face", tmp_path)
     (tmp_path / "checksums.json").write_text("{")
-    with pytest.raises(
-        UserError, match=r"checksums.json is not valid JSON: .*; restore the folder from a copy"
-    ) as error:
-        reading.read(str(tmp_path))
-    assert "UserError" not in str(error.value)
+    message = read_refusal(tmp_path)
+    assert re.search("checksums.json is not valid JSON: .*; restore the folder from a copy", message)
+    assert "UserError" not in message
 
 
 def test_places_without_a_checkpoint_say_what_was_expected(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match="there is no readable checkpoint .*nowhere"):
-        reading.read(str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="holds no checkpoint of a known format; expected a folder with"):
-        reading.read(str(tmp_path))
+    assert re.search("there is no readable checkpoint .*nowhere", read_refusal(tmp_path / "nowhere"))
+    assert "holds no checkpoint of a known format; expected a folder with" in read_refusal(tmp_path)
     (tmp_path / "text.txt").write_text("hello")
-    with pytest.raises(UserError, match="holds no checkpoint of a known format"):
-        reading.read(str(tmp_path / "text.txt"))
+    assert "holds no checkpoint of a known format" in read_refusal(tmp_path / "text.txt")

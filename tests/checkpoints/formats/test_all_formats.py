@@ -22,7 +22,6 @@ from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.casing import Casing
 from tests.checkpoints.checkpoint_samples import (
     HEADS,
     assert_equal,
@@ -54,9 +53,7 @@ from tests.tokenization.test_exact import CASINGS
     ("keras_hub", {ENCODER, POOLER, HEADS["sequence"]}),
 ])  # fmt: skip
 @pytest.mark.parametrize("casing", CASINGS)
-def test_what_is_written_reads_back_to_the_bit(
-    format_name: str, parts: set[str], casing: Casing, tiny_config: BertConfig, tmp_path: pathlib.Path
-):
+def test_what_is_written_reads_back_to_the_bit(format_name, parts, casing, tiny_config, tmp_path):
     checkpoint = dataclasses.replace(sample(tiny_config, frozenset(parts)), casing=casing)
     checkpoint = dataclasses.replace(checkpoint, vocab=checkpoint.vocab.replace("\nsun\n", "\nsün\n"))
     assert set(checkpoint.parts) == set(parts)

@@ -11,10 +11,10 @@ import tensorflow as tf
 from official_bert.checkpoints import bundle, parity, reading
 from official_bert.checkpoints.formats import tf1
 from official_bert.modeling.config import BertConfig
-from tests.conftest import WORDS
+from tests.make import tiny_config, write_vocab
 from tests.reference import Array, Reference, gelu, softmax
 
-CONFIG = BertConfig(len(WORDS), 8, 2, 2, 12, max_position_embeddings=32)
+CONFIG = tiny_config(intermediate_size=12)
 Get = Callable[[str], Array]
 
 
@@ -37,9 +37,8 @@ def google_outputs(get: Get, config: BertConfig, input_ids: Array, input_mask: A
 
     def norm(x: Array, name: str) -> Array:
         centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * get(f"{name}/gamma") + get(
-            f"{name}/beta"
-        )
+        deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
+        return centred / deviation * get(f"{name}/gamma") + get(f"{name}/beta")
 
     def heads(x: Array) -> Array:
         return x.reshape(*x.shape[:2], config.num_attention_heads, -1).transpose(0, 2, 1, 3)
@@ -92,7 +91,7 @@ def write_google_checkpoint(folder: pathlib.Path) -> None:
     tensors = {name: rng.normal(0.0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
     bundle.write_bundle(str(folder / "bert_model.ckpt"), tensors)
     (folder / "bert_config.json").write_text(CONFIG.to_json())
-    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS))
+    write_vocab(folder / "vocab.txt")
 
 
 def by_google_names(folder: pathlib.Path, config: BertConfig) -> dict[str, Array]:
@@ -156,9 +155,7 @@ EXCHANGED = [
 
 
 @pytest.mark.parametrize(("one", "other"), EXCHANGED)
-def test_names_that_are_exchanged_in_the_table_are_noticed(
-    one: str, other: str, google: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_names_that_are_exchanged_in_the_table_are_noticed(one: str, other: str, google: pathlib.Path, monkeypatch):
     names = tf1.NAMES | {one: tf1.NAMES[other], other: tf1.NAMES[one]}
     monkeypatch.setattr(tf1, "NAMES", names)
     assert parity.largest_difference(by_our_names(google), by_google_names(google, CONFIG)) > 0.01

@@ -21,15 +21,9 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED
 from official_bert.tokenization.exact import FullTokenizer
-from tests.checkpoints.checkpoint_samples import (
-    HEADS,
-    conversion_options,
-    sample,
-)
+from tests.checkpoints.checkpoint_samples import HEADS, SAMPLE_CONFIG, conversion_options, sample
 from tests.conftest import WORDS
 from tests.tokenization.test_exact import ACCENTED
-
-CONFIG = BertConfig(len(WORDS), 4, 1, 2, 8, max_position_embeddings=16)
 
 
 def test_keras_hub_loads_our_preset_and_computes_the_same(tiny_config: BertConfig, tmp_path: pathlib.Path):
@@ -70,9 +64,7 @@ def test_presets_that_keras_hub_wrote_are_read(vocab_file: str, tmp_path: pathli
     np.testing.assert_allclose(parity.our_outputs(checkpoint)["logits"], classifier(features), atol=1e-5)
 
 
-def test_what_keras_hub_would_compute_otherwise_is_refused(
-    exact_config: BertConfig, tiny_config: BertConfig, tmp_path: pathlib.Path
-):
+def test_what_keras_hub_would_compute_otherwise_is_refused(exact_config: BertConfig, tiny_config: BertConfig, tmp_path):
     hugging_face.write(sample(dataclasses.replace(exact_config, layer_norm_eps=1e-12)), str(tmp_path / "hf"))
     to_preset = conversion_options(tmp_path / "hf", tmp_path / "preset", to_format="keras_hub")
     with pytest.raises(UserError, match="hidden_act gelu_exact; keras-hub's .* with gelu.*--hidden_act=gelu takes"):
@@ -101,7 +93,7 @@ def test_what_keras_hub_would_compute_otherwise_is_refused(
     ],
 )
 def test_an_odd_preset_of_keras_hub_is_refused(name: str, value: Any, message: str | None, tmp_path: pathlib.Path):
-    keras_hub.write(sample(CONFIG), str(tmp_path))
+    keras_hub.write(sample(SAMPLE_CONFIG), str(tmp_path))
     path = tmp_path / name
     content = json.loads(path.read_text())
     if isinstance(value, dict):
@@ -115,7 +107,7 @@ def test_an_odd_preset_of_keras_hub_is_refused(name: str, value: Any, message: s
 
 
 def test_a_preset_of_keras_hub_is_no_fine_tuned_folder_of_ours(tmp_path: pathlib.Path):
-    keras_hub.write(sample(CONFIG), str(tmp_path))
+    keras_hub.write(sample(SAMPLE_CONFIG), str(tmp_path))
     assert (tmp_path / "task.json").exists()
     assert not finetuned.is_finetuned(str(tmp_path))
 

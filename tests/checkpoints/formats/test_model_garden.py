@@ -37,9 +37,7 @@ def test_models_of_model_garden_compute_the_same_here(model: str, parts: set[str
 
 
 @pytest.mark.parametrize("model", ["token_classifier", "span_labeler"])
-def test_heads_of_model_garden_that_share_a_name_are_refused(
-    model: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_heads_of_model_garden_that_share_a_name_are_refused(model: str, tmp_path, monkeypatch):
     models = checkpoint_samples.MODEL_GARDEN["models"]
     classes = {"token_classifier": 3, "span_labeler": 2}[model]
     head = [["model/head/kernel", "predictions/transform/logits/kernel", [4, classes]]]

@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import re
 import shutil
 from typing import Any
 
@@ -14,7 +15,7 @@ from official_bert.checkpoints import parity, reading
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, NEXT_SENTENCE, POOLER, PRETRAINING, Checkpoint
 from official_bert.errors import UserError
 from official_bert.export.source import read_source
-from tests.checkpoints.checkpoint_samples import HEADS, unpacked
+from tests.checkpoints.checkpoint_samples import HEADS, read_refusal, unpacked
 
 
 @pytest.fixture
@@ -72,10 +73,8 @@ def test_saved_models_compute_the_same_here(library: str, model: str, parts: set
     assert checkpoint.notes[0].startswith("the SavedModel does not say its activation")
     if library == "tensorflow_hub":
         assert checkpoint.casing.do_lower_case == (model != "hub_mlm")
-        assert official_bert.load(str(folder)).tokenizer.tokenize("the CAT") == [
-            "the",
-            "cat" if model != "hub_mlm" else "[UNK]",
-        ]
+        tokens = official_bert.load(str(folder)).tokenizer.tokenize("the CAT")
+        assert tokens == ["the", "cat" if model != "hub_mlm" else "[UNK]"]
     else:
         assert checkpoint.vocab is None
     assert_computes_the_same(checkpoint, folder)
@@ -98,10 +97,8 @@ def test_presets_of_keras_nlp_compute_the_same_here(library: str, parts: set[str
 def test_saved_models_of_something_else_are_refused(golden: Any, tmp_path: pathlib.Path):
     import tensorflow as tf
 
-    with pytest.raises(
-        UserError, match="preprocess is a SavedModel without weights, as of preprocessing; give the fol"
-    ):
-        reading.read(str(golden("tensorflow_hub") / "preprocess"))
+    message = read_refusal(golden("tensorflow_hub") / "preprocess")
+    assert "preprocess is a SavedModel without weights, as of preprocessing; give the fol" in message
     other = tf.Module()
     other.weights = [tf.Variable(tf.zeros([9, 4]), name=f"{name}/kernel") for name in ("EncoderDNN", "Embeddings_en")]
     tf.saved_model.save(other, str(tmp_path / "other"))
@@ -110,11 +107,9 @@ def test_saved_models_of_something_else_are_refused(golden: Any, tmp_path: pathl
     folder = shutil.copytree(golden("tensorflow_hub") / "hub", tmp_path / "hub")
     data = folder / "variables" / "variables.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:1000])
-    with pytest.raises(UserError, match="variables.data-00000-of-00001 is damaged"):
-        reading.read(str(folder))
+    assert "variables.data-00000-of-00001 is damaged" in read_refusal(folder)
     data.unlink()
-    with pytest.raises(UserError, match="is there, but not variables.data-00000-of-00001 beside it"):
-        reading.read(str(folder))
+    assert "is there, but not variables.data-00000-of-00001 beside it" in read_refusal(folder)
 
 
 @pytest.mark.parametrize(("model", "class_name", "settings"), [
@@ -140,8 +135,7 @@ def test_a_rescued_head_is_exported_unless_the_encoder_is_asked_for(golden: Any)
 def test_another_model_is_named(golden: Any, tmp_path: pathlib.Path):
     for other in ("roberta", "distilbert", "albert"):
         folder = shutil.copytree(golden("transformers") / other, tmp_path / other)
-        with pytest.raises(UserError, match=f"tf_model.h5 holds tensors of {other}, no BERT; only BERT is read"):
-            reading.read(str(folder))
+        assert f"tf_model.h5 holds tensors of {other}, no BERT; only BERT is read" in read_refusal(folder)
 
 
 def test_shards_are_there_whole_and_in_their_folder(golden: Any, tmp_path: pathlib.Path):
@@ -152,26 +146,23 @@ def test_shards_are_there_whole_and_in_their_folder(golden: Any, tmp_path: pathl
         folder = shutil.copytree(golden("transformers") / model, tmp_path / model)
         whole = (folder / shard).read_bytes()
         (folder / shard).write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(UserError, match=f"{shard} is damaged"):
-            reading.read(str(folder))
+        assert f"{shard} is damaged" in read_refusal(folder)
         (folder / shard).unlink()
-        with pytest.raises(UserError, match=f"{shard} is missing, which .*{index} names; copy the model's every file"):
-            reading.read(str(folder))
+        message = read_refusal(folder)
+        assert re.search(f"{shard} is missing, which .*{index} names; copy the model's every file", message)
         written = (folder / index).read_text()
         for name in ("../secret.h5", "/etc/secret.safetensors", "config.json"):
             (folder / index).write_text(written.replace(shard, name))
-            with pytest.raises(UserError, match=f"names '{name}'; expected the name of a .* file in its own folder"):
-                reading.read(str(folder))
+            message = read_refusal(folder)
+            assert re.search(f"names '{name}'; expected the name of a .* file in its own folder", message)
         contents = json.loads(written)
         first = next(name for name, holder in contents["weight_map"].items() if holder != shard)
         other = contents["weight_map"][first]
         contents["weight_map"] = dict.fromkeys(contents["weight_map"], other)
         (folder / index).write_text(json.dumps(contents))
-        with pytest.raises(UserError, match=f"{other} in .* lacks .*, which .*{index} says is in it"):
-            reading.read(str(folder))
+        assert re.search(f"{other} in .* lacks .*, which .*{index} says is in it", read_refusal(folder))
         (folder / index).write_text("{}")
-        with pytest.raises(UserError, match="has no weight_map"):
-            reading.read(str(folder))
+        assert "has no weight_map" in read_refusal(folder)
 
 
 def test_copies_of_one_tensor_must_be_equal(golden: Any, tmp_path: pathlib.Path):
@@ -181,5 +172,4 @@ def test_copies_of_one_tensor_must_be_equal(golden: Any, tmp_path: pathlib.Path)
     name = "mlm___cls/tf_bert_for_masked_lm/bert/embeddings/word_embeddings/weight:0"
     with h5py.File(folder / "tf_model.h5", "r+") as file:
         file[name][3, 2] += 1
-    with pytest.raises(UserError, match="word_embeddings/weight:0, which are one tensor, with other values"):
-        reading.read(str(folder))
+    assert "word_embeddings/weight:0, which are one tensor, with other values" in read_refusal(folder)
