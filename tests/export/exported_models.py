@@ -23,20 +23,12 @@ from official_bert.modeling.task_models import (
     QUESTION_ANSWERING,
     TAGGING,
 )
-from tests.conftest import WORDS
+from tests.make import VOCAB, tiny_config, write_vocab
 
-VOCAB = "\n".join(WORDS) + "\n"
 BILSTM = HeadInput("sum_all", 3)
 CHOICES = 4
 LABELS = ["no", "perhaps", "yes"]
-CONFIG = BertConfig(
-    vocab_size=len(WORDS),
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=64,
-)
+CONFIG = tiny_config(max_position_embeddings=64)
 # The converters do not quantize matrices of fewer than 1,024 elements.
 LARGER = dataclasses.replace(CONFIG, hidden_size=32, intermediate_size=128)
 TEXTS = [
@@ -107,9 +99,8 @@ def save_finetuned(folder: pathlib.Path, kind: str, config: BertConfig = CONFIG,
 
 def save_run(folder: pathlib.Path) -> str:
     """A pre-training run's folder."""
-    vocab_file = folder.parent / "run_vocab.txt"
-    vocab_file.write_text(VOCAB)
-    model_files.write_contents(str(folder), model_files.contents_of(CONFIG, str(vocab_file)))
+    vocab_file = write_vocab(folder.parent / "run_vocab.txt")
+    model_files.write_contents(str(folder), model_files.contents_of(CONFIG, vocab_file))
     run_checkpoints.RunCheckpoints(str(folder), {"model": pretraining_model().variables}, keep=1).save(0)
     return str(folder)
 

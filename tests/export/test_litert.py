@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from tests.export.exported_models import (
     save_finetuned,
     save_run,
 )
+from tests.make import refusal
 
 ROWS = [text for text in TEXTS if text]
 
@@ -72,9 +74,7 @@ def write_examples(folder: pathlib.Path, kind: str) -> str:
     return write_rows(folder, labels[kind])
 
 
-def test_a_converted_model_that_answers_otherwise_is_not_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-):
+def test_a_converted_model_that_answers_otherwise_is_not_written(monkeypatch, tmp_path):
     model_dir, export_dir = save_finetuned(tmp_path / "model", CLASSIFICATION), tmp_path / "litert"
     source = read_source(model_dir)
 
@@ -94,9 +94,7 @@ def test_a_converted_model_that_answers_otherwise_is_not_written(
 @pytest.mark.filterwarnings("ignore")  # of the converter, about itself
 @pytest.mark.parametrize("quantization", [FLOAT32, DYNAMIC_INT8])
 @pytest.mark.parametrize(("kind", "activation"), [*((kind, "gelu") for kind in KINDS), (CLASSIFICATION, "gelu_exact")])
-def test_converted_models_answer_nearly_as_before(
-    kind: str, activation: str, quantization: str, tmp_path: pathlib.Path
-):
+def test_converted_models_answer_nearly_as_before(kind: str, activation: str, quantization: str, tmp_path):
     config = dataclasses.replace(LARGER if quantization == DYNAMIC_INT8 else CONFIG, hidden_act=activation)
     decisions = {"temperature": 2.0} if kind in (CLASSIFICATION, MULTI_LABEL) else {}
     model_dir = save_finetuned(tmp_path / "model", kind, config=config, **decisions)
@@ -123,9 +121,7 @@ def test_converted_models_answer_nearly_as_before(
     assert relative_error(source.model, kind, litert.load(str(path))) < (1e-5 if quantization == FLOAT32 else 0.1)
 
 
-def test_a_model_that_loses_too_much_is_not_written(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_a_model_that_loses_too_much_is_not_written(tmp_path, monkeypatch, capsys):
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
     source = read_source(model_dir)
     functions = text_model(source.model, source.tokenizer, source.kind, source.task_spec)
@@ -150,16 +146,14 @@ def test_a_model_that_loses_too_much_is_not_written(
 def test_what_cannot_be_converted_or_measured_is_refused(tmp_path: pathlib.Path):
     folder, examples = tmp_path / "litert", write_examples(tmp_path, CLASSIFICATION)
     run = save_run(tmp_path / "run")
-    with pytest.raises(
-        UserError, match="--format=litert needs a model that was fine-tuned on labels, .* is fill_mask; export"
-    ):
-        export(run, folder, LITERT, eval_file=examples)
+    message = refusal(export, run, folder, LITERT, eval_file=examples)
+    assert re.search("--format=litert needs a model that was fine-tuned on labels, .* is fill_mask; export", message)
     model_dir = save_finetuned(tmp_path / "bilstm", CLASSIFICATION, **BILSTM.to_dict())
-    with pytest.raises(UserError, match="has a recurrent head, which LiteRT's converter rejects; pass --format=onnx"):
-        export(model_dir, folder, LITERT, eval_file=examples)
+    message = refusal(export, model_dir, folder, LITERT, eval_file=examples)
+    assert "has a recurrent head, which LiteRT's converter rejects; pass --format=onnx" in message
     model_dir = save_finetuned(tmp_path / "classifier", CLASSIFICATION)
-    with pytest.raises(UserError, match="--format=litert is scored on labelled examples; pass --eval_file"):
-        export(model_dir, folder, LITERT)
-    with pytest.raises(UserError, match="unknown label 'never'"):
-        export(model_dir, folder, LITERT, eval_file=write_rows(tmp_path, ["never"] * 4))
+    message = refusal(export, model_dir, folder, LITERT)
+    assert "--format=litert is scored on labelled examples; pass --eval_file" in message
+    examples = write_rows(tmp_path, ["never"] * 4)
+    assert "unknown label 'never'" in refusal(export, model_dir, folder, LITERT, eval_file=examples)
     assert not folder.exists()

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 
 import pytest
@@ -19,7 +20,6 @@ from tests.export.exported_models import (
     CONFIG,
     LABELS,
     TEXTS,
-    VOCAB,
     export,
     model_of,
     save_finetuned,
@@ -27,6 +27,7 @@ from tests.export.exported_models import (
     task_spec_of,
 )
 from tests.export.test_litert import write_examples
+from tests.make import VOCAB, refusal
 from tests.tokenization.test_exact import ACCENTED
 
 
@@ -65,8 +66,8 @@ def test_8_bits_are_measured_before_they_are_written(tmp_path: pathlib.Path, mon
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
     examples = write_examples(tmp_path, CLASSIFICATION)
     given = {"export_dir": tmp_path / "exports", "format_name": ONNX, "quantization": DYNAMIC_INT8}
-    with pytest.raises(UserError, match="--quantization=dynamic_int8 is scored on labelled examples; pass --eval_file"):
-        export(model_dir, **given)
+    message = refusal(export, model_dir, **given)
+    assert "--quantization=dynamic_int8 is scored on labelled examples; pass --eval_file" in message
     path = export(model_dir, **given, eval_file=examples, max_loss=1.0)
     score = exports.read_metadata(path)["score"]
     assert (score["metric"], score["examples"]) == ("accuracy", 4)
@@ -86,10 +87,8 @@ def test_8_bits_are_measured_before_they_are_written(tmp_path: pathlib.Path, mon
 
 def test_what_onnx_runtime_cannot_answer_is_refused(tmp_path: pathlib.Path):
     run = save_run(tmp_path / "run")
-    with pytest.raises(
-        UserError, match="--format=onnx needs a fine-tuned model, but the kind of .* is fill_mask; export"
-    ):
-        export(run, tmp_path / "exports", ONNX)
+    message = refusal(export, run, tmp_path / "exports", ONNX)
+    assert re.search("--format=onnx needs a fine-tuned model, but the kind of .* is fill_mask; export", message)
     assert not exports.version_folders(str(tmp_path / "exports"))
 
 
@@ -98,15 +97,12 @@ def test_damage_is_one_line(classifier: str, tmp_path: pathlib.Path):
     graph, metadata = path / exports.ONNX_FILE, path / exports.METADATA_FILE
     whole = graph.read_bytes()
     graph.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=r"model.onnx is not as it was written; restore the folder"):
-        OnnxModel(str(path))
+    assert "model.onnx is not as it was written; restore the folder" in refusal(OnnxModel, str(path))
     (path / "checksums.json").unlink()
-    with pytest.raises(UserError, match=r"model.onnx cannot be loaded: .*make the export anew"):
-        OnnxModel(str(path))
+    assert re.search("model.onnx cannot be loaded: .*make the export anew", refusal(OnnxModel, str(path)))
     graph.write_bytes(whole)
     metadata.write_text(json.dumps({"kind": "classification"}))
-    with pytest.raises(UserError, match=r"official_bert.json does not describe a model for ONNX Runtime"):
-        OnnxModel(str(path))
+    assert "official_bert.json does not describe a model for ONNX Runtime" in refusal(OnnxModel, str(path))
 
 
 @pytest.mark.parametrize("format_name", [ONNX, pytest.param(SAVED_MODEL, marks=pytest.mark.slow)])

@@ -32,7 +32,7 @@ from official_bert.tasks.heads import candidates, tagging
 from official_bert.tasks.heads import questions as questions_module
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.exported_models import CHOICES, CONFIG, LABELS, export, model_of, pretraining_model, task_spec_of
-from tests.export.test_text_models import joined, outputs_of_rows
+from tests.export.test_text_models import joined, outputs_of_rows, probabilities_of_choices
 
 pytestmark = pytest.mark.slow
 
@@ -162,16 +162,10 @@ def test_texts_and_pairs(name: str, setting: Setting):
 def test_multiple_choice(setting: Setting):
     given, found = setting.texts[MULTIPLE_CHOICE], setting.answers[MULTIPLE_CHOICE]
     model = model_of(MULTIPLE_CHOICE, setting.config)
-    expected = []
-    for prompt, endings in zip(given["prompt"], given["endings"], strict=True):
-        rows = [joined(setting.tokenizer, prompt, ending, LENGTH) for ending in endings]
-        features = {"input_ids": [], "input_mask": [], "segment_ids": []}
-        for ids, segments in rows:
-            padding = [0] * (LENGTH - len(ids))
-            for name, values in zip(features, (ids, [1] * len(ids), segments), strict=True):
-                features[name].append([*values, *padding])
-        logits = model({name: np.array([values], np.int32) for name, values in features.items()}, training=False)
-        expected.append(tf.nn.softmax(logits[0]).numpy())
+    expected = [
+        probabilities_of_choices(model, setting.tokenizer, prompt, endings, LENGTH)
+        for prompt, endings in zip(given["prompt"], given["endings"], strict=True)
+    ]
     assert_close("probabilities", found["probabilities"], expected)
     assert found["choice"] == np.argmax(expected, -1).tolist()
 

@@ -55,24 +55,31 @@ def joined(tokenizer: FullTokenizer, first: str, second: str | None, length: int
     return tokenizer.convert_tokens_to_ids(tokens), segments
 
 
-def outputs_of(model: keras.Model, ids: list[int], segments: list[int]) -> Any:
-    features = {"input_ids": [ids], "input_mask": [[1] * len(ids)], "segment_ids": [segments]}
-    return model({name: np.array(value, np.int32) for name, value in features.items()}, training=False)
+def padded_features(rows: list[tuple[list[int], list[int]]]) -> dict[str, np.ndarray]:
+    """Pads the ids and segments of rows to the longest."""
+    length = max(len(ids) for ids, _ in rows)
+
+    def padded(column: list[list[int]]) -> np.ndarray:
+        return np.array([[*values, *[0] * (length - len(values))] for values in column], np.int32)
+
+    ids, segments = zip(*rows, strict=True)
+    mask = [[1] * len(each) for each in ids]
+    return {"input_ids": padded(ids), "input_mask": padded(mask), "segment_ids": padded(segments)}
 
 
 def outputs_of_rows(model: keras.Model, rows: list[tuple[list[int], list[int]]]) -> Any:
-    """The outputs of many rows, padded to the longest."""
-    length = max(len(ids) for ids, _ in rows)
+    return model(padded_features(rows), training=False)
 
-    def padded(values: list[int]) -> list[int]:
-        return [*values, *[0] * (length - len(values))]
 
-    features = {
-        "input_ids": [padded(ids) for ids, _ in rows],
-        "input_mask": [padded([1] * len(ids)) for ids, _ in rows],
-        "segment_ids": [padded(segments) for _, segments in rows],
-    }
-    return model({name: np.array(value, np.int32) for name, value in features.items()}, training=False)
+def outputs_of(model: keras.Model, ids: list[int], segments: list[int]) -> Any:
+    return outputs_of_rows(model, [(ids, segments)])
+
+
+def probabilities_of_choices(
+    model: keras.Model, tokenizer: FullTokenizer, prompt: str, endings: list[str], length: int
+):
+    features = padded_features([joined(tokenizer, prompt, ending, length) for ending in endings])
+    return tf.nn.softmax(model({name: value[None] for name, value in features.items()}, training=False)[0]).numpy()
 
 
 def numpy_of(results: dict[str, Any]) -> dict[str, Any]:
@@ -111,9 +118,7 @@ def test_labels_by_themselves_and_values_are_those_of_the_model(kind: str, token
 
 @pytest.mark.parametrize(("kind", "pair"), [(CLASSIFICATION, False), (CLASSIFICATION, True), (REGRESSION, True)])
 @pytest.mark.parametrize("stride", [3, 17])
-def test_long_texts_are_read_in_the_windows_of_python(
-    kind: str, pair: bool, stride: int, tokenizer: FullTokenizer, monkeypatch: pytest.MonkeyPatch
-):
+def test_long_texts_are_read_in_the_windows_of_python(kind, pair, stride, tokenizer, monkeypatch):
     monkeypatch.setattr(text_models, "_WINDOWS_AT_ONCE", 7)
     model, texts = model_of(kind), [*TEXTS, MANY_WORDS, MANY_WORDS[:60]]
     others = ["a", MANY_WORDS, "", "the cat", TEXTS[3], MANY_WORDS[300:], "\u200b"] if pair else [None] * len(texts)
@@ -134,9 +139,8 @@ def test_long_texts_are_read_in_the_windows_of_python(
     assert found["is_truncated"].sum() == features.cut
     tokenized = numpy_of(functions.tokenize(**tensors))
     assert tokenized["text_index"].tolist() == features.details["example"].tolist()
-    assert [
-        ids[mask > 0].tolist() for ids, mask in zip(tokenized["input_ids"], tokenized["input_mask"], strict=True)
-    ] == [ids for ids, _ in rows]
+    padded = zip(tokenized["input_ids"], tokenized["input_mask"], strict=True)
+    assert [ids[mask > 0].tolist() for ids, mask in padded] == [ids for ids, _ in rows]
 
 
 @pytest.mark.parametrize(("pooling", "layers"), [("mean", [-1]), ("max", [1, -1]), ("cls", [2]), ("pooled", [-1])])
@@ -167,16 +171,9 @@ def test_choices_are_those_of_the_model(tokenizer: FullTokenizer):
     endings = [[TEXTS[(row + place) % len(TEXTS)] for place in range(CHOICES)] for row in range(len(TEXTS))]
     found = numpy_of(functions.answer(prompt=tf.constant(TEXTS), endings=tf.constant(endings)))
     for row, text in enumerate(TEXTS):
-        rows = [joined(tokenizer, text, ending, 20) for ending in endings[row]]
-        length = max(len(ids) for ids, _ in rows)
-        features = {
-            "input_ids": [[ids + [0] * (length - len(ids)) for ids, _ in rows]],
-            "input_mask": [[[1] * len(ids) + [0] * (length - len(ids)) for ids, _ in rows]],
-            "segment_ids": [[segments + [0] * (length - len(segments)) for _, segments in rows]],
-        }
-        logits = model({name: np.array(value, np.int32) for name, value in features.items()}, training=False)
-        np.testing.assert_allclose(found["probabilities"][row], tf.nn.softmax(logits[0]).numpy(), **CLOSE)
-        assert found["choice"][row] == np.argmax(logits[0])
+        expected = probabilities_of_choices(model, tokenizer, text, endings[row], 20)
+        np.testing.assert_allclose(found["probabilities"][row], expected, **CLOSE)
+        assert found["choice"][row] == np.argmax(expected)
 
 
 def test_masks_are_filled_as_in_python(tokenizer: FullTokenizer):
@@ -213,9 +210,7 @@ CONTEXTS = [TEXTS[0], TEXTS[3], TEXTS[2] * 4, "the the the cat. the cat. the the
 
 
 @pytest.mark.parametrize("version_2", [False, True])
-def test_answers_to_questions_are_those_of_python(
-    version_2: bool, tokenizer: FullTokenizer, monkeypatch: pytest.MonkeyPatch
-):
+def test_answers_to_questions_are_those_of_python(version_2: bool, tokenizer: FullTokenizer, monkeypatch):
     monkeypatch.setattr(text_models, "_WINDOWS_AT_ONCE", 16)
     model = model_of(QUESTION_ANSWERING)
     limits = questions_module.Limits(max_seq_length=20, doc_stride=5, max_query_length=6)
@@ -238,9 +233,8 @@ def test_answers_to_questions_are_those_of_python(
         assert found["answer"][row].decode() == answer.text == CONTEXTS[row][answer.start : answer.end]
         assert (found["start"][row], found["end"][row]) == (answer.start, answer.end)
         assert found["probability"][row] == pytest.approx(answer.probability, rel=1e-4)
-        assert found["null_score_difference"][row] == pytest.approx(
-            predictions[row].null_score_difference, rel=1e-4, abs=1e-5
-        )
+        difference = predictions[row].null_score_difference
+        assert found["null_score_difference"][row] == pytest.approx(difference, rel=1e-4, abs=1e-5)
     assert len(functions.tokenize(question=tf.constant(asked), context=tf.constant(CONTEXTS))["text_index"]) == len(cut)
 
 
@@ -314,27 +308,22 @@ def test_pairs_are_cut_as_one_token_at_a_time_would():
     ("input_ids", len(WORDS), 0, len(WORDS) - 1), ("input_ids", -1, 0, len(WORDS) - 1),
     ("segment_ids", 2, 0, 1), ("segment_ids", -1, 0, 1), ("input_mask", 2, 0, 1),
 ])  # fmt: skip
-def test_ids_without_an_embedding_are_refused(
-    kind: str, name: str, wrong: int, least: int, most: int, tokenizer: FullTokenizer
-):
+def test_ids_without_an_embedding_are_refused(kind, name, wrong, least, most, tokenizer):
     signature = text_model(model_of(kind), tokenizer, kind, task_spec_of(kind)).signatures()[IDS_SIGNATURE]
     shape = (2, CHOICES, 3) if kind == MULTIPLE_CHOICE else (2, 3)
     features = {each: np.ones(shape, np.int32) for each in ("input_ids", "input_mask", "segment_ids")}
     signature(**{each: tf.constant(value) for each, value in features.items()})
     features[name][1, ..., 2] = wrong
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match=rf"{name} has values outside of {least} to {most}.*\[{wrong}\]"
-    ):
+    message = rf"{name} has values outside of {least} to {most}.*\[{wrong}\]"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         signature(**{each: tf.constant(value) for each, value in features.items()})
 
 
 def test_batches_are_padded_to_their_longest_text_only(tokenizer: FullTokenizer):
     functions = text_model(model_of(CLASSIFICATION), tokenizer, CLASSIFICATION, task_spec_of(CLASSIFICATION))
     for texts, length in ((["the cat", "a"], 4), ([""], 2), ([TEXTS[3]], 20)):
-        features = functions.tokenize(text=tf.constant(texts))
-        assert {name: value.shape for name, value in features.items()} == dict.fromkeys(
-            ("input_ids", "input_mask", "segment_ids"), (len(texts), length)
-        )
+        shapes = {name: value.shape for name, value in functions.tokenize(text=tf.constant(texts)).items()}
+        assert shapes == dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (len(texts), length))
     assert math.prod(functions.tokenize(text=tf.zeros([0], tf.string))["input_ids"].shape) == 0
 
 
@@ -353,9 +342,7 @@ SHORT_AND_LONG = ["the cat", LONG, ""]
         (TAGGING, {"text": ["the cat", LONG, "the " + "q" * 60]}, [False, False, True]),
     ],
 )  # fmt: skip
-def test_answers_say_whether_a_text_was_cut(
-    kind: str, texts: dict[str, Any], expected: list[bool], tokenizer: FullTokenizer
-):
+def test_answers_say_whether_a_text_was_cut(kind, texts, expected, tokenizer):
     task_spec = {**task_spec_of(kind), "pair": "text_pair" in texts}
     functions = text_model(model_of(kind), tokenizer, kind, task_spec)
     answers = functions.answer(**{name: tf.constant(values) for name, values in texts.items()})
