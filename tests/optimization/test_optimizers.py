@@ -28,9 +28,7 @@ REFERENCES = {"adamw": ReferenceAdamW, "lamb": ReferenceLamb, "keras_adamw": Ref
 
 @pytest.mark.parametrize(("name", "by_kernel"), [*((name, False) for name in OPTIMIZERS), ("adamw", True)])
 @pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the norm that is clipped
-def test_updates_equal_the_published_rule_over_several_steps(
-    tiny_config: BertConfig, scale: float, name: str, by_kernel: bool
-):
+def test_updates_equal_the_published_rule_over_several_steps(tiny_config, scale, name, by_kernel):
     model = build_pretraining_model(dataclasses.replace(tiny_config, num_hidden_layers=1), seed=0)
     variables = model.trainable_variables
     optimizer = get_optimizer(name, WarmupPolynomialDecay(1e-2, 8, 3))

@@ -38,10 +38,7 @@ def test_best_weights_are_judged_by_what_was_saved_with_them(tiny_config: BertCo
     assert [path.name for path in (tmp_path / "best").glob("*.index")] == ["ckpt-8.index"]
 
 
-def test_a_stop_is_answered_between_two_batches_of_an_evaluation(
-    tiny_config: BertConfig,
-    record_files: list[str],
-):
+def test_a_stop_is_answered_between_two_batches_of_an_evaluation(tiny_config: BertConfig, record_files):
     found = found_records(record_files, tiny_config)
     pretrainer = pretrainer_for(tiny_config)
     asked = iter([False, False, True])

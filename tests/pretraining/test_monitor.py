@@ -10,9 +10,7 @@ from official_bert.pretraining import cost, monitor
 
 
 @pytest.mark.parametrize(("share", "logged"), [(0.4, 0.4), (1.022, None)])
-def test_a_step_is_no_faster_than_the_machine(
-    tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch, share: float, logged: float | None
-):
+def test_a_step_is_no_faster_than_the_machine(tiny_config: BertConfig, monkeypatch, share: float, logged: float | None):
     lines: list[dict[str, float]] = []
     flop = cost.training_flop(tiny_config, 8, 12, 3)
     monkeypatch.setattr(cost, "matmul_rate", lambda *_: flop / share)

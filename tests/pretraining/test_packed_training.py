@@ -85,9 +85,7 @@ def test_two_devices_share_a_packed_batch(tiny_config: BertConfig, record_files:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"rematerialize": True}, {"jit_compile": True}], ids=str)
-def test_packed_steps_are_the_same_however_they_are_computed(
-    tiny_config: BertConfig, record_files: list[str], settings: dict[str, object]
-):
+def test_packed_steps_are_the_same_however_they_are_computed(tiny_config, record_files, settings):
     config = without_dropout(tiny_config)
     expected = after_ten_steps(config, record_files)
     assert_same_steps(after_ten_steps(config, record_files, rows=3, **settings), expected)
@@ -103,13 +101,7 @@ def run(record_files: list[str], config: BertConfig, folder: pathlib.Path, **cha
 
 
 @pytest.mark.slow
-def test_a_packed_run_logs_and_evaluates_as_an_unpacked_one(
-    tiny_config: BertConfig,
-    record_files: list[str],
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-):
+def test_a_packed_run_logs_and_evaluates_as_an_unpacked_one(tiny_config, record_files, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
     logs = {}
     for packed in (False, True):
@@ -124,9 +116,7 @@ def test_a_packed_run_logs_and_evaluates_as_an_unpacked_one(
     assert "phase 1: 16 records are packed into " in capsys.readouterr().out
 
 
-def test_packing_for_causal_attention_is_refused(
-    tiny_config: BertConfig, record_files: list[str], tmp_path: pathlib.Path
-):
+def test_packing_for_causal_attention_is_refused(tiny_config: BertConfig, record_files, tmp_path):
     with pytest.raises(UserError, match="--pack_sequences works for masked LMs only"):
         run(record_files, tiny_config, tmp_path / "run", pack_sequences=True, left_to_right=True)
 

@@ -183,9 +183,7 @@ def test_a_save_that_fails_leaves_the_other_checkpoints(tiny_config: BertConfig,
     assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"ckpt-20", "checkpoint"}
 
 
-def test_a_disk_that_is_full_at_the_index_of_a_first_checkpoint_leaves_none(
-    tiny_config: BertConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_disk_that_is_full_at_the_index_of_a_first_checkpoint_leaves_none(tiny_config, tmp_path, monkeypatch):
     saved = run_checkpoints.RunCheckpoints(str(tmp_path), pretrainer_for(tiny_config).variables, keep=5)
     write = saved._checkpoint.write
 
@@ -296,11 +294,7 @@ def test_records_without_masks_are_recognised_by_their_manifest(make_options, vo
 
 @pytest.mark.slow
 @pytest.mark.core
-def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(
-    record_files: list[str],
-    longer_files: list[str],
-    tmp_path: pathlib.Path,
-):
+def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(record_files, longer_files, tmp_path):
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256}
     config = BertConfig(vocab_size=len(WORDS), max_position_embeddings=32, **sizes)
     (tmp_path / "config.json").write_text(config.to_json())

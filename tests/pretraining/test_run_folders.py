@@ -58,9 +58,7 @@ def test_a_folder_with_brackets_in_its_name_goes_on_keeps_as_many_as_asked_for_a
         (("data", "evaluation_data", "devices"), 3, "a list"),
     ],
 )
-def test_a_value_of_the_wrong_kind_in_run_json_is_an_error(
-    names: tuple[str, ...], value: object, expected: str, tmp_path: pathlib.Path
-):
+def test_a_value_of_the_wrong_kind_in_run_json_is_an_error(names, value, expected, tmp_path):
     for name in names:
         (tmp_path / "run.json").write_text(json.dumps({name: value}))
         with pytest.raises(UserError, match=rf"run.json is damaged \(its {name} is {value}; expected {expected}\)"):

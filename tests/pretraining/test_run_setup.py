@@ -142,9 +142,7 @@ def test_weights_of_another_size_are_refused_by_name(make_options, shared_run, t
     assert "is missing" in str(caught.value)
 
 
-def test_weights_may_be_missing_or_left_over_where_that_is_allowed_by_name(
-    tiny_config: BertConfig, tmp_path: pathlib.Path
-):
+def test_weights_may_be_missing_or_left_over_where_that_is_allowed_by_name(tiny_config: BertConfig, tmp_path):
     run_checkpoints.RunCheckpoints(str(tmp_path / "first"), pretrainer_for(tiny_config).variables, keep=1).save(1)
     other = BertConfig.from_dict({**tiny_config.to_dict(), "num_hidden_layers": 1, "intermediate_size": 32})
     model = build_pretraining_model(other)

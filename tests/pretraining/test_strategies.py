@@ -1,7 +1,6 @@
 """A step on several devices and workers is that on one."""
 
 import json
-import pathlib
 import re
 import signal
 import subprocess
@@ -70,10 +69,7 @@ def test_eight_devices_equal_one():
 
 
 @pytest.mark.eight_devices
-def test_eight_devices_with_micro_batches_take_the_same_steps_as_one(
-    tiny_config: BertConfig,
-    record_files: list[str],
-):
+def test_eight_devices_with_micro_batches_take_the_same_steps_as_one(tiny_config: BertConfig, record_files):
     results = []
     for name, parts in (("one_device", 1), ("mirrored", 2)):
         strategy = distribution.get_strategy(name)
@@ -85,9 +81,7 @@ def test_eight_devices_with_micro_batches_take_the_same_steps_as_one(
 
 @pytest.mark.slow
 @pytest.mark.core
-def test_two_workers_equal_one(
-    tiny_config: BertConfig, record_files: list[str], tmp_path: pathlib.Path, vocab_file: str
-):
+def test_two_workers_equal_one(tiny_config: BertConfig, record_files, tmp_path, vocab_file):
     """A real launch of two processes, by the command, stopped by a signal to one, by its loss, and taken up again."""
     (tmp_path / "config.json").write_text(without_dropout(tiny_config).to_json())
 

@@ -72,11 +72,7 @@ def test_dropout_depends_on_the_step_alone(tiny_config: BertConfig, record_files
 @pytest.mark.slow
 @pytest.mark.core
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_micro_batches_make_the_same_step(
-    tiny_config: BertConfig,
-    record_files: list[str],
-    optimizer: str,
-):
+def test_micro_batches_make_the_same_step(tiny_config: BertConfig, record_files, optimizer: str):
     results = []
     for parts in (1, 2, 4):
         pretrainer = pretrainer_for(without_dropout(tiny_config), optimizer=optimizer, micro_batches=parts)
@@ -86,10 +82,7 @@ def test_micro_batches_make_the_same_step(
 
 
 @pytest.mark.slow
-def test_micro_batches_of_large_tensors_are_added_up_in_every_call(
-    tiny_config: BertConfig,
-    record_files: list[str],
-):
+def test_micro_batches_of_large_tensors_are_added_up_in_every_call(tiny_config: BertConfig, record_files):
     """TensorFlow optimizes additions in another way where it thinks that memory is short, from 200 MB on a CPU."""
     config = dataclasses.replace(tiny_config, num_hidden_layers=1, vocab_size=500_000)
     pretrainer = pretrainer_for(config, micro_batches=2)
@@ -116,10 +109,7 @@ def test_the_whole_step_compiles(tiny_config: BertConfig, record_files: list[str
     assert losses[1] == pytest.approx(losses[0], rel=1e-5 if dtype == "float32" else 1e-2)
 
 
-def test_steps_that_are_not_finite_are_skipped_if_asked(
-    record_files: list[str],
-    tiny_config: BertConfig,
-):
+def test_steps_that_are_not_finite_are_skipped_if_asked(record_files, tiny_config: BertConfig):
     pretrainer = pretrainer_for(tiny_config, skip_nonfinite=True)
     batches = batches_for(pretrainer, record_files)
     pretrainer.train(batches, 2)

@@ -68,9 +68,7 @@ def test_a_loss_that_stays_at_the_unigram_level_is_a_warning_once(tmp_path: path
         (STALLED, {"phase_number": 2}),  # longer records, after a first phase
     ],
 )
-def test_other_runs_get_no_warning(
-    losses: dict[int, float], changes: dict[str, Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_other_runs_get_no_warning(losses: dict[int, float], changes: dict[str, Any], tmp_path, monkeypatch):
     assert not run_monitor(tmp_path / "run", monkeypatch, losses, **changes)
 
 

@@ -78,9 +78,7 @@ def test_allowed_hosts_are_names_alone(name: str):
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o640, True), (0o600, False)])
-def test_a_token_that_others_can_read_is_warned_of(
-    mode: int, warned: bool, exports: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-):
+def test_a_token_that_others_can_read_is_warned_of(mode, warned, exports, tmp_path, caplog):
     token = tmp_path / "token"
     token.write_text("s3cret")
     token.chmod(mode)
@@ -138,9 +136,7 @@ def test_a_rotated_token_is_read_again(exports: pathlib.Path, tmp_path: pathlib.
     ("Bearer s3cret", True), ("bearer s3cret", True), ("Basic s3cret", False), ("Bearer S3cret", False),
     ("Bearer s3cre", False), ("Bearer " + "s3cret" * 1000, False), ("", False),
 ])  # fmt: skip
-def test_the_time_of_the_comparison_tells_nothing_of_the_token(
-    sent: str, is_right: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_time_of_the_comparison_tells_nothing_of_the_token(sent: str, is_right: bool, monkeypatch):
     class Token(str):
         __hash__ = str.__hash__
 

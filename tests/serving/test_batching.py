@@ -140,9 +140,7 @@ def test_requests_that_arrive_together_may_be_as_many_as_are_computed_and_as_man
     in_loop(recorded, use, max_batch_size=1, max_queue=4, max_instances=4)
 
 
-def test_the_time_of_a_batch_is_shared_by_its_texts_by_their_lengths(
-    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_time_of_a_batch_is_shared_by_its_texts_by_their_lengths(recorded: Recorded, monkeypatch):
     clock = itertools.count()
     monkeypatch.setattr(batching, "time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
 

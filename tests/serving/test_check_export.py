@@ -60,9 +60,7 @@ def test_a_damaged_export_and_one_without_texts_are_errors(exported: pathlib.Pat
         check(CheckOptions(), str(damaged))
 
 
-def test_our_server_is_asked_with_its_token(
-    exported: pathlib.Path, other: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_our_server_is_asked_with_its_token(exported: pathlib.Path, other: pathlib.Path, monkeypatch):
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     with running({"questions": exported}) as (_, client):
         url = f"{client.url}/v1/models/questions"

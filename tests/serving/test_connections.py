@@ -77,9 +77,7 @@ def _is_answered(client: Client) -> bool:
 @pytest.mark.parametrize(("soft", "hard", "expected", "asked"), [
     (128, 128, 48, []), (4096, 4096, 1000, []), (128, 512, 432, [512]), (128, resource.RLIM_INFINITY, 1000, [1080])
 ])  # fmt: skip
-def test_the_limit_leaves_descriptors_for_the_rest(
-    soft: int, hard: int, expected: int, asked: list[int], monkeypatch: pytest.MonkeyPatch
-):
+def test_the_limit_leaves_descriptors_for_the_rest(soft: int, hard: int, expected: int, asked: list[int], monkeypatch):
     set_to: list[int] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: set_to.append(limits[0]))
@@ -210,9 +208,7 @@ def test_a_server_that_stops_listening_opens_the_connections_in_its_queue():
     assert asyncio.run(stop_listening()) == 2
 
 
-def test_a_client_that_has_just_connected_may_ask_before_the_end(
-    exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_client_that_has_just_connected_may_ask_before_the_end(exports: pathlib.Path, monkeypatch):
     monkeypatch.setattr(connections, "_FIRST_BYTES_SECONDS", 60.0)
     with running({"size": exports / "size"}) as (server, client), sent(client, b"") as connection:
         server.loop.call_soon_threadsafe(server.stop)

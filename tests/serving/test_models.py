@@ -7,7 +7,6 @@ import os
 import pathlib
 import shutil
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -106,9 +105,7 @@ def kinds_and_states(model: Model) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("rounds", [1, 3])  # of looking at the half of it
-def test_a_half_copied_export_becomes_what_it_is_when_the_rest_comes(
-    watched: Model, tmp_path: pathlib.Path, rounds: int
-):
+def test_a_half_copied_export_becomes_what_it_is_when_the_rest_comes(watched: Model, tmp_path, rounds: int):
     whole = served_models.versioned(tmp_path, 2)
     served = tmp_path / "served" / "2"
     copy_parts(whole, served, "saved_model.pb", "variables")
@@ -198,9 +195,7 @@ def test_a_version_is_warmed_up_by_its_own_requests(tmp_path: pathlib.Path, monk
     (lambda whole: whole[:-1], "cannot be read as requests to warm up by"),
     (lambda whole: warmup_requests({"words": tf.TensorSpec([None], tf.string)}), "cannot answer request 1 of its"),
 ])  # fmt: skip
-def test_a_version_that_cannot_be_warmed_up_is_passed_over_until_it_can(
-    content: Callable[[bytes], bytes], message: str, tmp_path: pathlib.Path
-):
+def test_a_version_that_cannot_be_warmed_up_is_passed_over_until_it_can(content, message, tmp_path):
     whole = warmup_requests({"text": tf.TensorSpec([None], tf.string)})
     served_models.versioned(tmp_path, 1)
     version = served_models.versioned(tmp_path / "elsewhere", 2)

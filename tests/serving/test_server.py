@@ -31,9 +31,7 @@ def test_a_taken_port_is_refused(exports: pathlib.Path):
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "2"), ("5", "5")])
-def test_the_threads_that_keep_kernels_for_each_shape_are_few(
-    before: str | None, after: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_threads_that_keep_kernels_for_each_shape_are_few(before: str | None, after: str, monkeypatch):
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", before or "")
     if before is None:
         monkeypatch.delenv("TF_NUM_INTEROP_THREADS")

@@ -50,9 +50,7 @@ def test_official_bert_trains_one_phase_from_counted_weights(shared: pathlib.Pat
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_run_is_measured_and_trained_in_its_precision_within_its_budget(
-    shared: pathlib.Path, monkeypatch: pytest.MonkeyPatch, dtype: str
-):
+def test_a_run_is_measured_and_trained_in_its_precision_within_its_budget(shared, monkeypatch, dtype):
     measured, commands = [], []
 
     def run_peer(function: str, arguments: dict[str, Any]) -> tuple[float, Any]:

@@ -130,9 +130,7 @@ def test_the_parts_of_pretraining_are_the_steps_that_are_asked_for(scale: str, d
     assert {run.flags["save_checkpoints_steps"] for run in models} == {2}
 
 
-def test_a_run_that_is_done_is_skipped_and_one_that_fails_ends_it(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_that_is_done_is_skipped_and_one_that_fails_ends_it(tmp_path, monkeypatch):
     lines: list[str] = []
     code = 0
 
@@ -202,9 +200,7 @@ def fake_result(run: Run) -> None:
         (folder / "results.json").write_text(json.dumps({"dev": f1}))
 
 
-def test_the_page_has_both_scores_and_is_the_same_again(
-    data_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_the_page_has_both_scores_and_is_the_same_again(data_dir: pathlib.Path, monkeypatch, capsys):
     monkeypatch.setattr(__main__, "perform", fake_results)
     options = options_for(data_dir, "5")
     path = data_dir.parent / "out" / "table_5_tiny.md"

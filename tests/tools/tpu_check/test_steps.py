@@ -125,9 +125,7 @@ def test_the_step_of_pretraining_without_variables_is_the_step(small_config: Ber
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", task_models.KINDS)
-def test_the_steps_of_fine_tuning_without_variables_are_the_steps(
-    kind: str, small_config: BertConfig, with_values: None
-):
+def test_the_steps_of_fine_tuning_without_variables_are_the_steps(kind, small_config, with_values):
     name, task_options = TASKS[kind]
     options = FineTuningStepOptions("bert_config.json", max_seq_length=LENGTH, train_batch_size=BATCH)
     ((length, training, prediction),), _ = steps.finetuning_steps(small_config, name, options, task_options)
@@ -197,9 +195,7 @@ def checked(monkeypatch: pytest.MonkeyPatch, tpu: FakeTpu, config_file: str) -> 
     return command.run(Options(task="mrpc"), options, TaskStepOptions())
 
 
-def test_a_check_of_fine_tuning_names_every_length_and_the_largest_batch(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config_file: str
-):
+def test_a_check_of_fine_tuning_names_every_length_and_the_largest_batch(monkeypatch, capsys, config_file):
     tpu = FakeTpu(largest=4)
     assert checked(monkeypatch, tpu, config_file) == 1
     # 6 rows of a batch are 3 of a replica; 9 are 5, with an empty one among them.
@@ -213,9 +209,7 @@ def test_a_check_of_fine_tuning_names_every_length_and_the_largest_batch(
     assert "training step of length 64: the largest batch that fits, to an eighth: 4 per replica, 8 in all" in printed
 
 
-def test_a_check_without_time_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config_file: str
-):
+def test_a_check_without_time_says_what_is_missing(monkeypatch, capsys, config_file):
     assert checked(monkeypatch, FakeTpu(largest=99, in_time=1), config_file) == 1
     printed = capsys.readouterr().out
     assert "| 64 | training | 3 | 2.00 | 1.00 | nothing | yes |" in printed
@@ -223,9 +217,7 @@ def test_a_check_without_time_says_what_is_missing(
     assert "--time_limit=1200 seconds are over; 3 per replica fits, nothing larger was tried to the end" in printed
 
 
-def test_a_check_that_learned_nothing_of_a_batch_does_not_call_it_too_large(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config_file: str
-):
+def test_a_check_that_learned_nothing_of_a_batch_does_not_call_it_too_large(monkeypatch, capsys, config_file):
     assert checked(monkeypatch, FakeTpu(largest=99, in_time=0), config_file) == 1
     printed = capsys.readouterr().out
     assert "per replica fits" not in printed
