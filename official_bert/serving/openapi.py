@@ -15,14 +15,12 @@ _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"typ
 
 def describe(models: Models, options: Options, with_token: bool) -> Schema:
     """Returns the description of a server for the versions that its models have now."""
+    public: Schema = {"security": []}
     paths = {
         "/v1/models": {"get": _operation("All models, with their kinds and inputs")},
-        "/healthz": {"get": _operation("Whether the server is alive") | {"security": []}},
-        "/readyz": {"get": _operation("Whether all models can answer") | {"security": []}},
-        "/metrics": {
-            "get": _operation("Metrics for Prometheus", "text/plain")
-            | ({"security": []} if options.public_metrics else {})
-        },
+        "/healthz": {"get": _operation("Whether the server is alive") | public},
+        "/readyz": {"get": _operation("Whether all models can answer") | public},
+        "/metrics": {"get": _operation("Metrics", "text/plain") | (public if options.public_metrics else {})},
         "/openapi.json": {"get": _operation("This description")},
     }
     for model in models:
@@ -79,7 +77,5 @@ def _object(required: Schema, **optional: Schema) -> Schema:
 
 def _operation(summary: str, content: str = "application/json") -> Schema:
     error = {"description": "Why the request was refused", "content": {"application/json": {"schema": _ERROR}}}
-    return {
-        "summary": summary,
-        "responses": {"200": {"description": summary, "content": {content: {}}}, "default": error},
-    }
+    answer = {"description": summary, "content": {content: {}}}
+    return {"summary": summary, "responses": {"200": answer, "default": error}}
