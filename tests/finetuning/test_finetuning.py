@@ -290,6 +290,7 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
 ])  # fmt: skip
 def test_what_cannot_be_is_said(options, changes, message):
     of_task = {name: changes.pop(name) for name in ("eval_file", "label_kind") if name in changes}
+    options = with_several_labels(options) if "label_kind" in of_task else options
     options = with_task_options(options, **of_task)
     assert message in refusal(runner.run, dataclasses.replace(options, **{"num_train_epochs": 0.2, **changes}))
 
