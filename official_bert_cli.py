@@ -19,10 +19,7 @@ _COMMANDS_BY_MODULE = (
     ("data_gen.commands", "make-records learn-vocabulary inspect-records verify-records python-docs"),
     ("official_bert.commands", "pretrain"),
     ("adaptation.commands", "adapt"),
-    (
-        "official_bert.commands",
-        "finetune models convert export check-export serve predict fill-mask features",
-    ),
+    ("official_bert.commands", "finetune models convert export check-export serve predict fill-mask features"),
 )
 COMMANDS = {name: module for module, names in _COMMANDS_BY_MODULE for name in names.split()}
 

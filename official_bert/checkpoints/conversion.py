@@ -38,8 +38,8 @@ def convert(options: ConversionOptions) -> list[str]:
     assert target_format.write is not None  # the flag takes no other
     if not source.config.predicts_masked_tokens and target_format is not source_format:
         raise UserError(
-            f"{options.from_} is not a masked LM, and code that reads the "
-            f"{target_format.title} format would compute something else; choose --to_format={source_format.name}"
+            f"{options.from_} is not a masked LM, and code that reads the {target_format.title} format would "
+            f"compute something else; choose --to_format={source_format.name}"
         )
     lines = [f"read {source_format.title} checkpoint {options.from_}: {_summary(source)}"]
     lines += [*_tensors(source, options.list_tensors), *_notes(source.notes)]

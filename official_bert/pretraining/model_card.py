@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, objective_of
+from official_bert.data.sentence_objectives import NONE, objective_of
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import summary
 from official_bert.pretraining.summary import LENGTH, LoggedRun, read_logged_run, split_phases
@@ -98,9 +98,9 @@ def _introduction(metadata: Mapping[str, Any]) -> str:
     if config and not BertConfig.from_dict(config).predicts_masked_tokens:
         learned, can = ["each token from the tokens before it"], ["predicts the next token"]
     data = metadata.get("data", ())
-    objective = objective_of(data[0].get("source", {}).get("flags", {})) if data else NEXT_SENTENCE
+    objective = objective_of(data[0].get("source", {}).get("flags", {}) if data else {})
     if flags.get("next_sentence_prediction", True) and objective != NONE:
-        learned.append("next sentences" if objective == NEXT_SENTENCE else "the order of sentences")
+        learned.append("next sentences")
         can.append("judges whether one sentence follows another")
     without = "" if len(learned) > 1 else " Its pooler is not trained: the loss of the sentence labels was left out."
     return (

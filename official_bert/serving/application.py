@@ -300,7 +300,7 @@ class Application:
                     raise RequestError(503, "too many bytes are in flight; try again later", retry_after=1)
                 if len(body) > most:
                     raise RequestError(413, too_large.format(most))
-        except (web.RequestPayloadError, ValueError) as error:  # cut short, or not compressed as it says
+        except (web.RequestPayloadError, ValueError) as error:  # cut short, or its chunks are malformed
             raise RequestError(
                 400, "the request's body cannot be read: it is cut short, or not encoded as its headers say"
             ) from error
