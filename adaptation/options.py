@@ -1,7 +1,6 @@
 """The flags of adapt."""
 
 import dataclasses
-import math
 
 from data_gen.options import EXCLUDE_TEXTS, NO_WHOLE_WORDS, TEXT, WORD_BOUNDARIES, TextOptions
 from official_bert.errors import UserError
@@ -33,20 +32,20 @@ class Options(TextOptions):
     )
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=MODEL)
     output_dir: str = option(
-        dataclasses.MISSING, "Folder of the adapted model; given again, goes on.", group=MODEL, free=True
+        dataclasses.MISSING, "Folder of the adapted model; given again, goes on.", group=MODEL, resumable=True
     )
 
     input_file: list[str] = option(dataclasses.MISSING, "Text, as make-records takes it: the domain.", group=TEXT)
     general_file: list[str] = option(
         [], "Likewise: other text, to see what is forgotten of it, and to mix in.", group=TEXT
     )
-    general_share: float = option(0.0, "The share of general text in what is trained on.", group=TEXT)
+    general_share: float = option(0.0, "The share of general text in what is trained on.", group=TEXT, min=0, below=1)
     exclude_texts: list[str] = option([], EXCLUDE_TEXTS, group=TEXT)
     heldout_share: float = option(
-        0.05, "The share of the text, by document, that is held out to be evaluated on.", group=TEXT
+        0.05, "The share of the text, by document, that is held out to be evaluated on.", group=TEXT, above=0, below=1
     )
     new_words: int = option(
-        0, "How many words to add to the vocabulary: those that save most tokens.", group=VOCABULARY
+        0, "How many words to add to the vocabulary: those that save most tokens.", group=VOCABULARY, min=0
     )
     new_words_file: str | None = option(None, "The words to add, one a line, instead.", group=VOCABULARY)
 
@@ -57,9 +56,9 @@ class Options(TextOptions):
         OBJECTIVES,
         group=RECORDS,
     )
-    max_seq_length: int = option(128, "Length of the records, in tokens.", group=RECORDS)
-    max_predictions_per_seq: int = option(20, "The most tokens to predict in a record.", group=RECORDS)
-    masked_lm_prob: float = option(0.15, "The share of tokens to predict.", group=RECORDS)
+    max_seq_length: int = option(128, "Length of the records, in tokens.", group=RECORDS, min=1)
+    max_predictions_per_seq: int = option(20, "The most tokens to predict in a record.", group=RECORDS, min=1)
+    masked_lm_prob: float = option(0.15, "The share of tokens to predict.", group=RECORDS, above=0, below=1)
     do_whole_word_mask: bool = option(False, "Whether all pieces of a word are masked together.", group=RECORDS)
     word_boundaries: str | None = option(None, WORD_BOUNDARIES, group=RECORDS)
     dupe_factor: int | None = option(
@@ -67,71 +66,61 @@ class Options(TextOptions):
         "How often the text is used, with other masks and cuts each time; by default as often as the training reads "
         "it, at most 10 times.",
         group=RECORDS,
+        min=1,
     )
 
-    train_batch_size: int = option(32, "Records in a step, over all devices and micro-batches.", group=TRAINING)
+    train_batch_size: int = option(32, "Records in a step, over all devices and micro-batches.", group=TRAINING, min=1)
     learning_rate: float | None = option(
         None,
         f"The highest learning rate; by default {_RATE:g} for a model of width {_WIDTH}, and in inverse proportion to "
         "the width.",
         group=TRAINING,
+        above=0,
     )
-    num_train_steps: int = option(2000, "Steps in all.", group=TRAINING)
+    num_train_steps: int = option(2000, "Steps in all.", group=TRAINING, min=1)
     num_warmup_steps: int | None = option(
-        None, "Steps in which the learning rate rises from 0; by default a tenth of all.", group=TRAINING
+        None, "Steps in which the learning rate rises from 0; by default a tenth of all.", group=TRAINING, min=0
     )
     gradient_accumulation_steps: int = option(
-        1, "Parts that each device's share of a batch is cut into: less memory, the same step.", group=TRAINING
+        1, "Parts that each device's share of a batch is cut into: less memory, the same step.", group=TRAINING, min=1
     )
-    random_seed: int = option(12345, "The seed of everything random.", group=TRAINING)
+    random_seed: int = option(12345, "The seed of everything random.", group=TRAINING, min=0)
     eval_steps: int | None = option(
-        None, "Steps between evaluations on what is held out; by default a tenth of all.", group=TRAINING, free=True
+        None,
+        "Steps between evaluations on what is held out; by default a tenth of all.",
+        group=TRAINING,
+        resumable=True,
+        min=1,
     )
     save_checkpoints_steps: int | None = option(
-        None, "Steps between checkpoints; by default as --eval_steps.", group=TRAINING, free=True
+        None, "Steps between checkpoints; by default as --eval_steps.", group=TRAINING, resumable=True, min=1
     )
-    log_steps: int = option(100, "Steps between lines of the log.", group=TRAINING, free=True)
+    log_steps: int = option(100, "Steps between lines of the log.", group=TRAINING, resumable=True, min=1)
 
     distribution_strategy: str = option(
         ONE_DEVICE,
         "Where to run: one device, or all of this machine.",
         (ONE_DEVICE, MIRRORED),
         group=HARDWARE,
-        free=True,
+        resumable=True,
     )
     dtype: str = option(
         "float32", "Of the computation; weights, softmax and losses are float32.", tuple(DTYPES), group=HARDWARE
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("input_file", "output_dir"):
             if not getattr(self, name):
                 raise UserError(f"--{name} is empty; expected {'text files' if name == 'input_file' else 'a folder'}")
         if files.is_remote(self.output_dir):
             raise UserError(f"{self.output_dir} is not on this machine; adapt there, then copy the folder")
-        if not 0 < self.heldout_share < 1:
-            raise UserError(f"--heldout_share is {self.heldout_share}; expected a share between 0 and 1")
-        if not 0 <= self.general_share < 1:
-            raise UserError(f"--general_share is {self.general_share}; expected a share from 0, below 1")
         if self.general_share and not self.general_file:
             raise UserError("--general_share mixes in --general_file, which is not given")
-        self._check_ranges()
         if self.word_boundaries is not None and not self.do_whole_word_mask:
             raise UserError(NO_WHOLE_WORDS)
         if self.new_words and self.new_words_file:
             raise UserError("--new_words and --new_words_file exclude each other; give one")
-
-    def _check_ranges(self) -> None:
-        """Raises a UserError if a number is outside of its range: what records and training refuse only later."""
-        may_be_zero = {"new_words", "num_warmup_steps", "random_seed"}
-        for field in dataclasses.fields(self):
-            value, least = getattr(self, field.name), 0 if field.name in may_be_zero else 1
-            if field.type in (int, int | None) and value is not None and value < least:
-                raise UserError(f"--{field.name} is {value}; expected at least {least}")
-        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise UserError(f"--learning_rate is {self.learning_rate}; expected a positive number")
-        if not 0 < self.masked_lm_prob < 1:
-            raise UserError(f"--masked_lm_prob is {self.masked_lm_prob}; expected a share between 0 and 1")
 
     def resolved(self, config: BertConfig) -> "Options":
         """Returns the options with the defaults for a model in place of None, but for dupe_factor.

@@ -8,7 +8,7 @@ from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, SENTENCE
 from official_bert.errors import UserError
 from official_bert.tokenization.casing import Casing, casing_of
 from official_bert.utils import files
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 
 # Headings of --help.
 TEXT, RECORDS, MASKING, VOCABULARY, SPEED = ("text", "records", "masking", "vocabulary", "speed and memory")
@@ -32,7 +32,7 @@ _MOST_SHARDS = 99_999
 
 
 @dataclasses.dataclass(frozen=True)
-class TextOptions:
+class TextOptions(ValidatedOptions):
     """The flags of commands that read text, which say where it is and how it is stored."""
 
     input_file: list[str] = option(
@@ -73,16 +73,19 @@ class RecordOptions(TextOptions):
     exclude_texts: list[str] = option([], EXCLUDE_TEXTS, group=TEXT)
     do_whole_word_mask: bool = option(False, "Whether all pieces of a word are masked together.", group=MASKING)
     word_boundaries: str | None = option(None, WORD_BOUNDARIES, group=MASKING)
-    max_seq_length: int = option(128, "Length of every record, in tokens.", group=RECORDS)
-    max_predictions_per_seq: int = option(20, "The most tokens to predict in a record.", group=RECORDS)
-    random_seed: int = option(12345, "The seed of everything random.", group=RECORDS)
+    max_seq_length: int = option(128, "Length of every record, in tokens.", group=RECORDS, min=5, max=_MOST_POSITIONS)
+    max_predictions_per_seq: int = option(
+        20, "The most tokens to predict in a record.", group=RECORDS, min=1, max=_MOST_POSITIONS
+    )
+    random_seed: int = option(12345, "The seed of everything random.", group=RECORDS, min=0)
     dupe_factor: int = option(
         None,
         "How often the text is used, with other masks and cuts each time.",
         group=RECORDS,
         shown_default="10; 1 with --masking=dynamic",
+        min=1,
     )
-    masked_lm_prob: float = option(0.15, "The share of tokens to predict.", group=MASKING)
+    masked_lm_prob: float = option(0.15, "The share of tokens to predict.", group=MASKING, above=0, below=1)
     masking_rates: str = option(
         str(BERT_RATES),
         "Of the tokens to predict, the percentages that become [MASK], stay, and become a random token.",
@@ -96,7 +99,7 @@ class RecordOptions(TextOptions):
         group=RECORDS,
     )
     short_seq_prob: float = option(
-        0.1, "How likely a document is cut into sequences shorter than the maximum.", group=RECORDS
+        0.1, "How likely a document is cut into sequences shorter than the maximum.", group=RECORDS, min=0, max=1
     )
     masking: str = option(
         "static",
@@ -111,46 +114,32 @@ class RecordOptions(TextOptions):
         group=SPEED,
     )
     num_shards: int = option(
-        1, "Files to write for one --output_file, named NAME-00000-of-00008 before its ending.", group=RECORDS
+        1,
+        "Files to write for one --output_file, named NAME-00000-of-00008 before its ending.",
+        group=RECORDS,
+        min=1,
+        max=_MOST_SHARDS,
     )
     shard_size_mb: int = option(
-        0, "Write as many files as make them about this large, instead of --num_shards.", group=RECORDS
+        0, "Write as many files as make them about this large, instead of --num_shards.", group=RECORDS, min=0
     )
     gzip: bool = option(False, "Whether the record files are compressed; pretrain detects that.", group=RECORDS)
     num_workers: int = option(
-        os.cpu_count() or 1, "Processes that make instances, and threads that read text.", group=SPEED
+        os.cpu_count() or 1, "Processes that make instances, and threads that read text.", group=SPEED, min=1
     )
     block_tokens: int = option(
         400_000,
         "Tokens of text that a process handles at once; its memory is about 40 MB, and 45 MB for each million of them. "
         "A document is never cut, so that a longer one is held whole.",
         group=SPEED,
+        min=1,
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         casing_of(self.do_lower_case, self.strip_accents)
         if self.dupe_factor is None:
             object.__setattr__(self, "dupe_factor", 1 if self.masking == "dynamic" else 10)
-        if self.max_seq_length < 5:
-            raise UserError(
-                f"--max_seq_length is {self.max_seq_length}; two segments and 3 special tokens need 5 or more"
-            )
-        for name in ("max_seq_length", "max_predictions_per_seq"):
-            if getattr(self, name) > _MOST_POSITIONS:
-                raise UserError(f"--{name} is {getattr(self, name):,}; expected at most {_MOST_POSITIONS:,}")
-        if self.shard_size_mb < 0:
-            raise UserError(f"--shard_size_mb is {self.shard_size_mb}; expected at least 1, or 0 to go by --num_shards")
-        if self.num_shards > _MOST_SHARDS:
-            raise UserError(
-                f"--num_shards is {self.num_shards:,}; expected at most {_MOST_SHARDS:,}, as names have 5 digits"
-            )
-        for name in ("max_predictions_per_seq", "dupe_factor", "num_shards", "num_workers", "block_tokens"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} is {getattr(self, name)}; expected at least 1")
-        if not 0 < self.masked_lm_prob < 1:
-            raise UserError(f"--masked_lm_prob is {self.masked_lm_prob}; expected a share between 0 and 1")
-        if not 0 <= self.short_seq_prob <= 1:
-            raise UserError(f"--short_seq_prob is {self.short_seq_prob}; expected a probability from 0 to 1")
         MaskingRates.parse(self.masking_rates)
         if self.word_boundaries is not None and not self.do_whole_word_mask:
             raise UserError(NO_WHOLE_WORDS)
@@ -191,7 +180,7 @@ class VocabularyOptions(TextOptions):
     """The flags of learn-vocabulary."""
 
     vocab_file: str = option(dataclasses.MISSING, "The vocabulary to write, a piece per line.", group=VOCABULARY)
-    vocab_size: int = option(30_522, "The number of pieces, special tokens included.", group=VOCABULARY)
+    vocab_size: int = option(30_522, "The number of pieces, special tokens included.", group=VOCABULARY, min=1)
     do_lower_case: bool = option(True, "Whether the vocabulary is to be uncased.", group=TEXT)
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=TEXT)
     layout: str = option(
@@ -205,9 +194,11 @@ class VocabularyOptions(TextOptions):
         1.0,
         "The share of the text's letters that pieces are to cover; words with rarer letters become [UNK].",
         group=VOCABULARY,
+        above=0,
+        max=1,
     )
     min_frequency: int = option(
-        2, "How often a piece must occur in the text that was counted to be taken.", group=VOCABULARY
+        2, "How often a piece must occur in the text that was counted to be taken.", group=VOCABULARY, min=1
     )
     max_words: int = option(
         1_000_000,
@@ -228,12 +219,8 @@ class VocabularyOptions(TextOptions):
         return casing_of(self.do_lower_case, self.strip_accents)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         casing_of(self.do_lower_case, self.strip_accents)
-        for name in ("vocab_size", "min_frequency"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} is {getattr(self, name)}; expected at least 1")
-        if not 0 < self.character_coverage <= 1:
-            raise UserError(f"--character_coverage is {self.character_coverage}; expected a share, above 0, at most 1")
         if self.max_words < self.vocab_size:
             raise UserError(
                 f"--max_words is {self.max_words:,}, but --vocab_size is {self.vocab_size:,}; give at least that many"
@@ -241,21 +228,17 @@ class VocabularyOptions(TextOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class InspectionOptions:
+class InspectionOptions(ValidatedOptions):
     """The flags of inspect-records."""
 
     input_file: list[str] = option(dataclasses.MISSING, "Record files or glob patterns, separated by commas.")
     vocab_file: str = option(dataclasses.MISSING, "The vocabulary that the records were made with.")
-    num_records: int = option(3, "How many of the first records are shown; the statistics are of all.")
+    num_records: int = option(3, "How many of the first records are shown; the statistics are of all.", min=0)
     report: str | None = option(None, "An HTML page to write, with the records and statistics; it needs no other file.")
-
-    def __post_init__(self) -> None:
-        if self.num_records < 0:
-            raise UserError(f"--num_records is {self.num_records}; expected at least 0")
 
 
 @dataclasses.dataclass(frozen=True)
-class VerificationOptions:
+class VerificationOptions(ValidatedOptions):
     """The flags of verify-records."""
 
     input_file: list[str] = option(
@@ -266,12 +249,13 @@ class VerificationOptions:
     bert_config_file: str | None = option(None, "The configuration of the model that is to be trained.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if bool(self.input_file) == bool(self.manifest):
             raise UserError("give either --input_file, the record files, or --manifest, the file that names them")
 
 
 @dataclasses.dataclass(frozen=True)
-class ProseOptions:
+class ProseOptions(ValidatedOptions):
     """The flags of python-docs."""
 
     output_file: str = option(

@@ -10,7 +10,7 @@ from official_bert_cli import load
 # What else a command needs.
 NEEDED = {
     "pretrain": ["--do_train", "--input_file=x", "--bert_config_file=c", "--output_dir=o"],
-    "finetune": ["--task=mrpc", "--init=i", "--output_dir=o"],
+    "finetune": ["--task=mrpc", "--init=i", "--output_dir=o", "--do_train", "--do_eval"],
     "features": ["--init=i", "--input_file=x", "--output_file=y.npy"],
     "make-records": ["--input_file=x", "--output_file=y", "--vocab_file=v"],
 }
@@ -20,7 +20,7 @@ SAME = {
     "pretrain": f"{COMMON} init_checkpoint=i max_predictions_per_seq=10 do_eval=True num_train_steps=5 "
     "num_warmup_steps=2 save_checkpoints_steps=7 iterations_per_loop=3 max_eval_steps=9 use_tpu=True tpu_name=t "
     "tpu_zone=z gcp_project=p num_tpu_cores=8",
-    "finetune": f"{COMMON} data_dir=d vocab_file=v do_lower_case=False do_train=True do_eval=True "
+    "finetune": f"{COMMON} data_dir=d vocab_file=v do_lower_case=False do_train=False do_eval=False "
     "do_predict=True num_train_epochs=4 warmup_proportion=0.2 use_tpu=True tpu_name=t tpu_zone=z gcp_project=p",
     "features": "layers=-1,-2 max_seq_length=64 batch_size=8 vocab_file=v do_lower_case=False",
     "make-records": "do_lower_case=False do_whole_word_mask=True max_seq_length=64 "

@@ -4,7 +4,7 @@ import dataclasses
 
 from official_bert.modeling.config import ACTIVATIONS
 from official_bert.tokenization.casing import STRIP_ACCENTS
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 
 # Headings of --help.
 FILES, CHANGES = ("checkpoints", "changes to the model")
@@ -16,7 +16,7 @@ POSITION_INITS = ("tiled", "interpolated")
 
 
 @dataclasses.dataclass(frozen=True)
-class ConversionOptions:
+class ConversionOptions(ValidatedOptions):
     """The flags of convert."""
 
     from_: str = option(

@@ -3,7 +3,7 @@
 import dataclasses
 
 from official_bert.errors import UserError
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 
 SAVED_MODEL, ONNX, LITERT = FORMATS = ("saved_model", "onnx", "litert")
 FLOAT32, DYNAMIC_INT8 = "float32", "dynamic_int8"
@@ -18,7 +18,7 @@ _FORMATS_BY_FLAG = {
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportOptions:
+class ExportOptions(ValidatedOptions):
     """The options of export.
 
     Raises:
@@ -37,10 +37,14 @@ class ExportOptions:
         "predict without TensorFlow), litert takes token ids (phones).",
         FORMATS,
     )
-    version: int | None = option(None, "Version number for saved_model and onnx. Defaults to the next unused number.")
+    version: int | None = option(
+        None, "Version number for saved_model and onnx. Defaults to the next unused number.", min=1
+    )
     encoder: bool = option(False, "Export the encoder's outputs instead of the head's answers (saved_model only).")
     max_seq_length: int | None = option(
-        None, "Maximum sequence length in tokens. Defaults to the length used in fine-tuning, or the model's maximum."
+        None,
+        "Maximum sequence length in tokens. Defaults to the length used in fine-tuning, or the model's maximum.",
+        min=1,
     )
     eval_file: str | None = option(
         None,
@@ -61,9 +65,10 @@ class ExportOptions:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         given = ",".join(self.format)
-        if not self.format or not {*self.format} <= {*FORMATS}:
-            raise UserError(f"--format={given}; expected one or more of {', '.join(FORMATS)}, separated by commas")
+        if not self.format:
+            raise UserError(f"--format is empty; pass one or more of {', '.join(FORMATS)}, separated by commas.")
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name, formats in _FORMATS_BY_FLAG.items():
             if getattr(self, name) != defaults[name] and not {*formats} & {*self.format}:
@@ -72,5 +77,3 @@ class ExportOptions:
                 )
         if self.encoder and {*self.format} != {SAVED_MODEL}:
             raise UserError(f"--encoder does not apply to --format={given}, only to {SAVED_MODEL}; remove one of them")
-        if self.version is not None and self.version < 1:
-            raise UserError(f"--version={self.version}; expected 1 or more")

@@ -1,7 +1,6 @@
 """The options of fine-tuning: those of every run, and with them those of its task."""
 
 import dataclasses
-import math
 import os
 from typing import Any, Self
 
@@ -20,11 +19,11 @@ from official_bert.tasks.options import Defaults, TaskOptions, options_class
 from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils import files
 from official_bert.utils.bad_rows import POLICIES, STOP
-from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
+from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, ValidatedOptions, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(ValidatedOptions):
     """The options of a run of fine-tuning.
 
     The options that are None take the task's default: see `resolved`. `task_options` is an instance of the class that
@@ -33,15 +32,15 @@ class Options:
 
     task: str = option(dataclasses.MISSING, "What to learn.", group=DATA)
     # No flag, and free: its fields are flags of their own, most of which are locked.
-    task_options: TaskOptions = dataclasses.field(default_factory=TaskOptions, metadata={"free": True})
+    task_options: TaskOptions = dataclasses.field(default_factory=TaskOptions, metadata={"resumable": True})
     output_dir: str = option(
-        dataclasses.MISSING, "Folder of the run; a run that is there goes on.", group=DATA, free=True
+        dataclasses.MISSING, "Folder of the run; a run that is there goes on.", group=DATA, resumable=True
     )
     cache_dir: str | None = option(
         None,
         "Folder of features that were made before.",
         group=DATA,
-        free=True,
+        resumable=True,
         shown_default="one in --output_dir",
     )
     on_bad_row: str = option(
@@ -55,23 +54,26 @@ class Options:
         "--output_dir does.",
         group=MODEL,
     )
-    vocab_file: str | None = option(None, "The vocabulary, where --init has none.", group=MODEL, free=True)
+    vocab_file: str | None = option(None, "The vocabulary, where --init has none.", group=MODEL, resumable=True)
     do_lower_case: bool | None = option(
         None, "Whether the vocabulary is uncased, where --init does not say it.", group=MODEL
     )
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=MODEL)
-    max_seq_length: int | None = option(None, "The longest sequence, in tokens.", group=MODEL)
+    max_seq_length: int | None = option(None, "The longest sequence, in tokens.", group=MODEL, min=1)
 
-    do_train: bool = option(False, "Whether to train.", group=TRAINING, free=True)
-    train_batch_size: int | None = option(None, "Rows in a step, over all devices.", group=TRAINING)
-    learning_rate: float | None = option(None, "The highest learning rate.", group=TRAINING)
-    num_train_epochs: float | None = option(None, "Passes over the training data.", group=TRAINING)
-    warmup_proportion: float = option(0.1, "The share of the steps in which the rate rises from 0.", group=TRAINING)
+    do_train: bool = option(False, "Whether to train.", group=TRAINING, resumable=True)
+    train_batch_size: int | None = option(None, "Rows in a step, over all devices.", group=TRAINING, min=1)
+    learning_rate: float | None = option(None, "The highest learning rate.", group=TRAINING, above=0)
+    num_train_epochs: float | None = option(None, "Passes over the training data.", group=TRAINING, above=0)
+    warmup_proportion: float = option(
+        0.1, "The share of the steps in which the rate rises from 0.", group=TRAINING, min=0, max=1
+    )
     log_steps: int | None = option(
         None,
         "Steps between losses in the log; without it 50 or a few less, and a twentieth of a short run's steps.",
         group=TRAINING,
-        free=True,
+        resumable=True,
+        min=1,
     )
     class_weights: list[str] = option(
         [],
@@ -86,16 +88,18 @@ class Options:
         group=TRAINING,
     )
     freeze: list[str] = option([], "Regular expressions of the encoder's layers that stay as they are.", group=TRAINING)
-    layer_decay: float = option(1.0, "The learning rate of each layer by that of the layer above it.", group=TRAINING)
-    random_seed: int = option(12345, "Of the head's weights, the order of the data and dropout.", group=TRAINING)
+    layer_decay: float = option(
+        1.0, "The learning rate of each layer by that of the layer above it.", group=TRAINING, above=0, max=1
+    )
+    random_seed: int = option(12345, "Of the head's weights, the order of the data and dropout.", group=TRAINING, min=0)
     teacher: str | None = option(
         None, "A fine-tuned model's folder, whose answers the model learns (distillation).", group=TRAINING
     )
     temperature: float = option(
-        1.0, "What teacher's and model's logits are divided by in distillation.", group=TRAINING
+        1.0, "What teacher's and model's logits are divided by in distillation.", group=TRAINING, above=0
     )
     teacher_weight: float = option(
-        1.0, "The share of the loss that is the teacher's; the rest is the labels'.", group=TRAINING
+        1.0, "The share of the loss that is the teacher's; the rest is the labels'.", group=TRAINING, min=0, max=1
     )
     random_seeds: list[str] = option([], "Several seeds: a run with each, and one table.", group=TRAINING)
     grid_batch_sizes: list[str] = option([], "Several batch sizes: a run with each, and one table.", group=TRAINING)
@@ -105,13 +109,13 @@ class Options:
     grid_epochs: list[str] = option([], "Several numbers of epochs, likewise; the paper's are 2,3,4.", group=TRAINING)
 
     do_eval: bool = option(
-        False, "Whether to score the best model on the task's evaluation data.", group=EVALUATION, free=True
+        False, "Whether to score the best model on the task's evaluation data.", group=EVALUATION, resumable=True
     )
     calibrate: bool = option(
         False,
         "With --do_eval: whether the model's probabilities are calibrated on the evaluation data, by a temperature.",
         group=EVALUATION,
-        free=True,
+        resumable=True,
     )
     thresholds: str | None = option(
         None,
@@ -119,29 +123,32 @@ class Options:
         "data; they are 0.5 otherwise.",
         MEASURES,
         group=EVALUATION,
-        free=True,
+        resumable=True,
     )
     min_confidence: float | None = option(
         None,
         "With --do_eval, for classes: the probability below which the model gives no answer.",
         group=EVALUATION,
-        free=True,
+        resumable=True,
+        min=0,
+        below=1,
     )
     do_predict: bool = option(
         False,
         "Whether to predict the task's test data, and write what its leaderboard takes.",
         group=EVALUATION,
-        free=True,
+        resumable=True,
     )
-    eval_batch_size: int = option(64, "Rows that are predicted at once.", group=EVALUATION, free=True)
+    eval_batch_size: int = option(64, "Rows that are predicted at once.", group=EVALUATION, resumable=True, min=1)
     eval_steps: int | None = option(
         None,
         "Steps between two evaluations, each of which saves.",
         group=EVALUATION,
         shown_default="those of an epoch",
+        min=1,
     )
     early_stopping: int = option(
-        0, "Stop after so many evaluations without a better score; 0 never does.", group=EVALUATION
+        0, "Stop after so many evaluations without a better score; 0 never does.", group=EVALUATION, min=0
     )
 
     dtype: str = option(
@@ -151,7 +158,7 @@ class Options:
         group=HARDWARE,
     )
     gradient_accumulation_steps: int = option(
-        1, "Micro-batches that each device takes one after the other in a step, for less memory.", group=HARDWARE
+        1, "Micro-batches that each device takes one after the other in a step, for less memory.", group=HARDWARE, min=1
     )
     rematerialize: bool = option(
         False, "Whether encoder blocks are computed again in the backward pass, for less memory.", group=HARDWARE
@@ -163,47 +170,28 @@ class Options:
         "machines; a TPU.",
         STRATEGIES,
         group=HARDWARE,
-        free=True,
+        resumable=True,
     )
     worker_hosts: list[str] = worker_hosts_option()
     worker_index: int | None = worker_index_option()
-    use_tpu: bool = option(False, "Short for --distribution_strategy=tpu.", group=HARDWARE, free=True)
+    use_tpu: bool = option(False, "Short for --distribution_strategy=tpu.", group=HARDWARE, resumable=True)
     tpu_name: str | None = option(
-        None, "The TPU's name or grpc address; by default the one of this TPU VM.", group=HARDWARE, free=True
+        None, "The TPU's name or grpc address; by default the one of this TPU VM.", group=HARDWARE, resumable=True
     )
-    tpu_zone: str | None = option(None, "The TPU's zone.", group=HARDWARE, free=True)
-    gcp_project: str | None = option(None, "The project the TPU belongs to.", group=HARDWARE, free=True)
+    tpu_zone: str | None = option(None, "The TPU's zone.", group=HARDWARE, resumable=True)
+    gcp_project: str | None = option(None, "The project the TPU belongs to.", group=HARDWARE, resumable=True)
 
-    def check(self) -> None:
-        """Raises a UserError for values that cannot be."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
         options_class(self.task)
         if not (self.do_train or self.do_eval or self.do_predict):
             raise UserError("nothing to do: pass --do_train, --do_eval or --do_predict")
-        counts = ("max_seq_length", "train_batch_size", "eval_batch_size", "eval_steps", "log_steps")
-        for name in (*counts, "gradient_accumulation_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"--{name} is {value}; expected at least 1")
-        for name in ("learning_rate", "num_train_epochs", "temperature"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise UserError(f"--{name} is {value}; expected a positive number")
-        for name in ("warmup_proportion", "teacher_weight"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UserError(f"--{name} is {getattr(self, name)}; expected a share from 0 to 1")
-        if self.min_confidence is not None and not 0.0 <= self.min_confidence < 1.0:
-            raise UserError(f"--min_confidence is {self.min_confidence}; expected a probability from 0 to below 1")
         if self.makes_decisions and not self.do_eval:
             raise UserError(
                 "--calibrate, --thresholds and --min_confidence need --do_eval, on whose data they are chosen"
             )
-        if not 0.0 < self.layer_decay <= 1.0:
-            raise UserError(f"--layer_decay is {self.layer_decay}; expected a factor over 0, up to 1")
         if self.use_tpu and self.distribution_strategy not in (ONE_DEVICE, TPU):
             raise UserError(f"--use_tpu and --distribution_strategy={self.distribution_strategy} exclude each other")
-        if self.early_stopping < 0:
-            raise UserError(f"--early_stopping is {self.early_stopping}; expected 0 or more evaluations")
-        self.task_options.check()
         inputs = [getattr(self.task_options, name, None) for name in ("train_file", "eval_file", "predict_file")]
         for split in ("dev", "test"):  # of a table, as sequences.write_table names them
             path = os.path.join(self.output_dir, f"predictions_{split}.tsv")

@@ -34,7 +34,6 @@ def run(options: Options) -> Scores:
         UserError: an option, a file or a row is wrong, or the folder holds another run.
         SystemExit: SIGTERM or Ctrl-C came in training, which is saved; the code is 128 and the signal's number.
     """
-    options.check()
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
     # First of all: a strategy over several workers must be created before TensorFlow does anything else.

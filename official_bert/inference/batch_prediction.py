@@ -50,16 +50,9 @@ def predict(options: BatchPredictionOptions, shard: Shard = ALL_ROWS) -> str:
         UserError: a row lacks an input (its line is named), the model is none or damaged, the output cannot be written
             or is an input, or the part is of another run.
     """
-    check_batch_size(options)
     options = dataclasses.replace(options, output_file=shard.path(options.output_file))
     with lock_file(options.output_file, "output_file"):
         return _predict(options, shard)
-
-
-def check_batch_size(options: BatchPredictionOptions) -> None:
-    """Raises a UserError if the batch size is none."""
-    if options.batch_size < 1:
-        raise UserError(f"--batch_size={options.batch_size}; expected 1 or more")
 
 
 def rows_per_group(batch_size: int) -> int:

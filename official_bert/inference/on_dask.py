@@ -75,7 +75,6 @@ def predict(options: BatchPredictionOptions, num_shards: int, address: str) -> s
     Raises:
         UserError: If the input, the output, the export or the cluster cannot be used.
     """
-    batch_prediction.check_batch_size(options)
     folder = files.absolute(exports.newest_version(options.export_dir))
     files.refuse_overwriting(options.output_file, "output_file", exports.files_of(folder))
     inputs, table = batch_prediction.check_export(folder)

@@ -7,7 +7,7 @@ from official_bert.inference.shards import ALL_ROWS, MAX_SHARDS, Shard
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
 from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils.dask_cluster import MANY_MACHINES, DaskOptions
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 
 AUTO, NPY, PARQUET, JSONL, ORIGINAL = FEATURE_FORMATS = ("auto", "npy", "parquet", "jsonl", "original")
 NONE = "none"
@@ -17,7 +17,7 @@ PIECES, WORDS = ALIGNMENTS = ("pieces", "words")
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchPredictionOptions:
+class BatchPredictionOptions(ValidatedOptions):
     """The flags of predict."""
 
     export_dir: str = option(dataclasses.MISSING, "An export: the folder of one version, or of all (the newest one).")
@@ -27,11 +27,11 @@ class BatchPredictionOptions:
         "Face's datasets, or tfds:NAME#SPLIT; with the model's inputs.",
     )
     output_file: str = option(dataclasses.MISSING, "The answers, as JSON lines.")
-    batch_size: int = option(32, "Texts that the model reads at once.")
+    batch_size: int = option(32, "Texts that the model reads at once.", min=1)
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureOptions:
+class FeatureOptions(ValidatedOptions):
     """The flags of features; the defaults are the original's."""
 
     init: str = option(dataclasses.MISSING, "The checkpoint of an encoder: a folder or file in any format.")
@@ -53,8 +53,8 @@ class FeatureOptions:
     )
     normalize: bool = option(False, "With pooling: whether vectors are divided by their lengths.")
     align: str = option(PIECES, "Without pooling: a vector for each piece, or the mean for each word.", ALIGNMENTS)
-    max_seq_length: int = option(128, "How many tokens of a text are kept, with [CLS] and [SEP].")
-    batch_size: int = option(32, "How many texts are computed at a time.")
+    max_seq_length: int = option(128, "How many tokens of a text are kept, with [CLS] and [SEP].", min=4)
+    batch_size: int = option(32, "How many texts are computed at a time.", min=1)
     vocab_file: str | None = option(None, "A vocab.txt, where the checkpoint has none.")
     do_lower_case: bool | None = option(None, "Whether the vocabulary is uncased, where the checkpoint does not say.")
     strip_accents: bool | None = option(None, STRIP_ACCENTS)
@@ -68,6 +68,8 @@ class ShardOptions(DaskOptions):
         1,
         "With --dask: number of output files, each written by one worker. Files that exist are not computed again.",
         group=MANY_MACHINES,
+        min=1,
+        max=MAX_SHARDS,
     )
     shard: str | None = option(
         None,
@@ -80,8 +82,6 @@ class ShardOptions(DaskOptions):
         super().__post_init__()
         if self.dask and self.shard is not None:
             raise UserError("Pass either --dask, which computes all shards, or --shard, which computes one.")
-        if not 1 <= self.num_shards <= MAX_SHARDS:
-            raise UserError(f"--num_shards is {self.num_shards}; it must be from 1 to {MAX_SHARDS:,}.")
         if self.num_shards != 1 and not self.dask:
             raise UserError(f"--num_shards={self.num_shards} requires --dask; to compute one shard, pass --shard=I/N.")
         self.selected()
@@ -92,8 +92,8 @@ class ShardOptions(DaskOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class FillMaskOptions:
+class FillMaskOptions(ValidatedOptions):
     """The flags of fill-mask."""
 
     model_dir: str = option(dataclasses.MISSING, "The --output_dir of pretrain.")
-    top_k: int = option(5, "How many candidates to print.")
+    top_k: int = option(5, "How many candidates to print.", min=1)

@@ -18,12 +18,12 @@ def worker_hosts_option() -> Any:
     text = (
         "host:port of each worker, the same list for all, for multi_worker; without it TF_CONFIG or SLURM's variables."
     )
-    return option([], text, group=HARDWARE, free=True)
+    return option([], text, group=HARDWARE, resumable=True)
 
 
 def worker_index_option() -> Any:
     """Returns the flag --worker_index, which goes with it."""
-    return option(None, "Which of --worker_hosts this process is, from 0.", group=HARDWARE, free=True)
+    return option(None, "Which of --worker_hosts this process is, from 0.", min=0, group=HARDWARE, resumable=True)
 
 
 def deterministic_option() -> Any:

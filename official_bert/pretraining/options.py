@@ -1,20 +1,19 @@
 """The options of a run of pre-training: the flags of run_pretraining, their checks, and the phases they describe.
 
-A flag is locked between the stop and the next start of a run, unless it is marked as free: where the run stands and on
-which devices, what is logged, evaluated and kept, and what is checked in another way (files by their content).
-Importing this needs no TensorFlow.
+A resumed run needs the same flags, except for those marked as resumable: where the run is stored, its devices, what is
+logged, evaluated and kept, and what is checked in another way (files by their content). Importing this module does not
+import TensorFlow.
 """
 
 import dataclasses
 import functools
-import math
 import re
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import choices
 from official_bert.utils import resuming
-from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, option
+from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, ValidatedOptions, option
 from official_bert.utils.progress import log_interval
 
 RECORDS = "data"  # what --allow_changes calls the records themselves
@@ -23,9 +22,9 @@ _data = functools.partial(option, group=DATA)
 _model = functools.partial(option, group=MODEL)
 _training = functools.partial(option, group=TRAINING)
 _phase2 = functools.partial(option, group="second phase")
-_evaluation = functools.partial(option, group=EVALUATION, free=True)
-_run = functools.partial(option, group="the run", free=True)
-_hardware = functools.partial(option, group=HARDWARE, free=True)
+_evaluation = functools.partial(option, group=EVALUATION, resumable=True)
+_run = functools.partial(option, group="the run", resumable=True)
+_hardware = functools.partial(option, group=HARDWARE, resumable=True)
 
 _LOG_STEPS = 100  # between lines of the log, unless the run is short
 # The flags that each phase has for itself: those of the second begin with phase2_.
@@ -56,40 +55,39 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataOptions:
-    """Which records are read."""
+class Options(ValidatedOptions):
+    """The flags of run_pretraining: those of the original with its defaults, and more."""
 
     input_file: list[str] = _data(
-        dataclasses.MISSING, "TFRecord files or glob patterns, separated by commas.", free=True
+        dataclasses.MISSING, "TFRecord files or glob patterns, separated by commas.", resumable=True
     )
-    max_seq_length: int = _data(128, "Length of the records, in tokens.")
-    max_predictions_per_seq: int = _data(20, "Predictions in a record.")
+    max_seq_length: int = _data(128, "Length of the records, in tokens.", min=1)
+    max_predictions_per_seq: int = _data(20, "Predictions in a record.", min=1)
     vocab_file: str | None = _data(
-        None, "The records' vocabulary; it is kept with the model, for its answers.", free=True
+        None, "The records' vocabulary; it is kept with the model, for its answers.", resumable=True
     )
     do_lower_case: bool | None = _data(
-        None, "Whether that vocabulary is uncased; by default what the records' manifest says.", free=True
+        None, "Whether that vocabulary is uncased; by default what the records' manifest says.", resumable=True
     )
     strip_accents: bool | None = _data(
-        None, "Whether lower-cased texts lost their accents; by default what the records' manifest says.", free=True
+        None,
+        "Whether lower-cased texts lost their accents; by default what the records' manifest says.",
+        resumable=True,
     )
     on_corrupt_record: str = _data(
         "stop",
         "What to do with damaged records; to skip them all files are read through first.",
         ("stop", "skip"),
-        free=True,
+        resumable=True,
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """Which model is built, and from which weights it begins."""
 
     bert_config_file: str = _model(
-        dataclasses.MISSING, "The model's bert_config.json; configs/models has all sizes.", free=True
+        dataclasses.MISSING, "The model's bert_config.json; configs/models has all sizes.", resumable=True
     )
     vocab_size_from_vocab: bool = _model(
-        False, "Whether --vocab_file's number of tokens takes the place of the configuration's vocab_size.", free=True
+        False,
+        "Whether --vocab_file's number of tokens takes the place of the configuration's vocab_size.",
+        resumable=True,
     )
     left_to_right: bool = _model(
         False, "Whether attention is causal and each token is predicted from those before it, instead of masked tokens."
@@ -105,24 +103,19 @@ class ModelOptions:
     init_allow: list[str] = _model(
         [],
         "Regular expressions of whole names, separated by commas: weights that it may lack, or hold unused.",
-        free=True,
+        resumable=True,
     )
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingOptions:
-    """What a step learns from and how: batches, optimizer, schedule, losses."""
-
-    do_train: bool = _training(False, "Whether to train.", free=True)
-    train_batch_size: int = _training(32, "Records in a step, over all devices and micro-batches.")
-    learning_rate: float = _training(5e-5, "The highest learning rate.")
-    num_train_steps: int = _training(100_000, "Steps in all (of the first phase, if there are two).")
-    num_warmup_steps: int = _training(10_000, "Steps in which the learning rate rises from 0.")
+    do_train: bool = _training(False, "Whether to train.", resumable=True)
+    train_batch_size: int = _training(32, "Records in a step, over all devices and micro-batches.", min=1)
+    learning_rate: float = _training(5e-5, "The highest learning rate.", above=0)
+    num_train_steps: int = _training(100_000, "Steps in all (of the first phase, if there are two).", min=1)
+    num_warmup_steps: int = _training(10_000, "Steps in which the learning rate rises from 0.", min=0)
     warmup_jump: bool = _training(
         True, "Whether the rate drops after warm-up as in the original, where decay counts from 0."
     )
-    decay_power: float = _training(1.0, "The power of the rate's polynomial decay; 1 is the original's line.")
-    end_learning_rate: float = _training(0.0, "The rate at the last step.")
+    decay_power: float = _training(1.0, "The power of the rate's polynomial decay; 1 is the original's line.", above=0)
+    end_learning_rate: float = _training(0.0, "The rate at the last step.", min=0)
     next_sentence_prediction: bool = _training(
         True,
         "Whether the loss of the records' sentence labels (next sentence, or order) is trained; without it the pooler "
@@ -132,34 +125,30 @@ class TrainingOptions:
         "adamw", "adamw: the original's; lamb: for large batches; keras_adamw.", choices.OPTIMIZERS
     )
     freeze: list[str] = _training([], "Regular expressions of layers' whole names, separated by commas: not trained.")
-    random_seed: int = _training(12345, "The seed of initial weights, order of records and dropout.")
+    random_seed: int = _training(12345, "The seed of initial weights, order of records and dropout.", min=0)
     gradient_accumulation_steps: int = _training(
-        1, "Parts that each device's share of a batch is cut into: less memory, the same step."
+        1, "Parts that each device's share of a batch is cut into: less memory, the same step.", min=1
     )
     pack_sequences: bool = _training(
         False, "Whether short records share a row: less padding, the same losses and gradients."
     )
     on_nonfinite: str = _training(
-        "stop", "What to do with a step whose loss or gradient is not finite.", ("stop", "skip"), free=True
+        "stop", "What to do with a step whose loss or gradient is not finite.", ("stop", "skip"), resumable=True
     )
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SecondPhaseOptions:
-    """A second phase, on longer records."""
-
-    phase2_num_train_steps: int = _phase2(0, "Steps of a second phase after the first, on longer records; 0 for none.")
-    phase2_input_file: list[str] = _phase2([], "Its TFRecord files or patterns.", free=True)
-    phase2_max_seq_length: int = _phase2(512, "Length of its records.")
-    phase2_max_predictions_per_seq: int = _phase2(77, "Predictions in a record of it.")
-    phase2_train_batch_size: int | None = _phase2(None, "Records in a step of it; by default as in the first phase.")
-    phase2_learning_rate: float | None = _phase2(None, "Its highest learning rate; by default as in the first phase.")
-    phase2_num_warmup_steps: int = _phase2(0, "Steps in which its rate rises from 0.")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
-    """What is evaluated, on which held-out records."""
+    phase2_num_train_steps: int = _phase2(
+        0, "Steps of a second phase after the first, on longer records; 0 for none.", min=0
+    )
+    phase2_input_file: list[str] = _phase2([], "Its TFRecord files or patterns.", resumable=True)
+    phase2_max_seq_length: int = _phase2(512, "Length of its records.", min=1)
+    phase2_max_predictions_per_seq: int = _phase2(77, "Predictions in a record of it.", min=1)
+    phase2_train_batch_size: int | None = _phase2(
+        None, "Records in a step of it; by default as in the first phase.", min=1
+    )
+    phase2_learning_rate: float | None = _phase2(
+        None, "Its highest learning rate; by default as in the first phase.", above=0
+    )
+    phase2_num_warmup_steps: int = _phase2(0, "Steps in which its rate rises from 0.", min=0)
 
     do_eval: bool = _evaluation(
         False, "Whether to evaluate, after training if there is any, on --eval_input_file or else the input files."
@@ -169,33 +158,26 @@ class EvaluationOptions:
         [],
         "Held-out records of general text, evaluated as --eval_input_file is: what training on other text forgets.",
     )
-    eval_batch_size: int = _evaluation(8, "Records in an evaluation batch, over all devices.")
-    max_eval_steps: int = _evaluation(100, "The most batches to evaluate.")
+    eval_batch_size: int = _evaluation(8, "Records in an evaluation batch, over all devices.", min=1)
+    max_eval_steps: int = _evaluation(100, "The most batches to evaluate.", min=1)
     eval_steps: int = _evaluation(
         0,
         "Steps between evaluations on --eval_input_file while training, with --init_checkpoint also before the first "
         "step; 0 for none.",
+        min=0,
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """What stands in the run's folder: checkpoints and log."""
 
     output_dir: str = _run(dataclasses.MISSING, "Folder of the run: checkpoints, logs, results. Given again, resumes.")
     begin_anew: bool = _run(False, "Whether to begin at step 0 in a folder whose run has lost its checkpoints.")
     allow_changes: list[str] = _run(
         [], f"Options (or {RECORDS}: the records) that may differ from those the run was begun with."
     )
-    save_checkpoints_steps: int = _run(1000, "Steps between checkpoints.")
-    keep_checkpoint_max: int = _run(5, "How many checkpoints are kept.")
-    log_steps: int | None = _run(None, "Steps between lines of the log; 100, of a short run a twentieth of its steps.")
+    save_checkpoints_steps: int = _run(1000, "Steps between checkpoints.", min=1)
+    keep_checkpoint_max: int = _run(5, "How many checkpoints are kept.", min=1)
+    log_steps: int | None = _run(
+        None, "Steps between lines of the log; 100, of a short run a twentieth of its steps.", min=1
+    )
     profile_steps: list[str] = _run([], "First and last step of a profile for TensorBoard, as in 100,110.")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HardwareOptions:
-    """On which devices, in which precision, compiled how."""
 
     distribution_strategy: str = _hardware(
         choices.ONE_DEVICE, "Where to run: one device, all of this machine, many machines, a TPU.", choices.STRATEGIES
@@ -211,23 +193,17 @@ class HardwareOptions:
     )
     deterministic: bool = choices.deterministic_option()
     rematerialize: bool = _hardware(False, "Whether encoder blocks are computed twice: less memory, more time.")
-    iterations_per_loop: int = _hardware(1000, "The most steps in one call to the devices.")
+    iterations_per_loop: int = _hardware(1000, "The most steps in one call to the devices.", min=1)
     use_tpu: bool = _hardware(False, "Short for --distribution_strategy=tpu.")
     tpu_name: str | None = _hardware(None, "The TPU's name or grpc address; by default the one of this TPU VM.")
     tpu_zone: str | None = _hardware(None, "The TPU's zone.")
     gcp_project: str | None = _hardware(None, "The project the TPU belongs to.")
-    num_tpu_cores: int | None = _hardware(None, "The number of TPU cores to expect; an error if there are others.")
-
-
-# The fields of the last base come first, so that --help begins with the data.
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(
-    HardwareOptions, RunOptions, EvaluationOptions, SecondPhaseOptions, TrainingOptions, ModelOptions, DataOptions
-):
-    """The flags of run_pretraining: the original's with its defaults, and some of our own."""
+    num_tpu_cores: int | None = _hardware(
+        None, "The number of TPU cores to expect; an error if there are others.", min=1
+    )
 
     def __post_init__(self) -> None:
-        self._check_ranges()
+        super().__post_init__()
         if self.use_tpu and self.distribution_strategy not in (choices.ONE_DEVICE, choices.TPU):
             raise UserError(f"--use_tpu and --distribution_strategy={self.distribution_strategy} exclude each other")
         if self.strategy == choices.TPU and self.dtype == "float16":
@@ -252,6 +228,11 @@ class Options(
             raise UserError("--init_allow is about --init_checkpoint, which is not given")
         if self.init_from_records:
             self._check_initialization()
+        lowest = min(self.learning_rate, self.phase2_learning_rate or self.learning_rate)
+        if self.end_learning_rate > lowest:
+            raise UserError(
+                f"--end_learning_rate is {self.end_learning_rate}; it must be at most the peak learning rate, {lowest}."
+            )
         steps = self.profile_steps
         if steps and not (re.fullmatch(r"\d+,\d+", ",".join(steps)) and int(steps[0]) < int(steps[1])):
             raise UserError(f"--profile_steps is {','.join(steps)}; expected two steps, as in 100,110")
@@ -267,24 +248,6 @@ class Options(
             raise UserError(
                 "--init_from_records is for one machine; train one step there with --num_train_steps=1, and give its "
                 "folder to all workers as --init_checkpoint"
-            )
-
-    def _check_ranges(self) -> None:
-        """Raises a UserError if a number is outside of its range."""
-        may_be_zero = {"num_warmup_steps", "random_seed", "eval_steps", "worker_index"}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            least = 0 if field.name in may_be_zero or field.name.startswith("phase2_num_") else 1
-            if field.type in (int, int | None) and value is not None and value < least:
-                raise UserError(f"--{field.name} is {value}; expected at least {least}")
-        for name in ("learning_rate", "phase2_learning_rate", "decay_power"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise UserError(f"--{name} is {value}; expected a positive number")
-        lowest = min(self.learning_rate, self.phase2_learning_rate or self.learning_rate)
-        if not 0 <= self.end_learning_rate <= lowest:
-            raise UserError(
-                f"--end_learning_rate is {self.end_learning_rate}; expected 0 up to the learning rate, {lowest}"
             )
 
     def apply_to(self, config: BertConfig) -> BertConfig:

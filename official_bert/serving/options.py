@@ -6,7 +6,7 @@ import re
 
 from official_bert.errors import UserError
 from official_bert.utils import files
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 
 TOKEN_VARIABLE = "OFFICIAL_BERT_TOKEN"
 # Headings of --help.
@@ -16,7 +16,7 @@ _HOST = re.compile(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:]+:[0-9A-Fa-f:.]*")
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(ValidatedOptions):
     """The options of serve.
 
     Raises:
@@ -33,7 +33,9 @@ class Options:
     host: str = option(
         "127.0.0.1", "The address to listen at: by default only this machine reaches the server.", group=_NETWORK
     )
-    port: int = option(8501, "The port to listen at; 0 takes a free one and logs it.", group=_NETWORK)
+    port: int = option(
+        8501, "The port to listen at; 0 takes a free one and logs it.", group=_NETWORK, min=0, max=65_535
+    )
     token_file: str | None = option(
         None,
         f"A file with a bearer token that requests must carry; the variable {TOKEN_VARIABLE} does the same.",
@@ -47,21 +49,21 @@ class Options:
     public_metrics: bool = option(
         False, "Answer /metrics without a token and at every address, such as a pod's.", group=_NETWORK
     )
-    versions: int = option(1, "How many versions of each model to serve, the newest ones.", group=_MODELS)
-    reload_seconds: float = option(2.0, "How often to look for new versions.", group=_MODELS)
+    versions: int = option(1, "How many versions of each model to serve, the newest ones.", group=_MODELS, min=1)
+    reload_seconds: float = option(2.0, "How often to look for new versions.", group=_MODELS, above=0)
     threads: int | None = option(
-        None, "Threads by which a batch is computed; by default one for each core.", group=_BATCHES
+        None, "Threads by which a batch is computed; by default one for each core.", group=_BATCHES, min=1
     )
-    max_batch_size: int = option(32, "The most instances that a model computes at once.", group=_BATCHES)
+    max_batch_size: int = option(32, "The most instances that a model computes at once.", group=_BATCHES, min=1)
     max_wait_ms: float = option(
-        2.0, "The longest that an instance waits for others, while the model is at work.", group=_BATCHES
+        2.0, "The longest that an instance waits for others, while the model is at work.", group=_BATCHES, min=0
     )
     max_queue: int = option(
         1024, "The most instances of a model that wait; beyond, requests are refused (429).", group=_BATCHES
     )
-    max_instances: int = option(256, "The most instances in a request.", group=_LIMITS)
-    max_text_bytes: int = option(100_000, "The longest text, in bytes of UTF-8.", group=_LIMITS)
-    max_body_bytes: int = option(4 << 20, "The longest request, in bytes.", group=_LIMITS)
+    max_instances: int = option(256, "The most instances in a request.", group=_LIMITS, min=1)
+    max_text_bytes: int = option(100_000, "The longest text, in bytes of UTF-8.", group=_LIMITS, min=1)
+    max_body_bytes: int = option(4 << 20, "The longest request, in bytes.", group=_LIMITS, min=1)
     max_in_flight_bytes: int = option(
         64 << 20, "The most bytes of all requests that have not been answered yet.", group=_LIMITS
     )
@@ -69,27 +71,20 @@ class Options:
         1000,
         "The most connections at a time, as far as the system has descriptors; further ones are refused (503).",
         group=_LIMITS,
+        min=1,
     )
     timeout_seconds: float = option(
-        30.0, "The longest that a request takes: to arrive, and then to be answered.", group=_LIMITS
+        30.0, "The longest that a request takes: to arrive, and then to be answered.", group=_LIMITS, above=0
     )
     drain_seconds: float = option(
-        25.0, "How long the server may take to end after SIGTERM. Requests in flight then get 503.", group=_LIMITS
+        25.0,
+        "How long the server may take to end after SIGTERM. Requests in flight then get 503.",
+        group=_LIMITS,
+        above=0,
     )
 
     def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
-            raise UserError(f"--threads is {self.threads}; give 1 or more, or leave it out")
-        for name, least in (("port", 0), ("versions", 1), ("max_batch_size", 1), ("max_instances", 1),
-                            ("max_text_bytes", 1), ("max_body_bytes", 1), ("max_connections", 1),
-                            ("max_wait_ms", 0)):  # fmt: skip
-            if getattr(self, name) < least:
-                raise UserError(f"--{name} is {getattr(self, name)}; give {least} or more")
-        for name in ("reload_seconds", "timeout_seconds", "drain_seconds"):
-            if getattr(self, name) <= 0:
-                raise UserError(f"--{name} is {getattr(self, name)}; give more than 0")
-        if self.port > 65535:
-            raise UserError(f"--port is {self.port}; the highest is 65535")
+        super().__post_init__()
         for name, part in (("max_queue", "max_instances"), ("max_in_flight_bytes", "max_body_bytes")):
             whole, size = getattr(self, name), getattr(self, part)
             if whole < size:
@@ -140,7 +135,7 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckOptions:
+class CheckOptions(ValidatedOptions):
     """The options of check-export."""
 
     export_dir: str | None = option(

@@ -39,7 +39,6 @@ def make_task(name: str, options: TaskOptions, labels: Sequence[str] | None = No
     """
     if type(options) is not options_class(name):
         raise TypeError(f"the options of {name} are {type(options).__name__}; expected {options_class(name).__name__}")
-    options.check()
     match options:
         case GlueOptions():
             return GlueTask(name, options)

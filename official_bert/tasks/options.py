@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from official_bert.errors import UserError
 from official_bert.modeling.choices import MEAN, OBJECTIVES, VECTOR_POOLINGS
 from official_bert.modeling.head_input import HEADS, LINEAR, LSTM_UNITS, HeadInput
-from official_bert.utils.flags import DATA, MODEL, TRAINING, option
+from official_bert.utils.flags import DATA, MODEL, TRAINING, ValidatedOptions, option
 
 LABEL_KINDS = ("classification", "multi_label", "regression", "tagging")
 
@@ -37,12 +37,12 @@ def _default(field: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskOptions:
+class TaskOptions(ValidatedOptions):
     """What every task has."""
 
     defaults: ClassVar[Defaults] = Defaults()
 
-    data_dir: str | None = option(None, "Folder of the task's files.", group=DATA, free=True)
+    data_dir: str | None = option(None, "Folder of the task's files.", group=DATA, resumable=True)
     head: str = option(
         LINEAR,
         "What stands on the encoder: the task's own layer; bilstm, a two-layer BiLSTM before it; or a BiLSTM on "
@@ -50,19 +50,12 @@ class TaskOptions:
         HEADS,
         group=MODEL,
     )
-    lstm_units: int = option(LSTM_UNITS, "Units of each direction of a BiLSTM.", group=MODEL)
+    lstm_units: int = option(LSTM_UNITS, "Units of each direction of a BiLSTM.", group=MODEL, min=1)
 
     @property
     def head_input(self) -> HeadInput:
         """What the task's layer reads."""
         return HeadInput(self.head, self.lstm_units)
-
-    def check(self) -> None:
-        """Raises a UserError for values that cannot be."""
-        for name in ("doc_stride", "max_query_length", "max_answer_length", "n_best_size", "lstm_units"):
-            value = getattr(self, name, None)
-            if value is not None and value < 1:
-                raise UserError(f"--{name} is {value}; expected at least 1")
 
     def with_trained(self, task_spec: Mapping[str, Any]) -> Self:
         """Returns these options with what a fine-tuned model's task.json says, where they have but their defaults."""
@@ -78,7 +71,7 @@ class TaskOptions:
 class GlueOptions(TaskOptions):
     """Of the tasks of GLUE."""
 
-    doc_stride: int | None = option(None, _WINDOWS_HELP, shown_default=_TEXTS_ARE_CUT)
+    doc_stride: int | None = option(None, _WINDOWS_HELP, shown_default=_TEXTS_ARE_CUT, min=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,7 +79,7 @@ class XnliOptions(TaskOptions):
     """Of XNLI."""
 
     language: str = option("zh", "The language, as XNLI abbreviates it: ar, bg, de, ...")
-    doc_stride: int | None = option(None, _WINDOWS_HELP)
+    doc_stride: int | None = option(None, _WINDOWS_HELP, min=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,10 +88,10 @@ class SquadOptions(TaskOptions):
 
     defaults: ClassVar[Defaults] = Defaults(max_seq_length=384)
 
-    doc_stride: int = option(128, "Tokens from one window of a long context to the next.")
-    max_query_length: int = option(64, "Tokens of a question that are kept.")
-    max_answer_length: int = option(30, "Tokens of an answer at most.")
-    n_best_size: int = option(20, "How many answers to keep for each question.")
+    doc_stride: int = option(128, "Tokens from one window of a long context to the next.", min=1)
+    max_query_length: int = option(64, "Tokens of a question that are kept.", min=1)
+    max_answer_length: int = option(30, "Tokens of an answer at most.", min=1)
+    n_best_size: int = option(20, "How many answers to keep for each question.", min=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +115,7 @@ class TaggingOptions(TaskOptions):
     """Of tagging, from files in the layouts of CoNLL and CoNLL-U."""
 
     doc_stride: int | None = option(
-        None, "Tokens from one window of a long sentence to the next, about.", shown_default="half a window"
+        None, "Tokens from one window of a long sentence to the next, about.", shown_default="half a window", min=1
     )
     tag_column: str = option(
         "",
@@ -139,10 +132,10 @@ class RowsOptions(TaskOptions):
     train_file: str | None = option(
         None,
         "File to train on: CSV, TSV, JSON lines or Parquet, or tfds:NAME#SPLIT for a data set of TensorFlow Datasets.",
-        free=True,
+        resumable=True,
     )
     eval_file: str | None = option(None, "One to evaluate on.")
-    predict_file: str | None = option(None, "One to predict.", free=True)
+    predict_file: str | None = option(None, "One to predict.", resumable=True)
     columns: list[str] = option([], "The names of the columns, for CSV and TSV files without a header.")
     text_column: str = option(
         "text", "The column of the text, or of a pair's first one; several, with commas between, are joined."
@@ -164,9 +157,9 @@ class TableOptions(RowsOptions):
     )
     label_kind: str = option("classification", "What a label is; tagging has one for each word.", LABEL_KINDS)
     label_separator: str = option(";", "What stands between the labels of multi_label.")
-    doc_stride: int | None = option(None, _WINDOWS_HELP, shown_default=_TEXTS_ARE_CUT)
+    doc_stride: int | None = option(None, _WINDOWS_HELP, shown_default=_TEXTS_ARE_CUT, min=1)
     # No flag: what the training data call the classes of label_names, as a fine-tuned model remembers it.
-    label_values: Sequence[str] = dataclasses.field(default=(), metadata={"free": True})
+    label_values: Sequence[str] = dataclasses.field(default=(), metadata={"resumable": True})
 
     def with_trained(self, task_spec: Mapping[str, Any]) -> Self:
         kind = {"label_kind": task_spec["kind"]} if task_spec["kind"] in LABEL_KINDS else {}

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 from official_bert.utils.progress import Progress
 from official_bert.version import __version__
 
@@ -34,7 +34,7 @@ RESUME_HINT = "Finished work is kept: run the same command again to continue."
 
 
 @dataclasses.dataclass(frozen=True)
-class DaskOptions:
+class DaskOptions(ValidatedOptions):
     """The flag that runs a command on a Dask cluster."""
 
     dask: str | None = option(
@@ -44,6 +44,7 @@ class DaskOptions:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.dask is not None and not re.fullmatch(r"(tcp|tls)://.+:\d{1,5}", self.dask):
             raise UserError(f"--dask is {self.dask!r}; it must be a scheduler's address, such as tcp://HOST:8786.")
 

@@ -1,21 +1,26 @@
-"""A dataclass field is a flag: its default, help, choices and group stand in one place, its owner.
+"""Options: a dataclass field is a flag, with its default, help, range, choices and group in one place.
 
     @dataclasses.dataclass(frozen=True)
-    class Options:
+    class Options(ValidatedOptions):
         input_file: list[str] = option(dataclasses.MISSING, "TFRecord files.", group=DATA)
-        learning_rate: float = option(5e-5, "The highest learning rate.", group=TRAINING)
+        learning_rate: float = option(5e-5, "Peak learning rate.", above=0, group=TRAINING)
 
-Modules that define options import nothing heavy: flags are read, and --help answered, before TensorFlow is imported.
+Modules that define options import nothing heavy, so that flags are parsed and --help is printed before TensorFlow is
+imported.
 """
 
 import dataclasses
+import math
+import operator
 import re
 import textwrap
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
+
+from official_bert.errors import UserError
 
 # The headings of --help, in the order in which a command's fields use them.
 DATA, MODEL, TRAINING, EVALUATION, HARDWARE = ("data", "model", "training", "evaluation", "hardware")
@@ -29,29 +34,76 @@ def option(
     help: str,
     choices: Sequence[str] | None = None,
     *,
+    min: float | None = None,
+    max: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
     repeated: bool = False,
     group: str | None = None,
-    free: bool = False,
+    resumable: bool = False,
     shown_default: str | None = None,
 ) -> Any:
-    """A dataclass field that is also a flag.
+    """Returns a dataclass field that is also a flag.
 
     Args:
-        default: the default; None makes the flag optional, `dataclasses.MISSING` makes it required.
-        help: one sentence for --help, which shows default and choices by itself.
-        choices: the values allowed, for text.
-        repeated: for a list: the flag is given once for each value, instead of once with commas between them.
-        free: whether a run may go on with another value (see utils.resuming).
-        group: the heading in --help: DATA, MODEL, TRAINING, EVALUATION, HARDWARE, or another.
-        shown_default: what --help shows where the default itself, as None, does not say what it does.
+        default: Default value. None makes the flag optional and `dataclasses.MISSING` makes it required.
+        help: One sentence for --help, which adds the default and the choices.
+        choices: Allowed values of a string, or of each item of a list.
+        min: Smallest allowed value.
+        max: Largest allowed value.
+        above: Limit that the value must exceed.
+        below: Limit that the value must stay below.
+        repeated: For a list: whether the flag is repeated for each value, instead of separating values by commas.
+        group: Heading in --help: DATA, MODEL, TRAINING, EVALUATION, HARDWARE, or another.
+        resumable: Whether a run may be resumed with another value (see utils.resuming).
+        shown_default: Description of the default for --help, where the default itself (such as None) has no meaning.
     """
+    limits = {"at least": min, "greater than": above, "at most": max, "less than": below}
     metadata = {
-        "help": help, "choices": choices, "repeated": repeated, "group": group, "free": free,
-        "shown_default": shown_default,
+        "help": help, "choices": choices, "repeated": repeated, "group": group, "resumable": resumable,
+        "shown_default": shown_default, "limits": {name: limit for name, limit in limits.items() if limit is not None},
     }  # fmt: skip
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+_MEETS_LIMIT: dict[str, Callable[[float, float], bool]] = {
+    "at least": operator.ge,
+    "greater than": operator.gt,
+    "at most": operator.le,
+    "less than": operator.lt,
+}
+
+
+class ValidatedOptions:
+    """Base class of option dataclasses. Checks every field against the limits and choices given to `option`.
+
+    Subclasses that check relations between fields extend `__post_init__`.
+
+    Raises:
+        UserError: If a value is outside its limits, not finite, or not one of the choices.
+    """
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            value, choices = getattr(self, field.name), field.metadata.get("choices")
+            for item in value if isinstance(value, list) else [value]:
+                expected = _describe_violation(item, choices, field.metadata.get("limits", {}))
+                if expected:
+                    raise UserError(f"--{field.name.removesuffix('_')} is {item}; it must be {expected}.")
+
+
+def _describe_violation(value: Any, choices: Sequence[str] | None, limits: Mapping[str, float]) -> str | None:
+    """Returns what the value of an option must be, or None if it is allowed."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            return "a finite number"
+        if not all(_MEETS_LIMIT[name](value, limit) for name, limit in limits.items()):
+            return " and ".join(f"{name} {limit:,}" for name, limit in limits.items())
+    if isinstance(value, str) and choices and value not in choices:
+        return f"one of {', '.join(choices)}"
+    return None
 
 
 class _ListParser(flags.ListParser):

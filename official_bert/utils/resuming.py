@@ -1,7 +1,7 @@
-"""Which options may differ when a command is given again for a run that it began before: those marked as free.
+"""Which options may differ when a run is resumed: those declared with `option(..., resumable=True)`.
 
-All others are locked, so that an option that nobody thought of cannot change a run unseen. An option's owner marks it
-where it is declared: `option(..., free=True)`, for where the run stands, on which devices, what is shown and kept.
+All others are locked, so that an overlooked option cannot change a run silently. Resumable options set where the run
+is stored, which devices it uses, and what is logged and kept.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 
 def locked_options(options: type) -> frozenset[str]:
     """Returns the names of the fields of an options dataclass that may not change in the middle of a run."""
-    return frozenset(field.name for field in dataclasses.fields(options) if not field.metadata.get("free", False))
+    return frozenset(field.name for field in dataclasses.fields(options) if not field.metadata.get("resumable", False))
 
 
 def locked_values(options: Any) -> dict[str, Any]:

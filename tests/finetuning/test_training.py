@@ -10,7 +10,9 @@ from official_bert.finetuning.training_config import training_config
 
 
 def test_epochs_and_batches_make_the_number_of_steps():
-    options = Options(task="sst-2", init="i", output_dir="o", train_batch_size=4, num_train_epochs=2.5, eval_steps=2)
+    options = Options(
+        task="sst-2", do_train=True, init="i", output_dir="o", train_batch_size=4, num_train_epochs=2.5, eval_steps=2
+    )
     config = training_config(options, rows=9)
     assert (config.steps_per_epoch, config.num_steps, config.eval_steps) == (3, 7, 2)
     assert (config.learning_rate, config.max_seq_length) == (5e-5, 128)  # the task's
@@ -19,7 +21,9 @@ def test_epochs_and_batches_make_the_number_of_steps():
 
 def test_losses_are_logged_in_even_distances_up_to_each_evaluation():
     def steps(epochs: float, **changes: int) -> list[int]:
-        options = Options(task="sst-2", output_dir="o", train_batch_size=1, num_train_epochs=epochs, **changes)
+        options = Options(
+            task="sst-2", do_train=True, output_dir="o", train_batch_size=1, num_train_epochs=epochs, **changes
+        )
         config = training_config(options, rows=150)
         numbers = range(1, config.num_steps + 1)
         return [step for step in numbers if training._is_logged(step, changes.get("log_steps"), config)]
@@ -41,7 +45,7 @@ def test_training_stops_after_so_many_evaluations_that_are_no_better():
 
 
 def test_a_run_goes_on_with_the_same_data_alone(tmp_path: pathlib.Path):
-    options = Options(task="sst-2", init="i", output_dir=str(tmp_path)).resolved()
+    options = Options(task="sst-2", do_train=True, init="i", output_dir=str(tmp_path)).resolved()
     training.check_resume_compatibility(options, "trained on", ["scored on"])
     training.check_resume_compatibility(options, "trained on", ["another"])  # it has trained nothing
     for name in ("task.json", "bert_config.json"):  # it has

@@ -131,7 +131,6 @@ def test_the_flag_selects_the_shard(export_dir: str, tmp_path: pathlib.Path, cap
     (["--shard="], "--shard is ''; it must be INDEX/COUNT"),
     (["--shard=0/2", "--dask=tcp://host:8786"], "Pass either --dask, which computes all shards, or --shard"),
     (["--num_shards=2"], "--num_shards=2 requires --dask; to compute one shard, pass --shard=I/N"),
-    (["--num_shards=0", "--dask=tcp://host:8786"], "--num_shards is 0; it must be from 1 to 99,999"),
     (["--dask=host"], "--dask is 'host'; it must be a scheduler's address"),
 ])  # fmt: skip
 def test_values_that_cannot_be_used_are_refused(arguments: list[str], message: str):

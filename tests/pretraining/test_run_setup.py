@@ -243,9 +243,6 @@ def test_folder_of_another_configuration_is_refused(make_options, finished_run, 
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"do_train": False}, "nothing to do; pass --do_train"),
-    ({"train_batch_size": 0}, "--train_batch_size is 0; expected at least 1"),
-    ({"num_warmup_steps": -1}, "--num_warmup_steps is -1; expected at least 0"),
-    ({"learning_rate": 0.0}, "--learning_rate is 0.0"),
     ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-\\*'"),
     ({"bert_config_file": "none.json"}, "there is no file none.json"),
     ({"max_seq_length": 64}, "--max_seq_length is 64, but .* has max_position_embeddings 32"),

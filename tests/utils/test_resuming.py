@@ -9,7 +9,7 @@ from official_bert.utils.flags import option
 @dataclasses.dataclass(frozen=True)
 class Options:
     rate: float = option(dataclasses.MISSING, "Required.")
-    folder: str = option("here", "Free.", free=True)
+    folder: str = option("here", "Free.", resumable=True)
     layers: list[str] = option([], "Locked, since it does not say that it is free.")
     power: float = option(1.0, "Locked too.")
 

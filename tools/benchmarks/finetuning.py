@@ -17,7 +17,7 @@ import time
 
 from official_bert.errors import UserError
 from official_bert.utils.command_line import Command
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 from tools.benchmarks import measuring, samples
 from tools.benchmarks.finetuning_peers import TIMED_STEPS
 
@@ -26,7 +26,7 @@ _DEV_ROWS = 500  # of Python's documentation
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(ValidatedOptions):
     """The flags of the benchmark."""
 
     train_file: str | None = option(
@@ -43,9 +43,10 @@ class Options:
     rows: int = option(6400, "Number of rows to learn, from the start of the file.")
     epochs: int = option(1, "Number of epochs.")
     learning_rate: float = option(2e-4, "The highest learning rate.")
-    rounds: int = option(3, "Number of rounds.")
+    rounds: int = option(3, "Number of rounds.", min=1)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if bool(self.train_file) != bool(self.eval_file):
             raise UserError("--train_file and --eval_file go together; pass both or neither")
         if self.rows < 2 * TIMED_STEPS * self.batch_size:

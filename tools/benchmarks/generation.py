@@ -14,12 +14,12 @@ from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.command_line import Command
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 from tools.benchmarks import measuring, samples
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(ValidatedOptions):
     """The flags of the benchmark."""
 
     text: list[str] = option([], "Text files or glob patterns; default: Python's documentation.")
@@ -27,9 +27,10 @@ class Options:
     sizes_mb: list[str] = option(["5", "10", "20"], "Sizes of the corpus in MB, separated by commas.")
     workers: list[str] = option(["1", "2"], "Numbers of worker processes, separated by commas.")
     dupe_factor: int = option(10, "How often the text is used.")
-    rounds: int = option(3, "Number of rounds.")
+    rounds: int = option(3, "Number of rounds.", min=1)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if bool(self.text) != bool(self.vocab_file):
             raise UserError("--text and --vocab_file go together; pass both or neither")
         for name in ("sizes_mb", "workers"):

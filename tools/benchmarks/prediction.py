@@ -17,20 +17,20 @@ import numpy as np
 
 from official_bert.inference import exports
 from official_bert.utils.command_line import Command
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 from tools.benchmarks import measuring, samples
 
 _CLOSE, _INT8_CLOSE = 1e-4, 0.1  # of probabilities, also with 8-bit matrices
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(ValidatedOptions):
     """The flags of the benchmark."""
 
     size: str = option("tiny", "Size of the model.", tuple(measuring.MODELS))
     batch_size: int = option(64, "Texts in a batch.")
     rows: int = option(10000, "Number of texts.")
-    rounds: int = option(5, "Number of rounds.")
+    rounds: int = option(5, "Number of rounds.", min=1)
 
 
 def predict(command: list[str], rows: int) -> measuring.Metrics:

@@ -26,7 +26,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
 from official_bert.utils.command_line import Command
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 from tools.benchmarks import measuring
 
 PROGRAMS = ("official_bert", "hugging_face", "keras_hub")
@@ -67,7 +67,7 @@ SIZES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(ValidatedOptions):
     """The flags of the benchmark."""
 
     input_file: list[str] = option(dataclasses.MISSING, "Text to learn: files or patterns, a paragraph on each line, "
@@ -77,7 +77,7 @@ class Options:
     size: str = option("tiny", "Size of the model.", tuple(SIZES))
     minutes: float = option(5.0, "Processor minutes of each run.")
     seeds: list[str] = option(["1", "2", "3"], "Random seeds, each for a run of every program.")
-    programs: list[str] = option(list(PROGRAMS), f"Programs to run: {', '.join(PROGRAMS)}.")
+    programs: list[str] = option(list(PROGRAMS), "Programs to run.", PROGRAMS)
     learning_rates: list[str] = option(
         ["3e-4", "1e-3", "3e-3"], "Learning rates that the other programs try; a single one is used untried."
     )
@@ -86,11 +86,6 @@ class Options:
     init_from_records: bool = option(True, "Count the initial weights of official_bert from its records.")
     dtype: str = option("float32", "Precision of official_bert.", ("float32", "bfloat16"))
     processor: int | None = option(None, "The processor that everything runs on; default: all processors.")
-
-    def __post_init__(self) -> None:
-        unknown = sorted(set(self.programs) - set(PROGRAMS))
-        if unknown:
-            raise UserError(f"--programs names {', '.join(unknown)}; expected some of {', '.join(PROGRAMS)}")
 
 
 @dataclasses.dataclass(frozen=True)

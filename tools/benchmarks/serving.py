@@ -26,7 +26,7 @@ import tensorflow_text  # noqa: F401 - operations of the SavedModel
 
 from official_bert.inference import exports
 from official_bert.utils.command_line import Command
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 from tools.benchmarks import measuring, samples
 
 CLIENTS = 32
@@ -38,11 +38,11 @@ Answer = Callable[[list[str]], np.ndarray]  # texts to probabilities
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(ValidatedOptions):
     """The flags of the benchmark."""
 
     size: str = option("tiny", "Size of the model.", tuple(measuring.MODELS))
-    rounds: int = option(5, "Number of rounds.")
+    rounds: int = option(5, "Number of rounds.", min=1)
     seconds: float = option(3.0, "How long each program answers in a round.")
 
 

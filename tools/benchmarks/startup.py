@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable
 
 from official_bert.utils.command_line import Command
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 from tools.benchmarks import measuring, samples
 
 _TEXT = "the first answer"
@@ -33,11 +33,11 @@ print(transformers.pipeline("text-classification", model=sys.argv[1], device="cp
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(ValidatedOptions):
     """The flags of the benchmark."""
 
     size: str = option("tiny", "Size of the model.", tuple(measuring.MODELS))
-    rounds: int = option(5, "Number of rounds.")
+    rounds: int = option(5, "Number of rounds.", min=1)
 
 
 def start(command: list[str], is_ready: Callable[[], bool] | None = None) -> measuring.Metrics:

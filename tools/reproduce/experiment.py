@@ -12,7 +12,7 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.modeling.head_input import FEATURES, LINEAR
 from official_bert.utils import files
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 from tools.reproduce.runs import Run
 from tools.reproduce.tables import COLUMNS, NO_NEXT_SENTENCES, PERPLEXITY, SCALES, TABLES, Flags, Shape, Variant
 
@@ -22,7 +22,7 @@ _PARTS = 10  # the number of steps of each share and each part of pre-training i
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(ValidatedOptions):
     """The flags of `python -m tools.reproduce`."""
 
     table: str = option(dataclasses.MISSING, "Table or figure of the paper.", tuple(TABLES))
@@ -33,19 +33,17 @@ class Options:
     heldout_file: list[str] = option([], "Held-out text; without it the perplexity is left out.")
     random_seeds: list[str] = option(["1", "2", "3"], "Random seeds, each for a pre-training and its fine-tunings.")
     columns: list[str] = option([], "Columns to measure, such as mrpc; empty: all columns of the table.")
-    num_train_steps: int = option(0, "Steps of pre-training; 0: as the scale specifies.")
-    num_train_epochs: float = option(0.0, "Epochs of fine-tuning; 0: as the scale specifies.")
+    num_train_steps: int = option(0, "Steps of pre-training; 0: as the scale specifies.", min=0)
+    num_train_epochs: float = option(0.0, "Epochs of fine-tuning; 0: as the scale specifies.", min=0)
     dry_run: bool = option(False, "Print the commands without running them.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         seeds = self.random_seeds
         if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
             raise UserError(f"--random_seeds={','.join(seeds)}: expected different whole numbers, as in 1,2,3")
-        if self.num_train_steps < 0 or self.num_train_steps % _PARTS or self.num_train_epochs < 0:
-            raise UserError(
-                f"--num_train_steps={self.num_train_steps} --num_train_epochs={self.num_train_epochs}: expected a "
-                f"multiple of {_PARTS}, and a positive number"
-            )
+        if self.num_train_steps % _PARTS:
+            raise UserError(f"--num_train_steps is {self.num_train_steps}; it must be a multiple of {_PARTS}.")
 
 
 class Experiment:

@@ -9,7 +9,7 @@ from official_bert.finetuning.options import Options as FineTuningOptions
 from official_bert.pretraining.options import Options as PretrainingOptions
 from official_bert.tasks.options import TABLE, TAGGING, TASK_OPTIONS, Defaults, TableOptions, TaskOptions
 from official_bert.utils.command_line import Variant
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 
 PRETRAINING = "pretraining"
 
@@ -23,30 +23,27 @@ def _as_in(owner: type, name: str) -> Any:
     return dataclasses.field(default=field.default, default_factory=field.default_factory, metadata=field.metadata)
 
 
-def _check_at_least_one(options: Any) -> None:
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if field.type in (int, int | None) and value is not None and value < 1:
-            raise UserError(f"--{field.name} is {value}; expected at least 1")
-    if getattr(options, "dtype", None) == "float16":
-        raise UserError("--dtype is float16, which is for GPUs; a TPU computes in bfloat16")
+class _StepOptions(ValidatedOptions):
+    """What a step depends on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if getattr(self, "dtype", None) == "float16":
+            raise UserError("--dtype is float16, which is for GPUs; a TPU computes in bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(ValidatedOptions):
     """The flags of every check."""
 
     task: str = option(PRETRAINING, "What the step learns: pretraining, or a task of run_finetuning.")
     topology: str = option("v5e:2x4", "Kind and layout of the TPU: v5e:1x1, v5e:2x4, v6e:2x2, v4:2x2x1, v3:2x2 ...")
     find_largest_batch: bool = option(True, "Whether to look for the largest batch that fits: minutes for BERT-Base.")
-    time_limit: int = option(1200, "Seconds after which the check ends with what it knows by then.")
-
-    def __post_init__(self) -> None:
-        _check_at_least_one(self)
+    time_limit: int = option(1200, "Seconds after which the check ends with what it knows by then.", min=1)
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingStepOptions:
+class PretrainingStepOptions(_StepOptions):
     """What the step of pre-training depends on."""
 
     bert_config_file: str = _as_in(PretrainingOptions, "bert_config_file")
@@ -62,11 +59,13 @@ class PretrainingStepOptions:
     freeze: list[str] = _as_in(PretrainingOptions, "freeze")
     on_nonfinite: str = _as_in(PretrainingOptions, "on_nonfinite")
     packed_rows: int | None = option(
-        None, "Of --pack_sequences: the rows that a batch is packed into, which run_pretraining prints when it begins."
+        None,
+        "Of --pack_sequences: the rows that a batch is packed into, which run_pretraining prints when it begins.",
+        min=1,
     )
 
     def __post_init__(self) -> None:
-        _check_at_least_one(self)
+        super().__post_init__()
         if self.pack_sequences != (self.packed_rows is not None):
             raise UserError(
                 "--pack_sequences and --packed_rows go together: how many rows a batch is packed into depends on the "
@@ -75,7 +74,7 @@ class PretrainingStepOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class FineTuningStepOptions:
+class FineTuningStepOptions(_StepOptions):
     """What the step of fine-tuning depends on, of every task."""
 
     init: str = dataclasses.field(
@@ -90,9 +89,6 @@ class FineTuningStepOptions:
     freeze: list[str] = _as_in(FineTuningOptions, "freeze")
     layer_decay: float = _as_in(FineTuningOptions, "layer_decay")
 
-    def __post_init__(self) -> None:
-        _check_at_least_one(self)
-
     def resolved(self, defaults: Defaults) -> "FineTuningStepOptions":
         """Returns the options with a task's defaults in place of None."""
         missing = {name for name in ("max_seq_length", "train_batch_size") if getattr(self, name) is None}
@@ -100,21 +96,18 @@ class FineTuningStepOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskStepOptions:
+class TaskStepOptions(_StepOptions):
     """What the head of a task depends on."""
 
     head: str = _as_in(TaskOptions, "head")
     lstm_units: int = _as_in(TaskOptions, "lstm_units")
-
-    def __post_init__(self) -> None:
-        _check_at_least_one(self)
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelledTaskStepOptions(TaskStepOptions):
     """Of tasks whose labels come from their data, which the check does not read."""
 
-    num_labels: int = option(9, "How many labels the data have.")
+    num_labels: int = option(9, "How many labels the data have.", min=1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.pretraining.options import Options as PretrainingOptions
 from official_bert.utils import files, progress
-from official_bert.utils.flags import option
+from official_bert.utils.flags import ValidatedOptions, option
 from tools.tpu_check import compiler, steps
 from tools.tpu_check.answers import Compiled, Refused, as_table, cells_of
 from tools.tpu_check.command import OUT_OF_TIME, StepCompiler, share_of_replica
@@ -28,7 +28,7 @@ _NAME = re.compile(r"tpu_(v\w+?)-(\d+)\.flagfile$")
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(ValidatedOptions):
     """Which recipes are compiled."""
 
     recipes: list[str] = option([], "Flagfiles named like tpu_v5e-8.flagfile; by default those in configs.")

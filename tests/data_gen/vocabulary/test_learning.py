@@ -143,12 +143,8 @@ def test_a_piece_must_be_frequent_enough(tmp_path: pathlib.Path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vocab_size": 0}, "--vocab_size is 0; expected at least 1"),
         ({"vocab_size": 10}, "--vocab_size is 10, .*: 5 and 27; give"),
         ({"vocab_size": 500, "layout": "release"}, "--vocab_size is 500, .*: 999 and 27; give"),
-        ({"min_frequency": 0}, "--min_frequency is 0; expected at least 1"),
-        ({"character_coverage": 0.0}, "--character_coverage is 0.0; expected a share"),
-        ({"character_coverage": 99.5}, "--character_coverage is 99.5; expected a share"),
         ({"max_words": 59}, "--max_words is 59, but --vocab_size is 60"),
         ({"heldout_file": ["no-such-file"]}, "--heldout_file: no file matches 'no-such-file'"),
         ({"do_lower_case": False, "strip_accents": True}, "strip_accents is true, but do_lower_case is false"),

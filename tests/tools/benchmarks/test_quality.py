@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from official_bert.errors import UserError
 from official_bert.utils import allocator, files
 from tests.conftest import ROOT
 from tools.benchmarks import quality, quality_peers
@@ -80,11 +79,6 @@ def test_the_speed_is_measured(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
         "length": 8, "predictions": 2,
     })  # fmt: skip
     assert 0 < speed["step"] < speed["start"]
-
-
-def test_unknown_programs_are_refused():
-    with pytest.raises(UserError, match="--programs names fairseq; expected some of official_bert"):
-        options(programs=["fairseq"])
 
 
 def test_the_table_has_means_over_the_seeds():

@@ -81,7 +81,6 @@ _TINY = str(ROOT / "configs/models/uncased_L-2_H-128_A-2.json")
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"train_batch_size": 0}, "--train_batch_size is 0; expected at least 1"),
     ({"dtype": "float16"}, "--dtype is float16, which is for GPUs"),
     ({"max_seq_length": 1024}, "--max_seq_length is 1024, but .* has max_position_embeddings 512"),
     ({"bert_config_file": "missing.json"}, "there is no file missing.json"),
@@ -96,7 +95,6 @@ def test_bad_options_are_refused_before_anything_is_compiled(changes: dict[str, 
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"max_seq_length": 1024}, "--max_seq_length is 1024, but .* has max_position_embeddings 512"),
-    ({"eval_batch_size": 0}, "--eval_batch_size is 0; expected at least 1"),
     ({"init": "missing"}, "--init is missing; expected a bert_config.json, or a folder that has one"),
     ({}, "there is no tensorflow-tpu here; `make tpu-check` makes the environment"),
 ])  # fmt: skip
