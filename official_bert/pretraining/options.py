@@ -146,9 +146,13 @@ class Options(ValidatedOptions):
         None, "Records in a step of it; by default as in the first phase.", min=1
     )
     phase2_learning_rate: float | None = _phase2(
-        None, "Its highest learning rate; by default as in the first phase.", above=0
+        None,
+        "The highest rate of a schedule of its own; by default it continues the first phase's decay.",
+        above=0,
     )
-    phase2_num_warmup_steps: int = _phase2(0, "Steps in which its rate rises from 0.", min=0)
+    phase2_num_warmup_steps: int = _phase2(
+        0, "With --phase2_learning_rate: steps in which the rate rises from 0.", min=0
+    )
 
     do_eval: bool = _evaluation(
         False, "Whether to evaluate, after training if there is any, on --eval_input_file or else the input files."
@@ -216,6 +220,8 @@ class Options(ValidatedOptions):
             raise UserError("--general_eval_file goes with --eval_input_file, held-out records of the text trained on")
         if bool(self.phase2_num_train_steps) != bool(self.phase2_input_file):
             raise UserError("--phase2_num_train_steps and --phase2_input_file go together; one of them is missing")
+        if self.phase2_num_warmup_steps and self.phase2_learning_rate is None:
+            raise UserError("--phase2_num_warmup_steps needs --phase2_learning_rate, the rate that warm-up ends at")
         changeable = resuming.locked_options(Options) | {RECORDS}
         unknown = sorted(set(self.allow_changes) - changeable)
         if unknown:

@@ -237,8 +237,10 @@ def _schedule(options: Options) -> PhasedSchedule:
         "power": options.decay_power,
         "end_rate": options.end_learning_rate,
     }
-    schedules = []
-    for phase in options.phases:
+    phases, schedules = options.phases, []
+    if options.phase2_learning_rate is None:  # one schedule over all steps, as in the paper
+        phases = [dataclasses.replace(phases[0], last_step=options.total_steps)]
+    for phase in phases:
         steps = phase.last_step - phase.first_step
         schedule = WarmupPolynomialDecay(phase.learning_rate, steps, phase.num_warmup_steps, **decay)
         schedules.append((phase.first_step, schedule))

@@ -16,6 +16,7 @@ import tensorflow as tf
 from official_bert.checkpoints import initial_weights, run_checkpoints
 from official_bert.checkpoints.formats import hugging_face
 from official_bert.checkpoints.loading import load_pretraining_model
+from official_bert.commands import PRETRAIN
 from official_bert.data import record_schema
 from official_bert.errors import UserError
 from official_bert.learning.initial_model import read_initial_model
@@ -243,6 +244,7 @@ def test_folder_of_another_configuration_is_refused(make_options, finished_run, 
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"do_train": False}, "nothing to do; pass --do_train"),
+    ({"phase2_num_warmup_steps": 1}, "--phase2_num_warmup_steps needs --phase2_learning_rate"),
     ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-\\*'"),
     ({"bert_config_file": "none.json"}, "there is no file none.json"),
     ({"max_seq_length": 64}, "--max_seq_length is 64, but .* has max_position_embeddings 32"),
@@ -256,6 +258,27 @@ def test_bad_options_are_refused_before_the_first_step(make_options, changes, me
     with pytest.raises(UserError, match=message):
         training.run(make_options(tmp_path / "run", **changes))
     assert not list(tmp_path.glob("run/ckpt*"))
+
+
+@pytest.mark.parametrize("recipe", ["one_gpu", "eight_gpus", "tpu_v3-8", "tpu_v5e-64"])
+def test_recipes_of_the_paper_have_one_decay_over_both_phases(recipe):
+    files = ["--input_file=x", "--phase2_input_file=x", "--eval_input_file=x", "--output_dir=x"]
+    (options,) = PRETRAIN.parse([f"--flagfile={ROOT}/configs/{recipe}.flagfile", *files])
+    schedule = run_setup._schedule(options)
+    expected = {
+        0: 0.0, 9_999: 0.9999e-4, 10_000: 0.99e-4, 450_000: 0.55e-4, 899_999: 1.00001e-5, 900_000: 1e-5,
+        900_001: 0.99999e-5, 950_000: 5e-6, 1_000_000: 0.0,
+    }  # fmt: skip
+    assert [float(schedule(step)) for step in expected] == pytest.approx(list(expected.values()), rel=1e-6)
+    assert {phase.train_batch_size for phase in options.phases} == {256}
+
+
+def test_second_phase_with_a_learning_rate_has_its_own_schedule(make_options, tmp_path):
+    second = {"phase2_num_train_steps": 10, "phase2_learning_rate": 1.0, "phase2_num_warmup_steps": 2}
+    changes = {"learning_rate": 0.5, "num_train_steps": 20, "num_warmup_steps": 4, "phase2_input_file": ["x"]}
+    schedule = run_setup._schedule(make_options(tmp_path, **changes, **second))
+    rates = [float(schedule(step)) for step in (2, 10, 19, 20, 21, 22, 29, 30)]
+    assert rates == pytest.approx([0.25, 0.25, 0.025, 0.0, 0.5, 0.8, 0.1, 0.0], abs=1e-6)
 
 
 def test_damaged_record_stops_the_run_and_is_named(make_options, record_files, tmp_path):

@@ -201,8 +201,11 @@ class Experiment:
             path = os.path.join(self._model_folder(variant, seed), "eval_results.txt")
             results = dict(line.split(" = ", 1) for line in files.read_text(path).splitlines())
             return math.exp(float(results["masked_lm_loss"]))
-        path = os.path.join(self._task_folder(variant, column, seed), "results.json")
-        scores = next(iter(files.read_json_object(path).values()))
+        folder = self._task_folder(variant, column, seed)
+        sweep = os.path.join(folder, "sweep.json")
+        if files.exists(sweep):  # one run for each learning rate, the best on the dev set first
+            folder = json.loads(files.read_text(sweep))[0]["folders"][0]
+        scores = next(iter(files.read_json_object(os.path.join(folder, "results.json")).values()))
         task, _, name, _ = COLUMNS[column]
         value = scores.get(name, scores.get("accuracy"))  # tags that are not entities have no F1
         return float(value) * (1 if task.startswith("squad") else 100)

@@ -62,8 +62,62 @@ def test_a_question_leaves_room_for_its_context(scale: str, data_dir: pathlib.Pa
     for table in ("2", "3"):
         for run in Experiment(options_for(data_dir, table, scale)).runs():
             if run.command == "finetune":
-                flags = {"max_seq_length": 128, "max_query_length": 64, **run.flags}
+                flags = {"max_seq_length": 384, "max_query_length": 64, "doc_stride": 128, **run.flags}
                 Limits(flags["max_seq_length"], flags["doc_stride"], flags["max_query_length"])
+
+
+# Rate, batch size and epochs (sections 4.1 to 4.4), longest sequence and doc_stride (the released run_squad.py).
+_GLUE_RATES = ["5e-5", "4e-5", "3e-5", "2e-5"]
+_PAPER_SETTINGS = {
+    **dict.fromkeys(("mnli", "qqp", "qnli", "sst-2", "cola", "sts-b", "mrpc", "rte"), (_GLUE_RATES, 32, 3, 128)),
+    "squad": (5e-5, 32, 3, 384, 128), "squad_v2": (5e-5, 48, 2, 384, 128), "swag": (2e-5, 16, 3, 128),
+}  # fmt: skip
+
+
+def test_the_base_scale_fine_tunes_as_the_paper_does(data_dir: pathlib.Path):
+    settings = {}
+    for table in ("1", "2", "3", "4", "5", "6"):
+        for run in Experiment(options_for(data_dir, table, "base")).runs():
+            if run.command == "finetune" and run.flags["task"] != "tagging":
+                options, task_options = load("finetune").parse(shlex.split(run.line())[2:])
+                values = options.settings()
+                found = (options.grid_learning_rates or values.learning_rate, values.train_batch_size)
+                found += (values.num_train_epochs, values.max_seq_length)
+                found += (task_options.doc_stride,) if options.task.startswith("squad") else ()
+                assert settings.setdefault(options.task, found) == found
+    assert settings == _PAPER_SETTINGS
+
+
+def test_the_base_scale_pretrains_as_the_paper_does(data_dir: pathlib.Path):
+    models = {
+        str(run.flags["bert_config_file"]): load("pretrain").parse(shlex.split(run.line())[2:])[0]
+        for run in Experiment(options_for(data_dir, "6", "base")).runs()
+        if run.command == "pretrain"
+    }
+    assert len(models) == 6
+    for options in models.values():
+        first, second = options.phases
+        assert (first.last_step, first.max_seq_length, first.max_predictions_per_seq) == (900_000, 128, 20)
+        assert (second.last_step, second.max_seq_length, second.max_predictions_per_seq) == (1_000_000, 512, 77)
+        assert {phase.train_batch_size for phase in options.phases} == {256}
+        assert (options.learning_rate, options.num_warmup_steps, options.warmup_jump) == (1e-4, 10_000, True)
+        assert (options.phase2_learning_rate, options.end_learning_rate) == (None, 0.0)  # one line over both phases
+
+
+def test_scores_are_of_the_best_learning_rate_and_of_the_best_threshold(data_dir: pathlib.Path):
+    experiment = Experiment(options_for(data_dir, "1", "base", random_seeds=["1"]))
+    variant = experiment.table.variants[0]
+    folder = pathlib.Path(next(run.folder for run in experiment.runs() if run.flags.get("task") == "mnli"))
+    best = folder / "rate_2e-05" / "seed_1"
+    best.mkdir(parents=True)
+    (folder / "sweep.json").write_text(json.dumps([{"folders": [str(best)]}, {"folders": [str(folder / "worse")]}]))
+    (best / "results.json").write_text('{"matched": {"accuracy": 0.84}, "mismatched": {"accuracy": 0.83}}')
+    assert experiment.score(variant, "mnli", "1") == 84.0
+    experiment = Experiment(options_for(data_dir, "3", "base", random_seeds=["1"]))
+    folder = pathlib.Path(next(run.folder for run in experiment.runs() if run.command == "finetune"))
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text('{"dev": {"f1": 80.5, "best_f1": 81.9}}')
+    assert experiment.score(experiment.table.variants[0], "squad_v2", "1") == 81.9
 
 
 def test_tables_share_what_is_equal(data_dir: pathlib.Path):
