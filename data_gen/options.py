@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import ClassVar
 
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, SENTENCE_OBJECTIVES
@@ -35,6 +36,8 @@ _MOST_SHARDS = 99_999
 class TextOptions(ValidatedOptions):
     """The flags of commands that read text, which say where it is and how it is stored."""
 
+    detects_paragraphs: ClassVar[bool] = True  # whether --input_format=auto may split lines into sentences
+
     input_file: list[str] = option(
         dataclasses.MISSING,
         "Text files or glob patterns, separated by commas; also folders of Hugging Face's datasets, and tfds:NAME.",
@@ -44,9 +47,12 @@ class TextOptions(ValidatedOptions):
     _: dataclasses.KW_ONLY
 
     input_format: str = option(
-        "auto", "How text is laid out; auto detects it. Parquet and its like are known by themselves.", TEXT_FORMATS,
+        "auto",
+        "How text is laid out. auto detects it, but make-records never splits lines of plain text unless you pass "
+        "paragraphs: as in the original, each line is a sentence.",
+        TEXT_FORMATS,
         group=TEXT,
-    )  # fmt: skip
+    )
     language: str = option(
         "en", "The text's language, an ISO code: by its rules paragraphs are cut into sentences.", group=TEXT
     )
@@ -61,6 +67,8 @@ class TextOptions(ValidatedOptions):
 @dataclasses.dataclass(frozen=True)
 class RecordOptions(TextOptions):
     """The flags of make-records: the original's with their defaults, and more."""
+
+    detects_paragraphs: ClassVar[bool] = False  # as in the original, a line of plain text is a sentence
 
     output_file: list[str] = option(
         dataclasses.MISSING, "TFRecord files to write, separated by commas, filled in turn.", group=RECORDS

@@ -23,7 +23,7 @@ text, vocab, records = f"--input_file={sys.argv[1]}", f"--vocab_file={OUT}/vocab
 OUT.mkdir(exist_ok=True)
 (OUT / "config.json").write_text(json.dumps(CONFIG))
 run("learn-vocabulary", text, vocab, "--vocab_size=1000")
-run("make-records", text, vocab, f"--output_file={records}", *LENGTHS)
+run("make-records", text, "--input_format=paragraphs", vocab, f"--output_file={records}", *LENGTHS)
 run("pretrain", "--do_train", f"--input_file={records}", vocab, f"--bert_config_file={OUT}/config.json",
     f"--output_dir={OUT}/model", "--num_train_steps=60", "--num_warmup_steps=10", "--learning_rate=1e-3",
     *LENGTHS)  # fmt: skip

@@ -151,7 +151,7 @@ def _tokenize(folder: str, options: RecordOptions, states: dict[str, FileState],
         tasks = [{"file": [number]} for number in range(len(states))]
         descriptions = workers.do_all("looking at the text", tasks, "files")
         if options.input_format == "auto":
-            print(formats.describe_formats([each["format"] for each in descriptions]))
+            print(formats.describe_formats([each["format"] for each in descriptions], options))
         parts = [(number, part) for number, each in enumerate(descriptions) for part in range(len(each["ranges"]))]
         workers.grow(min(options.num_workers, len(parts)))
         amounts = [sizes[number] / len(descriptions[number]["ranges"]) for number, _ in parts]

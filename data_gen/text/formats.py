@@ -75,7 +75,9 @@ def read_documents(
 def documents_of(
     path: str, format: str, options: TextOptions, start: int = 0, end: int | None = None
 ) -> Iterator[Document]:
-    """As `read_documents`, with the other arguments from the flags."""
+    """Calls `read_documents` with the other arguments from the flags; `format` is as `format_of` returns it."""
+    if _keeps_lines(format, options):
+        format = "sentences"
     return read_documents(path, format, options.language, options.text_field, options.drop_invalid_utf8, start, end)
 
 
@@ -86,7 +88,7 @@ def read_files(what: str, paths: list[str], options: TextOptions) -> Iterator[Do
     """
     file_formats = [format_of(path, options) for path in paths]
     if options.input_format == "auto" and paths:
-        print(describe_formats(file_formats))
+        print(describe_formats(file_formats, options))
     sizes = [files.size(path) for path in paths]
     progress = Progress(what, sum(sizes) / 1e6, "MB")
     for path, each, size, end in zip(paths, file_formats, sizes, itertools.accumulate(sizes), strict=True):
@@ -160,10 +162,22 @@ def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None
     return list(zip(starts, [*starts[1:], None], strict=True))
 
 
-def describe_formats(formats: list[str]) -> str:
-    """Returns a line that says which formats text files have, and how many files each."""
-    counts = collections.Counter(formats)
-    return "format of the text: " + ", ".join(f"{name} ({counted(count, 'file')})" for name, count in counts.items())
+def describe_formats(formats: list[str], options: TextOptions) -> str:
+    """Returns the formats that --input_format=auto detected with their numbers of files, and a note on long lines."""
+    kept = [_keeps_lines(format, options) for format in formats]
+    counts = collections.Counter("sentences" if keeps else name for name, keeps in zip(formats, kept, strict=True))
+    line = "format of the text: " + ", ".join(f"{name} ({counted(count, 'file')})" for name, count in counts.items())
+    if any(kept):
+        line += (
+            f"\nnote: in {counted(sum(kept), 'file')} most of the text is on lines of several sentences; each line is "
+            "taken as one sentence; --input_format=paragraphs splits them"
+        )
+    return line
+
+
+def _keeps_lines(format: str, options: TextOptions) -> bool:
+    """Returns whether lines that were detected as paragraphs are read as one sentence each."""
+    return format == "paragraphs" and options.input_format == "auto" and not options.detects_paragraphs
 
 
 def _documents(

@@ -85,6 +85,24 @@ def test_an_error_in_a_later_part_names_the_row_of_the_file(corpus: Corpus, tmp_
         assert not list((tmp_path / "out").glob("*.tfrecord"))
 
 
+def test_lines_of_several_sentences_stay_whole_as_in_the_original(
+    corpus: Corpus, texts: list[str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(text.replace("\n", " ") + "\nEnd." for text in texts), encoding="utf-8")
+    assert formats.detect_format(str(path)) == "paragraphs"
+    records = {
+        layout: made(options_for(([str(path)], corpus[1]), tmp_path / layout, input_format=layout))
+        for layout in ("auto", "sentences", "paragraphs")
+    }
+    assert "note: in 1 file most of the text is on lines of several sentences" in capsys.readouterr().out
+    assert records["auto"] == records["sentences"] != records["paragraphs"]
+    learning_options = VocabularyOptions(input_file=[str(path)], vocab_file="v")
+    documents = list(formats.read_files("reading", [str(path)], learning_options))
+    assert documents == list(formats.read_documents(str(path), "paragraphs"))
+    assert "note" not in capsys.readouterr().out
+
+
 def test_a_layout_does_not_fit_a_file_of_rows(corpus: Corpus, tmp_path: pathlib.Path):
     path = parquet(tmp_path, ["One.", "Two."])
     with pytest.raises(UserError, match=r"texts.parquet is a parquet file, which --input_format=jsonl does not fit"):
