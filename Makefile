@@ -1,6 +1,6 @@
 # Each target makes the virtual environment .venv on first use, with any Python 3.11 to 3.13; tpu-check, test-clean and
 # test-tf-2.19 make one of their own.
-.PHONY: quickstart test test-slow test-core mutations attack test-clean test-tf-2.19 tpu-check tpu-check-recipes test-install lint bench bench-growth bench-pretraining clean
+.PHONY: quickstart test test-all test-slow test-core mutations attack test-clean test-tf-2.19 tpu-check tpu-check-recipes test-install lint bench bench-growth bench-pretraining clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -19,7 +19,11 @@ BIN := .venv/bin
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-.venv/development: requirements-dev.txt .venv/runtime
+.venv/test: requirements-test.txt .venv/runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
+	@touch $@
+
+.venv/development: requirements-dev.txt .venv/test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
@@ -41,11 +45,14 @@ quickstart: .venv/runtime
 		"the function returns [MASK] if the string is empty ."
 
 # Two processes, whatever the machine: each takes two gigabytes or so.
-test: .venv/development
+test: .venv/test
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_FLAGS)
 
 test-slow: .venv/development
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(PYTEST_FLAGS)
+
+# All tests: those above, then the slow ones.
+test-all: test test-slow
 
 # Those of the slow tests that no change may go without: several devices, kills.
 test-core: .venv/development

@@ -9,11 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import boto3
 import pytest
-from moto.s3.exceptions import S3AccessDeniedError
-from moto.s3.models import S3Backend
-from moto.server import ThreadedMotoServer
 
 _REGION = "us-east-1"
 
@@ -21,6 +17,8 @@ _REGION = "us-east-1"
 @contextlib.contextmanager
 def running() -> Iterator["ObjectStore"]:
     """Starts the store, and has this process and those that it starts take it for S3."""
+    from moto.server import ThreadedMotoServer  # in functions, since only slow tests have these packages
+
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # not a line for each request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -41,6 +39,8 @@ class ObjectStore:
     """The store that runs."""
 
     def __init__(self) -> None:
+        import boto3
+
         self._client: Any = boto3.client("s3")
 
     def bucket(self) -> str:
@@ -61,9 +61,12 @@ class ObjectStore:
     @contextlib.contextmanager
     def before_storing(self, pattern: str, act: Callable[[], object]) -> Iterator[None]:
         """Calls `act` when the first object whose name matches the regular expression arrives, and loses that one."""
+        from moto.s3.exceptions import S3AccessDeniedError
+        from moto.s3.models import S3Backend
+
         put, arrived = S3Backend.put_object, threading.Event()
 
-        def put_object(backend: S3Backend, bucket_name: str, key_name: str, *arguments: Any, **settings: Any) -> Any:
+        def put_object(backend: Any, bucket_name: str, key_name: str, *arguments: Any, **settings: Any) -> Any:
             if re.fullmatch(pattern, key_name) and not arrived.is_set():
                 arrived.set()
                 act()

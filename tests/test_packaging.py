@@ -74,7 +74,11 @@ def test_requirements_txt_names_what_most_extras_need():
 
 
 def test_versions_are_pinned_in_one_file_and_within_the_ranges():
-    listed = [line for name in ("requirements.txt", "requirements-dev.txt") for line in lines_of(name)]
+    listed = [
+        line
+        for name in ("requirements.txt", "requirements-test.txt", "requirements-dev.txt")
+        for line in lines_of(name)
+    ]
     named = [Requirement(line) for line in listed if not line.startswith("-")]
     assert not [each for each in named if each.specifier or each.marker or each.url]
     assert {each.name for each in named} == set(PINS)

@@ -23,12 +23,12 @@ from tests.export.exported_models import save_finetuned
 from tests.make import tiny_config, write_text
 from tests.object_store import ObjectStore
 
+pytestmark = pytest.mark.slow
 TEXT = "".join(f"the cat {word} on the mat .\na dog {word} in the sun .\n\n" for word in ("sat", "ran", "lay") * 20)
 LENGTHS = ("--max_seq_length=32", "--max_predictions_per_seq=5")
 RECORDS = ("--vocab_file=vocab.txt", *LENGTHS)
 
 
-@pytest.mark.slow
 def test_text_becomes_answers_in_a_store(run: Run, bucket: str, tmp_path: pathlib.Path, store: ObjectStore):
     files.write_text(f"{bucket}/text.txt", TEXT)
     vocab = f"--vocab_file={bucket}/vocab.txt"
@@ -100,7 +100,6 @@ class Killed:
         os.killpg(self._process.pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
 def test_records_that_were_killed_in_mid_write_are_whole_files_and_gone_on_with(
     run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path, vocab_file: str
 ):
@@ -123,7 +122,6 @@ def test_records_that_were_killed_in_mid_write_are_whole_files_and_gone_on_with(
     assert not list(tmp_path.glob("*.work"))
 
 
-@pytest.mark.slow
 def test_an_export_that_was_killed_in_mid_write_is_none_and_made_anew(
     run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path
 ):

@@ -41,7 +41,7 @@ def test_text_becomes_a_model_that_answers(tmp_path: pathlib.Path, run: Run):
     assert len([line for line in answers if re.match(r"\s+\d+\.\d %  \S+$", line)]) == 5
 
 
-@pytest.mark.parametrize("target", ["quickstart", "test", "test-slow", "lint", "bench"])
+@pytest.mark.parametrize("target", ["quickstart", "test", "test-all", "test-slow", "lint", "bench"])
 def test_make_knows_its_targets(target: str):
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,9 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+from typing import Any
 
-import nbclient
-import nbformat
 import pytest
 import tensorflow as tf
 
@@ -58,7 +57,13 @@ PROGRESS = re.compile(r".*( left| so far)(; .*)?\n")
 NUMBER = re.compile(r"\d[\d,.:]*(e-?\d+)?s?")
 
 
-def shown(notebook: nbformat.NotebookNode) -> list[list[str]]:
+def read_notebook() -> Any:
+    import nbformat  # here, since only slow tests have it
+
+    return nbformat.read(NOTEBOOK, as_version=4)
+
+
+def shown(notebook: Any) -> list[list[str]]:
     """What each cell with code shows: pictures by their kind, text without numbers and spaces.
 
     Of a cell tagged "varies", whose words depend on the version of Python that the text is from, the number of lines.
@@ -82,15 +87,18 @@ def test_the_notebook_shows_what_it_gives(installed: pathlib.Path, monkeypatch: 
     shutil.copy(ROOT / "examples" / "make_table.py", installed)
     (installed / "bin" / "python").symlink_to(sys.executable)
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)  # which readers have not set
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = read_notebook()
     stored = shown(notebook)
+    import nbclient
+
     # Raises at the first cell that fails.
     nbclient.NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(installed)}}).execute()
     assert shown(notebook) == stored
 
 
+@pytest.mark.slow
 def test_the_notebook_has_its_outputs_and_no_remarks_of_tensorflow():
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = read_notebook()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     pictures = [part for cell in shown(notebook) for part in cell if part == "image/png"]

@@ -13,8 +13,10 @@ from official_bert.utils import files, locks
 from tests.make import refusal
 from tests.object_store import ObjectStore
 
+_S3 = pytest.param("s3", marks=pytest.mark.slow)
 
-@pytest.fixture(params=["s3", "memory", "ram"])  # an object store, another one of fsspec's, TensorFlow's
+
+@pytest.fixture(params=[_S3, "memory", "ram"])  # an object store, another one of fsspec's, TensorFlow's
 def remote(request: pytest.FixtureRequest) -> str:
     if request.param == "s3":
         return f"{request.getfixturevalue('bucket')}/folder"
@@ -47,6 +49,7 @@ def test_files_are_written_read_listed_and_removed_on_every_file_system(remote: 
         files.read_text(f"{remote}/b")
 
 
+@pytest.mark.slow
 def test_a_name_with_brackets_is_no_pattern(bucket: str):
     for folder in ("model [1]", "model 1"):
         files.write_text(f"{bucket}/{folder}/a", folder)
@@ -88,7 +91,7 @@ def test_a_folder_is_sent_whole_and_what_a_killed_sender_left_is_replaced(remote
     assert not files.exists(failed)
 
 
-@pytest.mark.parametrize("remote", ["s3", "memory"], indirect=True)
+@pytest.mark.parametrize("remote", [_S3, "memory"], indirect=True)
 def test_a_local_copy_is_made_once_and_again_when_the_store_has_changed(remote: str):
     files.write_text(f"{remote}/inner/a", "first")
     files.write_text(f"{remote}/b", "b")
@@ -102,11 +105,13 @@ def test_a_local_copy_is_made_once_and_again_when_the_store_has_changed(remote: 
     assert files.local_copy(f"{remote}/none") == f"{remote}/none"
 
 
+@pytest.mark.slow
 def test_names_that_would_leave_the_copys_folder_are_refused(remote: str, store: ObjectStore, bucket: str):
     store.put(bucket, "model/../../../outside", b"")
     assert "model holds a file whose name has" in refusal(files.local_copy, f"{bucket}/model")
 
 
+@pytest.mark.slow
 def test_one_process_at_a_time_holds_a_lock_in_a_store(bucket: str):
     path = f"{bucket}/records.json"
     with locks.lock_file(path, "output_file"), pytest.raises(UserError, match="records.json is in use"):
@@ -114,6 +119,7 @@ def test_one_process_at_a_time_holds_a_lock_in_a_store(bucket: str):
     assert not files.exists(f"{bucket}/.records.json.lock")
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_run_is_refused_where_files_cannot_grow(bucket: str):
     told = refusal(locks.lock_folder(f"{bucket}/run", "output_dir").__enter__)
     assert f"--output_dir: {bucket}/run cannot hold checkpoints and logs" in told
@@ -121,6 +127,7 @@ def test_the_folder_of_a_run_is_refused_where_files_cannot_grow(bucket: str):
     assert not files.exists(f"{bucket}/run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attempt", "message"),
     [
@@ -138,6 +145,7 @@ def test_a_bucket_that_refuses_is_one_line(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_bucket_that_is_not_there_is_named_and_not_made(store: ObjectStore):
     told = refusal(files.write_text, "s3://no-such-bucket/folder/a", "")
     assert "cannot write s3://no-such-bucket/folder/a: The specified bucket does not exist" in told
@@ -145,6 +153,7 @@ def test_a_bucket_that_is_not_there_is_named_and_not_made(store: ObjectStore):
     assert not files.exists("s3://no-such-bucket")
 
 
+@pytest.mark.slow
 def test_missing_credentials_are_one_line(bucket: str, monkeypatch: pytest.MonkeyPatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)

@@ -46,6 +46,7 @@ def model_of(name: str, folder: pathlib.Path, tiny_config: Any) -> Any:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_fine_tuned_model_goes_to_hugging_face_and_back(name: str, tiny_config: Any, tmp_path: pathlib.Path):
     model = model_of(name, tmp_path / "ours", tiny_config)

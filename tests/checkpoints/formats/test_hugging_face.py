@@ -158,6 +158,7 @@ def transformers_models():
     return transformers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(8, 1, 2, 16), (32, 3, 4, 64), (48, 2, 6, 100)])
 @pytest.mark.parametrize(
     "name", ["BertForPreTraining", "BertForSequenceClassification", "BertModel", "BertForMaskedLM"]
@@ -187,6 +188,7 @@ def test_models_of_transformers_compute_the_same_here_and_back_there(name: str, 
         assert difference <= 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parts", "outputs"), [
     (PRETRAINING, {"masked_lm_logits", "next_sentence_logits"}),
     ({ENCODER, POOLER}, {"pooled_output"}),
@@ -231,6 +233,7 @@ def all_tokenizers(vocab_file: pathlib.Path, casing: Casing, folder: pathlib.Pat
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "casing"), REAL_VOCABULARIES)
 def test_their_tokenizers_give_our_ids_on_real_text(name: str, casing: Casing, every: int, test_data, tmp_path):
@@ -254,6 +257,7 @@ a\u200dé\ufeff é\u00ad\u0301
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("casing", CASINGS)
 def test_their_tokenizers_give_our_ids_on_hard_text(casing: Casing, tmp_path: pathlib.Path):
     letters = sorted({letter for form in ("NFC", "NFD") for letter in unicodedata.normalize(form, HARD + HARD.lower())})
@@ -297,6 +301,7 @@ def test_what_files_say_of_accents_is_read_and_compared(tiny_config: BertConfig,
     assert "has strip_accents 'no'; expected true or false" in refusal(casing)
 
 
+@pytest.mark.slow
 def test_their_tokenizers_differ_from_ours_where_the_docs_say(vocab_file: str, tmp_path: pathlib.Path):
     ours, fast, slow = all_tokenizers(pathlib.Path(vocab_file), UNCASED, tmp_path / "hf")
     unknown, mask, a, b = (WORDS.index(word) for word in ("[UNK]", "[MASK]", "a", "b"))
@@ -308,6 +313,7 @@ def test_their_tokenizers_differ_from_ours_where_the_docs_say(vocab_file: str, t
     assert fast("a\u061db") == [unknown]
 
 
+@pytest.mark.slow
 def test_their_tokenizer_joins_pairs_as_ours_does(vocab_file: str, tmp_path: pathlib.Path):
     transformers = transformers_models()
     hugging_face.write(sample(BertConfig(len(WORDS), 4, 1, 2, 8)), str(tmp_path / "hf"))

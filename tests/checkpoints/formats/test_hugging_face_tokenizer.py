@@ -93,6 +93,7 @@ BERT_PROCESSING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "values"), [
     (SETTINGS, {"never_split": []}),
     (SETTINGS, {"never_split": ["[MASK]", "[SEP]", "the"]}),
@@ -113,6 +114,7 @@ def test_settings_that_change_no_token_give_the_ids_of_transformers(
     assert theirs.encode(text, add_special_tokens=False) == ours.convert_tokens_to_ids(ours.tokenize(text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeated", [["the", "the"], ["", ""], ["", "the"]])
 def test_a_vocabulary_with_equal_or_blank_lines_converts_with_its_ids(
     repeated: list[str], tiny_config: BertConfig, tmp_path: pathlib.Path
