@@ -18,6 +18,7 @@ from official_bert.keras_models.classification import TextClassifier
 from official_bert.utils import resuming, row_files
 from official_bert.utils.training_log import read_log
 from tests.adaptation.adapted_models import options_for, write_text
+from tests.make import assert_refused
 
 
 def test_the_folder_is_a_model_with_losses_before_and_after(adapted: pathlib.Path, source: pathlib.Path):
@@ -94,8 +95,7 @@ def test_texts_left_out_are_known_again(source: pathlib.Path, tmp_path: pathlib.
     work = str(tmp_path / "model" / "adaptation")
     adapting._check_folder(options, work)
     left_out.write_text("the dog ran in the sun, and nobody knew how long it would run there.\n")
-    with pytest.raises(UserError, match="--exclude_texts has changed since: .*dev.txt was .* bytes"):
-        adapting._check_folder(options, work)
+    assert_refused("--exclude_texts has changed since: .*dev.txt was .* bytes", adapting._check_folder, options, work)
 
 
 @pytest.mark.slow
@@ -129,8 +129,7 @@ def test_text_of_single_sentences_is_learned_without_pairs(
     assert json.loads((tmp_path / "model" / "adapt.json").read_text())["general"] is None
     assert json.loads((tmp_path / "model" / "run.json").read_text())["flags"]["next_sentence_prediction"] is False
     (tmp_path / "words.txt").write_text("sunny\nwalking\n")
-    with pytest.raises(UserError, match="--new_words_file has changed since: .*words.txt has 2 words, which are not"):
-        adapting.run(options)
+    assert_refused("--new_words_file has changed since: .*words.txt has 2 words, which are not", adapting.run, options)
     (tmp_path / "words.txt").unlink()
     assert adapting.run(options) == 0, "what was read of it is used"
 

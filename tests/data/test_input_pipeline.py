@@ -21,7 +21,7 @@ from official_bert.pretraining.record_files import RecordFiles
 from official_bert.utils import files
 from tests.conftest import WORDS
 from tests.data.record_samples import ALL, SCHEMA, first_ids
-from tests.make import refusal, tiny_config, write_text
+from tests.make import assert_refused, refusal, tiny_config, write_text
 
 VOCAB = {word: number for number, word in enumerate(WORDS)}
 LENGTH, LIMIT = 16, 4
@@ -239,12 +239,10 @@ def test_the_manifest_decides_whether_a_shard_is_missing_or_empty(
     assert "left out, since they are empty" in capsys.readouterr().out
     content = pathlib.Path(paths[1]).read_bytes()
     pathlib.Path(paths[1]).write_bytes(b"")
-    with pytest.raises(UserError, match=f"1.tfrecord has 0 bytes, but .*out.manifest.json says {len(content)}"):
-        checked("*.tfrecord")
+    assert_refused(f"1.tfrecord has 0 bytes, but .*out.manifest.json says {len(content)}", checked, "*.tfrecord")
     pathlib.Path(paths[1]).unlink()
     for pattern in ("*.tfrecord", "[01].tfrecord", "?.tf*"):
-        with pytest.raises(UserError, match="--input_file: .*1.tfrecord is missing, which .*out.manifest.json names"):
-            checked(pattern)
+        assert_refused("--input_file: .*1.tfrecord is missing, which .*out.manifest.json names", checked, pattern)
     assert checked("0.tfrecord").paths == checked("[02].tfrecord").paths == paths[:1]  # what was not asked for
 
 
@@ -300,8 +298,7 @@ def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manif
         return find_records(paths, vocab_file)
 
     for name, other in (("masking_rates", "0/0/100"), ("sentence_objective", "none")):
-        with pytest.raises(UserError, match=f"several values of --{name}: .*{other}.*give records of one kind"):
-            found({}, {name: other})
+        assert_refused(f"several values of --{name}: .*{other}.*give records of one kind", found, {}, {name: other})
     records = found({}, {})
     assert (records.masking_rates, records.sentence_objective) == ("80/10/10", "next_sentence")
     records = found(*[{"masking_rates": "0/100/0", "sentence_objective": "none"}] * 2)
@@ -363,8 +360,7 @@ def test_no_thread_tunes_the_data_by_the_time_of_day(
     damaged = bytearray(pathlib.Path(shards[0]).read_bytes())
     damaged[-30] ^= 1
     zipped = write_text(tmp_path / "damaged.tfrecord.gz", gzip.compress(damaged))
-    with pytest.raises(UserError, match="record 6"):
-        list(record_reader.read_file(zipped))
+    assert_refused("record 6", list, record_reader.read_file(zipped))
     list(read_batches(shards[0], SCHEMA, lambda size: None))
     list(read_together(shards, SCHEMA))
     assert len(tuned) >= 10

@@ -8,7 +8,7 @@ from official_bert.data import record_reader
 from official_bert.data.input_pipeline import evaluation_batches, training_batches
 from official_bert.errors import UserError
 from tests.data.record_samples import ALL, SCHEMA, first_ids
-from tests.make import write_text
+from tests.make import assert_refused, write_text
 
 
 def test_records_are_counted_without_reading_them(shards: list[str]):
@@ -34,12 +34,9 @@ def test_any_cut_is_found(shards: list[str]):
         if cut in ends:
             continue
         path.write_bytes(content[:cut])
-        with pytest.raises(UserError, match=r"ends within record \d \(from 0\)"):
-            record_reader.count(str(path))
-        with pytest.raises(UserError, match="is damaged"):
-            list(record_reader.read_file(str(path)))
+        assert_refused(r"ends within record \d \(from 0\)", record_reader.count, str(path))
+        assert_refused("is damaged", list, record_reader.read_file(str(path)))
 
 
 def test_missing_file_is_named():
-    with pytest.raises(UserError, match=r"there is no file none.tfrecord"):
-        list(record_reader.read_file("none.tfrecord"))
+    assert_refused(r"there is no file none.tfrecord", list, record_reader.read_file("none.tfrecord"))

@@ -6,12 +6,11 @@ import typing
 import keras
 import pytest
 
-from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.pretraining.options import Options
 from tests.conftest import ROOT
-from tests.make import refusal, write_text
+from tests.make import assert_refused, refusal, write_text
 
 MODELS = sorted((ROOT / "configs" / "models").glob("*.json"))
 
@@ -118,8 +117,7 @@ def test_configuration_survives_json(tiny_config: BertConfig):
     ({"hiden_size": 8}, r"unknown key 'hiden_size'.*did you mean 'hidden_size'"),
 ])  # fmt: skip
 def test_impossible_values_are_rejected(values: dict[str, object], message: str):
-    with pytest.raises(UserError, match=message):
-        BertConfig.from_dict({"vocab_size": 10, **values})
+    assert_refused(message, BertConfig.from_dict, {"vocab_size": 10, **values})
 
 
 @pytest.mark.parametrize(("content", "message"), [

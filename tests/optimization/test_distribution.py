@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.optimization.distribution import get_strategy, set_workers
+from tests.make import assert_refused
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +65,7 @@ def test_a_list_of_hosts_becomes_the_cluster():
     ("multi_worker", ["a:1", "a:1"], 0, "expected different addresses"),
 ])  # fmt: skip
 def test_workers_that_do_not_fit_are_refused(name: str, hosts: list[str], index: int | None, message: str):
-    with pytest.raises(UserError, match=message):
-        get_strategy(name, worker_hosts=hosts, worker_index=index)
+    assert_refused(message, get_strategy, name, worker_hosts=hosts, worker_index=index)
     assert "TF_CONFIG" not in os.environ
 
 
@@ -116,5 +116,4 @@ def test_slurms_variables_that_are_incomplete_are_refused(environment: pytest.Mo
 
 
 def test_unknown_strategy_is_refused():
-    with pytest.raises(UserError, match="unknown distribution strategy 'magic'"):
-        get_strategy("magic")
+    assert_refused("unknown distribution strategy 'magic'", get_strategy, "magic")

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization.freezing import freeze
 from official_bert.optimization.optimizers import (
     get_optimizer,
 )
+from tests.make import assert_refused
 
 
 def test_frozen_layers_get_neither_update_nor_decay(tiny_config: BertConfig):
@@ -34,6 +34,5 @@ def test_frozen_layers_get_neither_update_nor_decay(tiny_config: BertConfig):
 ])  # fmt: skip
 def test_freezing_nothing_or_everything_is_refused(tiny_config: BertConfig, patterns: list[str], message: str):
     model = build_pretraining_model(tiny_config)
-    with pytest.raises(UserError, match=message):
-        freeze(model, patterns)
+    assert_refused(message, freeze, model, patterns)
     assert len(model.trainable_variables) == len(model.variables)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
@@ -20,6 +19,7 @@ from official_bert.optimization.optimizers import (
     trust_ratio,
 )
 from official_bert.optimization.schedules import WarmupPolynomialDecay
+from tests.make import assert_refused
 from tests.processes import run_marked_tests
 from tests.reference import ReferenceAdamW, ReferenceKerasAdamW, ReferenceLamb
 
@@ -68,8 +68,7 @@ def test_rules_differ_and_an_unknown_name_is_refused(tiny_config: BertConfig):
         get_optimizer(name, 0.1).apply([tf.ones((2, 2))], [kernel])
         results.add(float(kernel[0, 0]))
     assert len(results) == len(OPTIMIZERS)
-    with pytest.raises(UserError, match="unknown optimizer 'sgd'; expected one of adamw, lamb, keras_adamw"):
-        get_optimizer("sgd", 0.1)
+    assert_refused("unknown optimizer 'sgd'; expected one of adamw, lamb, keras_adamw", get_optimizer, "sgd", 0.1)
 
 
 def test_trust_ratio_is_one_where_a_norm_is_zero():

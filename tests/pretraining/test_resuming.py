@@ -21,6 +21,7 @@ from official_bert.pretraining import training
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.utils.training_log import read_log
 from tests.conftest import ROOT, WORDS
+from tests.make import assert_refused
 from tests.pretraining.pretraining_runs import (
     LENGTH,
     PREDICTIONS,
@@ -105,8 +106,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(make_options, shared
         assert_same_to_the_bit(checkpoint(shared_run, 20), checkpoint(folder, 20))
     for path in cut.glob("ckpt-*.data*"):
         path.write_bytes(b"nothing")
-    with pytest.raises(UserError, match="none of the checkpoints .*ckpt-20, .*ckpt-10 can be read"):
-        training.run(make_options(cut))
+    assert_refused("none of the checkpoints .*ckpt-20, .*ckpt-10 can be read", training.run, make_options(cut))
 
 
 @pytest.mark.slow
@@ -170,8 +170,7 @@ def test_a_save_that_fails_leaves_the_other_checkpoints(tiny_config: BertConfig,
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # as on a full disk, writes fail
     try:
-        with pytest.raises(UserError, match=r"cannot save step 2 in .*; the earlier checkpoints are intact: make room"):
-            saved.save(2)
+        assert_refused(r"cannot save step 2 in .*; the earlier checkpoints are intact: make room", saved.save, 2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"ckpt-20", "checkpoint"}
@@ -193,8 +192,7 @@ def test_a_disk_that_is_full_at_the_index_of_a_first_checkpoint_leaves_none(tiny
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
     monkeypatch.setattr(saved._checkpoint, "write", fill)
-    with pytest.raises(UserError, match="cannot save step 2 in .*: No space left on device; the earlier"):
-        saved.save(2)
+    assert_refused("cannot save step 2 in .*: No space left on device; the earlier", saved.save, 2)
     assert not list(tmp_path.iterdir())
     assert saved.restore_latest() is None
     # The step that was saved before is kept where its second save never came to its files.
@@ -202,8 +200,7 @@ def test_a_disk_that_is_full_at_the_index_of_a_first_checkpoint_leaves_none(tiny
     saved.save(2)
     before = checkpoint(tmp_path, 2)
     monkeypatch.setattr(saved._checkpoint, "write", mock.Mock(side_effect=OSError("No space left on device")))
-    with pytest.raises(UserError, match="cannot save step 2 in"):
-        saved.save(2)
+    assert_refused("cannot save step 2 in", saved.save, 2)
     assert_same_to_the_bit(before, checkpoint(tmp_path, 2))
     (tmp_path / "ckpt-4.index").touch()  # by a kill at that moment
     (tmp_path / "ckpt-4.data-00000-of-00001").write_bytes(b"whole")

@@ -19,6 +19,7 @@ from official_bert.pretraining.options import Options
 from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.utils.training_log import TrainingLog, read_log
 from tests.conftest import WORDS
+from tests.make import assert_refused
 from tests.pretraining.pretraining_runs import OptionsMaker, options_for
 
 FOUR_STEPS = {"num_train_steps": 4, "save_checkpoints_steps": 2}
@@ -126,11 +127,9 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_unasked(four_steps, 
     log = (run_folder / "train.jsonl").read_text()
     again = four_steps()
     message = "has saved checkpoints and logged 4 steps, but none of them is there .* or begin at step 0 .*--begin_anew"
-    with pytest.raises(UserError, match=message):
-        training.run(again)
+    assert_refused(message, training.run, again)
     (run_folder / "checkpoint").unlink()  # the log alone shows it too: step 4 is after the save of step 2
-    with pytest.raises(UserError, match=message):
-        training.run(again)
+    assert_refused(message, training.run, again)
     assert (run_folder / "train.jsonl").read_text() == log
     capsys.readouterr()
     # Any option may be another one: there is nothing to go on with.

@@ -28,6 +28,7 @@ from official_bert.utils.locks import lock_folder
 from official_bert.utils.training_log import read_log
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import ROOT, WORDS
+from tests.make import assert_refused
 from tests.pretraining.pretraining_runs import (
     LENGTH,
     PREDICTIONS,
@@ -72,8 +73,7 @@ def test_init_checkpoint_has_the_vocabulary_and_the_casing_of_the_records(
     with pytest.raises(UserError, match=r"not the vocabulary of --init_checkpoint, .*line 8 is 'c' in place of 'd'"):
         set_up(vocab_file=vocab_file)
     write_manifest(record_files, vocab_file)
-    with pytest.raises(UserError, match="records were made with another vocabulary than that of --init_checkpoint"):
-        set_up()
+    assert_refused("records were made with another vocabulary than that of --init_checkpoint", set_up)
     shutil.copy(vocab_file, initial / "vocab.txt")
     set_up()
     (initial / "tokenizer_config.json").write_text('{"do_lower_case": false}')
@@ -102,8 +102,7 @@ def test_init_checkpoint_of_another_library_fits_the_configuration_and_the_vocab
     with pytest.raises(UserError, match="has num_attention_heads 4, the model of --init_checkpoint 2"):
         set_up(dataclasses.replace(exact, num_attention_heads=4))
     pathlib.Path(vocab_file).write_text("\n".join([*WORDS[:6], WORDS[7], WORDS[6], *WORDS[8:]]))
-    with pytest.raises(UserError, match="is not the vocabulary of --init_checkpoint.*line 7 is 'c' in place of 'b'"):
-        set_up(exact)
+    assert_refused("is not the vocabulary of --init_checkpoint.*line 7 is 'c' in place of 'b'", set_up, exact)
 
 
 def test_google_checkpoint_is_read_by_its_names(test_data: pathlib.Path):
@@ -255,8 +254,7 @@ def test_folder_of_another_configuration_is_refused(make_options, finished_run, 
     ({"jit_compile": True, "use_tpu": True}, "no TPU 'local' could be reached"),
 ])  # fmt: skip
 def test_bad_options_are_refused_before_the_first_step(make_options, changes, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        training.run(make_options(tmp_path / "run", **changes))
+    assert_refused(message, lambda: training.run(make_options(tmp_path / "run", **changes)))
     assert not list(tmp_path.glob("run/ckpt*"))
 
 

@@ -17,6 +17,7 @@ from official_bert.pretraining.train_step import Pretrainer
 from official_bert.utils.training_log import line_of, read_log
 from tests.conftest import ROOT
 from tests.event_files import read_scalars
+from tests.make import assert_refused
 from tests.pretraining.pretraining_runs import OptionsMaker, assert_same_to_the_bit, checkpoint, pretrain_command
 
 
@@ -111,8 +112,7 @@ def test_evaluation_leaves_the_training_log_alone(make_options: OptionsMaker, fi
 def test_damaged_log_is_named_by_line(make_options: OptionsMaker, finished_run: pathlib.Path):
     log = finished_run / "train.jsonl"
     log.write_text(log.read_text().replace('"step": 3,', '"step": 3', 1))
-    with pytest.raises(UserError, match="train.jsonl, line 3, is not valid JSON"):
-        training.run(make_options(finished_run))
+    assert_refused("train.jsonl, line 3, is not valid JSON", training.run, make_options(finished_run))
 
 
 def test_run_without_tensorboard_goes_on(make_options, tmp_path, monkeypatch):
@@ -135,15 +135,13 @@ def test_full_disk_while_logging_is_told(make_options, tmp_path, monkeypatch):
 
 def test_a_loss_that_is_not_finite_stops_the_run(make_options: OptionsMaker, tmp_path: pathlib.Path):
     options = make_options(tmp_path / "run", learning_rate=1e30, num_warmup_steps=0)
-    with pytest.raises(UserError, match=r"not finite in step \d+: loss nan.*numbered from 0: .*\.tfrecord: \d+"):
-        training.run(options)
+    assert_refused(r"not finite in step \d+: loss nan.*numbered from 0: .*\.tfrecord: \d+", training.run, options)
 
 
 def test_a_run_that_only_skips_steps_is_stopped(make_options: OptionsMaker, tmp_path: pathlib.Path):
     steps = {"num_train_steps": 300, "num_warmup_steps": 0, "log_steps": 50, "save_checkpoints_steps": 300}
     options = make_options(tmp_path / "run", learning_rate=1e30, on_nonfinite="skip", **steps)
-    with pytest.raises(UserError, match=r"\(\d+ steps in a row were skipped\)"):
-        training.run(options)
+    assert_refused(r"\(\d+ steps in a row were skipped\)", training.run, options)
     assert all(np.isfinite(line["loss"]) and line["loss"] > 0 for line in read_log(options.output_dir, "train"))
 
 

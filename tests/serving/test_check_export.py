@@ -12,6 +12,7 @@ from official_bert.modeling.task_models import QUESTION_ANSWERING
 from official_bert.serving.check_export import check
 from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions
 from tests.export.exported_models import export, save_finetuned
+from tests.make import assert_refused
 from tests.serving.serving_client import running
 
 
@@ -56,8 +57,7 @@ def test_a_folder_that_answers_otherwise_is_an_error_that_shows_some_texts(other
 def test_a_damaged_export_and_one_without_texts_are_errors(exported: pathlib.Path, tmp_path: pathlib.Path):
     damaged = shutil.copytree(exported, tmp_path / "damaged")
     (damaged / "1" / layout.REPLAY_FILE).unlink()
-    with pytest.raises(UserError, match=r"replay\.json"):
-        check(CheckOptions(), str(damaged))
+    assert_refused(r"replay\.json", check, CheckOptions(), str(damaged))
 
 
 def test_our_server_is_asked_with_its_token(exported: pathlib.Path, other: pathlib.Path, monkeypatch):
@@ -66,22 +66,16 @@ def test_our_server_is_asked_with_its_token(exported: pathlib.Path, other: pathl
         url = f"{client.url}/v1/models/questions"
         assert "texts as predict did" in check(CheckOptions(str(exported)), url)
         assert "texts as predict did" in check(CheckOptions(str(exported)), f"{url}/versions/1:predict")
-        with pytest.raises(UserError, match="predict answers start "):
-            check(CheckOptions(str(other)), url)
-        with pytest.raises(UserError, match=r"refuses \{.*: 404 "):
-            check(CheckOptions(str(exported)), f"{client.url}/v1/models/none")
+        assert_refused("predict answers start ", check, CheckOptions(str(other)), url)
+        assert_refused(r"refuses \{.*: 404 ", check, CheckOptions(str(exported)), f"{client.url}/v1/models/none")
         monkeypatch.delenv(TOKEN_VARIABLE)
-        with pytest.raises(UserError, match=r": 401 the bearer token is missing or wrong"):
-            check(CheckOptions(str(exported)), url)
-    with pytest.raises(UserError, match="cannot be asked"):
-        check(CheckOptions(str(exported)), url)
+        assert_refused(r": 401 the bearer token is missing or wrong", check, CheckOptions(str(exported)), url)
+    assert_refused("cannot be asked", check, CheckOptions(str(exported)), url)
 
 
 def test_what_to_ask_must_be_clear(exported: pathlib.Path):
-    with pytest.raises(UserError, match="pass its folder as --export_dir"):
-        check(CheckOptions(), "http://localhost:1/v1/models/a")
-    with pytest.raises(UserError, match="leave it out"):
-        check(CheckOptions(str(exported)), str(exported))
+    assert_refused("pass its folder as --export_dir", check, CheckOptions(), "http://localhost:1/v1/models/a")
+    assert_refused("leave it out", check, CheckOptions(str(exported)), str(exported))
 
 
 def test_the_replay_is_among_the_files_whose_damage_is_found(exported: pathlib.Path):

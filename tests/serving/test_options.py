@@ -2,8 +2,8 @@ import pathlib
 
 import pytest
 
-from official_bert.errors import UserError
 from official_bert.serving.options import Options
+from tests.make import assert_refused
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -17,8 +17,7 @@ from official_bert.serving.options import Options
     ({"max_in_flight_bytes": 1000}, "raise --max_in_flight_bytes or lower --max_body_bytes"),
 ])  # fmt: skip
 def test_options_that_cannot_be_are_refused(options: dict, message: str):
-    with pytest.raises(UserError, match=message):
-        Options(**({"model": ["a=b"]} | options))
+    assert_refused(message, Options, **{"model": ["a=b"]} | options)
 
 
 def test_a_folder_alone_goes_by_its_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

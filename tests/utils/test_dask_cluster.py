@@ -7,6 +7,7 @@ import pytest
 from official_bert.errors import UserError
 from official_bert.utils import dask_cluster
 from official_bert.utils.dask_cluster import DaskOptions
+from tests.make import assert_refused
 
 ADDRESS = "tcp://127.0.0.1:8786"
 
@@ -18,8 +19,7 @@ def test_an_address_is_taken(address: str):
 
 @pytest.mark.parametrize("address", ["", "host", "host:8786", "tcp://host", "http://host:8786"])
 def test_what_is_no_address_is_refused(address: str):
-    with pytest.raises(UserError, match=f"^--dask is '{address}'; it must be a scheduler's address, such as tcp://"):
-        DaskOptions(address)
+    assert_refused(f"^--dask is '{address}'; it must be a scheduler's address, such as tcp://", DaskOptions, address)
 
 
 def test_an_address_without_a_scheduler_is_one_line(monkeypatch: pytest.MonkeyPatch):
@@ -57,8 +57,7 @@ MISSING = ModuleNotFoundError("No module named 'official_bert'")
 def test_a_worker_with_another_version_is_named_before_the_first_task(there: object, words: str):
     cluster = dask_cluster.Cluster(ADDRESS)
     cluster._client = Client(dask_cluster.code_identity(), there)
-    with pytest.raises(UserError, match=words):
-        cluster._check_workers()
+    assert_refused(words, cluster._check_workers)
     cluster._client = Client(dask_cluster.code_identity())
     cluster._check_workers()
 

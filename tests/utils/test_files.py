@@ -11,7 +11,7 @@ from official_bert.checkpoints import reading
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
-from tests.make import refusal, write_text
+from tests.make import assert_refused, refusal, write_text
 
 
 def refused(path: str, *inputs: str) -> bool:
@@ -45,8 +45,7 @@ def test_an_input_is_known_by_any_name(tmp_path: pathlib.Path, monkeypatch: pyte
 def test_a_digest_is_that_of_the_content(tmp_path: pathlib.Path):
     (tmp_path / "a").write_bytes(b"abc")
     assert files.sha256(str(tmp_path / "a")).startswith("ba7816bf8f01cfea414140de5dae2223")
-    with pytest.raises(UserError, match="there is no file .*none"):
-        files.sha256(str(tmp_path / "none"))
+    assert_refused("there is no file .*none", files.sha256, str(tmp_path / "none"))
 
 
 def test_a_file_whose_name_is_not_utf8_is_named_and_refused(tmp_path: pathlib.Path):
@@ -166,7 +165,6 @@ def test_a_refusal_to_write_is_explained_however_a_library_words_it(message: str
 
 def test_a_path_that_is_too_long_is_named_before_work_begins(tmp_path: pathlib.Path):
     path = "/".join([str(tmp_path), *["long" * 50] * 25, "records"])
-    with pytest.raises(UserError, match=r"^cannot make the folder .*: File name too long$"):
-        files.check_writable(path)
+    assert_refused(r"^cannot make the folder .*: File name too long$", files.check_writable, path)
     files.check_writable(str(tmp_path / "records"))
     assert not list(tmp_path.glob("records*"))

@@ -10,7 +10,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.utils import files, locks
-from tests.make import refusal
+from tests.make import assert_refused, refusal
 from tests.object_store import ObjectStore
 
 _S3 = pytest.param("s3", marks=pytest.mark.slow)
@@ -45,8 +45,7 @@ def test_files_are_written_read_listed_and_removed_on_every_file_system(remote: 
     assert files.read_bytes(f"{remote}/b") == b"the second"
     files.remove_folder(remote)
     assert not files.exists(f"{remote}/b")
-    with pytest.raises(UserError, match="there is no file .*/b"):
-        files.read_text(f"{remote}/b")
+    assert_refused("there is no file .*/b", files.read_text, f"{remote}/b")
 
 
 @pytest.mark.slow
@@ -162,8 +161,7 @@ def test_missing_credentials_are_one_line(bucket: str, monkeypatch: pytest.Monke
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     try:
-        with pytest.raises(UserError, match="cannot write s3://.*/a: Unable to locate credentials"):
-            files.write_text(f"{bucket}/a", "")
+        assert_refused("cannot write s3://.*/a: Unable to locate credentials", files.write_text, f"{bucket}/a", "")
     finally:
         fsspec.get_filesystem_class("s3").clear_instance_cache()
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.utils import row_files
 from tests import stored_texts
-from tests.make import refusal, write_text
+from tests.make import assert_refused, refusal, write_text
 from tests.stored_texts import STORED
 
 TEXTS = [f"Text number {number}, “quoted”." * (number % 4) for number in range(50)]
@@ -62,8 +62,7 @@ def test_remote_files_are_read(kind: str, scheme: str, tmp_path: pathlib.Path):
 
 @pytest.mark.parametrize("kind", STORED)
 def test_a_missing_column_is_an_error_that_names_those_there(kind: str, tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match="no column 'body'.*'text'"):
-        read(STORED[kind](tmp_path, TEXTS), ["body"])
+    assert_refused("no column 'body'.*'text'", read, STORED[kind](tmp_path, TEXTS), ["body"])
 
 
 @pytest.mark.parametrize("kind", STORED)
@@ -129,15 +128,13 @@ def test_nested_columns_and_columns_of_one_name_are_refused(tmp_path: pathlib.Pa
     pa.parquet.write_table(pa.table({"text": [["a"], ["b"]]}), path)
     assert "nested.parquet: the column 'text' is not text, but list<" in refusal(read, path)
     pa.parquet.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), path)
-    with pytest.raises(UserError, match=r"there is two columns 'text'; the columns are 'text', 'text'|two columns"):
-        read(path)
+    assert_refused(r"there is two columns 'text'; the columns are 'text', 'text'|two columns", read, path)
 
 
 def test_what_is_not_utf8_is_named_or_dropped(tmp_path: pathlib.Path):
     path = str(tmp_path / "latin.parquet")
     pa.parquet.write_table(pa.table({"text": pa.array([b"a", b"b\xe4c"], pa.binary())}), path)
-    with pytest.raises(UserError, match=r"latin.parquet, row 2: byte 0xe4 in 'text' is not UTF-8.*--drop_invalid_utf8"):
-        read(path)
+    assert_refused(r"latin.parquet, row 2: byte 0xe4 in 'text' is not UTF-8.*--drop_invalid_utf8", read, path)
     rows = row_files.read_rows(path, "parquet", ["text"], drop_invalid_utf8=True)
     assert [row["text"] for _, row in rows] == ["a", "bc"]
 
@@ -145,8 +142,7 @@ def test_what_is_not_utf8_is_named_or_dropped(tmp_path: pathlib.Path):
 def test_files_that_cannot_be_read_in_parts_are_refused(tmp_path: pathlib.Path):
     packed = tmp_path / "texts.parquet.gz"
     packed.write_bytes(gzip.compress(pathlib.Path(stored_texts.parquet(tmp_path, TEXTS)).read_bytes()))
-    with pytest.raises(UserError, match=r"texts.parquet.gz is a compressed parquet file.*decompress it"):
-        row_files.kind_of(str(packed))
+    assert_refused(r"texts.parquet.gz is a compressed parquet file.*decompress it", row_files.kind_of, str(packed))
     feather = tmp_path / "texts.feather"
     with pa.OSFile(str(feather), "wb") as sink, pa.ipc.new_file(sink, stored_texts.table(TEXTS).schema):
         pass
@@ -158,8 +154,7 @@ def test_files_that_are_read_after_a_conversion_are_named(start: bytes, tmp_path
     path = tmp_path / "text"
     for content in (start, gzip.compress(start)):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=r"text is a web archive or a TFRecord file. .* examples/texts_to"):
-            row_files.kind_of(str(path))
+        assert_refused(r"text is a web archive or a TFRecord file. .* examples/texts_to", row_files.kind_of, str(path))
 
 
 @pytest.mark.parametrize("start", [b"", b"PAR", b"WARC", b"A text."])

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from data_gen.pipelines.summary import RecordSummary
-from official_bert.errors import UserError
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.data_gen.samples import LENGTH, Corpus, contents, make_records, parsed, unmasked
-from tests.make import refusal, write_text, write_vocab
+from tests.make import assert_refused, refusal, write_text, write_vocab
 
 CHARACTERS = [chr(code) for code in range(0x4E00, 0x4E40)]
 WORDS = ["".join(CHARACTERS[start : start + 4]) for start in range(0, 48, 4)]
@@ -102,6 +101,5 @@ def test_records_of_other_words_are_not_mixed_with_these(corpus: Corpus, tmp_pat
 def test_what_does_not_go_together_is_refused(
     changes: dict[str, object], message: str, corpus: Corpus, tmp_path: pathlib.Path
 ):
-    with pytest.raises(UserError, match=message):
-        make_marked(corpus, tmp_path, **changes)
+    assert_refused(message, make_marked, corpus, tmp_path, **changes)
     assert not list(tmp_path.iterdir())

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from data_gen.pipelines import worker_pool
-from official_bert.errors import UserError
 from tests.conftest import ROOT
 from tests.data_gen.samples import Corpus, make_records
+from tests.make import assert_refused
 from tests.processes import wait_for_the_end_of
 
 
@@ -62,8 +62,7 @@ def test_a_worker_within_a_task_ends_with_its_parent(tmp_path: pathlib.Path):
 ])  # fmt: skip
 def test_the_end_of_a_worker_is_explained(code: str, words: str):
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with pytest.raises(UserError, match=words):
-        worker_pool.ask(process, {"block": [0, 0]}, "out.work")
+    assert_refused(words, worker_pool.ask, process, {"block": [0, 0]}, "out.work")
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdout.close()

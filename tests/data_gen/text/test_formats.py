@@ -16,12 +16,11 @@ import zstandard
 
 from data_gen.options import TEXT_FORMATS
 from data_gen.text.formats import detect_format, find_ranges, read_documents
-from official_bert.errors import UserError
 from official_bert.utils import row_files
 from tests import stored_texts
 from tests.data_gen.samples import Corpus
 from tests.data_gen.text.conftest import Written
-from tests.make import refusal, run_python, write_text
+from tests.make import assert_refused, refusal, run_python, write_text
 
 
 def test_a_very_long_line_takes_little_memory(corpus: Corpus, tmp_path: pathlib.Path):
@@ -193,8 +192,7 @@ DOC = '<doc id="1" url="" title="t">\nt\n\nText.\n'
 @pytest.mark.parametrize("compression", ["plain", "zstandard"])
 def test_errors_name_file_and_line(format: str, text: str | bytes, message: str, compression: str, written: Written):
     content = text if isinstance(text, bytes) else text.encode()
-    with pytest.raises(UserError, match=message):
-        list(read_documents(written(COMPRESSIONS[compression](content)), format))
+    assert_refused(message, list, read_documents(written(COMPRESSIONS[compression](content)), format))
 
 
 def test_an_unknown_format_or_language_is_an_error_at_once():

@@ -16,6 +16,7 @@ from data_gen.text.formats import detect_format, read_documents
 from official_bert.errors import UserError
 from tests.data_gen.text.conftest import Written
 from tests.data_gen.text.test_formats import COMPRESSIONS, DOCUMENTS, TEXTS
+from tests.make import assert_refused
 
 COMPRESSORS = [gzip.compress, bz2.compress, lzma.compress, zstandard.compress]
 
@@ -40,15 +41,12 @@ def test_remote_files_are_read_through_tensorflow_or_fsspec(scheme: str, compres
 )
 @pytest.mark.parametrize("format", ["auto", "jsonl"])
 def test_a_missing_file_is_an_error(path: str, message: str, format: str):
-    with pytest.raises(UserError, match=message):
-        list(read_documents(path, format))
-    with pytest.raises(UserError, match=message):
-        detect_format(path)
+    assert_refused(message, list, read_documents(path, format))
+    assert_refused(message, detect_format, path)
 
 
 def test_a_folder_is_an_error(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=f"cannot read {tmp_path}: Is a directory"):
-        list(read_documents(str(tmp_path)))
+    assert_refused(f"cannot read {tmp_path}: Is a directory", list, read_documents(str(tmp_path)))
 
 
 def test_invalid_utf8_is_dropped_if_asked(written: Written):
@@ -64,8 +62,7 @@ def test_a_truncated_compressed_file_is_an_error_at_any_length(compress: Callabl
     for length in range(12, len(content)):
         with pytest.raises(UserError, match=r"text ends within its compressed data, after line \d of the text;"):
             list(read_documents(written(content[:length]), "sentences"))
-    with pytest.raises(UserError, match="text ends within its compressed data"):
-        detect_format(written(content[:-1]))
+    assert_refused("text ends within its compressed data", detect_format, written(content[:-1]))
 
 
 @pytest.mark.parametrize("compress", COMPRESSORS)
@@ -84,8 +81,7 @@ def test_a_corrupt_compressed_file_is_an_error(compress: Callable[[bytes], bytes
     content = bytearray(compress(text))
     for position in range(12, len(content), len(content) // 20):
         damaged = content[:position] + bytes([content[position] ^ 0x55]) + content[position + 1 :]
-        with pytest.raises(UserError, match="text"):
-            list(read_documents(written(bytes(damaged)), "sentences"))
+        assert_refused("text", list, read_documents(written(bytes(damaged)), "sentences"))
 
 
 def test_text_that_starts_with_the_letters_of_a_compression_is_text(written: Written):

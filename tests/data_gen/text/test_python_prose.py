@@ -7,7 +7,7 @@ import pytest
 
 from data_gen.options import ProseOptions
 from data_gen.text import python_prose
-from official_bert.errors import UserError
+from tests.make import assert_refused
 
 
 def test_prose_is_kept_and_code_is_not():
@@ -41,8 +41,7 @@ def test_docstrings_of_nested_definitions_are_found(tmp_path: pathlib.Path, monk
 def test_the_two_files_of_prose_are_two(tmp_path: pathlib.Path):
     (tmp_path / "link.txt").symlink_to("text.txt")
     options = ProseOptions(output_file=str(tmp_path / "text.txt"), heldout_file=str(tmp_path / "link.txt"))
-    with pytest.raises(UserError, match=r"are both .*link.txt; give two names"):
-        python_prose.write(options)
+    assert_refused(r"are both .*link.txt; give two names", python_prose.write, options)
 
 
 def test_every_python_carries_a_megabyte_of_prose():

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries, load, mark_of
-from official_bert.errors import UserError
 from official_bert.tokenization.caching import CachingTokenizer
 from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
+from tests.make import assert_refused
 from tests.tokenization.test_exact import CASINGS
 
 WORDS = "机器\n机器学习\n学习者\n模型\nDNA测序\nin\nÜ\nかな\nC++\n"
@@ -82,8 +82,7 @@ def test_the_segmenter_finds_words(monkeypatch: pytest.MonkeyPatch):
     assert len(words_of(cutter, "\ud800我们")) == 2
     assert load("jieba").identity.startswith("jieba: rjieba ")
     monkeypatch.setitem(sys.modules, "rjieba", None)
-    with pytest.raises(UserError, match=r"rjieba is not installed; run: pip install 'official-bert\[jieba\]'"):
-        load("jieba")
+    assert_refused(r"rjieba is not installed; run: pip install 'official-bert\[jieba\]'", load, "jieba")
 
 
 @pytest.mark.parametrize(("content", "message"), [
@@ -96,8 +95,7 @@ def test_what_names_no_words_is_refused(content: str | None, message: str, tmp_p
     path = tmp_path / "words.txt"
     if content is not None:
         path.write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match=message):
-        load(str(path))
+    assert_refused(message, load, str(path))
 
 
 def test_another_list_is_another_identity(tmp_path: pathlib.Path):

@@ -14,7 +14,6 @@ import zstandard
 
 from data_gen.options import VocabularyOptions
 from data_gen.vocabulary import learning, report
-from official_bert.errors import UserError
 from official_bert.tokenization.exact import (
     SPECIAL_TOKENS,
     UNK,
@@ -24,7 +23,7 @@ from official_bert.tokenization.exact import (
     load_vocab,
 )
 from tests.conftest import ROOT
-from tests.make import refusal, write_text, write_vocab
+from tests.make import assert_refused, refusal, write_text, write_vocab
 
 TEXT = "The cats sat on the mats. Dogs walk, and cats walked! The unaffable dog walks on; Été été.\n" * 5
 
@@ -151,8 +150,7 @@ def test_a_piece_must_be_frequent_enough(tmp_path: pathlib.Path):
     ],
 )
 def test_flags_out_of_range_are_refused(changes: dict[str, object], message: str, tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=message):
-        learn(tmp_path, **changes)
+    assert_refused(message, learn, tmp_path, **changes)
 
 
 def test_what_is_read_is_never_overwritten(tmp_path: pathlib.Path):
@@ -164,8 +162,7 @@ def test_what_is_read_is_never_overwritten(tmp_path: pathlib.Path):
         {"vocab_file": str(other), "heldout_file": [str(other)]},
         {"vocab_file": str(link), "compare_with": str(other)},
     ):
-        with pytest.raises(UserError, match="--vocab_file would write .*, which is an input"):
-            learn(tmp_path, **changes)
+        assert_refused("--vocab_file would write .*, which is an input", learn, tmp_path, **changes)
     assert text.read_text() == other.read_text() == TEXT
 
 

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from tests.conftest import WORDS
+from tests.make import assert_refused
 from tools.benchmarks import measuring
 
 
@@ -42,8 +42,7 @@ def test_programs_take_turns_and_medians_are_compared(capsys: pytest.CaptureFixt
     assert "A title, medians of 3 rounds\n" in output
     assert re.search(r"^\d{4}-\d\d-\d\d, .+, \d+ processors$", output, re.MULTILINE)
     assert output.endswith("| a | 3 | 1,234 | 1.00 |\n| b | 6 | 1,234 | 2.00 |\n")
-    with pytest.raises(UserError, match="--rounds is 0"):
-        measuring.compare("A title", programs, 0, "seconds")
+    assert_refused("--rounds is 0", measuring.compare, "A title", programs, 0, "seconds")
 
 
 def test_time_and_memory_of_a_process_and_its_children_are_measured():
@@ -75,8 +74,7 @@ def test_a_corpus_is_the_text_repeated_up_to_the_end_of_a_document(tmp_path: pat
     generation.write_corpus(document * 2000, str(tmp_path / "corpus"), 1)
     written = (tmp_path / "corpus").read_bytes()
     assert written == document * (1_000_000 // len(document))
-    with pytest.raises(UserError, match="--sizes_mb is '20,x'; expected whole numbers"):
-        generation.Options(sizes_mb=["20", "x"])
+    assert_refused("--sizes_mb is '20,x'; expected whole numbers", generation.Options, sizes_mb=["20", "x"])
 
 
 @pytest.mark.slow

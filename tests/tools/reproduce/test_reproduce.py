@@ -14,6 +14,7 @@ from official_bert.errors import UserError
 from official_bert.tasks.heads.questions import Limits
 from official_bert_cli import load
 from tests.conftest import ROOT
+from tests.make import assert_refused
 from tests.processes import wait_for_the_end_of
 from tools.reproduce import __main__, runs
 from tools.reproduce.experiment import Experiment, Options
@@ -155,10 +156,8 @@ def test_what_there_is_no_data_for_is_left_out(data_dir: pathlib.Path):
     assert experiment.missing == [
         f"{PERPLEXITY}: there is no --heldout_file", f"mnli: there is no training part in {data_dir}/glue/MNLI"
     ]  # fmt: skip
-    with pytest.raises(UserError, match="there is nothing to measure: mnli"):
-        Experiment(options_for(data_dir, "6", columns=["mnli"]))
-    with pytest.raises(UserError, match="--columns names rte; Table 6"):
-        Experiment(options_for(data_dir, "6", columns=["rte"]))
+    assert_refused("there is nothing to measure: mnli", Experiment, options_for(data_dir, "6", columns=["mnli"]))
+    assert_refused("--columns names rte; Table 6", Experiment, options_for(data_dir, "6", columns=["rte"]))
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -168,8 +167,7 @@ def test_what_there_is_no_data_for_is_left_out(data_dir: pathlib.Path):
     ({"num_train_steps": 12}, "--num_train_steps is 12; .* multiple of 10"),  # after 0.8 of it is no checkpoint
 ])  # fmt: skip
 def test_numbers_that_no_experiment_has_are_refused(changes: dict[str, object], message: str, data_dir: pathlib.Path):
-    with pytest.raises(UserError, match=message):
-        options_for(data_dir, "figure5", **changes)
+    assert_refused(message, options_for, data_dir, "figure5", **changes)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -195,8 +193,7 @@ def test_a_run_that_is_done_is_skipped_and_one_that_fails_ends_it(tmp_path, monk
     perform([run])
     perform([run])
     assert lines == ["official-bert pretrain --do_train --nojit_compile --input_file=a,b"]
-    with pytest.raises(UserError, match="holds the results of another command"):
-        perform([Run(run.folder, "pretrain", {"do_train": False})])
+    assert_refused("holds the results of another command", perform, [Run(run.folder, "pretrain", {"do_train": False})])
     code = 3
     with pytest.raises(UserError, match=r"exit code 3; its output is in .*output.txt"):
         perform([Run(str(tmp_path / "b"), "pretrain", {}), Run(str(tmp_path / "c"), "x", {})])

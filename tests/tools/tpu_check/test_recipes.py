@@ -4,6 +4,7 @@ import pytest
 
 from official_bert.errors import UserError
 from tests.conftest import ROOT
+from tests.make import assert_refused
 from tools.tpu_check import compiler, recipes, steps
 from tools.tpu_check.answers import Compiled, Refused
 
@@ -37,14 +38,11 @@ def test_a_recipe_of_an_unknown_tpu_or_flag_is_refused(tmp_path):
         recipes.topology_of("configs/tpu_v9-8.flagfile")
     path = tmp_path / "tpu_v3-8.flagfile"
     path.write_text("# a comment\n--bert_config=x\n")
-    with pytest.raises(UserError, match="line 2: run_pretraining has no flag --bert_config"):
-        recipes.phases_of(str(path))
+    assert_refused("line 2: run_pretraining has no flag --bert_config", recipes.phases_of, str(path))
     path.write_text("--left_to_right\n")
-    with pytest.raises(UserError, match="line 1: --left_to_right is not a flag of the check"):
-        recipes.phases_of(str(path))
+    assert_refused("line 1: --left_to_right is not a flag of the check", recipes.phases_of, str(path))
     path.write_text("--bert_config_file=x\n--pack_sequences\n")
-    with pytest.raises(UserError, match="--pack_sequences and --packed_rows go together"):
-        recipes.phases_of(str(path))
+    assert_refused("--pack_sequences and --packed_rows go together", recipes.phases_of, str(path))
 
 
 def test_what_the_compiler_says_becomes_a_row(monkeypatch):
