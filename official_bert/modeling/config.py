@@ -117,7 +117,10 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
-        """Builds a configuration from bert_config.json's keys; an unknown key is an error that names it."""
+        """Builds a configuration from bert_config.json's keys; an unknown key is an error that names it.
+
+        As in the original, capitals in hidden_act are ignored, and an empty or null hidden_act is "linear".
+        """
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known and key not in IGNORED_KEYS:
@@ -126,6 +129,9 @@ class BertConfig:
                 raise UserError(f"unknown key {key!r} in the model configuration; {hint}")
         if "vocab_size" not in values:
             raise UserError("the model configuration has no vocab_size; add the number of lines of vocab.txt")
+        if "hidden_act" in values:
+            act = values["hidden_act"]
+            values = {**values, "hidden_act": "linear" if act in ("", None) else str(act).lower()}
         return cls(**{key: value for key, value in values.items() if key in known})
 
     @classmethod

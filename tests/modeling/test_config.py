@@ -112,12 +112,20 @@ def test_configuration_survives_json(tiny_config: BertConfig):
     ({"initializer_range": 0}, "initializer_range is 0"),
     ({"initializer_range": None}, "initializer_range is None"),
     ({"hidden_act": "swish"}, "hidden_act is 'swish'; expected one of gelu"),
+    ({"hidden_act": 0}, "hidden_act is '0'; expected one of gelu"),
     ({"layer_norm_eps": 0.0}, "layer_norm_eps is 0.0; expected a small positive number"),
     ({"causal_attention": "yes"}, "causal_attention is 'yes'; expected true or false"),
     ({"hiden_size": 8}, r"unknown key 'hiden_size'.*did you mean 'hidden_size'"),
 ])  # fmt: skip
 def test_impossible_values_are_rejected(values: dict[str, object], message: str):
     assert_refused(message, BertConfig.from_dict, {"vocab_size": 10, **values})
+
+
+@pytest.mark.parametrize(("act", "expected"), [
+    ("GELU", "gelu"), ("Relu", "relu"), ("Linear", "linear"), ("", "linear"), (None, "linear"),
+])  # fmt: skip
+def test_activations_are_read_as_the_original_reads_them(act: str | None, expected: str):
+    assert BertConfig.from_dict({"vocab_size": 10, "hidden_act": act}).hidden_act == expected
 
 
 @pytest.mark.parametrize(("content", "message"), [
