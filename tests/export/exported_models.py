@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from official_bert.checkpoints import finetuned, model_files, run_checkpoints
+from official_bert.checkpoints import finetuned
 from official_bert.export import formats
 from official_bert.export.options import SAVED_MODEL, ExportOptions
 from official_bert.modeling import task_models
@@ -16,14 +16,8 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import ENCODER_ITSELF, HeadInput
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.modeling.task_models import (
-    CLASSIFICATION,
-    MULTI_LABEL,
-    MULTIPLE_CHOICE,
-    QUESTION_ANSWERING,
-    TAGGING,
-)
-from tests.make import VOCAB, tiny_config, write_vocab
+from official_bert.modeling.task_models import CLASSIFICATION, MULTI_LABEL, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
+from tests.make import VOCAB, tiny_config, write_run, write_vocab
 
 BILSTM = HeadInput("sum_all", 3)
 CHOICES = 4
@@ -99,10 +93,7 @@ def save_finetuned(folder: pathlib.Path, kind: str, config: BertConfig = CONFIG,
 
 def save_run(folder: pathlib.Path) -> str:
     """A pre-training run's folder."""
-    vocab_file = write_vocab(folder.parent / "run_vocab.txt")
-    model_files.write_contents(str(folder), model_files.contents_of(CONFIG, vocab_file))
-    run_checkpoints.RunCheckpoints(str(folder), {"model": pretraining_model().variables}, keep=1).save(0)
-    return str(folder)
+    return write_run(folder, pretraining_model(), CONFIG, write_vocab(folder.parent / "run_vocab.txt"))
 
 
 def export(model_dir: Any, export_dir: Any, format_name: str = SAVED_MODEL, **flags: Any) -> str:

@@ -13,14 +13,7 @@ from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
 from tests.make import refusal, write_vocab
 from tests.tokenization.test_exact import ACCENTED, ASSIGNED, CASED, CASINGS, REAL_VOCABULARIES
-from tests.tokenization.test_fast import (
-    ANY_TEXTS,
-    CONTEXTS,
-    LONG_WORDS,
-    ODD_LINES,
-    STAYING_MARKS,
-    TRICKY_TEXTS,
-)
+from tests.tokenization.test_fast import ANY_TEXTS, CONTEXTS, LONG_WORDS, ODD_LINES, STAYING_MARKS, TRICKY_TEXTS
 
 
 class Pair:

@@ -4,16 +4,17 @@ import json
 import pathlib
 import re
 import shutil
+from collections.abc import Callable
 
 import pytest
 
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.export.options import DYNAMIC_INT8, ONNX, SAVED_MODEL
-from official_bert.inference import exports, replays
+from official_bert.inference import exports
 from official_bert.inference.onnx_model import OnnxModel
 from official_bert.inference.saved_model import SavedModel
-from official_bert.modeling.task_models import CLASSIFICATION, KINDS
+from official_bert.modeling.task_models import CLASSIFICATION
 from official_bert.tokenization.casing import UNCASED
 from tests.export.exported_models import (
     BILSTM,
@@ -31,25 +32,15 @@ from tests.make import VOCAB, refusal
 from tests.tokenization.test_exact import ACCENTED
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != CLASSIFICATION])
-def test_every_kind_answers_as_predict_does(kind: str, tmp_path: pathlib.Path):
-    path = export(save_finetuned(tmp_path / "model", kind), tmp_path / "exports", ONNX)  # which proves it, or fails
-    assert len(replays.read(path)) > 10
-    assert exports.is_onnx(path)
-    assert exports.newest_version(str(tmp_path / "exports")) == path
-    assert exports.read_metadata(path)["kind"] == kind
-
-
 def test_long_texts_are_read_in_windows_and_pairs_too(tmp_path: pathlib.Path):
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION, doc_stride=5, pair=True, **BILSTM.to_dict())
     export(model_dir, tmp_path / "exports", ONNX)
 
 
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture
+def classifier(export_of: Callable[[str, str], str]) -> str:
     """The folder of an exported classifier."""
-    folder = tmp_path_factory.mktemp("classifier")
-    return export(save_finetuned(folder / "model", CLASSIFICATION), folder / "exports", ONNX)
+    return export_of(CLASSIFICATION, ONNX)
 
 
 def test_answers_are_arrays_as_those_of_saved_models(classifier: str):

@@ -8,17 +8,11 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.export import graph_inputs, operations
 from official_bert.export.replay_texts import made_up_texts
-from official_bert.export.text_models import ENCODER, FILL_MASK, TEXT_MODELS
+from official_bert.export.text_models import FILL_MASK
 from official_bert.inference import exports as layout
 from official_bert.inference import replays
 from official_bert.inference.replays import Replay
-from official_bert.modeling.task_models import (
-    CLASSIFICATION,
-    MULTIPLE_CHOICE,
-    QUESTION_ANSWERING,
-    TAGGING,
-    VECTORS,
-)
+from official_bert.modeling.task_models import CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.exported_models import export, save_finetuned, save_run, task_spec_of
 from tests.make import VOCAB, refusal
@@ -153,17 +147,6 @@ def test_a_model_without_a_task_has_no_evaluation_file(tmp_path: pathlib.Path):
     run = save_run(tmp_path / "run")
     with pytest.raises(UserError, match="the model has no task to evaluate"):
         export(run, tmp_path / "exports", eval_file="dev.csv")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(set(TEXT_MODELS) - {VECTORS}))
-def test_exports_of_every_kind_prove_themselves(kind: str, tmp_path: pathlib.Path):
-    if kind in (ENCODER, FILL_MASK):
-        model_dir = save_run(tmp_path / "run")
-    else:
-        model_dir = save_finetuned(tmp_path / "model", kind, **({"doc_stride": 6} if kind == TAGGING else {}))
-    path = export(model_dir, str(tmp_path / "exports"), encoder=kind == ENCODER)
-    assert len(replays.read(path)) >= 12
 
 
 def test_operations_that_a_release_lacks_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):

@@ -1,14 +1,11 @@
 import ast
-import dataclasses
 import json
-import os
 import pathlib
 import re
 import shutil
 import sys
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,27 +13,16 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.export import formats
 from official_bert.export.source import read_source
-from official_bert.export.text_models import TextModel, text_model
+from official_bert.export.text_models import TextModel
 from official_bert.export.warmup import EXAMPLES, read_requests
 from official_bert.inference import batch_prediction, replays
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.keras_models.classification import TextClassifier
 from official_bert.modeling.pretraining_model import encoder_of
-from official_bert.modeling.task_models import CLASSIFICATION, KINDS, TAGGING
+from official_bert.modeling.task_models import CLASSIFICATION, KINDS
 from official_bert.serving.saved_model import SavedModel
-from official_bert.tokenization.exact import FullTokenizer
 from tests.conftest import ROOT
-from tests.export.exported_models import (
-    BILSTM,
-    CONFIG,
-    TEXTS,
-    export,
-    model_of,
-    pretraining_model,
-    save_finetuned,
-    save_run,
-    task_spec_of,
-)
+from tests.export.exported_models import TEXTS, export, model_of, pretraining_model, save_finetuned, save_run
 from tests.make import VOCAB, refusal
 from tests.serving.serving_client import running
 
@@ -242,32 +228,3 @@ def test_an_encoder_of_which_the_head_reads_a_part_is_refused(tmp_path: pathlib.
 def test_what_cannot_be_exported_is_said(options: dict[str, Any], message: str, classifier: str, tmp_path):
     assert message in refusal(export, **{"model_dir": classifier, "export_dir": tmp_path / "exports", **options})
     assert not (tmp_path / "exports").exists()
-
-
-def assert_answers_the_same_when_it_is_loaded(model_dir: str, trained: keras.Model, kind: str) -> None:
-    """Exports the model of a folder, and compares the export's answers with those of the model that was saved there."""
-    model = tf.saved_model.load(export(model_dir, f"{model_dir}/exports"))
-    functions = text_model(trained, FullTokenizer(os.path.join(model_dir, "vocab.txt")), kind, task_spec_of(kind))
-    given = {
-        name: tf.constant(TEXTS) if spec.shape.rank == 1 else tf.constant([[text] * spec.shape[1] for text in TEXTS])
-        for name, spec in functions.inputs.items()
-    }
-    expected = functions.answer(**given)
-    for name, value in model.signatures["serving_default"](**given).items():
-        if value.dtype.is_floating:
-            np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
-        else:
-            np.testing.assert_array_equal(value, expected[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_answers_the_same_when_it_is_loaded(kind: str, tmp_path: pathlib.Path):
-    assert_answers_the_same_when_it_is_loaded(save_finetuned(tmp_path / "model", kind), model_of(kind), kind)
-
-
-@pytest.mark.slow
-def test_a_left_to_right_model_with_a_bilstm_answers_the_same_when_it_is_loaded(tmp_path: pathlib.Path):
-    config = dataclasses.replace(CONFIG, causal_attention=True)
-    folder = save_finetuned(tmp_path / "model", TAGGING, config, **BILSTM.to_dict())
-    assert_answers_the_same_when_it_is_loaded(folder, model_of(TAGGING, config, BILSTM), TAGGING)

@@ -5,10 +5,9 @@ import re
 
 import pytest
 
-from official_bert.checkpoints import model_files, run_checkpoints
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from tests.conftest import ROOT
-from tests.make import tiny_config
+from tests.make import tiny_config, write_run
 
 CONFIG = tiny_config(max_position_embeddings=128)
 
@@ -16,9 +15,7 @@ CONFIG = tiny_config(max_position_embeddings=128)
 @pytest.fixture
 def folder(vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """The working directory of a reader: a pre-trained model in `model`, and the checkout's configs."""
-    model = build_pretraining_model(CONFIG, seed=0)
-    model_files.write_contents(str(tmp_path / "model"), model_files.contents_of(CONFIG, vocab_file))
-    run_checkpoints.RunCheckpoints(str(tmp_path / "model"), {"model": model.variables}, keep=1).save(0)
+    write_run(tmp_path / "model", build_pretraining_model(CONFIG, seed=0), CONFIG, vocab_file)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -9,10 +9,7 @@ import tensorflow_datasets as tfds
 from official_bert.tasks import all_tasks, conll, tagging
 from official_bert.tasks.heads.features import EXAMPLE, LABELS, NO_LABEL
 from official_bert.tasks.heads.tagging import Sentence
-from official_bert.tasks.options import (
-    TableOptions,
-    TaggingOptions,
-)
+from official_bert.tasks.options import TableOptions, TaggingOptions
 from official_bert.tasks.task import DEV, TEST, Task
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import tables

@@ -1,0 +1,175 @@
+"""What the library in Python answers to texts, kind by kind: the reference for what is exported."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K
+from official_bert.inference.fill_mask import fill_mask
+from official_bert.modeling import task_models
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.pretraining_model import encoder_of
+from official_bert.tasks.heads import candidates, tagging
+from official_bert.tasks.heads import questions as questions_module
+from official_bert.tasks.heads.questions import Question, Window
+from official_bert.tokenization.exact import FullTokenizer
+from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, model_of, pretraining_model
+
+Row = tuple[list[int], list[int]]  # ids and segments
+Texts = Mapping[str, Sequence[Any]]  # by input
+Answer = dict[str, Any]  # by output
+
+_ENDINGS = [(TEXTS * 2)[row : row + CHOICES] for row in range(len(TEXTS))]
+# Texts for each kind of model.
+TEXTS_FOR: dict[str, Texts] = {
+    **{kind: {"text": TEXTS} for kind in (*task_models.KINDS, ENCODER)},
+    task_models.QUESTION_ANSWERING: {"question": TEXTS[::-1], "context": TEXTS},
+    task_models.MULTIPLE_CHOICE: {"prompt": TEXTS, "endings": _ENDINGS},
+    FILL_MASK: {"text": ["the [MASK] sat on the [MASK].", "no mask", "[MASK]", "[mask] [SEP] a [MASK] b" * 2]},
+}
+
+
+def model_for(kind: str, config: BertConfig = CONFIG, **settings: Any) -> keras.Model:
+    """Returns the model that exported_models saves for a kind."""
+    if kind not in (ENCODER, FILL_MASK):
+        return model_of(kind, config, **settings)
+    model = pretraining_model(config)
+    return encoder_of(model) if kind == ENCODER else model
+
+
+def joined(tokenizer: FullTokenizer, first: str, second: str | None, length: int) -> Row:
+    """The tokens and segments of a text or pair, cut a token at a time, as in fine-tuning."""
+    a = tokenizer.tokenize(first)
+    b = None if second is None else tokenizer.tokenize(second)
+    while len(a) + len(b or []) > length - (2 if b is None else 3):
+        (a if b is None or len(a) > len(b) else b).pop()
+    tokens = ["[CLS]", *a, "[SEP]"] if b is None else ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
+    segments = [0] * (len(a) + 2) + [1] * (len(tokens) - len(a) - 2)
+    return tokenizer.convert_tokens_to_ids(tokens), segments
+
+
+def outputs_of_rows(model: keras.Model, rows: Sequence[Row], are_choices: bool = False) -> Any:
+    """Returns the outputs for rows, padded to the longest; `are_choices`: they are the choices of one example."""
+    length = max(len(ids) for ids, _ in rows)
+    columns = {
+        "input_ids": [ids for ids, _ in rows],
+        "input_mask": [[1] * len(ids) for ids, _ in rows],
+        "segment_ids": [segments for _, segments in rows],
+    }
+    features = {
+        name: np.array([[*values, *[0] * (length - len(values))] for values in column], np.int32)
+        for name, column in columns.items()
+    }
+    if are_choices:
+        features = {name: value[None] for name, value in features.items()}
+    return model(features, training=False)
+
+
+def softmax(logits: Any) -> np.ndarray:
+    powers = np.exp(np.asarray(logits, np.float64))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def question_windows(tokenizer: FullTokenizer, texts: Texts, spec: Answer) -> tuple[list[Question], list[Window]]:
+    both = zip(texts["question"], texts["context"], strict=True)
+    questions = [Question(str(number), *each, None) for number, each in enumerate(both)]
+    limits = {name: spec[name] for name in ("max_seq_length", "doc_stride", "max_query_length")}
+    return questions, questions_module.cut_into_windows(questions, tokenizer, questions_module.Limits(**limits))
+
+
+def answers_to_questions(model: keras.Model, tokenizer: FullTokenizer, texts: Texts, spec: Answer) -> Iterator[Answer]:
+    questions, windows = question_windows(tokenizer, texts, spec)
+    logits = outputs_of_rows(model, [(window.input_ids, window.segment_ids) for window in windows])
+    starts, ends = (logits[name].numpy() for name in ("start_logits", "end_logits"))
+    limits = {name: spec[name] for name in ("version_2", "n_best_size", "max_answer_length")}
+    for prediction in candidates.predict(questions, windows, starts, ends, **limits):
+        answer = prediction.answer(spec["version_2"], spec["null_score_diff_threshold"])
+        named = {"answer": answer.text, "start": answer.start, "end": answer.end, "probability": answer.probability}
+        yield {**named, "null_score_difference": prediction.null_score_difference}
+
+
+def tags_of_words(model: keras.Model, tokenizer: FullTokenizer, texts: Texts, spec: Answer) -> Iterator[Answer]:
+    sentences = [tokenizer.basic_tokenizer.tokenize(text) for text in texts["text"]]
+    windows = tagging.cut_into_windows(sentences, tokenizer, spec["max_seq_length"], spec.get("doc_stride"))
+    logits = outputs_of_rows(model, [(window.input_ids, [0] * len(window.input_ids)) for window in windows]).numpy()
+    answers = tagging.tags_from_logits([*map(len, sentences)], windows, logits, spec["labels"])
+    for tags, probabilities in zip(*answers, strict=True):
+        yield {"tags": tags, "probabilities": probabilities}
+
+
+def answers_in_python(
+    kind: str, model: keras.Model, tokenizer: FullTokenizer, texts: Texts, spec: Answer
+) -> Iterator[Answer]:
+    """Yields the answer to each text, computed by itself except for windows of long texts."""
+    length = spec["max_seq_length"]
+    if kind == task_models.QUESTION_ANSWERING:
+        yield from answers_to_questions(model, tokenizer, texts, spec)
+    elif kind == task_models.TAGGING:
+        yield from tags_of_words(model, tokenizer, texts, spec)
+    elif kind == task_models.MULTIPLE_CHOICE:
+        for prompt, endings in zip(texts["prompt"], texts["endings"], strict=True):
+            rows = [joined(tokenizer, prompt, ending, length) for ending in endings]
+            probabilities = softmax(outputs_of_rows(model, rows, are_choices=True)[0])
+            yield {"choice": np.argmax(probabilities), "probabilities": probabilities}
+    elif kind == FILL_MASK:
+        for text in texts["text"]:
+            masks = fill_mask(model, tokenizer, CONFIG, text, TOP_K) if "[MASK]" in text else []
+            yield {
+                "tokens": [[each.token for each in mask] for mask in masks],
+                "probabilities": [[each.probability for each in mask] for mask in masks],
+            }
+    else:
+        for first, second in zip(texts["text"], texts.get("text_pair") or [None] * len(texts["text"]), strict=True):
+            has_second = second is not None and tokenizer.tokenize(second)  # without tokens it is none
+            ids, segments = joined(tokenizer, first, second if has_second else None, length)
+            outputs = outputs_of_rows(model, [(ids, segments)])
+            if kind == ENCODER:
+                yield {"input_mask": [1] * len(ids), **{name: value[0] for name, value in outputs.items()}}
+            elif kind == task_models.REGRESSION:
+                yield {"value": outputs[0]}
+            elif kind == task_models.MULTI_LABEL:
+                yield {"labels": LABELS, "probabilities": 1 / (1 + np.exp(-outputs[0]))}
+            else:
+                probabilities = softmax(outputs[0])
+                best = int(np.argmax(probabilities))
+                named = {"label": LABELS[best], "labels": LABELS, "probability": probabilities[best]}
+                yield {**named, "probabilities": probabilities}
+
+
+def as_text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def assert_answers(
+    found: Mapping[str, Any], expected: Sequence[Answer], rtol: float = 1e-5, atol: float = 1e-6
+) -> None:
+    """Compares the outputs of a batch with the answers to its texts, and what follows shorter answers with padding."""
+    for name in expected[0]:
+        column, values = np.asarray(found[name]), [answer[name] for answer in expected]
+        if name == "sequence_output":  # whose vectors of padding nobody reads
+            column = column * np.asarray(found["input_mask"])[..., None]
+        is_text = column.dtype.kind in "OSU"
+        shapes = [np.shape(value) for value in values]
+        shape = [max(sizes) for sizes in zip(*(each for each in shapes if 0 not in each), strict=True)]
+        wanted = np.full((len(values), *shape), "" if is_text else 0.0, object if is_text else None)
+        for row, value in enumerate(values):
+            if np.size(value):
+                wanted[(row, *map(slice, np.shape(value)))] = value
+        if is_text:
+            column = np.vectorize(as_text, otypes=[object])(column)
+            np.testing.assert_array_equal(column, wanted, name)
+        else:
+            print(f"{name}: {column.size} numbers, at most {np.max(np.abs(column - wanted), initial=0):.1e} apart")
+            np.testing.assert_allclose(column, wanted, rtol, atol, err_msg=name)
+
+
+def assert_words(found: Mapping[str, Any], texts: Sequence[str], tokenizer: FullTokenizer) -> None:
+    """Asserts that the words of a tagger's answers are those of the texts, where their offsets say."""
+    for text, words, starts, ends in zip(texts, found["words"], found["starts"], found["ends"], strict=True):
+        expected = tokenizer.basic_tokenizer.tokenize(text)
+        written = [text[start:end] for start, end in zip(starts, ends, strict=True) if start >= 0]
+        assert [*map(as_text, words)] == written + [""] * (len(words) - len(written))
+        assert [tokenizer.basic_tokenizer.tokenize(word) for word in written] == [[word] for word in expected]
+        assert set(starts[len(written) :]) | set(ends[len(written) :]) <= {-1}
