@@ -84,6 +84,7 @@ def finetune(options: Options, folder: str) -> measuring.Metrics:
         f"--output_dir={output}", f"--max_seq_length={options.max_seq_length}", "--do_train", "--do_eval",
         f"--train_batch_size={options.batch_size}", f"--learning_rate={options.learning_rate}",
         f"--num_train_epochs={options.epochs}", "--eval_steps=1000000", f"--log_steps={TIMED_STEPS}",
+        "--group_by_length",
     ])  # fmt: skip
     import tensorflow as tf
 
@@ -97,13 +98,15 @@ def finetune(options: Options, folder: str) -> measuring.Metrics:
 
 def run_peer(function: str, options: Options, folder: str) -> measuring.Metrics:
     """Runs a function of finetuning_peers."""
-    arguments = {**dataclasses.asdict(options), "folder": folder}
+    arguments = {**dataclasses.asdict(options), "folder": folder, "model": f"{folder}/hugging_face"}
+    arguments |= {"seed": 0, "metric": "accuracy", "fit": {"group_by_length": True}}
+    arguments["trainer"] = {"weight_decay": 0.01, "train_sampling_strategy": "group_by_length"}
     command = [sys.executable, "-m", "tools.benchmarks.finetuning_peers", function, json.dumps(arguments)]
     began = time.time()
     usage = measuring.run(command)
     result = usage.result()
     times = {int(step): seconds for step, seconds in result["times"].items()}
-    return make_metrics(options, began, usage, times, result["accuracy"])
+    return make_metrics(options, began, usage, times, result["score"])
 
 
 def make_metrics(

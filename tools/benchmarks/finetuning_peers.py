@@ -1,7 +1,7 @@
-"""A process that fine-tunes a classifier in one program's way: see tools/benchmarks/finetuning.py.
+"""A process that fine-tunes one model with one program: see finetuning.py and finetuning_quality.py in this folder.
 
-Its arguments are the name of a function and a JSON object of its options. It prints a JSON object with the accuracy and
-the times at which some of the steps were done.
+Its arguments are the name of a function and a JSON object of its options. It prints a JSON object with the score on the
+dev rows and the times at which some of the steps were done.
 """
 
 import json
@@ -13,13 +13,19 @@ from typing import Any
 TIMED_STEPS = 20  # steps from one recorded time to the next
 _EVAL_BATCH = 64
 
-Rows = tuple[list[str], list[int]]
+# Columns of texts and the labels: class numbers, or floats for regression.
+Rows = tuple[list[list[str]], list[Any]]
 
 
 def read_rows(path: str) -> Rows:
-    """Returns the sentences and labels of a file."""
-    rows = [line.rsplit("\t", 1) for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines()[1:]]
-    return [text for text, _ in rows], [int(label) for _, label in rows]
+    """Returns the texts and labels of a TSV file with a header, whose last column is the label."""
+    lines = pathlib.Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")[1:]
+    *texts, labels = zip(*(line.split("\t") for line in lines), strict=True)
+    return [list(column) for column in texts], [json.loads(label) for label in labels]
+
+
+def is_regression(rows: Rows) -> bool:
+    return isinstance(rows[1][0], float)
 
 
 class Times:
@@ -48,23 +54,26 @@ class Times:
         return Callback()
 
 
-def fit(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> float:
-    """Fine-tunes with official_bert's TextClassifier; returns the accuracy."""
+def fit(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> Any:
+    """Fine-tunes with `fit` of official_bert; returns the predictions for the dev rows."""
     import official_bert
 
-    model = official_bert.TextClassifier.from_checkpoint(
-        f"{options['folder']}/hugging_face", labels=[0, 1], max_seq_length=options["max_seq_length"]
-    )
+    settings = {"pair": len(train[0]) > 1, "seed": options["seed"], "max_seq_length": options["max_seq_length"]}
+    model: Any
+    if is_regression(train):
+        model = official_bert.TextRegressor.from_checkpoint(options["model"], **settings)
+    else:
+        labels = sorted(set(train[1]))
+        model = official_bert.TextClassifier.from_checkpoint(options["model"], labels=labels, **settings)
     model.compile(learning_rate=options["learning_rate"])
-    model.fit(
-        *train, batch_size=options["batch_size"], epochs=options["epochs"], callbacks=[times.callback()], verbose=0
-    )
-    scores = model.evaluate(*dev, batch_size=_EVAL_BATCH, return_dict=True, verbose=0)
-    return float(scores["accuracy"])
+    texts, dev_texts = (tuple(columns) if len(columns) > 1 else columns[0] for columns in (train[0], dev[0]))
+    settings = {"epochs": options["epochs"], "callbacks": [times.callback()], "verbose": 0, **options["fit"]}
+    model.fit(texts, train[1], batch_size=options["batch_size"], **settings)
+    return model.predict(dev_texts, batch_size=_EVAL_BATCH)
 
 
-def keras_hub(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> float:
-    """Fine-tunes with keras-hub's BertTextClassifier; returns the accuracy."""
+def keras_hub(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> Any:
+    """Fine-tunes with keras-hub's BertTextClassifier; returns the predictions for the dev rows."""
     import keras
     import keras_hub
     import tensorflow as tf
@@ -76,51 +85,67 @@ def keras_hub(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> 
     model = keras_hub.models.BertTextClassifier(
         backbone=keras_hub.models.BertBackbone.from_preset(path), preprocessor=preprocessor, num_classes=2
     )
-    steps = -(-len(train[0]) // options["batch_size"]) * options["epochs"]
+    ((texts,), labels), ((dev_texts,), _) = train, dev
+    steps = -(-len(texts) // options["batch_size"]) * options["epochs"]
     schedule = keras.optimizers.schedules.PolynomialDecay(options["learning_rate"], steps, 0.0)
     model.compile(
         optimizer=keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    data = tf.data.Dataset.from_tensor_slices(train).shuffle(len(train[0])).batch(options["batch_size"])
+    data = tf.data.Dataset.from_tensor_slices((texts, labels)).shuffle(len(texts)).batch(options["batch_size"])
     model.fit(data, epochs=options["epochs"], callbacks=[times.callback()], verbose=0)
-    scores = model.evaluate(tf.data.Dataset.from_tensor_slices(dev).batch(_EVAL_BATCH), return_dict=True, verbose=0)
-    return float(scores["accuracy"])
+    return model.predict(tf.data.Dataset.from_tensor_slices(dev_texts).batch(_EVAL_BATCH), verbose=0)
 
 
-def hugging_face(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> float:
-    """Fine-tunes with Hugging Face's Trainer, in batches of similar length; returns the accuracy."""
-    import numpy as np
+def hugging_face(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> Any:
+    """Fine-tunes with Hugging Face's Trainer; returns the predictions for the dev rows."""
     import transformers
 
     class Callback(transformers.TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             times.note(state.global_step)
 
-    path = f"{options['folder']}/hugging_face"
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path, model_max_length=options["max_seq_length"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(options["model"], model_max_length=options["max_seq_length"])
 
-    def encode(rows: Rows) -> list[dict[str, Any]]:
-        ids = tokenizer(rows[0], truncation=True)["input_ids"]
-        return [{"input_ids": each, "label": label} for each, label in zip(ids, rows[1], strict=True)]
+    def encode(rows: Rows) -> Any:
+        encoded = tokenizer(*rows[0], truncation=True)
+        names = ("input_ids", "token_type_ids", "attention_mask")
+        return [
+            dict(zip((*names, "label"), row, strict=True))
+            for row in zip(*(encoded[name] for name in names), rows[1], strict=True)
+        ]
 
     arguments = transformers.TrainingArguments(
         output_dir=f"{options['folder']}/trainer", per_device_train_batch_size=options["batch_size"],
-        num_train_epochs=options["epochs"], per_device_eval_batch_size=_EVAL_BATCH,
-        learning_rate=options["learning_rate"], warmup_steps=0.1, weight_decay=0.01, save_strategy="no",
-        train_sampling_strategy="group_by_length", report_to="none", disable_tqdm=True, use_cpu=True,
-        dataloader_pin_memory=False,
+        num_train_epochs=options["epochs"], per_device_eval_batch_size=_EVAL_BATCH, seed=options["seed"],
+        learning_rate=options["learning_rate"], warmup_steps=0.1, save_strategy="no", report_to="none",
+        disable_tqdm=True, use_cpu=True, dataloader_pin_memory=False, **options["trainer"],
     )  # fmt: skip
-    rows: Any = encode(train)
+    transformers.set_seed(options["seed"])
     trainer = transformers.Trainer(
-        model=transformers.AutoModelForSequenceClassification.from_pretrained(path, num_labels=2), args=arguments,
-        train_dataset=rows, data_collator=transformers.DataCollatorWithPadding(tokenizer), callbacks=[Callback()],
+        model=transformers.AutoModelForSequenceClassification.from_pretrained(
+            options["model"], num_labels=1 if is_regression(train) else len(set(train[1]))
+        ),
+        args=arguments, train_dataset=encode(train), data_collator=transformers.DataCollatorWithPadding(tokenizer),
+        callbacks=[Callback()],
     )  # fmt: skip
     trainer.train()
-    scored: Any = sorted(encode(dev), key=lambda row: len(row["input_ids"]))
-    found = trainer.predict(scored)
-    return float(np.mean(np.argmax(found.predictions, -1) == found.label_ids))
+    encoded = encode(dev)
+    order = sorted(range(len(encoded)), key=lambda number: len(encoded[number]["input_ids"]))
+    predictions = trainer.predict([encoded[number] for number in order]).predictions
+    return predictions[sorted(range(len(order)), key=order.__getitem__)]
+
+
+def compute_score(metric: str, predictions: Any, labels: list[Any]) -> float:
+    """Returns the accuracy, or Pearson's correlation, which for two classes is Matthews' correlation coefficient."""
+    import numpy as np
+
+    predictions = np.asarray(predictions)
+    answers = np.argmax(predictions, -1) if isinstance(labels[0], int) else predictions.reshape(-1)
+    if metric == "accuracy":
+        return float(np.mean(answers == labels))
+    return float(np.corrcoef(answers, labels)[0, 1]) if np.ptp(answers) else 0.0
 
 
 def main() -> None:
@@ -128,8 +153,8 @@ def main() -> None:
     train, dev = (read_rows(f"{options['folder']}/{part}.tsv") for part in ("train", "dev"))
     times = Times()
     function = {each.__name__: each for each in (fit, keras_hub, hugging_face)}[name]
-    accuracy = function(options, train, dev, times)
-    print(json.dumps({"accuracy": accuracy, "times": times.by_step}), flush=True)
+    score = compute_score(options["metric"], function(options, train, dev, times), dev[1])
+    print(json.dumps({"score": score, "times": times.by_step}), flush=True)
 
 
 if __name__ == "__main__":
