@@ -77,6 +77,7 @@ FINETUNE = Command(
     chooser="task",
     variants={task: Variant((options,), vars(options.defaults)) for task, options in TASK_OPTIONS.items()},
     original_script="run_finetuning.py",
+    script_flags=("--noadam_bias_correction",),
     aliases={"task_name": "task", "init_checkpoint": "init", "predict_batch_size": "eval_batch_size"},
     refused={
         "bert_config_file": _CONFIGURATION,

@@ -123,6 +123,14 @@ class ReferenceAdamW:
         return weight - self.rate() * (m / (np.sqrt(v) + 1e-6) + 0.01 * is_matrix * weight)
 
 
+class ReferenceCorrectedAdamW(ReferenceAdamW):
+    """AdamW with the bias of both moments corrected, as published."""
+
+    def updated(self, weight: Array, m: Array, v: Array, is_matrix: bool) -> Array:
+        t = self.step + 1
+        return super().updated(weight, m / (1 - 0.9**t), v / (1 - 0.999**t), is_matrix)
+
+
 class ReferenceLamb(ReferenceAdamW):
     """LAMB: algorithm 2 of arXiv:1904.00962, a layer being a variable; vectors are neither decayed nor adapted."""
 

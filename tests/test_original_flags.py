@@ -1,5 +1,6 @@
 """Flags of google-research/bert's scripts, given to ours."""
 
+import dataclasses
 import pathlib
 
 import pytest
@@ -46,6 +47,22 @@ def test_a_flag_of_another_name_means_the_same(name: str, alias: str, flag: str,
     assert command.parse([*needed, f"--{alias}={value}"])[0] == expected
     (tmp_path / "flags").write_text(f"--{alias}={value}\n", encoding="utf-8")
     assert command.parse([*needed, f"--flagfile={tmp_path / 'flags'}"])[0] == expected
+
+
+def test_adam_is_corrected_in_finetune_alone(monkeypatch: pytest.MonkeyPatch):
+    """The scripts with the original's names follow the original unless the flag is given."""
+    finetune, flag = load("finetune"), "--adam_bias_correction"
+    assert not load("pretrain").parse(NEEDED["pretrain"])[0].adam_bias_correction
+    assert finetune.parse(NEEDED["finetune"])[0].adam_bias_correction
+    found: list[bool] = []
+    script = dataclasses.replace(
+        finetune, main=lambda options, *_: found.append(options.adam_bias_correction), tensorflow=False
+    )
+    for arguments in ([], [flag]):
+        monkeypatch.setattr("sys.argv", ["run_finetuning", *NEEDED["finetune"], *arguments])
+        with pytest.raises(SystemExit):
+            script.run_as_script()
+    assert found == [False, True]
 
 
 @pytest.mark.parametrize(

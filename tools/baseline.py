@@ -4,8 +4,9 @@
     python tools/baseline.py compare FOLDER    # measures it again and prints every difference
 
 Results depend on the processor, so record the older commit on the machine where you compare, into a FOLDER outside of
-the checkout. Only commands and public names are used, and RENAMED translates arguments for older commits: run this file
-by its path in a checkout of any of them. baseline_cases.json lists what is measured. `--only=SECTION` measures a part.
+the checkout. Only commands and public names are used, and arguments are translated for older commits: run this file by
+its path in a checkout of any of them. baseline_cases.json lists what is measured. Its "renamed" has a command, a
+current argument, and the one for older commits, whose --help does not list the flag. `--only=SECTION` measures a part.
 """
 
 import argparse
@@ -32,8 +33,6 @@ import official_bert_cli
 
 Values = Iterator[tuple[str, Any]]
 
-# Command, argument of today, argument of older commits, whose --help does not list the flag of today.
-RENAMED = (("export", "--format=onnx", "--engine=onnxruntime"),)
 CASES = json.loads(Path(__file__).with_name("baseline_cases.json").read_text())
 VOCAB, CONFIG = CASES["vocabulary"].split(), CASES["bert_config"]
 NOUNS, VERBS = ("cat", "dog", "mat", "sun", "unaffable"), ("sat", "ran", "played", "walking")
@@ -126,7 +125,7 @@ def digest_weights(model: Any) -> str:
 def command_line(command: str, arguments: str) -> list[str]:
     """Returns the words of a command, with the arguments that the measured checkout takes."""
     program = [sys.executable, "-m", "official_bert_cli", command]
-    for name, today, before in RENAMED:
+    for name, today, before in CASES["renamed"]:
         if name == command and today in arguments:
             offered = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True).stdout
             arguments = arguments if today.split("=")[0] in offered else arguments.replace(today, before)
@@ -224,8 +223,9 @@ def measure_fit(kind: dict[str, Any], asked: list[dict[str, Any]]) -> dict[str, 
     rows, config = make_rows(20, 0), official_bert.BertConfig(**CONFIG)
     model = getattr(official_bert, kind["class"]).from_checkpoint(config, vocab_file="vocab.txt", **kind["settings"])
     y = {"y": [row[kind["label"]] for row in rows]} if "label" in kind else {}
-    model.compile(learning_rate=2e-3, jit_compile=False)
-    model.fit(get_columns(rows, kind["learn_from"]), **y, batch_size=4, epochs=3, verbose=0, callbacks=[callback])
+    settings = CASES["fit"]["today" if "group_by_length" in model.fit.__code__.co_varnames else "before"]
+    model.compile(**settings["compile"])
+    model.fit(get_columns(rows, kind["learn_from"]), **y, **settings["fit"], callbacks=[callback])
     return {"losses": losses, "predictions": predict(model, asked)}
 
 

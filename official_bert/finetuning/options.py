@@ -91,6 +91,16 @@ class Options(ValidatedOptions):
     layer_decay: float = option(
         1.0, "The learning rate of each layer by that of the layer above it.", group=TRAINING, above=0, max=1
     )
+    adam_bias_correction: bool = option(
+        True,
+        "Whether Adam corrects the bias of its moments. The original does not, which fails more often on little data.",
+        group=TRAINING,
+    )
+    group_by_length: bool = option(
+        False,
+        "Whether the texts of a batch have similar lengths: less padding, but batches that are less random.",
+        group=TRAINING,
+    )
     random_seed: int = option(12345, "Of the head's weights, the order of the data and dropout.", group=TRAINING, min=0)
     teacher: str | None = option(
         None, "A fine-tuned model's folder, whose answers the model learns (distillation).", group=TRAINING

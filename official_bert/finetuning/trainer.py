@@ -71,7 +71,8 @@ class Trainer:
             self.optimizer, self.schedule = bert_optimizer(
                 learner, initial_model.config.num_hidden_layers, num_steps=config.num_steps,
                 learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
-                layer_decay=config.layer_decay, scales_loss=config.dtype == "mixed_float16",
+                layer_decay=config.layer_decay, adam_bias_correction=config.adam_bias_correction,
+                scales_loss=config.dtype == "mixed_float16",
             )  # fmt: skip
             self.replica_step = TrainingStep(
                 learner, self.optimizer, share_of(loss or head.loss(), loss_weights=head.loss_weights()),
@@ -110,7 +111,13 @@ class Trainer:
         classes = features.targets[LABELS] if config.balanced_sampling else None
         epochs = [
             batches.training_batch_indices(
-                lengths, config.train_batch_size, config.random_seed, epoch, classes, features.details.get(TEXTS)
+                lengths,
+                config.train_batch_size,
+                config.random_seed,
+                epoch,
+                classes,
+                features.details.get(TEXTS),
+                config.group_by_length,
             )
             for epoch in range(first // per_epoch, (last - 1) // per_epoch + 1)
         ]

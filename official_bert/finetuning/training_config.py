@@ -21,6 +21,8 @@ class TrainingConfig:
     freeze: tuple[str, ...] = ()  # regular expressions of the encoder's layers that stay as they are
     balanced_sampling: bool = False  # whether an epoch has as many rows of each class
     layer_decay: float = 1.0  # the rate of each layer by that of the layer above
+    adam_bias_correction: bool = True
+    group_by_length: bool = False  # whether the rows of a batch have similar lengths
     dtype: str = "float32"  # a Keras dtype policy
     micro_batches: int = 1  # into how many parts a replica's rows are cut
     rematerialize: bool = False  # whether encoder blocks are computed a second time in the backward pass
@@ -48,6 +50,8 @@ def training_config(options: Options, rows: int) -> TrainingConfig:
         freeze=tuple(options.freeze),
         balanced_sampling=options.balanced_sampling,
         layer_decay=options.layer_decay,
+        adam_bias_correction=options.adam_bias_correction,
+        group_by_length=options.group_by_length,
         dtype=DTYPES[options.dtype],
         micro_batches=options.gradient_accumulation_steps,
         rematerialize=options.rematerialize,

@@ -130,8 +130,10 @@ class FitData:
                 raise UserError(f"y has {wrong}; expected finite numbers, at most {python_data.LARGEST:g}")
         return y
 
-    def training(self, examples: Examples, batch_size: int, shuffle: bool, counter: EpochCounter) -> tf.data.Dataset:
-        """Returns batches of like lengths, in another order each epoch."""
+    def training(
+        self, examples: Examples, batch_size: int, shuffle: bool, counter: EpochCounter, group_by_length: bool = False
+    ) -> tf.data.Dataset:
+        """Returns batches of rows in another order each epoch."""
         features = self._labelled(examples.items)
         self._say_what_was_cut(features, len(examples.items))
         lengths, weights = batches.row_lengths(features), self._row_weights(features, examples)
@@ -141,7 +143,9 @@ class FitData:
                 return self._rows_of(batches.cut(np.arange(len(features)), batch_size))
             texts = features.details.get(TEXTS)
             return self._rows_of(
-                batches.training_batch_indices(lengths, batch_size, self.seed, counter.epoch, texts=texts)
+                batches.training_batch_indices(
+                    lengths, batch_size, self.seed, counter.epoch, texts=texts, group_by_length=group_by_length
+                )
             )
 
         return batches.as_dataset(lambda rows: self._batch(features, rows, weights, counter.epoch), plan)

@@ -70,6 +70,7 @@ class _BertOptimizer:
     learning_rate: float
     warmup_proportion: float
     layer_decay: float
+    adam_bias_correction: bool
     arguments: Mapping[str, Any]
 
 
@@ -469,9 +470,10 @@ class TextModel(SteppedModel):
         learning_rate: float = 5e-5,
         warmup_proportion: float = 0.1,
         layer_decay: float = 1.0,
+        adam_bias_correction: bool = True,
         **settings: Any,
     ) -> None:
-        """Says how to train; what is not said is as in the original's fine-tuning.
+        """Configures training. The defaults are those of the original's fine-tuning, but for the bias correction.
 
         Args:
             optimizer: any Keras optimizer; None for BERT's, whose rate rises, then falls to 0 by the end of fit.
@@ -481,6 +483,8 @@ class TextModel(SteppedModel):
             learning_rate: the highest rate of BERT's optimizer.
             warmup_proportion: the share of the steps in which its rate rises.
             layer_decay: its rate of each layer by that of the layer above.
+            adam_bias_correction: Whether BERT's optimizer corrects the bias of its moments. The original does not,
+                which fails more often on little data.
             settings: loss_weights, weighted_metrics, steps_per_execution, ... as of keras.Model.compile; XLA compiles
                 the step with jit_compile=True alone.
 
@@ -528,7 +532,9 @@ class TextModel(SteppedModel):
         self._bert_optimizer = None
         if optimizer is None:
             rate = float(learning_rate)  # Keras takes no whole number
-            self._bert_optimizer = _BertOptimizer(rate, warmup_proportion, layer_decay, arguments)
+            self._bert_optimizer = _BertOptimizer(
+                rate, warmup_proportion, layer_decay, bool(adam_bias_correction), arguments
+            )
             optimizer = BertAdamW(rate)  # for evaluate, as Keras evaluates compiled models alone
         super().compile(self._scaled(optimizer), **arguments)
 
@@ -569,7 +575,7 @@ class TextModel(SteppedModel):
             config["optimizer"] = keras.saving.serialize_keras_object(self.optimizer)
         if config and request:
             config["optimizer"]["config"]["name"] = _OF_FIT
-            names = ("learning_rate", "warmup_proportion", "layer_decay")
+            names = ("learning_rate", "warmup_proportion", "layer_decay", "adam_bias_correction")
             config[_ITS_SETTINGS] = {name: getattr(request, name) for name in names}
         return config
 
@@ -604,7 +610,8 @@ class TextModel(SteppedModel):
             optimizer, _ = bert_optimizer(
                 self._learner(), self.bert_config.num_hidden_layers, num_steps=num_steps,
                 learning_rate=request.learning_rate, warmup_proportion=request.warmup_proportion,
-                layer_decay=request.layer_decay, scales_loss=self._policy_name == "mixed_float16",
+                layer_decay=request.layer_decay, adam_bias_correction=request.adam_bias_correction,
+                scales_loss=self._policy_name == "mixed_float16",
             )  # fmt: skip
             self.reset_metrics()  # Keras does not, of metrics that are compiled again
             super().compile(optimizer, **request.arguments)
@@ -634,11 +641,12 @@ class TextModel(SteppedModel):
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
         validation_freq: Any = 1,
+        group_by_length: bool = False,
     ) -> keras.callbacks.History:
         """Trains as keras.Model.fit does, on texts as well as on ids.
 
-        Texts of like length share a batch, in another order each epoch, which depends on the seed; with shuffle=False
-        they come in the order given. Without compile, BERT's optimizer is used (see `compile`).
+        Texts come in another order each epoch, which depends on the seed; with shuffle=False in the order given. A
+        batch is padded to its longest text. Without compile, BERT's optimizer is used (see `compile`).
 
         Args:
             x: texts in the form that the class says, or a tf.data.Dataset of such texts or of (texts, labels), batched
@@ -659,6 +667,8 @@ class TextModel(SteppedModel):
             validation_steps: as of keras.Model.fit.
             validation_batch_size: texts at a time in validation.
             validation_freq: as of keras.Model.fit.
+            group_by_length: Whether shuffled texts of a batch have similar lengths: less padding, but batches that are
+                less random.
 
         Raises:
             UserError: texts or labels have another form, or another length, there are none, or a number cannot be.
@@ -699,7 +709,7 @@ class TextModel(SteppedModel):
             if validation_split:
                 kept = python_data.split_off(len(examples.items), validation_split)
                 examples, validation_data = examples[:kept], examples[kept:]
-            batches = data.training(examples, batch_size, shuffle, counter)
+            batches = data.training(examples, batch_size, shuffle, counter, group_by_length)
         steps_of_epoch = steps_per_epoch or python_data.steps_in(batches, batch_size, validation_split)
         self._compile_for(epochs * steps_of_epoch, initial_epoch > 0)
         with errors_of_data.in_one_line():

@@ -1,10 +1,11 @@
-"""Batches of rows of about the same length, so that little is padding.
+"""Batches of rows with little padding.
 
-The original pads every row to the longest allowed. Here an epoch's rows are shuffled, sorted by length within pools of
-many batches, cut into batches, and the batches shuffled again. Every row is in one batch of an epoch, and which rows
-share a batch is a function of seed and epoch. Lengths are rounded up, so that the number of shapes is bounded: to a
-multiple of two; where XLA compiles each, of eight; where compiling takes longer still, to one of a few buckets. The
-last batch may be filled up with rows without a token, which count in nothing.
+The original pads every row to the longest allowed. Here an epoch's rows are shuffled and cut into batches, each of
+which is padded to its longest row. To group rows by length, they are sorted within pools of many batches first, and the
+batches are shuffled again. Every row is in one batch of an epoch. Which rows share a batch is a function of seed and
+epoch. Lengths are rounded up, so that the number of shapes is bounded: to a multiple of two; where XLA compiles each,
+of eight; where compiling takes longer still, to one of a few buckets. The last batch may be filled up with rows without
+a token, which count in nothing.
 
 B batch, S sequence, N choices, R rows
 """
@@ -50,6 +51,7 @@ def training_batch_indices(
     epoch: int,
     classes: Array | None = None,
     texts: Array | None = None,
+    group_by_length: bool = False,
 ) -> Array:
     """Returns which rows make each batch of an epoch: int64 [batches, B], -1 where a batch is filled up.
 
@@ -62,6 +64,7 @@ def training_batch_indices(
             frequent ones not all; None takes every row once.
         texts: of the rows, [R, N], equal for equal texts: rows that have one in common do not share a batch, and those
             for which there is no such batch are left out, with a line that counts them; None takes any rows together.
+        group_by_length: Whether the rows of a batch have similar lengths.
 
     Raises:
         UserError: rows are to learn from the others of their batch, which has one row alone.
@@ -71,7 +74,7 @@ def training_batch_indices(
     rng = np.random.default_rng([seed, epoch])
     rows = rng.permutation(len(lengths) if classes is None else _balanced(classes, rng))
     pool = _POOL * batch_size
-    for start in range(0, len(rows), pool):
+    for start in range(0, len(rows) if group_by_length else 0, pool):
         part = rows[start : start + pool]
         rows[start : start + pool] = part[np.argsort(lengths[part], kind="stable")]
     batches = cut(rows, batch_size)

@@ -1,5 +1,7 @@
 """Fine-tuning's optimizer: the original's with its schedule, and with a rate for each layer if that is asked for."""
 
+from typing import Any
+
 import keras
 
 from official_bert.modeling import layer_names
@@ -16,6 +18,7 @@ def bert_optimizer(
     learning_rate: float,
     warmup_proportion: float,
     layer_decay: float,
+    adam_bias_correction: bool = True,
     scales_loss: bool = False,
 ) -> tuple[BertAdamW, WarmupPolynomialDecay]:
     """Returns the optimizer that the command and fit share, built for the model's weights, and its schedule.
@@ -29,11 +32,13 @@ def bert_optimizer(
         learning_rate: the highest.
         warmup_proportion: the share of the steps in which the rate rises.
         layer_decay: the rate of each layer by that of the layer above.
+        adam_bias_correction: Whether Adam corrects the bias of its moments, which the original's does not.
         scales_loss: whether the loss is scaled, as float16 needs it.
     """
     schedule = WarmupPolynomialDecay(learning_rate, num_steps, int(num_steps * warmup_proportion))
     factors = layer_factors(model, num_layers, layer_decay)
-    optimizer = LayerwiseAdamW(schedule, factors=factors) if factors else BertAdamW(schedule)
+    settings: dict[str, Any] = {"adam_bias_correction": adam_bias_correction}
+    optimizer = LayerwiseAdamW(schedule, factors, **settings) if factors else BertAdamW(schedule, **settings)
     optimizer.build(model.trainable_variables)
     if scales_loss:
         optimizer.loss_scale = DynamicLossScale()

@@ -27,7 +27,7 @@ def get_optimizer(name: str, learning_rate: Any, **settings: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
-    """The original's AdamWeightDecayOptimizer as a Keras optimizer: Adam with decoupled decay, no bias correction.
+    """The original's AdamWeightDecayOptimizer as a Keras optimizer: Adam with decoupled weight decay.
 
     For each variable w with gradient g:
 
@@ -35,7 +35,9 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         v = beta_2 * v + (1 - beta_2) * g * g
         w = w - rate * (m / (sqrt(v) + epsilon) + weight_decay_rate * w)
 
-    m and v start at 0 and their bias is not corrected. Variables named in `NOT_DECAYED` lack the last term.
+    m and v start at 0. Their bias is corrected only if `adam_bias_correction` is set, since the original does not: at
+    step t, counted from 1, m is divided by 1 - beta_1 ** t and v by 1 - beta_2 ** t. Without it the first steps are
+    larger, the first one three times. Variables named in `NOT_DECAYED` lack the last term.
 
     Args:
         learning_rate: a number or schedule.
@@ -44,6 +46,7 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         epsilon: added to the root.
         weight_decay_rate: share of a weight that is subtracted, times the learning rate.
         clip_norm: the greatest global norm; None for no clipping.
+        adam_bias_correction: Whether to correct the bias of m and v. Skipped steps count in t.
     """
 
     def __init__(
@@ -54,12 +57,14 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         epsilon: float = 1e-6,
         weight_decay_rate: float = 0.01,
         clip_norm: float | None = 1.0,
+        adam_bias_correction: bool = False,
         name: str = "bert_adam_w",
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.weight_decay_rate, self.clip_norm = weight_decay_rate, clip_norm
+        self.adam_bias_correction = adam_bias_correction
 
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the two moments of each variable; under a strategy this must happen within its scope."""
@@ -85,11 +90,13 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
             return
         rate = tf.convert_to_tensor(self.learning_rate)
         decay = rate * self.weight_decay_rate
-        # Tensors, or the graph would have them once for each variable. The powers correct the bias of the moments,
-        # which BERT's Adam does not.
-        settings = {"beta1": self.beta_1, "beta2": self.beta_2, "epsilon": self.epsilon}
+        # The kernel adds epsilon to the root of a square that is not corrected, and its powers are less exact.
+        of_mean, of_square = self._corrections()
+        rate, epsilon = rate * (of_square**0.5 / of_mean), self.epsilon * of_square**0.5
+        settings = {"beta1": self.beta_1, "beta2": self.beta_2, "epsilon": epsilon}
         settings |= {"beta1_power": 0.0, "beta2_power": 0.0}
-        settings = {name: tf.constant(value) for name, value in settings.items()}
+        # Tensors, or the graph would have them once for each variable.
+        settings = {name: tf.convert_to_tensor(value) for name, value in settings.items()}
         for variable, gradient in zip(trainable_variables or self._trainable_variables, grads, strict=True):
             if gradient is None:
                 continue
@@ -112,17 +119,25 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         return 1.0
 
     def _update_moments(self, index: int, gradient: Any) -> tuple[Any, Any]:
-        """Updates a variable's two moments with its gradient and returns them."""
+        """Updates a variable's two moments with its gradient and returns them, corrected if the optimizer does so."""
         mean = self.beta_1 * self._means[index] + (1.0 - self.beta_1) * gradient
         square = self.beta_2 * self._squares[index] + (1.0 - self.beta_2) * ops.square(gradient)
         self.assign(self._means[index], mean)
         self.assign(self._squares[index], square)
-        return mean, square
+        of_mean, of_square = self._corrections()
+        return mean / of_mean, square / of_square
+
+    def _corrections(self) -> list[Any]:
+        """Returns 1 - beta ** t of both moments, exact where beta ** t is close to 1; 1 where the bias remains."""
+        if not self.adam_bias_correction:
+            return [1.0, 1.0]
+        step = ops.cast(self.iterations + 1, "float32")
+        return [-ops.expm1(step * math.log(beta)) if beta else 1.0 for beta in (self.beta_1, self.beta_2)]
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         config.pop("weight_decay", None)  # Keras' own, which takes no part
-        own = ("beta_1", "beta_2", "epsilon", "weight_decay_rate")
+        own = ("beta_1", "beta_2", "epsilon", "weight_decay_rate", "adam_bias_correction")
         return {**config, **{name: getattr(self, name) for name in own}}
 
 
@@ -173,28 +188,20 @@ class Lamb(BertAdamW):
     Args:
         learning_rate: a number or schedule.
         name: the optimizer's.
-        **kwargs: as BertAdamW's, with its defaults.
+        **kwargs: as BertAdamW's, with its defaults, but with bias correction.
     """
 
     def __init__(self, learning_rate: Any = 1e-3, name: str = "lamb", **kwargs: Any) -> None:
-        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        super().__init__(learning_rate=learning_rate, name=name, **{"adam_bias_correction": True, **kwargs})
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         index = self._get_variable_index(variable)
         mean, square = self._update_moments(index, gradient)
-        mean, square = mean / self._correction(self.beta_1), square / self._correction(self.beta_2)
         update = mean / (ops.sqrt(square) + self.epsilon)
         if is_decayed(self._trainable_variables[index]):
             update = update + self.weight_decay_rate * variable
             update = trust_ratio(variable, update) * update
         self.assign_sub(variable, learning_rate * update)
-
-    def _correction(self, beta: float) -> Any:
-        """1 - beta ** t, the weight of all gradients so far in a moment; exact where beta ** t is close to 1."""
-        if not beta:
-            return 1.0
-        step = ops.cast(self.iterations + 1, "float32")
-        return -ops.expm1(step * math.log(beta))
 
 
 def trust_ratio(weights: Any, update: Any) -> Any:

@@ -124,6 +124,9 @@ class Options(ValidatedOptions):
     optimizer: str = _training(
         "adamw", "adamw: the original's; lamb: for large batches; keras_adamw.", choices.OPTIMIZERS
     )
+    adam_bias_correction: bool = _training(
+        False, "Whether adamw corrects the bias of its moments, which the original does not; the others always do."
+    )
     freeze: list[str] = _training([], "Regular expressions of layers' whole names, separated by commas: not trained.")
     random_seed: int = _training(12345, "The seed of initial weights, order of records and dropout.", min=0)
     gradient_accumulation_steps: int = _training(

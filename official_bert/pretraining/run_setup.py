@@ -166,6 +166,7 @@ def _build_pretrainer(options: Options, config: BertConfig, strategy: tf.distrib
         jit_compile=options.jit_compile,
         compile_parts=options.compile_parts and distribution.compiles_parts(strategy),
         optimizer=options.optimizer,
+        adam_bias_correction=options.adam_bias_correction,
         next_sentence=options.next_sentence_prediction,
         frozen=options.freeze,
         micro_batches=options.gradient_accumulation_steps,

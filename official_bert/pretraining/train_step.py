@@ -46,6 +46,7 @@ class Pretrainer:
         compile_parts: where XLA does not compile the step, whether it compiles all of it but the products of matrices:
             for one CPU (see distribution.compiles_parts, with_compiled_blocks).
         optimizer: one of optimization.OPTIMIZERS.
+        adam_bias_correction: Whether adamw corrects the bias of its moments.
         next_sentence: whether the loss of the sentence labels is trained; without it the pooler and that head are
             frozen, and the sums of that loss are 0.
         frozen: regular expressions of layers' names: these are not trained.
@@ -68,6 +69,7 @@ class Pretrainer:
         jit_compile: bool = False,
         compile_parts: bool = False,
         optimizer: str = "adamw",
+        adam_bias_correction: bool = False,
         next_sentence: bool = True,
         frozen: Sequence[str] = (),
         micro_batches: int = 1,
@@ -90,7 +92,8 @@ class Pretrainer:
             self.model = build_pretraining_model(config, seed=seed, dtype=dtype, packed=packed)
             if frozen:
                 freeze(self.model, frozen)
-            self.optimizer = get_optimizer(optimizer, schedule)
+            settings = {"adam_bias_correction": adam_bias_correction} if optimizer == "adamw" else {}
+            self.optimizer = get_optimizer(optimizer, schedule, **settings)
             self.optimizer.build(self.model.trainable_variables)
             self._loss_scale = DynamicLossScale() if dtype == "mixed_float16" else None
         compile_parts = compile_parts and not jit_compile

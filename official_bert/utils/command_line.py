@@ -82,6 +82,7 @@ class Command:
         chooser: the flag whose value decides which of `variants` holds; it is a required field of the options.
         variants: further flags and what None stands for, by the chooser's value.
         original_script: the file that runs the command under the name of google-research/bert's script.
+        script_flags: The flags of that file that differ from the command's defaults, to follow the original.
         aliases: other names of flags, with the name that they stand for: those of the original's script.
         refused: what to give in place of flags of the original's script that the command does not take, by their name.
         tensorflow: whether `main` imports TensorFlow, which is then done without its remarks.
@@ -99,6 +100,7 @@ class Command:
     chooser: str | None = None
     variants: Mapping[str, Variant] = dataclasses.field(default_factory=dict)
     original_script: str | None = None
+    script_flags: tuple[str, ...] = ()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tensorflow: bool = True
@@ -110,7 +112,7 @@ class Command:
 
     def run_as_script(self) -> NoReturn:
         """Runs the command under the name of the original's script: `python -m run_pretraining`."""
-        self.run(program=f"python -m {self.script_module}")
+        self.run([*self.script_flags, *sys.argv[1:]], f"python -m {self.script_module}")
 
     def run(self, arguments: Sequence[str] | None = None, program: str | None = None) -> NoReturn:
         """Runs the command, and ends the process with its exit code.

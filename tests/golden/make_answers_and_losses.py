@@ -171,11 +171,12 @@ class _Losses(keras.callbacks.Callback):
 
 
 def fit(model: Any, case: Model, first_epoch: int = 0, epochs: int = EPOCHS) -> list[float]:
-    """Trains a model and returns the losses."""
+    """Trains a model in batches of similar length and returns the losses."""
     callback = _Losses()
     y = {} if case.y is None else {"y": case.y}
     model.fit(
-        case.x, **y, batch_size=4, initial_epoch=first_epoch, epochs=epochs, verbose=0, callbacks=[callback]
+        case.x, **y, batch_size=4, initial_epoch=first_epoch, epochs=epochs, verbose=0, callbacks=[callback],
+        group_by_length=True,
     )  # fmt: skip
     return callback.losses
 
@@ -189,7 +190,7 @@ def build(case: Model, folder: pathlib.Path) -> Any:
         if case.frozen:
             model.freeze(*case.frozen)
         optimizer = {"optimizer": keras.optimizers.Adam(2e-3), "jit_compile": False} if case.adam else case.compiled
-        model.compile(**optimizer)
+        model.compile(**optimizer, adam_bias_correction=False)
     return model
 
 
@@ -251,7 +252,8 @@ RUNS = {
 }
 _TRAINING = (
     "--do_train --init=bert_config.json --vocab_file=vocab.txt --max_seq_length=16 --train_batch_size=4 "
-    "--num_train_epochs=4 --learning_rate=0.005 --log_steps=1 --random_seed=7"
+    "--num_train_epochs=4 --learning_rate=0.005 --log_steps=1 --random_seed=7 "
+    "--noadam_bias_correction --group_by_length"
 )
 
 

@@ -52,7 +52,7 @@ def test_texts_that_are_cut_are_counted(classifier, capsys):
 def test_fit_on_strings_is_fit_on_the_same_batches_made_by_hand(classifier):
     history = classifier.fit(TEXTS[:32], LABELS[:32], batch_size=8, epochs=2, verbose=0).history
     by_hand = build()
-    by_hand.compile(BertAdamW(WarmupPolynomialDecay(5e-5, 8, 0)), jit_compile=False)
+    by_hand.compile(BertAdamW(WarmupPolynomialDecay(5e-5, 8, 0), adam_bias_correction=True), jit_compile=False)
     features = by_hand.head.featurize(by_hand.head.examples(TEXTS[:32], LABELS[:32]), by_hand._tokenizer, 32)
     losses = []
     for epoch in range(2):

@@ -16,23 +16,31 @@ def features(lengths, choices=1, tags=False) -> Features:
 
 def test_every_row_is_in_one_batch_of_an_epoch_and_the_order_is_of_seed_and_epoch():
     lengths = np.random.default_rng(0).integers(2, 100, 1000)
-    plan = batches.training_batch_indices(lengths, 16, seed=1, epoch=0)
-    assert plan.shape == (63, 16)
-    assert sorted(plan[plan >= 0].tolist()) == list(range(1000))
-    np.testing.assert_array_equal(plan, batches.training_batch_indices(lengths, 16, seed=1, epoch=0))
-    for seed, epoch in ((1, 1), (2, 0)):
-        assert not np.array_equal(plan, batches.training_batch_indices(lengths, 16, seed, epoch))
+    for group_by_length in (False, True):
+        settings = {"group_by_length": group_by_length}
+        plan = batches.training_batch_indices(lengths, 16, seed=1, epoch=0, **settings)
+        assert plan.shape == (63, 16)
+        assert sorted(plan[plan >= 0].tolist()) == list(range(1000))
+        np.testing.assert_array_equal(plan, batches.training_batch_indices(lengths, 16, seed=1, epoch=0, **settings))
+        for seed, epoch in ((1, 1), (2, 0)):
+            assert not np.array_equal(plan, batches.training_batch_indices(lengths, 16, seed, epoch, **settings))
 
 
-def test_shuffling_favours_no_length():
+def test_batches_are_random_whatever_the_lengths():
+    rng = np.random.default_rng(0)
+    plans = [batches.training_batch_indices(rng.integers(2, 100, 1000), 16, seed=1, epoch=0) for _ in range(2)]
+    np.testing.assert_array_equal(*plans)
+
+
+def test_grouping_by_length_favours_no_length():
     lengths = np.repeat([5, 50], 320)
-    firsts = [lengths[batches.training_batch_indices(lengths, 8, seed, 0)[0, 0]] for seed in range(400)]
-    assert 0.4 < np.mean(np.array(firsts) == 50) < 0.6
+    plans = [batches.training_batch_indices(lengths, 8, seed, 0, group_by_length=True) for seed in range(400)]
+    assert 0.4 < np.mean([lengths[plan[0, 0]] == 50 for plan in plans]) < 0.6
 
 
-def test_batches_hold_little_padding_and_few_shapes():
+def test_batches_grouped_by_length_hold_little_padding_and_few_shapes():
     lengths = np.minimum(2 + np.random.default_rng(0).geometric(0.08, 4000), 128)
-    plan = batches.training_batch_indices(lengths, 32, seed=1, epoch=0)
+    plan = batches.training_batch_indices(lengths, 32, seed=1, epoch=0, group_by_length=True)
     longest = [-(-lengths[rows[rows >= 0]].max() // 8) * 8 for rows in plan]
     assert len(set(longest)) <= 16
     assert sum(32 * each for each in longest) < 1.6 * lengths.sum()

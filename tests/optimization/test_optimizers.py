@@ -21,21 +21,29 @@ from official_bert.optimization.optimizers import (
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from tests.make import assert_refused
 from tests.processes import run_marked_tests
-from tests.reference import ReferenceAdamW, ReferenceKerasAdamW, ReferenceLamb
+from tests.reference import ReferenceAdamW, ReferenceCorrectedAdamW, ReferenceKerasAdamW, ReferenceLamb
 
-REFERENCES = {"adamw": ReferenceAdamW, "lamb": ReferenceLamb, "keras_adamw": ReferenceKerasAdamW}
+RULES = {
+    "adamw": ("adamw", {}, ReferenceAdamW),
+    "corrected adamw": ("adamw", {"adam_bias_correction": True}, ReferenceCorrectedAdamW),
+    "lamb": ("lamb", {}, ReferenceLamb),
+    "keras_adamw": ("keras_adamw", {}, ReferenceKerasAdamW),
+}
 
 
-@pytest.mark.parametrize(("name", "by_kernel"), [*((name, False) for name in OPTIMIZERS), ("adamw", True)])
+@pytest.mark.parametrize(
+    ("rule", "by_kernel"), [*((rule, False) for rule in RULES), ("adamw", True), ("corrected adamw", True)]
+)
 @pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the norm that is clipped
-def test_updates_equal_the_published_rule_over_several_steps(tiny_config, scale, name, by_kernel):
+def test_updates_equal_the_published_rule_over_several_steps(tiny_config, scale, rule, by_kernel):
+    name, settings, reference_class = RULES[rule]
     model = build_pretraining_model(dataclasses.replace(tiny_config, num_hidden_layers=1), seed=0)
     variables = model.trainable_variables
-    optimizer = get_optimizer(name, WarmupPolynomialDecay(1e-2, 8, 3))
+    optimizer = get_optimizer(name, WarmupPolynomialDecay(1e-2, 8, 3), **settings)
     optimizer.build(variables)
     if by_kernel:
         optimizer.uses_kernel = True
-    reference = REFERENCES[name](1e-2, 8, 3)
+    reference = reference_class(1e-2, 8, 3)
     weights = {variable.path: np.asarray(variable, np.float64) for variable in variables}
     rng = np.random.default_rng(0)
     for _ in range(9):
@@ -159,6 +167,8 @@ def test_optimizer_survives_its_configuration(name: str):
     schedule = WarmupPolynomialDecay(1e-3, 10, 2, jump=False, power=0.5, end_rate=1e-5)
     decay = "weight_decay" if name == "keras_adamw" else "weight_decay_rate"
     settings = {"beta_1": 0.8, "beta_2": 0.99, "epsilon": 1e-5, decay: 0.1, "clip_norm": None}
+    if name == "adamw":
+        settings["adam_bias_correction"] = True
     optimizer = get_optimizer(name, schedule, **settings)
     copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(copy) is type(optimizer)
