@@ -23,6 +23,9 @@ class WordPieces:
         self._pieces = {number: piece for piece, number in vocab.items()}
         self._goes_on = np.zeros(max(vocab.values()) + 1, bool)
         self._goes_on[[number for piece, number in vocab.items() if piece.startswith("##")]] = True
+        self.has_capital = np.zeros(self._goes_on.shape, bool)
+        self.has_capital[[number for piece, number in vocab.items() if piece != piece.lower()]] = True
+        self.has_seen_capitals = False  # whether the text of a record had a piece with a capital letter
         self._possible: dict[int, bool] = {}  # by the numbers of both, in one
 
     def impossible(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -124,6 +127,7 @@ def _checks_of_special_tokens(batch: Batch, vocab: Mapping[str, int], one_segmen
 
 def _check_of_words(batch: Batch, word_pieces: WordPieces) -> _Check:
     ids, text = batches.unmasked_ids(batch), batches.is_text(batch)
+    word_pieces.has_seen_capitals |= word_pieces.has_capital[ids[text]].any()
     wrong = np.zeros_like(text)
     wrong[:, 1:] = text[:, :-1] & text[:, 1:] & word_pieces.impossible(ids[:, :-1], ids[:, 1:])
     message = "position {at} holds id {value}, which WordPiece with this vocabulary never gives after the one before: "

@@ -18,6 +18,7 @@ from official_bert.data.sentence_objectives import NONE, objective_of
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
+from official_bert.tokenization.casing import describe_contradiction
 from official_bert.utils import files
 from official_bert.utils.counting import counted
 
@@ -203,12 +204,8 @@ def _check_set(
         )
     read = 0
     flags = file_set.source.source["flags"] if file_set.source else {}
-    one_segment = objective_of(flags) == NONE
-    check = functools.partial(
-        validation.first_violation,
-        word_pieces=validation.WordPieces(vocab) if vocab else None,
-        one_segment=one_segment,
-    )
+    pieces = validation.WordPieces(vocab) if vocab else None
+    check = functools.partial(validation.first_violation, word_pieces=pieces, one_segment=objective_of(flags) == NONE)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
         check_group = functools.partial(_check_group, schema=schema, check=check, advance=advance)
         for of_group in threads.map(check_group, _groups(file_set.entries)):
@@ -216,6 +213,15 @@ def _check_set(
                 read += count
                 if problem:
                     findings.problems.append(problem)
+    if pieces and read:
+        recorded = flags.get("do_lower_case")
+        # Without a manifest, only the pieces show whether text was lower-cased, and some text has no capital letters.
+        lower = not pieces.has_seen_capitals if recorded is None else recorded
+        problem = describe_contradiction(pieces.vocab, lower, str(options.vocab_file), "make the records again with")
+        if problem and recorded is None:
+            findings.notes.append(f"the text seems to be lower-cased, but {problem}, unless it has no capital letters")
+        elif problem:
+            findings.problems.append(problem)
     findings.files += len(file_set.entries)
     findings.records += read
     findings.checked += _describe_checks(file_set, schema, read, vocab, limit)

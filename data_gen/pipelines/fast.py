@@ -34,7 +34,11 @@ from data_gen.text.word_boundaries import WordBoundaries
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import parse_vocab
-from official_bert.utils import files
+from official_bert.utils import files, resuming
+
+# Flags whose values are paths or contents of files, and what to say if only those may differ.
+_NOT_COMPARED = {"output_file", "exclude_texts", "word_boundaries"}
+_OTHER_FILES = "other text, --vocab_file, --exclude_texts or --word_boundaries"
 
 
 def create(
@@ -131,9 +135,13 @@ def _claim(work_folder: str, source: dict[str, Any]) -> str:
     """
     name = hashlib.sha256(json.dumps(source).encode()).hexdigest()[:16]
     present = os.listdir(work_folder) if os.path.exists(work_folder) else []
-    if any(each != name for each in present):
+    for other in set(present) - {name}:
+        path = os.path.join(work_folder, other, worker.OPTIONS)
+        before = files.read_json_object(path) if os.path.exists(path) else {}
+        flags = {flag: source["flags"][flag] for flag in source["flags"] if flag in before.keys() - _NOT_COMPARED}
+        differences = resuming.described(resuming.changed_values(before, flags))
         raise UserError(
-            f"{work_folder} holds the unfinished work of another run (other text, vocabulary or flags); run that "
+            f"{work_folder} holds the unfinished work of another run ({differences or _OTHER_FILES}); run that "
             "command again to finish it, or remove the folder"
         )
     if present:

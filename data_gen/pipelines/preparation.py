@@ -13,8 +13,10 @@ from data_gen.rules.instances import InstanceConfig
 from data_gen.text import exclusion, token_store, word_boundaries
 from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
 from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries
+from official_bert.errors import UserError
 from official_bert.tokenization import exact
 from official_bert.tokenization.caching import CachingTokenizer
+from official_bert.tokenization.casing import describe_contradiction
 from official_bert.utils import files, row_files
 
 
@@ -42,6 +44,8 @@ def check_options(options: RecordOptions) -> Prepared:
     outputs.check_outputs(options, [*paths, options.vocab_file, *lists, *exclude_files])
     vocab = files.read_text(options.vocab_file)
     tokenizer = exact.FullTokenizer.from_vocab(vocab, source=options.vocab_file, **options.casing._asdict())
+    if problem := describe_contradiction(tokenizer.vocab, options.do_lower_case, options.vocab_file, "pass"):
+        raise UserError(problem)
     _warn_of_too_few_predictions(options)
     for path in options.output_file:
         files.check_writable(path)

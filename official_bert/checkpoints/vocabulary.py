@@ -3,14 +3,20 @@
 import dataclasses
 import json
 import re
-import unicodedata
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.casing import Casing, casing_of
+from official_bert.tokenization.casing import (
+    Casing,
+    casing_for,
+    casing_of,
+    describe_contradiction,
+    detect_lower_case,
+    has_accents,
+)
 from official_bert.tokenization.exact import check_special_tokens
 from official_bert.utils import files
 
@@ -71,11 +77,13 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
         if other:
             raise UserError(f"{path} and {other} hold different vocabularies; give one as --vocab_file")
     notes += check_vocabulary(given, config, str(path))
-    casing, casing_notes = _resolve_casing(found, overrides, given)
+    casing, casing_notes = _resolve_casing(found, overrides, given, str(path))
     return Tokenizer(given, casing, notes + casing_notes)
 
 
-def _resolve_casing(found: FoundTokenizer, overrides: LoadOverrides, vocab: str) -> tuple[Casing, tuple[str, ...]]:
+def _resolve_casing(
+    found: FoundTokenizer, overrides: LoadOverrides, vocab: str, path: str
+) -> tuple[Casing, tuple[str, ...]]:
     wanted = overrides.do_lower_case
     flag = "--do_lower_case" if wanted else "--nodo_lower_case"
     accents = overrides.strip_accents
@@ -88,24 +96,24 @@ def _resolve_casing(found: FoundTokenizer, overrides: LoadOverrides, vocab: str)
         if not overrides.replace:
             raise UserError(f"{problem}, by which the model was trained; leave the flag out")
         return casing_of(bool(wanted), accents), (f"{problem}: the flag is taken",)
-    uncased = is_uncased(vocab)
-    looks = "uncased" if uncased else "cased"
+    tokens = lines_of(vocab)
     if wanted is None:
-        note = f"the vocabulary looks {looks}; --do_lower_case or --nodo_lower_case say it, where it is not"
-        if uncased and accents is None and has_accents(vocab):
+        casing = casing_for(tokens, None, accents)
+        note = f"the vocabulary looks {casing.kind}"
+        if detect_lower_case(tokens)[0] is None:
+            note = "the vocabulary may be cased: text is lower-cased, unless you pass --do_lower_case=false"
+        if casing.do_lower_case and accents is None and has_accents(vocab):
             note += "; it has pieces with accents, which --nostrip_accents keeps in texts"
-        return casing_of(uncased, accents), (note,)
+        return casing, (note,)
     casing = casing_of(wanted, accents)
-    if wanted == uncased:
+    problem = describe_contradiction(tokens, wanted, path, "pass")
+    if not problem:
         return casing, ()
-    effect = "words with capital letters become [UNK]" if uncased else "its pieces with capital letters are never used"
-    problem = f"the vocabulary looks {looks}: with {flag}, {effect}"
-    if found.vocabularies and not overrides.replace:
-        raise UserError(
-            f"{problem}; leave the flag out, or, if the model was trained so, write "
-            f"{json.dumps(casing.settings)} to {found.settings_file}"
-        )
-    return casing, (problem,)
+    if overrides.replace:
+        return casing, (problem,)
+    if found.settings_file:
+        problem += f"; or, if the model was trained so, write {json.dumps(casing.settings)} to {found.settings_file}"
+    raise UserError(problem)
 
 
 def vocabulary_difference(own: str, other: str) -> str | None:
@@ -151,17 +159,3 @@ def check_vocabulary(vocab: str, config: BertConfig, path: str) -> tuple[str, ..
     unused = config.vocab_size - len(tokens)
     note = f"the vocabulary has {len(tokens):,} tokens, the word table {config.vocab_size:,} rows (vocab_size)"
     return (f"{note}: the other {unused:,} are never used",)
-
-
-def has_accents(vocab: str) -> bool:
-    """Whether a piece of a vocabulary has an accent: none of a model has that saw its texts without."""
-    return any(unicodedata.category(each) == "Mn" for each in unicodedata.normalize("NFD", vocab))
-
-
-def is_uncased(vocab: str) -> bool:
-    """Whether a vocabulary looks uncased: fewer than one token in a thousand has a capital from A to Z.
-
-    Tokens in brackets, as [MASK], do not count. The released uncased ones have up to two others.
-    """
-    tokens = lines_of(vocab)
-    return sum(bool(re.search("[A-Z]", token)) and not token.startswith("[") for token in tokens) * 1000 < len(tokens)

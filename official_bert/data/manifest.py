@@ -12,7 +12,7 @@ from typing import Any
 
 from official_bert.data.record_reader import reading_progress
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import files, resuming
 from official_bert.version import __version__
 
 _CHUNK = 1 << 22
@@ -188,10 +188,13 @@ def completed(source: dict[str, Any], paths: list[str]) -> Manifest | None:
     complete = len(existing) == len(paths)
     for path, manifest in existing.items():
         if manifest.source != source:
-            differing = [key for key in source if manifest.source.get(key) != source[key]]
+            other = [key for key in source if key != "flags" and manifest.source.get(key) != source[key]]
+            before = manifest.source["flags"]
+            flags = resuming.changed_values(before, {**dict.fromkeys(before), **source["flags"]})
+            differences = [f"other {' and '.join(other)}"] * bool(other) + [resuming.described(flags)] * bool(flags)
             raise UserError(
-                f"{path} describes records made from other {' and '.join(differing)}; remove it and its shards, or "
-                "give another --output_file"
+                f"{path} describes other records ({'; '.join(differences)}); remove it and its shards, or give another "
+                "--output_file"
             )
         for shard in manifest.shards:
             record_file = os.path.join(os.path.dirname(path), shard.file)

@@ -10,7 +10,8 @@ import keras
 import tensorflow as tf
 
 from official_bert.export.text_models import ClassificationModel
-from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tokenization.casing import casing_for
+from official_bert.tokenization.exact import FullTokenizer, parse_vocab
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -21,7 +22,7 @@ class Preprocessor(keras.layers.Layer):
 
     Args:
         vocab: the text of a vocab.txt.
-        do_lower_case: whether the vocabulary is uncased.
+        do_lower_case: whether the vocabulary is uncased; None to find out by its capital letters.
         max_seq_length: the longest sequence in tokens; longer texts are cut as in fine-tuning.
         pad_to_max: whether every batch has max_seq_length tokens, as TPUs want it, rather than those of its longest.
         strip_accents: whether texts lose their accents; None for lower-cased ones.
@@ -36,7 +37,7 @@ class Preprocessor(keras.layers.Layer):
     def __init__(
         self,
         vocab: str,
-        do_lower_case: bool = True,
+        do_lower_case: bool | None = None,
         max_seq_length: int = 128,
         pad_to_max: bool = False,
         strip_accents: bool | None = None,
@@ -46,14 +47,14 @@ class Preprocessor(keras.layers.Layer):
         self.built = True  # it has no weights; Keras' quantize takes no layer that is not
         self._settings: dict[str, Any] = {
             "vocab": vocab,
-            "do_lower_case": do_lower_case,
             "max_seq_length": max_seq_length,
             "pad_to_max": pad_to_max,
         }
         self._convert_input_args = False  # Keras would take strings for numbers
         self._allow_non_tensor_positional_args = True
-        tokenizer = FullTokenizer.from_vocab(vocab, do_lower_case, strip_accents=strip_accents)
-        self._settings |= tokenizer.basic_tokenizer.casing.settings
+        casing = casing_for(parse_vocab(vocab), do_lower_case, strip_accents)
+        self._settings |= casing.settings
+        tokenizer = FullTokenizer.from_vocab(vocab, **casing._asdict())
         task_spec = {"max_seq_length": max_seq_length, "labels": ()}
         with tf.init_scope():  # made within `dataset.map`, the tables would belong to the graph of that map alone
             self._single = ClassificationModel(keras.Model(), tokenizer, {**task_spec, "pair": False})

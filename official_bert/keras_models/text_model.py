@@ -51,7 +51,8 @@ from official_bert.tasks.heads import python_data, scores
 from official_bert.tasks.heads.features import check_length
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.heads.losses import TaggingLoss
-from official_bert.tokenization.casing import casing_of
+from official_bert.tokenization.casing import casing_for
+from official_bert.tokenization.exact import parse_vocab
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.counting import counted
 
@@ -87,7 +88,7 @@ class TextModel(SteppedModel):
         head: what stands on the encoder.
         config: the encoder's sizes, a BertConfig or a dict of its fields.
         vocab: the text of its vocab.txt.
-        do_lower_case: whether the vocabulary is uncased.
+        do_lower_case: whether the vocabulary is uncased; None to find out by its capital letters.
         strip_accents: whether texts lose their accents; None for lower-cased ones.
         max_seq_length: the longest sequence in tokens; longer texts are cut, or read in windows.
         seed: of the new weights, of dropout and of the order of the examples.
@@ -130,7 +131,7 @@ class TextModel(SteppedModel):
         config: BertConfig | Mapping[str, Any],
         vocab: str,
         *,
-        do_lower_case: bool = True,
+        do_lower_case: bool | None = None,
         strip_accents: bool | None = None,
         max_seq_length: int | None = None,
         seed: int = 0,
@@ -162,7 +163,7 @@ class TextModel(SteppedModel):
         self.trainable = trainable
         for layer in frozen:
             self.get_layer(layer).trainable = False
-        self.vocab, self.casing = vocab, casing_of(do_lower_case, strip_accents)
+        self.vocab, self.casing = vocab, casing_for(parse_vocab(vocab), do_lower_case, strip_accents)
         self.max_seq_length, self.seed = max_seq_length, seed
         self._policy_name = policy.name
         self.micro_batches, self.rematerialize = gradient_accumulation_steps, rematerialize

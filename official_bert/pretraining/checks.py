@@ -12,7 +12,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.options import Options
 from official_bert.pretraining.record_files import RecordFiles
-from official_bert.tokenization.casing import Casing
+from official_bert.tokenization.casing import Casing, casing_for, describe_contradiction
 from official_bert.utils import files
 
 
@@ -31,6 +31,23 @@ def check_vocabulary_size(options: Options, config: BertConfig) -> None:
     if options.vocab_file:
         for note in check_vocabulary(files.read_text(options.vocab_file), config, options.vocab_file):
             print(f"warning: {note}; --vocab_size_from_vocab makes the table as large as the vocabulary", flush=True)
+
+
+def check_vocabulary_casing(options: Options, casing: Casing | None, has_manifest: bool) -> Casing | None:
+    """Returns the casing of the run's texts, which the vocabulary decides if `casing` is None.
+
+    Raises:
+        UserError: If the vocabulary contradicts the casing.
+    """
+    if not options.vocab_file:
+        return casing
+    tokens = lines_of(files.read_text(options.vocab_file))
+    if casing is None:
+        return casing_for(tokens, None)
+    remedy = "make the records again with" if has_manifest else "pass"
+    if problem := describe_contradiction(tokens, casing.do_lower_case, options.vocab_file, remedy):
+        raise UserError(problem)
+    return casing
 
 
 def check_initial_checkpoint(

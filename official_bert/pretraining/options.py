@@ -67,7 +67,9 @@ class Options(ValidatedOptions):
         None, "The records' vocabulary; it is kept with the model, for its answers.", resumable=True
     )
     do_lower_case: bool | None = _data(
-        None, "Whether that vocabulary is uncased; by default what the records' manifest says.", resumable=True
+        None,
+        "Whether that vocabulary is uncased; by default what the records' manifest or its capital letters say.",
+        resumable=True,
     )
     strip_accents: bool | None = _data(
         None,

@@ -143,6 +143,8 @@ def _check(
     if options.do_train and options.init_checkpoint and not resumed_from:
         with errors.collecting():
             casing = checks.check_initial_checkpoint(options, config, manifests, casing)
+    with errors.collecting():
+        casing = checks.check_vocabulary_casing(options, casing, bool(manifests))
     casing = casing or UNCASED
     options = dataclasses.replace(options, **{"strip_accents": None, **casing.settings})
     model_files = contents_of(config, options.vocab_file, casing)

@@ -1,5 +1,7 @@
 """What a tokenizer does to letters: lower case, and whether accents go or stay."""
 
+import unicodedata
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from official_bert.errors import UserError
@@ -50,3 +52,50 @@ def casing_of(do_lower_case: bool = True, strip_accents: bool | None = None) -> 
     if strip_accents and not do_lower_case:
         raise UserError(f"strip_accents is true, but do_lower_case is false: {NO_RULE}; leave strip_accents out")
     return Casing(do_lower_case, do_lower_case if strip_accents is None else strip_accents)
+
+
+def has_accents(vocab: str) -> bool:
+    """Returns whether a vocabulary's text has an accent. A model whose texts lose their accents has none."""
+    return any(unicodedata.category(each) == "Mn" for each in unicodedata.normalize("NFD", vocab))
+
+
+def detect_lower_case(tokens: Iterable[str]) -> tuple[bool | None, str]:
+    """Returns whether a vocabulary is uncased, and a piece that shows it.
+
+    True if most pieces have letters with two cases and none has a capital. False if more than one in fifty of those
+    pieces has a capital. None otherwise, since the vocabulary may be used either way: a Chinese one, for example, or an
+    uncased one to which the user added some names. Tokens in brackets, such as [MASK] and <S>, do not count.
+    """
+    pieces = [token for token in tokens if not token.startswith(("[", "<"))]
+    with_case = [piece for piece in pieces if piece.lower() != piece.title()]  # title(): Georgian text has no capitals
+    capitalized = [piece for piece in with_case if piece != piece.lower()]
+    if 50 * len(capitalized) > len(with_case):
+        return False, capitalized[0]
+    if with_case and not capitalized and 2 * len(with_case) > len(pieces):
+        return True, with_case[0]
+    return None, ""
+
+
+def casing_for(tokens: Iterable[str], do_lower_case: bool | None, strip_accents: bool | None = None) -> Casing:
+    """Returns what `casing_of` does. If do_lower_case is None, the vocabulary decides; lower case if it does not."""
+    if do_lower_case is None:
+        do_lower_case = detect_lower_case(tokens)[0] is not False
+    return casing_of(do_lower_case, strip_accents)
+
+
+def describe_contradiction(tokens: Iterable[str], do_lower_case: bool, vocab_file: str, remedy: str) -> str | None:
+    """Returns what is wrong with text of this casing for a vocabulary, or None.
+
+    Args:
+        tokens: The vocabulary's tokens.
+        do_lower_case: Whether the text is lower-cased.
+        vocab_file: Path of the vocabulary, for the message.
+        remedy: The verb that precedes the flag in the message, such as "pass".
+    """
+    is_uncased, piece = detect_lower_case(tokens)
+    if is_uncased in (None, do_lower_case):
+        return None
+    problem = f"has pieces with capital letters, such as {piece!r}, which never occur in lower-cased text"
+    if is_uncased:
+        problem = f"has no piece with a capital letter ({piece!r} is there in lower case only): such words become [UNK]"
+    return f"{vocab_file} {problem}; {remedy} --do_lower_case={str(is_uncased).lower()}"

@@ -23,7 +23,12 @@ def locked_values(options: Any) -> dict[str, Any]:
 
 def changed_options(options: Any, before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns the locked options that differ from those that a run was begun with: old and new value by name."""
-    pairs = {name: (before.get(name), value) for name, value in locked_values(options).items()}
+    return changed_values(before, locked_values(options))
+
+
+def changed_values(before: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Returns the values that differ from those of the same name before: old and new value by name."""
+    pairs = {name: (before.get(name), value) for name, value in values.items()}
     return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
 
 

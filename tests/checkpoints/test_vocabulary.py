@@ -1,24 +1,12 @@
-import pathlib
-
 import pytest
 
 from official_bert.checkpoints.checkpoint import LoadOverrides
-from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, has_accents, is_uncased, resolve_tokenizer
+from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.tokenization.test_exact import ACCENTED
-
-
-def test_released_vocabularies_tell_their_casing(test_data: pathlib.Path):
-    for path in (test_data / "vocab").iterdir():
-        assert is_uncased(path.read_text()) == ("-cased" not in path.name), path.name
-
-
-def test_no_released_uncased_vocabulary_has_an_accent(test_data: pathlib.Path):
-    for path in (test_data / "vocab").iterdir():
-        assert has_accents(path.read_text()) == ("-cased" in path.name), path.name
 
 
 def test_flags_of_accents_are_taken_where_no_file_says_them(tiny_config: BertConfig):

@@ -28,7 +28,7 @@ from official_bert.utils.locks import lock_folder
 from official_bert.utils.training_log import read_log
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import ROOT, WORDS
-from tests.make import assert_refused
+from tests.make import assert_refused, refusal, write_vocab
 from tests.pretraining.pretraining_runs import (
     LENGTH,
     PREDICTIONS,
@@ -176,6 +176,7 @@ def test_a_folder_that_another_process_uses_is_refused(make_options: OptionsMake
 def test_the_records_manifest_decides_whether_the_model_is_cased(
     make_options, record_files, vocab_file, tmp_path, capsys
 ):
+    write_vocab(pathlib.Path(vocab_file), [*WORDS[:-2], "Anna", "Berlin"])
     write_manifest(record_files, vocab_file, do_lower_case=False)
     folder = tmp_path / "run"
     with pytest.raises(UserError, match="--do_lower_case contradicts the manifest of the records of --input_file"):
@@ -346,3 +347,19 @@ def test_accents_are_kept_as_the_records_manifest_says(make_options, record_file
     write_manifest(record_files, vocab_file, do_lower_case=True)
     with pytest.raises(UserError, match="--nostrip_accents contradicts the manifest of the records of --input_file"):
         set_up(strip_accents=False)
+
+
+def test_the_vocabulary_decides_the_casing_of_records_without_a_manifest(
+    make_options: OptionsMaker, record_files: list[str], vocab_file: str, tmp_path: pathlib.Path
+):
+    write_vocab(pathlib.Path(vocab_file), [*WORDS[:-2], "Anna", "Berlin"])
+    options = make_options(tmp_path / "run", vocab_file=vocab_file)
+    one_device = distribution.get_strategy("one_device")
+    made = run_setup.set_up(options, one_device)
+    assert json.loads(made.model_files["tokenizer_config.json"]) == {"do_lower_case": False}
+    assert made.metadata["flags"]["do_lower_case"] is False
+    told = refusal(run_setup.set_up, dataclasses.replace(options, do_lower_case=True), one_device)
+    assert all(part in told for part in (vocab_file, "'Anna'", "pass --do_lower_case=false")), told
+    write_manifest(record_files, vocab_file, do_lower_case=True)
+    told = refusal(run_setup.set_up, options, one_device)
+    assert all(part in told for part in (vocab_file, "'Anna'", "records again with --do_lower_case=false")), told

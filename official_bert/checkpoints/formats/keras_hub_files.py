@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.checkpoints.checkpoint import MASKED_LM, Array, Checkpoint, LoadOverrides
-from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, has_accents, resolve_tokenizer
+from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.casing import NO_RULE, Casing
+from official_bert.tokenization.casing import NO_RULE, Casing, has_accents
 from official_bert.utils import files
 
 VERSION = "0.32.0"  # whose files these are

@@ -116,7 +116,7 @@ def test_a_folder_of_google_scripts_takes_what_it_lacks_from_flags(tiny_config: 
         (tmp_path / "run" / name).unlink()
     with pytest.raises(UserError, match="there is no .*bert_config.json; give the model's configuration as"):
         reading.read(str(tmp_path / "run"))
-    given = LoadOverrides(str(tmp_path / "bert_config.json"), str(tmp_path / "vocab.txt"), do_lower_case=False)
+    given = LoadOverrides(str(tmp_path / "bert_config.json"), str(tmp_path / "vocab.txt"), strip_accents=False)
     assert_equal(
-        reading.read(str(tmp_path / "run"), given)[1], dataclasses.replace(checkpoint, casing=casing_of(False))
+        reading.read(str(tmp_path / "run"), given)[1], dataclasses.replace(checkpoint, casing=casing_of(True, False))
     )

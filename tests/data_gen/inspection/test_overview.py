@@ -76,7 +76,7 @@ def test_unmasked_records_are_shown_and_said_to_be(
 def test_bad_records_and_another_vocabulary_are_named(tmp_path: pathlib.Path, vocab_file: str):
     (tmp_path / "small.txt").write_text("\n".join(WORDS[:DOG]), encoding="utf-8")
     path = write(tmp_path / "x", [good()])
-    with pytest.raises(UserError, match=rf"x: record 0 \(from 0\): input_ids holds {DOG}.*another vocabulary"):
+    with pytest.raises(UserError, match=rf"x: record 0 \(from 0\): input_ids holds {DOG}.*another --vocab_file"):
         inspect(InspectionOptions([path], str(tmp_path / "small.txt")))
     flip_bits(path, 100)
     assert "x: record 0 (from 0), near byte 12, is damaged" in refusal(inspect, InspectionOptions([path], vocab_file))

@@ -24,13 +24,13 @@ from tests.data_gen.inspection.record_samples import CAT, LENGTH, MASK, PREDICTI
 from tests.make import flip_bits, refusal, run_python, write_text, write_vocab
 
 
-def described(folder: pathlib.Path, names: list[str], vocab_file: str, *counts: int) -> None:
+def described(folder: pathlib.Path, names: list[str], vocab_file: str, *counts: int, **changes: object) -> None:
     """Writes the files' manifest, given the number of records in each."""
     shards = [
         manifest.Shard(name, count, files.size(str(folder / name)), manifest.sha256(str(folder / name)))
         for name, count in zip(names, counts, strict=True)
     ]
-    flags = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS}
+    flags = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, **changes}
     contents = manifest.Manifest({"flags": flags, "vocabulary": manifest.sha256(vocab_file)}, shards, {})
     manifest.write([str(folder / name) for name in names], str(folder / "out"), contents)
 
@@ -308,3 +308,20 @@ def test_command_names_the_record_and_ends_with_1(shards: list[str]):
     assert done.returncode == 1
     assert f"\nerror: {shards[2]}: record 4 (from 0), near byte" in f"\n{done.stderr}"
     assert done.stdout.splitlines()[-1] == "files 3, records read 14, errors 1"
+
+
+def test_records_of_another_casing_than_the_vocabulary_are_found(shards: list[str], tmp_path: pathlib.Path):
+    cased = write_vocab(tmp_path / "cased.txt", [*WORDS, "Anna", "Berlin"])
+    names = [pathlib.Path(path).name for path in shards]
+    described(tmp_path, names, cased, 5, 5, 5, do_lower_case=False)
+    assert problems(input_file=shards, vocab_file=cased) == []
+    described(tmp_path, names, cased, 5, 5, 5, do_lower_case=True)
+    (told,) = problems(input_file=shards, vocab_file=cased)
+    assert all(part in told for part in ("cased.txt", "'Anna'", "--do_lower_case=false")), told
+    (tmp_path / "out.manifest.json").unlink()
+    found = verify(VerificationOptions(input_file=shards, vocab_file=cased))
+    assert found.problems == []
+    assert any("'Anna'" in note and "--do_lower_case=false" in note for note in found.notes)
+    capital = write_vocab(tmp_path / "capital.txt", ["The" if word == "the" else word for word in WORDS])
+    found = verify(VerificationOptions(input_file=shards, vocab_file=capital))
+    assert "do_lower_case" not in "".join(found.notes)

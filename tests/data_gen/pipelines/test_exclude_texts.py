@@ -1,6 +1,7 @@
 """Records of text without the documents that hold a text of an evaluation file."""
 
 import csv
+import dataclasses
 import json
 import pathlib
 from typing import Any
@@ -65,7 +66,7 @@ def test_records_are_those_of_the_other_documents(
     assert "exclude_texts" not in (tmp_path / "others" / "out" / "out.manifest.json").read_text()
     assert one_machine.create_pretraining_data(options) == summary  # complete already
     pathlib.Path(excluding).write_text("text\nanother text of other characters\n")
-    assert "describes records made from other flags" in refusal(one_machine.create_pretraining_data, options)
+    assert "--exclude_texts was [" in refusal(one_machine.create_pretraining_data, options)
 
 
 def test_a_run_goes_on_with_the_same_texts_alone(
@@ -82,7 +83,10 @@ def test_a_run_goes_on_with_the_same_texts_alone(
             one_machine.create_pretraining_data(options)
     content = pathlib.Path(excluding).read_bytes()
     pathlib.Path(excluding).write_bytes(content + b"one more text of twenty characters,x\r\n")
-    assert "holds the unfinished work of another run" in refusal(one_machine.create_pretraining_data, options)
+    told = refusal(one_machine.create_pretraining_data, options)
+    assert "holds the unfinished work of another run (other text, --vocab_file, " in told
+    told = refusal(one_machine.create_pretraining_data, dataclasses.replace(options, dupe_factor=7))
+    assert "--dupe_factor was 2 and is 7)" in told
     pathlib.Path(excluding).write_bytes(content)
     assert one_machine.create_pretraining_data(options).text_excluded == len(documents[::EVERY])
 

@@ -10,6 +10,7 @@ from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine, outputs
 from official_bert.data import record_reader
 from official_bert.tokenization.exact import SPECIAL_TOKENS
+from tests.conftest import WORDS
 from tests.data_gen.samples import Corpus, contents, make_records, options_for, parsed, unmasked
 from tests.make import refusal, write_text, write_vocab
 
@@ -17,7 +18,10 @@ from tests.make import refusal, write_text, write_vocab
 def test_shards_of_another_run_are_not_mixed_with_these(corpus: Corpus, tmp_path: pathlib.Path):
     make_records(corpus, tmp_path)
     before = contents(tmp_path)
-    assert "out.manifest.json describes records made from" in refusal(make_records, corpus, tmp_path, random_seed=5)
+    told = refusal(make_records, corpus, tmp_path, random_seed=5)
+    assert "out.manifest.json" in told
+    assert "--random_seed was 12345 and is 5" in told
+    assert told.count(" was ") == 1
     (tmp_path / "out.work" / "another").mkdir(parents=True)
     (tmp_path / "out.manifest.json").unlink()
     assert "out.work holds the unfinished work of another run" in refusal(make_records, corpus, tmp_path)
@@ -90,3 +94,12 @@ def test_records_keep_accents_on_request_and_their_manifest_says_so(algorithm: s
     assert recorded["false"] == recorded["default"] | {"strip_accents": False}
     assert 6 not in ids["default"]
     assert {5, 6} <= ids["false"]
+
+
+def test_a_vocabulary_of_the_other_casing_is_refused(corpus: Corpus, tmp_path: pathlib.Path):
+    cased = write_vocab(tmp_path / "cased.txt", [*WORDS, "Anna", "Berlin"])
+    told = refusal(make_records, (corpus[0], cased), tmp_path)
+    assert all(part in told for part in ("cased.txt", "'Anna'", "--do_lower_case=false")), told
+    told = refusal(make_records, corpus, tmp_path, do_lower_case=False)
+    assert all(part in told for part in (corpus[1], "--do_lower_case=true")), told
+    make_records((corpus[0], cased), tmp_path, do_lower_case=False)

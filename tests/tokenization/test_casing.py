@@ -1,0 +1,63 @@
+"""The casing that a vocabulary shows, and the settings that contradict it."""
+
+import pathlib
+
+import pytest
+
+import official_bert
+from official_bert.keras_models.preprocessor import Preprocessor
+from official_bert.tokenization.casing import casing_for, describe_contradiction, detect_lower_case, has_accents
+from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab
+from tests.conftest import WORDS
+from tests.make import tiny_config, write_vocab
+from tests.tokenization.test_exact import CASED, UNCASED
+
+
+def test_no_released_uncased_vocabulary_has_an_accent(test_data: pathlib.Path):
+    for path in (test_data / "vocab").iterdir():
+        assert has_accents(path.read_text()) == ("-cased" in path.name), path.name
+
+
+@pytest.mark.parametrize(
+    ("name", "is_uncased", "piece"),
+    [
+        ("uncased", True, "a"), ("cased", False, "A"), ("chinese", None, ""), ("multilingual-cased", False, "A"),
+        ("multilingual-uncased", True, "a"),
+    ],
+)  # fmt: skip
+def test_released_vocabularies_show_their_casing(test_data: pathlib.Path, name: str, is_uncased: bool, piece: str):
+    vocab = load_vocab(str(test_data / "vocab" / f"bert-base-{name}-vocab.txt"))
+    assert detect_lower_case(vocab)[0] is is_uncased
+    assert casing_for(vocab, None) == (CASED if is_uncased is False else UNCASED)
+    for lower in (True, False):
+        problem = describe_contradiction(vocab, lower, "vocab.txt", "pass")
+        assert (problem is None) == (is_uncased in (None, lower))
+        if problem:
+            assert "vocab.txt" in problem
+            assert repr(piece) in problem
+            assert f"--do_lower_case={str(not lower).lower()}" in problem
+
+
+@pytest.mark.parametrize(
+    ("pieces", "is_uncased"),
+    [
+        (["привет", "##ы", "мир", "."], True),
+        (["Привет", "##ы", "Мир", "."], False),
+        (["საქართველო", "##ი", "."], None),  # Georgian
+        (["中", "国", "人", "a"], None),
+        (["中", "国", "人", "a", "A"], False),
+        ([f"{letter}{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"] * 4 + ["COVID"], None),  # a name was added
+        ([], None),
+    ],
+)
+def test_other_vocabularies_show_their_casing(pieces: list[str], is_uncased: bool | None):
+    assert detect_lower_case([*SPECIAL_TOKENS, "[unused1]", "<S>", *pieces])[0] is is_uncased
+
+
+def test_keras_models_take_the_casing_of_their_vocabulary(tmp_path: pathlib.Path):
+    path = write_vocab(tmp_path / "vocab.txt", ["The" if word == "the" else word.upper() for word in WORDS])
+    vocab = pathlib.Path(path).read_text()
+    assert official_bert.TextEncoder(tiny_config(), vocab).casing == CASED
+    preprocessor = Preprocessor(vocab)
+    assert preprocessor.get_config()["do_lower_case"] is False
+    assert preprocessor(["The"])["input_ids"].numpy().tolist() == [[2, WORDS.index("the"), 3]]
