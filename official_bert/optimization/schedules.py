@@ -55,7 +55,6 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         return dict(vars(self))
 
 
-@keras.saving.register_keras_serializable(package="official_bert")
 class PhasedSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """One schedule after the other, each counting from its own first step.
 
@@ -71,10 +70,3 @@ class PhasedSchedule(keras.optimizers.schedules.LearningRateSchedule):
         for first, schedule in self.phases[1:]:
             rate = ops.where(ops.cast(step, "int64") >= first, schedule(step - first), rate)
         return rate
-
-    def get_config(self) -> dict[str, Any]:
-        return {"phases": [(first, keras.saving.serialize_keras_object(each)) for first, each in self.phases]}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "PhasedSchedule":
-        return cls([(first, keras.saving.deserialize_keras_object(each)) for first, each in config["phases"]])
