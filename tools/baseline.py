@@ -129,7 +129,7 @@ def command_line(command: str, arguments: str) -> list[str]:
     program = [sys.executable, "-m", "official_bert_cli", command]
     for name, today, before in CASES["renamed"]:
         if name == command and today in arguments:
-            offered = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True).stdout
+            offered = subprocess.check_output([*program, "--help"], text=True).replace("[no]", "")
             arguments = arguments if today.split("=")[0] in offered else arguments.replace(today, before)
     return [*program, *arguments.split()]
 

@@ -30,6 +30,15 @@ def test_the_size_of_a_rounding_difference_is_printed(capsys: pytest.CaptureFixt
     assert "(1 places, numbers by at most 0.25)" in capsys.readouterr().out
 
 
+def test_flags_of_today_are_given_to_commands_that_list_them(monkeypatch: pytest.MonkeyPatch):
+    flags = "--adam_bias_correction=false --group_by_length --random_seed=7"
+    assert baseline.command_line("finetune", flags)[-3:] == flags.split()
+    renamed = [["finetune", "--flag_of_tomorrow=1", "--flag_of_today=2"], ["finetune", "--other_of_tomorrow", ""]]
+    monkeypatch.setitem(baseline.CASES, "renamed", renamed)
+    words = baseline.command_line("finetune", "--flag_of_tomorrow=1 --other_of_tomorrow --random_seed=7")
+    assert words[-3:] == ["finetune", "--flag_of_today=2", "--random_seed=7"]
+
+
 @pytest.mark.slow
 def test_a_changed_record_is_a_difference(tmp_path: pathlib.Path):
     def run(action: str) -> subprocess.CompletedProcess[str]:
