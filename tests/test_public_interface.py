@@ -93,7 +93,7 @@ def test_a_model_of_text_names_the_extra_that_it_lacks():
         "except official_bert.UserError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    expected = "the package tensorflow_text is not installed; run: pip install 'official-bert[finetune]'\n"
+    expected = f"the package tensorflow_text is not installed; run: pip install '{ROOT}[finetune]'\n"
     assert done.stdout == expected, done.stderr
 
 

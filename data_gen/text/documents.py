@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from data_gen.text.lines import decode_lines
 from official_bert.data.record_reader import reading_progress
 from official_bert.errors import UserError
 from official_bert.utils import files, row_files, streams
@@ -44,7 +43,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
                 f"{path} is a {kind} file, which --algorithm=reference does not read; take --algorithm=fast"
             )
         # As in the original, a byte order mark stays.
-        yield from decode_lines(path, undecoded(path), drop_invalid_utf8, at_start=False)
+        yield from map(str.strip, streams.decode_lines(path, undecoded(path), drop_invalid_utf8, at_start=False))
 
 
 def grouped(lines: Iterator[str]) -> Iterator[list[str]]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from data_gen.text.lines import decode_lines, read_lines
 from official_bert.errors import UserError
 from official_bert.utils import files, row_files, tables
 from official_bert.utils.bad_rows import NoBadRows
@@ -131,13 +130,11 @@ def described(paths: list[str]) -> list[dict[str, str]]:
 
 
 def _texts_of(path: str) -> Iterator[str]:
-    if tables.is_table(path):
-        for number, (_, row) in enumerate(tables.read_rows(path, NoBadRows())):
-            if number == 0:
-                yield from row
-            yield from _strings(row)
-    else:
-        yield from decode_lines(path, read_lines(path), drop_invalid_utf8=False)
+    is_table = tables.is_table(path)
+    for number, (_, row) in enumerate(tables.read_rows(path, NoBadRows(), as_text=not is_table)):
+        if is_table and number == 0:
+            yield from row
+        yield from _strings(row)
 
 
 def _strings(value: Any) -> Iterator[str]:

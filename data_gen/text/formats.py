@@ -9,21 +9,20 @@ jsonl          a JSON object per line, each a document; the lines of its text fi
 Files of rows (Parquet and its like, see official_bert/utils/row_files.py) say what they are by their first bytes: each
 row is a document, as in jsonl.
 
-sentences.py splits paragraphs into sentences; lines.py reads the lines of compressed and remote files.
+sentences.py splits paragraphs into sentences; official_bert/utils/streams.py reads the lines of compressed and
+remote files.
 """
 
 import collections
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from data_gen.options import TEXT_FORMATS, TextOptions
-from data_gen.text.lines import decode_lines, read_lines
 from data_gen.text.sentences import check_language, split_sentences
 from official_bert.errors import UserError
-from official_bert.utils import files, row_files, streams
+from official_bert.utils import files, row_files, streams, tables
 from official_bert.utils.counting import counted
 from official_bert.utils.progress import Progress
 
@@ -128,7 +127,7 @@ def detect_format(path: str, language: str = "en") -> str:
         UserError: the file is missing, unreadable, truncated or corrupt, or the language is no language code.
     """
     check_language(language)
-    return row_files.kind_of(path) or _format_of(_head(read_lines(path)), language)
+    return row_files.kind_of(path) or _format_of(_head(streams.read_lines(path)), language)
 
 
 def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None]]:
@@ -193,13 +192,13 @@ def _documents(
             if document := cut(row[text_field]):
                 yield document
         return
-    lines = read_lines(path, start, end)
+    lines = streams.read_lines(path, start, end)
     if format == "auto":
         # The head is kept, not read again, because the file may be a pipe.
         head = list(_head(lines))
         format = _format_of(head, language)
         lines = itertools.chain(head, lines)
-    texts = decode_lines(path, lines, drop_invalid_utf8, at_start=not start)
+    texts = map(str.strip, streams.decode_lines(path, lines, drop_invalid_utf8, at_start=not start))
     if format in ("sentences", "paragraphs"):
         yield from _from_lines(texts, _one_sentence if format == "sentences" else cut)
     elif format == "wikiextractor":
@@ -297,26 +296,14 @@ def _from_jsonl(
             ) from error
         if not isinstance(value, dict):
             raise UserError(f"{path}, line {number}: expected a JSON object, received {_shortened(line)}")
-        if field not in value:
-            raise UserError(
-                f"{path}, line {number}: the JSON object has no field {field!r}; its fields are "
-                f"{', '.join(map(repr, value)) or 'none'}"
-            )
-        text = value[field]
-        if not isinstance(text, str):
-            shown = _shortened(json.dumps(text))
-            raise UserError(f"{path}, line {number}: the field {field!r} is not text, but {shown}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            # Possible by escapes alone: JSON allows "\ud83d" without its second half.
-            if not drop_invalid_utf8:
-                raise UserError(
-                    f"{path}, line {number}: \\u{ord(text[error.start]):04x} in the field {field!r} is half a "
-                    "character; repair the file, or pass --drop_invalid_utf8 to drop it"
-                ) from error
-            text = text.encode("utf-8", "ignore").decode()
-        if document := cut(text):
+        if drop_invalid_utf8 and isinstance(value.get(field), str):
+            value[field] = (
+                value[field].encode("utf-8", "ignore").decode()
+            )  # JSON allows "\\ud83d" without its second half
+        if problem := tables.find_text_problem(value, [field]):
+            flag = ", or pass --drop_invalid_utf8" if isinstance(value.get(field), str) else ""
+            raise UserError(f"{path}, line {number}: {problem}{flag}")
+        if document := cut(value[field]):
             yield document
 
 

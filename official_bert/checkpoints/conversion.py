@@ -6,7 +6,7 @@ from official_bert.checkpoints import named_models, parity, reading, resize
 from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides
 from official_bert.checkpoints.formats import fine_tuned
 from official_bert.checkpoints.formats.all_formats import FORMATS
-from official_bert.checkpoints.formats.format import Format, Framework
+from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
 from official_bert.utils import files
@@ -32,8 +32,8 @@ def convert(options: ConversionOptions) -> list[str]:
         optimizer=options.optimizer,
         replace=True,
     )
-    source_folder = named_models.local_folder(options.from_)
-    source_format, source = reading.read(source_folder, overrides)
+    source_path = named_models.local_folder(options.from_)
+    source_format, source = reading.read(source_path, overrides)
     target_format = FORMATS[options.to_format]
     assert target_format.write is not None  # the flag takes no other
     if not source.config.predicts_masked_tokens and target_format is not source_format:
@@ -58,7 +58,7 @@ def convert(options: ConversionOptions) -> list[str]:
         if written.task_spec and not again.task_spec:
             settings = fine_tuned.settings_of(written.task_spec)
             lines += _notes((f"the {target_format.title} format does not say how the model is asked: {settings}",))
-        lines += _forward(source, source_format.framework, source_folder)
+        lines += _forward(source, source_format.framework, CheckpointPath(source_path).folder)
         lines += _forward(written, target_format.framework, folder)
     lines.append(f"written {target_format.title} checkpoint {options.to}: {_summary(written)}")
     return lines
@@ -77,7 +77,10 @@ def _changed(checkpoint: Checkpoint, options: ConversionOptions) -> tuple[Checkp
         if not tokens:
             raise UserError(f"{options.new_tokens_file} holds no token; write one on each line")
         unknown = resize.without_pieces(checkpoint, tokens)
-        checkpoint = resize.add_tokens(checkpoint, tokens, options.new_token_rows)
+        try:
+            checkpoint = resize.add_tokens(checkpoint, tokens, options.new_token_rows)
+        except UserError as error:
+            raise UserError(f"{options.new_tokens_file}: {error}") from error
         where = {
             "append": "new rows",
             "unused": "the rows of [unused...] tokens",

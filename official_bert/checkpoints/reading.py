@@ -1,5 +1,8 @@
 """A checkpoint of any format: find out which one it is, and read it."""
 
+import glob
+import os
+
 from official_bert.checkpoints import bundle, named_models
 from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face_files, keras_hub
@@ -8,10 +11,14 @@ from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.errors import UserError
 from official_bert.utils import files
 
+_EXPORT_FILE = os.path.join("assets.extra", "official_bert.json")  # in each version of an export
+
 
 def _detect_format(path: str) -> Format:
     """Returns a checkpoint's format; a UserError says that it is none that is known."""
     candidate = CheckpointPath(path)
+    if any(files.glob(os.path.join(glob.escape(path), *folder, _EXPORT_FILE)) for folder in ((), ("[0-9]*",))):
+        raise UserError(f"{path} is an export, for predict and serve. Pass the folder of the model it was made from.")
     for each in FORMATS.values():
         if each.detect(candidate):
             return each

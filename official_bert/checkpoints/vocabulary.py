@@ -128,7 +128,7 @@ def vocabulary_difference(own: str, other: str) -> str | None:
         if number >= len(other_tokens):
             return f"it has {len(other_tokens):,} tokens in place of {len(own_tokens):,}"
         if other_tokens[number] != token:
-            return f"line {number + 1:,} is {other_tokens[number]!r} in place of {token!r}"
+            return f"line {number + 1:,} is {other_tokens[number][:60]!r} in place of {token!r}"
     return None
 
 

@@ -53,14 +53,15 @@ class Manifest:
     @classmethod
     def read(cls, path: str) -> "Manifest":
         """Reads a manifest; a file that is not one is a UserError."""
+        values = files.read_json_object(path)
         try:
-            values = files.read_json_object(path)
             manifest = cls(values["source"], [Shard(**shard) for shard in values["shards"]], values["statistics"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is not a manifest of records, or is damaged: {error!r}") from error
-        if problem := manifest._problem():
+        except (KeyError, TypeError) as error:
+            problem = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise UserError(f"{path} is not a manifest of records, or is damaged: {problem}") from error
+        if defect := manifest._problem():
             raise UserError(
-                f"{path} is not a manifest of records, or is damaged: {problem}; restore it from a copy, or remove it "
+                f"{path} is not a manifest of records, or is damaged: {defect}; restore it from a copy, or remove it "
                 "to use the records without"
             )
         return manifest

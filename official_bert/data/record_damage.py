@@ -42,6 +42,7 @@ def _damaged_records(path: str, schema: Schema) -> tuple[list[int], int]:
     """Returns the numbers of damaged records, ascending, and the number of the first that is missing or unreachable."""
     import tensorflow as tf
 
+    record_reader.check_records(path)
     data = tf.data.TFRecordDataset(path, record_reader.compression([path]))
     data = data.with_options(dataset_options())
     damaged: list[int] = []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from official_bert.data.dataset_options import dataset_options
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import file_kinds, files
 from official_bert.utils.progress import Progress
 
 _BYTES_AT_ONCE = 1 << 14
@@ -55,7 +55,8 @@ def read_file(path: str) -> Iterator[bytes]:
     """Yields the records of a TFRecord file, checking their checksums.
 
     Raises:
-        UserError: the file is missing, cut short or damaged; the message gives the record's number and byte offset.
+        UserError: the file is missing, of another kind, cut short or damaged; of damage the message gives the
+            record's number and byte offset.
     """
     import tensorflow as tf
 
@@ -83,7 +84,21 @@ def read_file(path: str) -> Iterator[bytes]:
             for record in rest.with_options(options).as_numpy_iterator():
                 yield record
                 number += 1
+    if not number:
+        check_records(path)
     raise UserError(f"{path}: record {number} (from 0){near} is damaged; {REPAIR_HINT}")
+
+
+def check_records(path: str) -> None:
+    """Raises a UserError if a file, by its first bytes, is no TFRecord file at all, whole or damaged."""
+    with files.read_errors_explained(path), files.open_bytes(path) as reader:
+        start = next(_decompressed(path), b"") if compression([path]) else reader.read(file_kinds.START)
+    kind = file_kinds.describe(start)
+    if kind != file_kinds.TFRECORD and (kind or b"\0" not in start):
+        raise UserError(
+            f"{path} is {kind or 'text'}, not a TFRecord file; official-bert make-records makes TFRecord files from "
+            "text"
+        )
 
 
 def _decompressed(path: str) -> Iterator[bytes]:
@@ -120,6 +135,7 @@ def count(path: str) -> int:
             length = struct.unpack("<Q", header)[0] if len(header) == 8 else end
             offset += 8 + 4 + length + 4
             if offset > end:
+                check_records(path)
                 raise UserError(f"{path} ends within record {total} (from 0); {REPAIR_HINT}")
             total += 1
     return total

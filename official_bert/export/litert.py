@@ -18,6 +18,7 @@ from official_bert.errors import UserError
 from official_bert.export import conversion_score, replay
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, ExportOptions
 from official_bert.export.source import Source
+from official_bert.inference import exports
 from official_bert.learning.predictor import predict
 from official_bert.modeling.head_input import HeadInput
 from official_bert.tasks.heads.all_heads import HEADS, head_of
@@ -25,7 +26,7 @@ from official_bert.tasks.heads.classes import DECISIONS
 from official_bert.tasks.heads.features import Features, Outputs
 from official_bert.utils import extras, files
 
-MODEL_FILE, REPORT_FILE = "model.tflite", "report.json"
+MODEL_FILE, REPORT_FILE = exports.LITERT_FILE, "report.json"
 
 _INPUTS, _LOGITS = ("input_ids", "input_mask", "segment_ids"), "logits"
 

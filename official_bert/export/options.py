@@ -48,8 +48,9 @@ class ExportOptions(ValidatedOptions):
     )
     eval_file: str | None = option(
         None,
-        "Labelled examples: *.jsonl, *.csv or *.tsv with the columns text (and text_pair) and label; a SQuAD JSON file "
-        "for question answering; a SWAG or CODAH file for multiple choice. Required for litert and for "
+        "Labelled examples in the layout that the model was trained on: a table (*.csv, *.tsv, *.jsonl, Parquet) with "
+        "the columns of training, or text (and text_pair) and label; GLUE's *.tsv; CoNLL; SQuAD's JSON; SWAG or CODAH. "
+        "Required for litert and for "
         "--quantization=dynamic_int8, which are scored on them. Some of its texts also verify the export, and are "
         "stored next to the model with their answers.",
     )

@@ -10,7 +10,6 @@ import itertools
 import json
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 BATCHES_AT_ONCE = 16
 # Rows between two digests of the data, by which a run that goes on knows that they are the same.
 _ROWS_A_DIGEST = 64
+_ENDINGS = "endings"  # the input that is a list of texts
 
 
 def predict(options: BatchPredictionOptions, shard: Shard = ALL_ROWS) -> str:
@@ -110,7 +110,7 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
     progress = Progress("predicting", end - first - done, "texts")
     answered = cut = 0
     constant = ConstantAnswers()
-    rows = itertools.islice(read_rows(options.input_file, inputs, table), first + done, end)
+    rows = itertools.islice(read_rows(options.input_file, inputs, table, silent=True), first + done, end)
     try:
         for answers in answer_groups(model, rows, options.batch_size):
             _append(part, answers)
@@ -200,43 +200,49 @@ def _answers_to_keep(part: str, run: str, identity: dict[str, Any]) -> int:
 
 
 def read_rows(
-    path: str, inputs: list[str], table: Mapping[str, Any] | None = None, unexpected: str | None = None
+    path: str,
+    inputs: list[str],
+    table: Mapping[str, Any] | None = None,
+    unexpected: str | None = None,
+    silent: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the model's inputs of each row; other columns are ignored.
+    """Yields the model's inputs of each row, and its id if it has one; other columns are ignored.
 
     In a table the endings of multiple choice have columns of their own: ending0, ending1, ...
 
     `table` says which columns the model was trained on, as a fine-tuned model's task.json does; a row is read by these
-    where it has them, else by the inputs themselves. `unexpected` is an input that no row may have.
+    where it has them, else by the inputs themselves. `unexpected` is an input that no row may have. `silent`
+    suppresses notes about the file.
 
     Raises:
         UserError: the file cannot be read, or a row lacks an input or has another one; its line is named.
     """
     table = table or {}
     # Each text gets its answer in the line of its number, so that no row may be left out.
-    for line, row in tables.read_rows(path, NoBadRows(), table.get("columns") or None):
-        if problem := exports.find_column_problem(row, table):
-            raise UserError(f"{position(path, line)}: {problem}")
-        row |= exports.texts_by_columns(row, table)[0]
+    bad_rows = NoBadRows(silent=silent)
+    for line, row in tables.read_rows(path, bad_rows, table.get("columns") or None):
         if unexpected in row:
-            raise UserError(
-                f"{position(path, line)}: it has {unexpected!r}, which the first row has not; give files of one kind"
-            )
-        if "endings" not in row:
-            row["endings"] = _join_endings(row, position(path, line))
-        values = {name: row.get(name) for name in inputs}
-        for name, value in values.items():
-            texts = value if name == "endings" else [value]
-            if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
-                kind, shown = "a list of texts" if name == "endings" else "a text", json.dumps(value)[:60]
-                shown = "nothing" if value is None else shown
-                raise UserError(f"{position(path, line)}: {name!r} is {shown}; expected {kind} (the inputs: {inputs})")
-            if half := re.search("[\ud800-\udfff]", "".join(texts)):
-                raise UserError(
-                    f"{position(path, line)}: {name!r} has half a surrogate, \\u{ord(half[0]):04x}, which is no "
-                    "character; remove it"
-                )
-        yield values
+            bad_rows.add(path, line, f"it has {unexpected!r}, which the first row has not; give files of one kind")
+        if _ENDINGS in inputs and _ENDINGS not in row:
+            row[_ENDINGS] = _join_endings(row, position(path, line))
+        values, problem = exports.read_row(row, inputs, table)
+        if not problem and len(values) < len(inputs):
+            wanted = exports.trained_columns(table) or inputs
+            tables.check_columns(path, wanted, list(row), has_header=not table.get("columns"))
+            problem = tables.find_text_problem(row, wanted)
+        texts = dict(values)
+        if isinstance(endings := texts.pop(_ENDINGS, []), list):
+            texts |= {f"{_ENDINGS}[{number}]": each for number, each in enumerate(endings)}
+        else:
+            problem = problem or f"{_ENDINGS} is {json.dumps(endings)[:60]}; expected a list of texts"
+        problem = problem or next(filter(None, (tables.find_text_problem(texts, [name]) for name in texts)), "")
+        if problem:
+            bad_rows.add(path, line, problem)
+        yield values | _id_of(row)
+
+
+def _id_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {exports.ID: row[exports.ID]} if exports.ID in row else {}
 
 
 def _join_endings(row: Mapping[str, Any], where: str) -> list[Any]:
@@ -296,14 +302,15 @@ def answers_to(model: "SavedModel | OnnxModel", rows: list[dict[str, Any]], batc
     for start in range(0, len(rows), at_once):
         numbers = by_length[start : start + at_once]
         for number, row in zip(numbers, _run(model, rows, numbers), strict=True):
-            answers[number] = exports.as_json(row)
+            answers[number] = _id_of(rows[number]) | exports.as_json(row)
     return answers
 
 
 def _run(model: "SavedModel | OnnxModel", rows: list[dict[str, Any]], numbers: list[int]) -> list[exports.Outputs]:
     """The outputs of the rows with these numbers."""
     try:
-        texts = {name: [rows[number][name] for number in numbers] for name in rows[numbers[0]]}
+        names = rows[numbers[0]].keys() - {exports.ID}
+        texts = {name: [rows[number][name] for number in numbers] for name in names}
         return exports.split_rows(model.answers(texts))
     except exports.RefusedTextsError as error:
         if len(numbers) == 1:

@@ -8,19 +8,21 @@ B texts, W words or masks or pieces of a text
 """
 
 import contextlib
+import glob
+import itertools
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import files, tables
 
-GRAPH_FILE, ONNX_FILE = "saved_model.pb", "model.onnx"
+GRAPH_FILE, ONNX_FILE, LITERT_FILE = "saved_model.pb", "model.onnx", "model.tflite"
 _FINGERPRINT_FILE = "fingerprint.pb"
 VOCAB_FILE = os.path.join("assets", "vocab.txt")
 METADATA_FILE = os.path.join("assets.extra", "official_bert.json")
@@ -29,6 +31,7 @@ WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
 # From texts to answers; from ids to answers; from texts to ids.
 DEFAULT_SIGNATURE, IDS_SIGNATURE, TOKENIZE_SIGNATURE = "serving_default", "serving_ids", "tokenize"
+ID = "id"  # the column that answers keep
 VECTOR = "vector"  # an answer's name for that of a text
 IS_TRUNCATED = "is_truncated"  # an answer's name for whether the end of a text was left out
 
@@ -71,7 +74,7 @@ def version_folders(export_dir: str) -> dict[int, str]:
     As TensorFlow Serving, this reads 009 as 9. Where there is a folder 9 as well, that one counts. Remote ones that are
     unfinished do not.
     """
-    if os.path.isfile(export_dir):
+    if files.exists(export_dir) and not files.is_folder(export_dir):
         raise UserError(f"{export_dir} is a file; expected the folder of an export")
     versions: dict[int, str] = {}
     for name in files.list_folder(export_dir) if files.exists(export_dir) else []:
@@ -92,8 +95,23 @@ def newest_version(export_dir: str) -> str:
         return export_dir
     versions = version_folders(export_dir)
     if not versions:
-        raise UserError(f"{export_dir} holds no export; make one with official-bert export")
+        raise missing_export(export_dir)
     return versions[max(versions)]
+
+
+def missing_export(folder: str) -> UserError:
+    """Returns the error for a folder that holds no export for predict and serve."""
+    if files.exists(os.path.join(folder, LITERT_FILE)):
+        return UserError(
+            f"{folder} is an export for LiteRT, which takes token ids in a program of your own. For predict and serve, "
+            "export the model with official-bert export --format=saved_model or --format=onnx."
+        )
+    graphs = [files.glob(os.path.join(glob.escape(folder), "*", "[0-9]*", name)) for name in (GRAPH_FILE, ONNX_FILE)]
+    found = [os.path.dirname(os.path.dirname(path)) for path in itertools.chain(*graphs)]
+    advice = f"give {found[0]}" if found else "make one with official-bert export"
+    return UserError(
+        f"{folder} holds no export (folders named by a number, with a {GRAPH_FILE} or {ONNX_FILE}); {advice}"
+    )
 
 
 @contextlib.contextmanager
@@ -150,41 +168,36 @@ def trained_columns(table: Mapping[str, Any]) -> list[str]:
     return [column for key in _TABLE_KEYS.values() for column in (table.get(key) or "").split(",") if column]
 
 
-def texts_by_columns(row: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[dict[str, str], set[str]]:
-    """Returns the inputs that a row has by the columns of the training table, and the columns that they are made of.
+def read_row(row: Mapping[str, Any], inputs: Collection[str], table: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Returns the values of a model's inputs that a row has, by name, and what is wrong with the row ("" for nothing).
 
-    A text that was learned from several columns is those joined, as in fine-tuning. The columns of the training table
-    win over values that the row has for the inputs themselves.
+    A text is read from the columns that the model was trained on, joined as in fine-tuning. A value named like the
+    input itself is used only if the row lacks these columns and has no others, except for an id and a label.
 
     Args:
-        row: values by name.
-        table: "table" of the metadata; {} where the model was not trained on a table.
+        row: Values by name.
+        inputs: The names of the model's inputs.
+        table: "table" of the metadata, or {} if the model was not trained on a table.
     """
-    trained_on = {name: table[key] for name, key in _TABLE_KEYS.items() if table.get(key)}
-    parts = {name: [column] if column in row else column.split(",") for name, column in trained_on.items()}
-    texts = {
-        name: " ".join(row[part] for part in each)
-        for name, each in parts.items()
-        if all(isinstance(row.get(part), str) for part in each)
-    }
-    return texts, {part for name in texts for part in parts[name]}
-
-
-def find_column_problem(row: Mapping[str, Any], table: Mapping[str, Any]) -> str:
-    """Returns why a row's value "text" cannot be used as the model's input; "" if nothing is wrong.
-
-    A row may have the model's inputs, an id and a label. A row with other columns must have the columns of the training
-    table.
-    """
-    inputs, columns = texts_by_columns(row, table)
-    unclear = [name for name, key in _TABLE_KEYS.items() if table.get(key) and isinstance(row.get(name), str)]
-    is_known = set(row) <= {*_TABLE_KEYS, *columns, "id", table.get("label_column")}
-    if is_known or set(unclear) <= set(inputs) or "text" not in {*row, *inputs}:
-        return ""
-    return (
-        f"the columns are {', '.join(row)[:300]}; expected {', '.join(trained_columns(table))}, on which the model was "
-        f"trained. Name them so, or give {' and '.join(unclear)} without other columns"
-    )
+    values, used, is_unclear = {}, {*_TABLE_KEYS, ID, table.get("label_column")}, False
+    for name in inputs:
+        trained = table.get(_TABLE_KEYS.get(name, "")) or name
+        columns = [trained] if trained in row else trained.split(",")
+        if not all(column in row for column in columns):
+            columns, is_unclear = [name], is_unclear or name in row
+        if len(columns) > 1:
+            if problem := tables.find_text_problem(row, columns):
+                return {}, problem
+            values[name] = tables.join_texts(row, columns)
+        elif columns[0] in row:
+            values[name] = row[columns[0]]
+        used.update(columns)
+    if is_unclear and values.keys() >= set(inputs) and not set(row) <= used:
+        return {}, (
+            f"the columns are {', '.join(row)[:300]}; expected {', '.join(trained_columns(table))}, on which the model "
+            "was trained. Name them so, or give the model's inputs without other columns"
+        )
+    return values, ""
 
 
 def split_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[Outputs]:

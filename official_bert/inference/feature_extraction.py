@@ -13,8 +13,8 @@ from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import TRAINED, FeatureOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
 from official_bert.modeling.choices import POOLED, VECTORS
-from official_bert.utils import files, streams, tables
-from official_bert.utils.bad_rows import SKIP, BadRows
+from official_bert.utils import files, tables
+from official_bert.utils.bad_rows import SKIP, BadRows, NoBadRows
 from official_bert.utils.counting import counted
 from official_bert.utils.locks import lock_file
 from official_bert.utils.progress import Progress
@@ -49,7 +49,7 @@ def _write_features(options: FeatureOptions, format: str, shard: Shard) -> str:
     texts: Iterable[str | list[str]] = read_texts(options.input_file, trained)
     first = 0
     if shard != ALL_ROWS:
-        total = sum(1 for _ in read_texts(options.input_file, trained))
+        total = sum(1 for _ in read_texts(options.input_file, trained, silent=True))
         first, end = shard.row_range(total, extractor.texts_at_a_time)
         texts = itertools.islice(texts, first, end)
     kilobytes = sum(map(files.size, tables.files_of(options.input_file))) / 1e3 / shard.count
@@ -121,7 +121,7 @@ def trained_with(init: str) -> dict[str, Any]:
     return finetuned.load_task_spec(init) if finetuned.is_finetuned(init) else {}
 
 
-def read_texts(path: str, trained: Mapping[str, Any]) -> Iterator[str | list[str]]:
+def read_texts(path: str, trained: Mapping[str, Any], silent: bool = False) -> Iterator[str | list[str]]:
     """Yields the texts of a file as `FeatureExtractor.extract` takes them.
 
     Args:
@@ -129,12 +129,14 @@ def read_texts(path: str, trained: Mapping[str, Any]) -> Iterator[str | list[str
             line.
         trained: `trained_with` of the checkpoint. A table that no model was trained with has the columns text and, of
             pairs, text_pair.
+        silent: Whether notes about the file are not printed.
 
     Raises:
         UserError: a line is not UTF-8 or too long, or a row has no text; it is named.
     """
     if not tables.is_table(path):
-        yield from read_lines(path)
+        for _, row in tables.read_rows(path, NoBadRows(), as_text=True):
+            yield row[tables.TEXT]
         return
     table = trained.get("table") or {}
     is_pair, unexpected = trained.get("pair"), None
@@ -143,19 +145,5 @@ def read_texts(path: str, trained: Mapping[str, Any]) -> Iterator[str | list[str
         is_pair = "text_pair" in first
         unexpected = None if is_pair else "text_pair"
     inputs = ["text", "text_pair"] if is_pair else ["text"]
-    for row in batch_prediction.read_rows(path, inputs, table, unexpected):
-        yield list(row.values())
-
-
-def read_lines(path: str) -> Iterator[str]:
-    """Yields the texts of a file, without line ends; a line that is not UTF-8 is a UserError with its number."""
-    number = 0
-    with streams.errors_explained(path, "line", lambda: number), streams.opened(path) as reader:
-        for number, line in enumerate(reader, start=1):
-            try:
-                text = line.decode("utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise UserError(f"{path}, line {number}: not UTF-8; convert the file") from error
-            if len(text) > tables.MAX_CHARACTERS:
-                raise UserError(f"{path}, line {number}: {tables.too_long('the text', len(text))}")
-            yield text
+    for row in batch_prediction.read_rows(path, inputs, table, unexpected, silent):
+        yield [row[name] for name in inputs]

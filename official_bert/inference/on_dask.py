@@ -118,7 +118,7 @@ class _Prediction:
         return batch_prediction.rows_per_group(self.batch_size)
 
     def read(self, path: str) -> Iterator[dict[str, Any]]:
-        return batch_prediction.read_rows(path, self.inputs, self.table)
+        return batch_prediction.read_rows(path, self.inputs, self.table, silent=True)
 
     def load(self) -> Any:
         return batch_prediction.load_model(self.folder)
@@ -148,7 +148,7 @@ class _Extraction:
         return {"model_sha256": self.sha256, **{name: getattr(self.options, name) for name in names}}
 
     def read(self, path: str) -> Iterator[str | list[str]]:
-        return feature_extraction.read_texts(path, self.trained)
+        return feature_extraction.read_texts(path, self.trained, silent=True)
 
     def load(self) -> FeatureExtractor:
         return feature_extraction.make_extractor(self.options, feature_extraction.load(self.options))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from official_bert.inference.exports import DEFAULT_SIGNATURE, find_column_problem, texts_by_columns, trained_columns
+from official_bert.inference.exports import DEFAULT_SIGNATURE, read_row, trained_columns
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import refuse
 from official_bert.serving.signatures import BOOL, STRING, Signature, Tensor, Tensors
@@ -95,8 +95,8 @@ def _from_rows(
     only = next(iter(signature.inputs)) if len(signature.inputs) == 1 else None
     rows = [{only: row} if only and not (isinstance(row, dict) and row.keys() != {"b64"}) else row for row in instances]
     for i, row in enumerate(rows):
-        if table and isinstance(row, dict):
-            rows[i] = row = _by_inputs(row, table, f"instances[{i}]")
+        if texts and isinstance(row, dict):
+            rows[i] = row = _by_inputs(row, signature, table, f"instances[{i}]")
         _check_names(row, signature, f"instances[{i}]", table)
     for name, spec in signature.inputs.items():
         leaves: list[Any] = []
@@ -120,11 +120,12 @@ def _from_columns(
 ) -> Tensors:
     if len(signature.inputs) == 1 and not isinstance(columns, dict):
         columns = {next(iter(signature.inputs)): columns}
-    if table and isinstance(columns, dict) and columns and all(isinstance(each, list) for each in columns.values()):
+    is_other = texts and isinstance(columns, dict) and columns and (table or columns.keys() != signature.inputs.keys())
+    if is_other and all(isinstance(each, list) for each in columns.values()):
         _check_count(max(map(len, columns.values())), options)
         _check_lengths(columns)
         named = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-        rows = [_by_inputs(row, table, f"row {number} of inputs") for number, row in enumerate(named)]
+        rows = [_by_inputs(row, signature, table, f"row {number} of inputs") for number, row in enumerate(named)]
         columns = {name: [row.get(name) for row in rows] for name in rows[0]} if rows else columns
     _check_names(columns, signature, "inputs", table)
     inputs = {}
@@ -141,15 +142,12 @@ def _from_columns(
     return inputs
 
 
-def _by_inputs(row: Mapping[str, Any], table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A row by the model's inputs, where it may be by the columns of the training table."""
-    for column in trained_columns(table):
-        if not isinstance(row.get(column, ""), str | dict):
-            refuse(f"{where}: {column} is {_kind(row[column])}; expected a string")
-    if problem := find_column_problem(row, table):
+def _by_inputs(row: Mapping[str, Any], signature: Signature, table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Returns the model's inputs of a row, which may have the columns of the training table and others, as a file."""
+    values, problem = read_row(row, signature.inputs, table)
+    if problem:
         refuse(f"{where}: {problem}")
-    inputs, columns = texts_by_columns(row, table)
-    return {name: value for name, value in row.items() if name not in columns} | inputs
+    return values if len(values) == len(signature.inputs) else row
 
 
 def _check_lengths(inputs: Mapping[str, Any]) -> None:

@@ -290,10 +290,7 @@ def _check_folder(name: str, folder: str) -> None:
     if versions_in(folder):
         return
     if exports.graph_of(folder):
-        raise UserError(
-            f"--model: {folder} is one version of a model; give the folder above it, {os.path.dirname(folder)}"
-        )
-    raise UserError(
-        f"--model: {folder} has no versions (folders named by a number, with a {exports.GRAPH_FILE} or "
-        f"{exports.ONNX_FILE}); make one with official-bert export"
-    )
+        above, number = os.path.split(files.absolute(folder.rstrip("/")))
+        advice = f"give the folder above it, {above}" if number.isdecimal() else f"move its files to {folder}/1"
+        raise UserError(f"--model: {folder} is one version of a model; {advice}")
+    raise UserError(f"--model: {exports.missing_export(folder)}")

@@ -154,7 +154,7 @@ def from_rows(
         if absent:
             raise UserError(
                 f"{path}, {f'line {line}' if isinstance(line, int) else line}: no column {', '.join(absent)} among "
-                f"{tables.names_shown(list(row))}; see --text_column and --label_column"
+                f"{tables.names_shown(list(row))}{'; see --text_column and --label_column' * bad_rows.has_flags}"
             )
         words = _several(row[word_column])
         tags = None if tag_column is None else _several(row[tag_column])

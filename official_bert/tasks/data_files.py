@@ -1,12 +1,11 @@
-"""Which file of a folder is a part of a data set, and the rows of tab-separated ones."""
+"""Which file of a folder is a part of a data set."""
 
 import fnmatch
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from official_bert.errors import UserError
-from official_bert.utils import files, tables
-from official_bert.utils.bad_rows import BadRows
+from official_bert.utils import files
 
 
 def find(data_dir: str | None, split: str, patterns: Sequence[str]) -> str:
@@ -22,7 +21,7 @@ def find(data_dir: str | None, split: str, patterns: Sequence[str]) -> str:
     """
     if not data_dir:
         raise UserError("pass --data_dir: the folder of the task's files")
-    if not files.exists(data_dir) or os.path.isfile(data_dir):
+    if not files.is_folder(data_dir):
         raise UserError(f"there is no folder {data_dir}; give the folder of the task's files as --data_dir")
     names = files.list_folder(data_dir)
     for pattern in patterns:
@@ -42,32 +41,3 @@ def has(data_dir: str | None, split: str, patterns: Sequence[str]) -> bool:
     except UserError:
         return False
     return True
-
-
-def tab_separated(
-    path: str, needed: Sequence[str], bad_rows: BadRows, columns: Sequence[str] | None = None
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields the line number of each row and its values by column; quotes mean nothing.
-
-    Args:
-        path: the file.
-        needed: columns that must be there.
-        bad_rows: gets the rows that are too short.
-        columns: their names, for a file without a header.
-
-    Raises:
-        UserError: the file lacks a column.
-    """
-    lines = files.read_text(path).removesuffix("\n").split("\n")
-    first = 1
-    if columns is None:
-        columns, first = lines[0].rstrip("\r").split("\t"), 2
-    if absent := [name for name in needed if name not in columns]:
-        raise UserError(f"{path}, line 1: no column {', '.join(absent)} among {tables.names_shown(columns)}")
-    for number, line in enumerate(lines[first - 1 :], first):
-        # Some releases have a column more at the end of some rows; none may be missing.
-        values = dict(zip(columns, line.rstrip("\r").split("\t"), strict=False))
-        if len(values) < len(columns):
-            bad_rows.add(path, number, f"{len(values)} columns; expected {len(columns)}: {tables.names_shown(columns)}")
-            continue
-        yield number, values

@@ -13,7 +13,7 @@ from official_bert.tasks.heads.vectors import VectorExample, VectorHead
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
 from official_bert.tasks.table import check_columns, part_of, rows_in, text_columns, text_problem
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task
-from official_bert.utils import files
+from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import SKIP, BadRows
 
 _OPTIONAL_COLUMNS = "--negative_column or --score_column"
@@ -77,20 +77,15 @@ class EmbeddingsTask(Task):
             rows += 1
             columns = text_columns(names, values)
             wanted = [name for each in columns for name in each]
-            check_columns(
-                options,
-                part,
-                [*wanted, *([options.score_column] if has_score else [])],
-                list(values),
-                _OPTIONAL_COLUMNS,
-            )
-            score, problem = None, text_problem(values, wanted)
+            with_score = [*wanted, *([options.score_column] if has_score else [])]
+            check_columns(options, part, with_score, list(values), bad_rows, _OPTIONAL_COLUMNS)
+            score, problem = None, text_problem(values, columns)
             if not problem and has_score:
                 score, problem = self._score(values)
             if problem:
                 bad_rows.add(part, line, problem)
                 continue
-            texts = tuple(" ".join(values[name] for name in each) for each in columns)
+            texts = tuple(tables.join_texts(values, each) for each in columns)
             name = values.get("id", line) if split != TRAIN and "id" not in wanted else line
             examples.append(VectorExample(str(name).removeprefix("row "), texts, score))
         if not examples:

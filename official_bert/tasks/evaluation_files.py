@@ -3,26 +3,30 @@
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.tasks import multiple_choice, squad
+from official_bert.tasks import conll, multiple_choice, squad
 from official_bert.tasks.all_tasks import make_task
-from official_bert.tasks.glue import GlueTask
+from official_bert.tasks.glue import SPECS, GlueTask, read_file
 from official_bert.tasks.heads.choices import MultipleChoiceHead
 from official_bert.tasks.heads.question_answering import QuestionAnsweringHead
+from official_bert.tasks.heads.tagging import TaggingHead
 from official_bert.tasks.heads.vectors import VectorHead
 from official_bert.tasks.options import (
     CODAH,
     EMBEDDINGS,
     GLUE,
     TABLE,
+    TAGGING,
     EmbeddingsOptions,
     GlueOptions,
     MultipleChoiceOptions,
     SquadOptions,
     SquadV2Options,
     TableOptions,
+    TaggingOptions,
 )
 from official_bert.tasks.task import DEV, Task
-from official_bert.utils.bad_rows import BadRows
+from official_bert.utils import files, tables
+from official_bert.utils.bad_rows import NoBadRows
 
 
 def read_evaluation_file(task_spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
@@ -30,36 +34,54 @@ def read_evaluation_file(task_spec: Mapping[str, Any], path: str) -> tuple[Task,
 
     Args:
         task_spec: what the model's task.json holds.
-        path: SQuAD's JSON for questions, SWAG's or CODAH's layout for choices, else a table.
+        path: The layout that the model was trained on: SQuAD's JSON for questions, SWAG's or CODAH's for choices, CoNLL
+            or a table for tags, GLUE's .tsv or a table for its tasks, else a table.
 
     Raises:
         UserError: the file has another layout.
     """
-    readers = {QuestionAnsweringHead.kind: _questions, MultipleChoiceHead.kind: _choices, VectorHead.kind: _vectors}
-    return readers.get(task_spec["kind"], _table)(task_spec, path)
+    return _READERS.get(task_spec["kind"], _table)(task_spec, path)
 
 
 def _questions(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
     options = SquadV2Options() if spec["version_2"] else SquadOptions()
-    questions = squad.read(path, spec["version_2"], for_training=False, bad_rows=BadRows())
+    questions = squad.read(path, spec["version_2"], for_training=False, bad_rows=NoBadRows())
     return squad.SquadTask(options.with_trained(spec)), questions
 
 
 def _choices(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
     task = multiple_choice.MultipleChoiceTask(CODAH, MultipleChoiceOptions())
-    return task, multiple_choice.read(path, BadRows())
+    return task, multiple_choice.read(path, NoBadRows())
 
 
 def _vectors(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
     task = make_task(EMBEDDINGS, EmbeddingsOptions(eval_file=path).with_trained(spec))
-    return task, task.read(DEV, BadRows())
+    return task, task.read(DEV, NoBadRows())
+
+
+def _sentences(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
+    if "table" in spec or (tables.is_table(path) and not path.endswith((".csv", ".tsv"))):
+        return _table(spec, path)
+    options = TaggingOptions().with_trained(spec)
+    sentences = conll.read(path, NoBadRows(), options.tag_column, options.word_column)
+    return make_task(TAGGING, options, spec["labels"]), sentences
 
 
 def _table(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
+    # The scores of GLUE's tasks are their own.
+    name = spec["task"]
+    glue_task = GlueTask(name, GlueOptions(doc_stride=spec.get("doc_stride"))) if name in GLUE else None
+    if glue_task and path.endswith(".tsv") and "text" not in files.read_text(path).partition("\n")[0].split():
+        return glue_task, read_file(SPECS[name], path, DEV, NoBadRows())
     pair_column = "text_pair" if spec["pair"] and "table" not in spec else None  # a table's own columns are remembered
     table = TableOptions(eval_file=path, text_pair_column=pair_column).with_trained(spec)
     task = make_task(TABLE, table, spec["labels"])
-    examples = task.read(DEV, BadRows())
-    if spec["task"] in GLUE:  # that task's own scores
-        task = GlueTask(spec["task"], GlueOptions(doc_stride=spec.get("doc_stride")))
-    return task, examples
+    return glue_task or task, task.read(DEV, NoBadRows())
+
+
+_READERS = {
+    QuestionAnsweringHead.kind: _questions,
+    MultipleChoiceHead.kind: _choices,
+    VectorHead.kind: _vectors,
+    TaggingHead.kind: _sentences,
+}

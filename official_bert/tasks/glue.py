@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.tasks import data_files
 from official_bert.tasks.heads import scores
 from official_bert.tasks.heads.classes import ClassificationHead
 from official_bert.tasks.heads.features import Array
@@ -19,7 +18,7 @@ from official_bert.tasks.heads.texts import RegressionHead, TextExample
 from official_bert.tasks.options import GlueOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
-from official_bert.utils import files
+from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import BadRows
 
 _BINARY = ("0", "1")
@@ -51,14 +50,18 @@ class GlueSpec:
     without_header: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
-def _read_file(spec: GlueSpec, data_dir: str | None, split: str, bad_rows: BadRows) -> list[TextExample]:
-    path = _path(spec, data_dir, split)
+def read_file(spec: GlueSpec, path: str, split: str, bad_rows: BadRows) -> list[TextExample]:
+    """Reads a file of a split in the layout of GLUE's release.
+
+    Raises:
+        UserError: If the file lacks a column or has no examples.
+    """
     columns = spec.without_header.get(split)
     wanted = [spec.text_a, *([spec.text_b] if spec.text_b else [])]
     needed = [*wanted, *([spec.label] if split.startswith(DEV) else [])]
     first = 1 if columns else 2
     examples = []
-    for number, values in data_files.tab_separated(path, needed, bad_rows, columns):
+    for number, values in tables.read_rows(path, bad_rows, columns, needed, has_longer_rows=True):
         label = None
         if spec.label in values:
             label, problem = _label(values[spec.label], spec.labels)
@@ -70,7 +73,7 @@ def _read_file(spec: GlueSpec, data_dir: str | None, split: str, bad_rows: BadRo
             bad_rows.add(path, number, f"an empty text in {' or '.join(wanted)}; expected a sentence")
             continue
         text_b = values[spec.text_b] if spec.text_b else None
-        examples.append(TextExample(values.get("index", str(number - first)), values[spec.text_a], text_b, label))
+        examples.append(TextExample(values.get("index", str(int(number) - first)), values[spec.text_a], text_b, label))
     if not examples:
         raise UserError(f"{path} has no examples{bad_rows.first_reason(path)}")
     return examples
@@ -198,7 +201,7 @@ class GlueTask(TextTask):
         self.eval_splits, self.test_splits = self._spec.eval_splits, self._spec.test_splits
 
     def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:
-        return _read_file(self._spec, self._options.data_dir, split, bad_rows)
+        return read_file(self._spec, _path(self._spec, self._options.data_dir, split), split, bad_rows)
 
     def metrics(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
         predicted = np.array(self.head.predicted_labels(predictions))

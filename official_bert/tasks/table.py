@@ -11,7 +11,7 @@ from official_bert.tasks.options import TABLE, RowsOptions, TableOptions
 from official_bert.tasks.table_labels import COLUMNS, LabelColumn, find_similar_classes, is_number
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
-from official_bert.utils import row_files, tables
+from official_bert.utils import tables
 from official_bert.utils.bad_rows import SKIP, BadRows
 
 _MOST_LABELS_SHOWN = 10
@@ -36,23 +36,20 @@ def rows_in(options: RowsOptions, path: str, bad_rows: BadRows) -> Iterator[tupl
 
 
 def check_columns(
-    options: RowsOptions, part: str, wanted: Sequence[str], columns: Sequence[str], label_flags: str = "--label_column"
+    options: RowsOptions,
+    part: str,
+    wanted: Sequence[str],
+    columns: Sequence[str],
+    bad_rows: BadRows,
+    label_flags: str = "--label_column",
 ) -> None:
     """Raises a UserError if a part of the data, in whose rows all columns are, lacks some that are wanted."""
-    absent = [name for name in wanted if name not in columns]
-    if not absent or part.lower().endswith((".jsonl", ".json")):
-        return
-    where = part if options.columns or row_files.is_data_set(part) else f"{part}, line 1"
-    if len(columns) == 1 and (";" in columns[0] or "\t" in columns[0]):
-        between = "semicolons" if ";" in columns[0] else "tabs"
-        raise UserError(
-            f"{where}: there is one column, {columns[0][:60]!r}; are the columns separated by {between}? Expected "
-            "commas in .csv and tabs in .tsv"
-        )
-    raise UserError(
-        f"{where}: no column {', '.join(absent)} among {tables.names_shown(columns)}; name yours with --text_column, "
-        f"--text_pair_column and {label_flags}, and those of a file without a header with --columns"
+    advice = (
+        f"name yours with --text_column, --text_pair_column and {label_flags}, and those of a file without a header "
+        "with --columns"
     )
+    has_header = not options.columns
+    tables.check_columns(part, wanted, columns, *([advice] if bad_rows.has_flags else []), has_header=has_header)
 
 
 def text_columns(names: Sequence[str | None], values: Mapping[str, Any]) -> list[list[str]]:
@@ -60,15 +57,13 @@ def text_columns(names: Sequence[str | None], values: Mapping[str, Any]) -> list
     return [[name] if name in values else name.split(",") for name in names if name is not None]
 
 
-def text_problem(values: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """Returns what is wrong with the texts in some columns of a row; "" for nothing."""
-    for name in columns:
-        if name not in values:
-            return f"no key {name}"
-        if not isinstance(values[name], str):
-            return f"{name} is {type(values[name]).__name__}; expected a text"
-        if not values[name].strip():
-            return f"an empty text in {name}"
+def text_problem(values: Mapping[str, Any], texts: Sequence[Sequence[str]]) -> str:
+    """Returns what is wrong with the columns of each text of a row; "" for nothing."""
+    for columns in texts:
+        if problem := tables.find_text_problem(values, columns):
+            return problem
+        if not tables.join_texts(values, columns).strip():
+            return f"an empty text in {', '.join(columns)}"
     return ""
 
 
@@ -86,7 +81,7 @@ def _labels_of_training(options: TableOptions, column: LabelColumn) -> dict[str,
     bad_rows = BadRows(SKIP, silent=True)  # they are shown when the file is read for training
     for line, values in rows_in(options, path, bad_rows):
         rows += 1
-        check_columns(options, path, [options.label_column], list(values))
+        check_columns(options, path, [options.label_column], list(values), bad_rows)
         value = values.get(options.label_column)
         names, problem = column.names_in(value)
         if problem:
@@ -177,9 +172,9 @@ class TableTask(TextTask):
             rows += 1
             texts = text_columns((options.text_column, options.text_pair_column), values)
             wanted = [name for names in texts for name in names] + ([options.label_column] if labelled else [])
-            check_columns(options, part, wanted, list(values))
+            check_columns(options, part, wanted, list(values), bad_rows)
             label = None
-            problem = text_problem(values, wanted[: len(wanted) - labelled])
+            problem = text_problem(values, texts)
             if not problem and labelled and options.label_column not in values:
                 problem = f"no key {options.label_column}"
             if not problem and (labelled or values.get(options.label_column) not in (None, "")):
@@ -187,7 +182,7 @@ class TableTask(TextTask):
             if problem:
                 bad_rows.add(part, line, problem)
                 continue
-            first, *second = (" ".join(values[name] for name in names) for names in texts)
+            first, *second = (tables.join_texts(values, columns) for columns in texts)
             # A row to learn from goes by its line; answers go by the id that the user knows, where there is one.
             name = values.get("id", line) if split != TRAIN and "id" not in wanted else line
             examples.append(TextExample(str(name).removeprefix("row "), first, second[0] if second else None, label))

@@ -4,6 +4,7 @@ import abc
 import collections
 import os
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from official_bert.tasks import conll, data_files, table, table_labels
 from official_bert.tasks.heads.tagging import Sentence, Tagged, TaggingHead
@@ -99,6 +100,13 @@ class FolderTaggingTask(TaggingTask):
             has_test = data_files.has(options.data_dir, TEST, _PATTERNS[TEST])
             self.eval_splits, self.test_splits = (DEV, TEST) if has_test else (DEV,), ()
 
+    def task_spec(self, max_seq_length: int) -> dict[str, Any]:
+        changed = {name: getattr(self._options, name) for name in ("tag_column", "word_column")}
+        default = TaggingOptions()
+        return super().task_spec(max_seq_length) | {
+            name: value for name, value in changed.items() if value != getattr(default, name)
+        }
+
     def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
         path = data_files.find(self._options.data_dir, split, _PATTERNS[split])
         return conll.read(path, bad_rows, self._options.tag_column, self._options.word_column, tags)
@@ -117,6 +125,10 @@ class TableTaggingTask(TaggingTask):
         super().__init__(options, labels)
         self.eval_splits = (DEV,) if options.eval_file else ()
         self.test_splits = (TEST,) if options.predict_file else ()
+
+    def task_spec(self, max_seq_length: int) -> dict[str, Any]:
+        remembered = {name: getattr(self._options, name) for name in ("columns", "text_column", "label_column")}
+        return {**super().task_spec(max_seq_length), "table": remembered}
 
     def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
         path = table.part_of(self._options, split)

@@ -7,13 +7,12 @@ and the dev data are the rows of that language in xnli.dev.tsv; the rows to pred
 import os
 
 from official_bert.errors import UserError
-from official_bert.tasks import data_files
 from official_bert.tasks.heads.classes import ClassificationHead
 from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import XNLI, XnliOptions
 from official_bert.tasks.task import TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
-from official_bert.utils import files
+from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import BadRows
 
 _LABELS = ("contradiction", "entailment", "neutral")
@@ -46,7 +45,7 @@ class XnliTask(TextTask):
             raise UserError(f"there is no {path}; give the folder of multinli/ and xnli.dev.tsv as --data_dir")
         columns = _TRAIN_COLUMNS if split == TRAIN else _COLUMNS
         examples, languages = [], set()
-        for number, row in data_files.tab_separated(path, columns, bad_rows):
+        for number, row in tables.read_rows(path, bad_rows, wanted=columns, has_longer_rows=True):
             text_a, text_b, label, *others = (row[column] for column in columns)
             languages |= {*others}
             if others not in ([], [language]):
@@ -57,8 +56,9 @@ class XnliTask(TextTask):
             elif split != TEST and not (text_a.strip() and text_b.strip()):
                 bad_rows.add(path, number, f"an empty text in {columns[0]} or {columns[1]}; expected a sentence")
             else:
-                examples.append(TextExample(str(number - 2), text_a, text_b, _LABELS.index(label)))
+                examples.append(TextExample(str(int(number) - 2), text_a, text_b, _LABELS.index(label)))
         if not examples:
             among = f"; it has {', '.join(sorted(languages))}" if languages else ""
-            raise UserError(f"{path} has no examples in {language}{among}: see --language")
+            reason = bad_rows.first_reason(path)
+            raise UserError(f"{path} has no examples in {language}{among}: see --language{reason}")
         return examples

@@ -2,6 +2,7 @@
 
 import collections
 import sys
+from typing import ClassVar
 
 from official_bert.errors import UserError
 from official_bert.utils.counting import counted
@@ -26,9 +27,12 @@ class BadRows:
         silent: whether to show none.
 
     Attributes:
+        has_flags: Whether the command has the flags of finetune that name columns and skip rows.
         silent: whether to show none.
         counts: how many rows of each file were passed over.
     """
+
+    has_flags: ClassVar[bool] = True
 
     def __init__(self, policy: str = STOP, silent: bool = False) -> None:
         self._policy = policy
@@ -69,6 +73,8 @@ class BadRows:
 
 class NoBadRows(BadRows):
     """Refuses every bad row, where none may be left out."""
+
+    has_flags = False
 
     def add(self, path: str, line: int | str, problem: str) -> None:
         raise UserError(f"{position(path, line)}: {problem}")

@@ -3,6 +3,10 @@
 pyproject.toml has their versions.
 """
 
+import json
+import os
+from importlib import metadata
+
 from official_bert.errors import UserError
 
 _TENSORFLOW = ("tensorflow", "keras", "tensorboard", "safetensors")  # of all extras but one
@@ -34,4 +38,17 @@ def missing(error: ModuleNotFoundError, extra: str | None = None) -> UserError |
     if not extras:
         return None
     wanted = extra if extra in extras else extras[0]
-    return UserError(f"the package {package} is not installed; run: pip install 'official-bert[{wanted}]'")
+    return UserError(f"the package {package} is not installed; run: pip install '{_requirement(wanted)}'")
+
+
+def _requirement(extra: str) -> str:
+    """Returns what pip installs an extra from: the checkout that runs, or where this package was installed from."""
+    checkout = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+    if os.path.exists(os.path.join(checkout, "pyproject.toml")):
+        return f"{checkout}[{extra}]"
+    source = metadata.distribution("official-bert").read_text("direct_url.json")  # None for a package index
+    if source is None:
+        return f"official-bert[{extra}]"
+    described = json.loads(source)
+    version_control = described.get("vcs_info", {}).get("vcs")
+    return f"official-bert[{extra}] @ {version_control + '+' if version_control else ''}{described['url']}"

@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from official_bert.errors import UserError
+from official_bert.utils.file_kinds import check_text
 from official_bert.utils.remote import TEMPORARY, UNFINISHED, TensorFlowFiles, file_system, new_name
 from official_bert.utils.signals import check_interrupted
 
 MAX_JSON_BYTES = 64 << 20  # of a file of settings; the largest tokenizer.json of a BERT has some 10 MB
 
-_START = 1000  # bytes by which an encoding is known
 _SENDING = ".writing"  # is in a remote folder while its files are sent
 # How HDF5 and Rust word a refusal to write, each in its own class of error.
 _REFUSED = re.compile(
@@ -132,20 +132,6 @@ def sha256(path: str) -> str:
         return digest.hexdigest()
 
 
-def check_not_utf16(path: str, start: bytes) -> None:
-    """Raises a UserError if a file that starts so is UTF-16: by its mark, or where more than a fourth of it is zeros.
-
-    Without the mark such text of ASCII is UTF-8 as well, with characters between that tokenizers drop.
-    """
-    start = start[:_START]
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or start.count(0) * 4 > len(start):
-        what = f"byte 0x{start[0]:02x} is not UTF-8" if start[0] >= 0xFE else "every other byte is zero"
-        raise UserError(
-            f"{path}, line 1: {what}; convert the file to UTF-8, as by: iconv -f UTF-16 -t UTF-8 "
-            f"{shlex.quote(path)} > NEW_FILE"
-        )
-
-
 def read_text(path: str) -> str:
     """Returns the content of a UTF-8 file, as `decode` does."""
     return decode(path, read_bytes(path))
@@ -155,17 +141,22 @@ def decode(path: str, content: bytes) -> str:
     """Returns the text of a UTF-8 file without its byte-order mark.
 
     Raises:
-        UserError: If the content is not UTF-8; names the file and the line.
+        UserError: If the content is a file of another kind, or is not UTF-8; names the file and the line.
     """
-    check_not_utf16(path, content)
+    check_text(path, content)
     try:
         return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; convert the file to UTF-8, as "
-            f"from Latin-1 by: iconv -f LATIN1 -t UTF-8 {shlex.quote(path)} > NEW_FILE"
-        ) from error
+        raise not_utf8(path, content.count(b"\n", 0, error.start) + 1, error) from error
+
+
+def not_utf8(path: str, line: int, error: UnicodeDecodeError, column: str = "") -> UserError:
+    """Returns the error for a line of a file that is not UTF-8."""
+    byte = f"byte 0x{error.object[error.start]:02x}{column}"
+    return UserError(
+        f"{path}, line {line}: {byte} is not UTF-8; convert the file to UTF-8, as from Latin-1 by: iconv -f LATIN1 "
+        f"-t UTF-8 {shlex.quote(path)} > NEW_FILE"
+    )
 
 
 def parse_json(text: str, source: str) -> Any:

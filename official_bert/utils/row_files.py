@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from official_bert.errors import UserError
-from official_bert.utils import arrow_files, files, streams, tfds_files
+from official_bert.utils import arrow_files, file_kinds, files, streams, tfds_files
 
 PARQUET, ARROW, TFDS = "parquet", "arrow", "tfds"
 
@@ -57,9 +57,9 @@ def kind_of(path: str) -> str | None:
         kind = ARROW
     elif start.startswith(b"ARROW1\0\0"):
         raise UserError(f"{path} is of Arrow's file format (Feather); expected its stream format, or Parquet")
-    elif start.startswith(b"WARC/") or start[4:8] == bytes(4):  # no text has the upper half of a record's length
+    elif (described := file_kinds.describe(start)) in (file_kinds.TFRECORD, file_kinds.WEB_ARCHIVE):
         raise UserError(
-            f"{path} is a web archive or a TFRecord file. Convert it to JSON lines, for example with "
+            f"{path} is {described}. Convert the texts in it to JSON lines, for example with "
             "examples/texts_to_json_lines.py."
         )
     if is_compressed and kind:

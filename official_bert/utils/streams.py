@@ -10,13 +10,14 @@ import io
 import lzma
 import os
 import re
+import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from official_bert.errors import UserError
-from official_bert.utils import files
+from official_bert.utils import file_kinds, files
 
 _BLOCK = 1 << 18  # bytes read at once
 _COMPRESSED_BLOCK = 1 << 14  # bytes decompressed at once; smaller, as they can grow a thousandfold
@@ -89,6 +90,46 @@ def errors_explained(path: str, unit: str, count: Callable[[], int]) -> Iterator
         if not files.is_remote(path):
             raise
         raise UserError(f"cannot read {path}: {error or type(error).__name__}") from error
+
+
+def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """Yields the lines of a file, decompressed.
+
+    Args:
+        path: local or remote.
+        start: the byte where a line begins; only local files that are not compressed are read from elsewhere than 0.
+        end: the byte where a line begins that is not read; None to read to the end.
+    """
+    number = 0
+    with errors_explained(path, "line", lambda: number), opened(path) as reader:
+        if start:
+            reader.seek(start)
+        left = sys.maxsize if end is None else end - start
+        while left > 0 and (line := reader.readline()):
+            left -= len(line)
+            yield line
+            number += 1
+
+
+def decode_lines(
+    path: str, lines: Iterable[bytes], drop_invalid_utf8: bool | None = None, at_start: bool = True
+) -> Iterator[str]:
+    """Yields the lines of a file as text; `path` is for errors.
+
+    What is not UTF-8 is a UserError or dropped; UTF-16 and files of other kinds are errors. If the first line is the
+    file's first, a byte order mark in it is dropped. None for `drop_invalid_utf8` means that the command has no such
+    flag.
+    """
+    for number, line in enumerate(lines, start=1):
+        if number == 1:
+            file_kinds.check_text(path, line)
+        try:
+            text = line.decode("utf-8", "ignore" if drop_invalid_utf8 else "strict")
+        except UnicodeDecodeError as error:
+            problem = files.not_utf8(path, number, error, f" at column {error.start + 1}")
+            flag = "" if drop_invalid_utf8 is None else "; or pass --drop_invalid_utf8 to drop such bytes"
+            raise UserError(f"{problem}{flag}") from error
+        yield text.removeprefix("\ufeff") if number == 1 and at_start else text
 
 
 def _decompressed(reader: Any) -> Any:

@@ -3,14 +3,16 @@
 import collections
 import csv
 import io
+import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.utils import files, row_files, streams
 from official_bert.utils.bad_rows import BadRows, position
+from official_bert.utils.counting import counted
 
 _MOST_SHOWN, _LONGEST_SHOWN = 10, 60  # names in a message, and characters of each
 csv.field_size_limit(2**31 - 1)  # of characters; Python's own limit is shorter than some documents
@@ -19,15 +21,21 @@ csv.field_size_limit(2**31 - 1)  # of characters; Python's own limit is shorter 
 MAX_CHARACTERS = 4_000_000
 
 TEXT = "text"  # the column of a .txt file
-_TABLES = (".csv", ".tsv", ".jsonl", ".json")
-_EXTENSIONS = (*_TABLES, ".txt")
+_TABLES, _JSON = (".csv", ".tsv"), (".jsonl", ".json")
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 _JSON_ROWS = "pandas writes such lines with to_json(path, orient='records', lines=True)"
 _JSON_LAYOUTS = ({"columns", "index", "data"}, {"schema", "data"})  # pandas' "split" and "table"
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 def read_rows(
-    path: str, bad_rows: BadRows, columns: Sequence[str] | None = None
+    path: str,
+    bad_rows: BadRows,
+    columns: Sequence[str] | None = None,
+    wanted: Sequence[str] = (),
+    *,
+    has_longer_rows: bool = False,
+    as_text: bool = False,
 ) -> Iterator[tuple[int | str, dict[str, Any]]]:
     """Yields the first line's number and the values of each row, by column.
 
@@ -39,25 +47,90 @@ def read_rows(
         bad_rows: gets the rows that cannot be read, and those with a text of more than MAX_CHARACTERS.
         columns: the columns' names, for .csv and .tsv without a header; None where the first line has them. A first row
             of just these names is passed over as a header, with a note.
+        wanted: Columns that a header must have.
+        has_longer_rows: Whether further values at the end of a row are ignored instead of being an error.
+        as_text: Whether to read the file as .txt, whatever its name. Such a file may be a pipe.
 
     Raises:
         UserError: the file is missing, damaged or of another kind, or it has no header.
     """
-    extension = _extension(path)
-    is_text = extension in _EXTENSIONS
-    rows = _rows(path, extension, bad_rows, columns) if is_text else _stored_rows(path, extension)
+    extension = ".txt" if as_text else _extension(path)
+    if not row_files.is_data_set(path) and (not as_text or files.is_folder(path)):
+        files.check_regular(path)
+    if extension == ".txt":
+        rows: Iterator[tuple[int | str, dict[str, Any]]] = _texts(path)
+    elif extension in _JSON:
+        rows = _json_rows(path, _read(path), bad_rows)
+    elif extension in _TABLES:
+        rows = _table_rows(path, extension, bad_rows, columns, wanted, has_longer_rows)
+    else:
+        rows = _stored_rows(path, extension)
     for line, row in rows:
         long = [name for name, value in row.items() if isinstance(value, str) and len(value) > MAX_CHARACTERS]
         if long:
-            bad_rows.add(path, line, too_long(long[0], len(row[long[0]])))
+            length = f"{long[0]} has {len(row[long[0]]):,} characters"
+            bad_rows.add(path, line, f"{length}; expected at most {MAX_CHARACTERS:,}: cut it into several texts")
         else:
             yield line, row
+
+
+def check_columns(
+    path: str,
+    wanted: Sequence[str],
+    columns: Sequence[str],
+    advice: str = "rename the columns",
+    has_header: bool = True,
+) -> None:
+    """Raises a UserError if a table lacks some wanted columns. The rows of JSON files may have different columns.
+
+    Args:
+        path: The table.
+        wanted: The columns to look for.
+        columns: The table's columns.
+        advice: The end of the error message.
+        has_header: Whether the columns are named in the file.
+    """
+    absent, extension = [name for name in wanted if name not in columns], _extension(path)
+    if not absent or extension in _JSON:
+        return
+    if extension == ".txt":
+        raise UserError(f"{path}: a .txt file has a text on each line, and no column {', '.join(absent)}")
+    where = f"{path}, line 1" if has_header and extension in _TABLES else path
+    if len(columns) == 1 and (";" in columns[0] or "\t" in columns[0]):
+        between = "semicolons" if ";" in columns[0] else "tabs"
+        raise UserError(
+            f"{where}: there is one column, {columns[0][:60]!r}; are the columns separated by {between}? Expected "
+            "commas in .csv and tabs in .tsv"
+        )
+    raise UserError(f"{where}: no column {', '.join(absent)} among {names_shown(columns)}; {advice}")
+
+
+def find_text_problem(row: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """Returns why the values in some columns of a row are not texts; "" if they are.
+
+    Of several columns, which are joined, some may be null.
+    """
+    absent = [name for name in columns if name not in row]
+    if absent:
+        return f"no key {', '.join(absent)}; the keys are {names_shown(list(row)) or 'none'}"
+    has_text = any(isinstance(row[name], str) for name in columns)
+    for name in columns:
+        if not isinstance(row[name], str) and not (has_text and row[name] is None):
+            return f"{name} is {json.dumps(row[name])[:_LONGEST_SHOWN]}; expected a text"
+        if half := _HALF_CHARACTER.search(row[name] or ""):
+            return f"{name} has half a surrogate, \\u{ord(half[0]):04x}, which is no character; remove it"
+    return ""
+
+
+def join_texts(row: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """Returns the texts in some columns of a row, with spaces between. Empty ones are left out."""
+    return " ".join(row[name] for name in columns if row[name])
 
 
 def is_table(path: str) -> bool:
     """Whether `read_rows` finds columns in a file, rather than a text on each line."""
     extension = _extension(path)
-    return extension in _TABLES or (extension != ".txt" and any(map(row_files.kind_of, files_of(path))))
+    return extension in (*_TABLES, *_JSON) or (extension != ".txt" and any(map(row_files.kind_of, files_of(path))))
 
 
 def files_of(path: str) -> list[str]:
@@ -95,43 +168,25 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float | list | dict) else str(value)
 
 
-def too_long(name: str, characters: int) -> str:
-    """Returns what is wrong with a text of more than MAX_CHARACTERS."""
-    return f"{name} has {characters:,} characters; expected at most {MAX_CHARACTERS:,}: cut it into several texts"
-
-
-def _rows(
-    path: str, extension: str, bad_rows: BadRows, columns: Sequence[str] | None
-) -> Iterator[tuple[int | str, dict[str, Any]]]:
-    files.check_regular(path)
+def _read(path: str) -> str:
     with streams.errors_explained(path, "byte", lambda: 0), streams.opened(path) as stream:
-        text = files.decode(path, stream.read())
-    if extension in (".jsonl", ".json"):
-        yield from _json_rows(path, text, bad_rows)
-        return
-    if extension == ".txt":
-        for number, content in enumerate(text.removesuffix("\n").split("\n") if text else (), 1):
-            yield number, {TEXT: content.removesuffix("\r")}
-        return
-    if extension == ".csv":
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    else:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
-    before = 0
-    while True:
-        line = before + 1
-        try:
-            values = next(reader)
-        except StopIteration:
-            break
-        except csv.Error as error:
-            problem = f"{error}; a quote within a quoted text is written twice"
-            if reader.line_num > line:
-                problem += f"; all up to line {reader.line_num} was read as one text"
-            bad_rows.add(path, line, problem)
-            before = reader.line_num
-            continue
-        before = reader.line_num
+        return files.decode(path, stream.read())
+
+
+def _texts(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(streams.decode_lines(path, streams.read_lines(path)), 1):
+        yield number, {TEXT: line.removesuffix("\n").removesuffix("\r")}
+
+
+def _table_rows(
+    path: str,
+    extension: str,
+    bad_rows: BadRows,
+    columns: Sequence[str] | None,
+    wanted: Sequence[str],
+    has_longer_rows: bool,
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, values in _csv_values(path, bad_rows) if extension == ".csv" else _tsv_values(path):
         if columns is None:
             columns = values
             twice = sorted(name for name, count in collections.Counter(columns).items() if count > 1)
@@ -140,15 +195,41 @@ def _rows(
                     f"{path}, line 1: two columns are named {names_shown(twice)}; name each once (is the first line "
                     "the header? A file of your own to train on may lack one: --columns)"
                 )
+            check_columns(path, wanted, columns)
         elif line == 1 and _folded(values) == _folded(columns):
             if not bad_rows.silent:
                 print(f"note: {path}, line 1 has the names of the columns; it is read as a header, not as a row")
-        elif len(values) == len(columns):
-            yield line, dict(zip(columns, values, strict=True))
-        elif values:  # an empty line is none
-            bad_rows.add(path, line, f"{len(values)} columns; expected {len(columns)}: {names_shown(columns)}")
+        elif len(values) == len(columns) or (has_longer_rows and len(values) > len(columns)):
+            yield line, dict(zip(columns, values, strict=False))
+        else:
+            problem = f"{counted(len(values), 'column')}; expected {len(columns)}: {names_shown(columns)}"
+            if extension == ".tsv" and any(value.count('"') % 2 for value in values):
+                problem += ". Quotes mean nothing in .tsv; save a table with line ends or tabs in its cells as .csv"
+            bad_rows.add(path, line, problem)
     if columns is None:
         raise UserError(f"{path} is empty; expected a header with the columns' names")
+
+
+def _tsv_values(path: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(_read(path).split("\n"), 1):
+        if line := line.removesuffix("\r"):
+            yield number, line.split("\t")
+
+
+def _csv_values(path: str, bad_rows: BadRows) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(_read(path), newline=""), strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            if values := next(reader):
+                yield line, values
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problem = f"{error}; a quote within a quoted text is written twice"
+            if reader.line_num > line:
+                problem += f"; all up to line {reader.line_num} was read as one text"
+            bad_rows.add(path, line, problem)
 
 
 def _folded(names: Sequence[str]) -> list[str]:

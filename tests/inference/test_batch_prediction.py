@@ -55,14 +55,15 @@ def answers_of(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def test_answers_come_in_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.Path):
     texts = ["é" * (number * 7 % 50) + "\u2028中" for number in range(100)]
-    write_rows(tmp_path / "in.jsonl", ({"text": text, "id": 1} for text in texts))
+    write_rows(tmp_path / "in.jsonl", ({"text": text, "id": number} for number, text in enumerate(texts)))
     told = run(export_dir, tmp_path, "in.jsonl", batch_size=3)
     cut = sum(len(text) > 50 for text in texts)
     assert told.endswith(f"out.jsonl: 100 answers; cut to 50 tokens (the export's max_seq_length): {cut} texts")
     # Not by splitlines, which knows more line ends than JSON lines do.
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line) for line in lines[:-1]] == [
-        {"length": len(text), "text": text, "is_truncated": len(text) > 50} for text in texts
+        {"id": number, "length": len(text), "text": text, "is_truncated": len(text) > 50}
+        for number, text in enumerate(texts)
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
@@ -187,7 +188,7 @@ def test_an_output_that_cannot_be_written_is_refused(
 
 
 def test_tables_are_read_as_for_fine_tuning(export_dir: str, tmp_path: pathlib.Path):
-    rows = {"in.tsv": 'text\tid\n"a\t1\n', "bom.csv": "\ufefftext\nb\n", "long.csv": f"text\n{'c' * 140_000}\n"}
+    rows = {"in.tsv": 'text\tnumber\n"a\t1\n', "bom.csv": "\ufefftext\nb\n", "long.csv": f"text\n{'c' * 140_000}\n"}
     expected = {"in.tsv": '"a', "bom.csv": "b", "long.csv": "c" * 140_000}
     for name, content in rows.items():
         assert rows_of(tmp_path / name, content, ["text"]) == [{"text": expected[name]}]
@@ -200,7 +201,29 @@ def test_rows_are_read_by_the_columns_that_the_model_was_trained_on(tmp_path: pa
     content, named = '{"title": "a", "body": "b"}\n{"text": "c", "title": "d", "body": "e"}\n', {**table, "columns": []}
     assert rows_of(tmp_path / "in.jsonl", content, ["text"], named) == [{"text": "a b"}, {"text": "d e"}]
     told = refusal(rows_of, tmp_path / "in.jsonl", '{"title": "a"}\n', ["text"], table)
-    assert "line 1: 'text' is nothing" in told
+    assert "line 1: no key body, label; the keys are title" in told
+
+
+def test_an_empty_one_of_several_columns_is_left_out_as_in_training(tmp_path: pathlib.Path):
+    table = {"text_column": "title,body"}
+    content = '{"title": "", "body": "a"}\n{"title": null, "body": "b", "id": "q7"}\n{"title": "", "body": ""}\n'
+    rows = rows_of(tmp_path / "in.jsonl", content, ["text"], table)
+    assert rows == [{"text": "a"}, {"text": "b", "id": "q7"}, {"text": ""}]
+    told = refusal(rows_of, tmp_path / "in.jsonl", '{"title": null, "body": null}\n', ["text"], table)
+    assert "in.jsonl, line 1: title is null; expected a text" in told
+
+
+def test_a_note_about_the_file_is_printed_once(
+    export_dir: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
+    export = shutil.copytree(export_dir, tmp_path / "exports")
+    for version in ("2", "10"):
+        table = {"columns": ["text", "label"], "text_column": "text", "label_column": "label"}
+        (export / version / exports.METADATA_FILE).write_text(json.dumps({"inputs": ["text"], "table": table}))
+    (tmp_path / "in.csv").write_text("text,label\na,x\nb,y\n")
+    run(str(export), tmp_path, "in.csv")
+    assert [answer["text"] for answer in answers_of(tmp_path / "out.jsonl")] == ["a", "b"]
+    assert capsys.readouterr().out.count("in.csv, line 1 has the names of the columns") == 1
 
 
 def test_columns_that_are_named_as_inputs_are_read_as_in_training(tmp_path: pathlib.Path):
@@ -228,7 +251,7 @@ def test_the_columns_of_training_win_over_a_column_text(
     (tmp_path / "in.csv").write_text(content)
     table = {"text_column": trained, "label_column": "label"}
     if "expected" not in expected:
-        assert list(read_rows(str(tmp_path / "in.csv"), ["text"], table)) == [{"text": expected}]
+        assert [row["text"] for row in read_rows(str(tmp_path / "in.csv"), ["text"], table)] == [expected]
         return
     with pytest.raises(UserError, match=f"in.csv, line 2: the columns are {expected}"):
         list(read_rows(str(tmp_path / "in.csv"), ["text"], table))
@@ -242,14 +265,16 @@ def test_the_part_of_another_run_is_not_gone_on_with(export_dir: str, tmp_path: 
 
 
 @pytest.mark.parametrize(("name", "content", "message"), [
-    ("in.jsonl", '{"text": "a"}\n\n{"txt": "b"}\n', "line 3: 'text' is nothing; expected a text"),
-    ("in.jsonl", '{"text": 5}\n', "line 1: 'text' is 5; expected a text"),
+    ("in.jsonl", '{"text": "a"}\n\n{"txt": "b"}\n', "line 3: no key text; the keys are txt"),
+    ("in.jsonl", '{"text": 5}\n', "line 1: text is 5; expected a text"),
     ("in.jsonl", '{"text": "a"\n', "line 1: not valid JSON"),
-    ("in.csv", "txt\na\n", "line 2: 'text' is nothing"),
-    ("in.csv", "text,id\na\n", "line 2: 1 columns; expected 2: text, id$"),
+    ("in.jsonl", '{"text": null}\n', "line 1: text is null; expected a text"),
+    ("in.csv", "txt,Text\na,b\n", "line 1: no column text among txt, Text; rename the columns$"),
+    ("in.csv", "text;id\na;1\n", "line 1: there is one column, 'text;id'; are the columns separated by semicolons"),
+    ("in.csv", "text,id\na\n", "line 2: 1 column; expected 2: text, id$"),
     ("in.csv", "text,text\na,b\n", "two columns are named text"),
     ("in.csv", 'text\n"a\n', "line 2: .* quote"),
-    ("in.jsonl", '{"text": "a\\ud800"}\n', r"line 1: 'text' has half a surrogate, .ud800"),
+    ("in.jsonl", '{"text": "a\\ud800"}\n', r"line 1: text has half a surrogate, .ud800"),
 ])  # fmt: skip
 def test_rows_that_lack_an_input_are_named_before_anything_is_written(
     name: str, content: str, message: str, export_dir: str, tmp_path: pathlib.Path
@@ -267,6 +292,14 @@ def test_endings_are_a_list_or_columns_of_their_own(tmp_path: pathlib.Path):
     ):
         rows = rows_of(tmp_path / name, content, ["prompt", "endings"])
         assert rows == [{"prompt": "who", "endings": ["a", "b"]}]
+
+
+@pytest.mark.parametrize(("endings", "problem"), [
+    ('["a", null]', r"endings\[1\] is null"), ('"ab"', 'endings is "ab"; expected a list'), ("null", "endings is null"),
+])  # fmt: skip
+def test_wrong_endings_are_named(endings: str, problem: str, tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=f"in.jsonl, line 1: {problem}"):
+        rows_of(tmp_path / "in.jsonl", f'{{"prompt": "who", "endings": {endings}}}\n', ["prompt", "endings"])
 
 
 def test_columns_of_endings_are_ordered_by_their_numbers(tmp_path: pathlib.Path):
@@ -310,13 +343,13 @@ def test_corpora_are_answered_as_json_lines_are(
 
 def test_a_bad_row_of_a_file_without_lines_is_named(export_dir: str, tmp_path: pathlib.Path):
     path = stored_texts.parquet(tmp_path, ["a", None])
-    with pytest.raises(UserError, match=r"texts.parquet, row 2: 'text' is nothing; expected a text"):
+    with pytest.raises(UserError, match=r"texts.parquet, row 2: text is null; expected a text"):
         predict(BatchPredictionOptions(export_dir, path, str(tmp_path / "out.jsonl")))
     folder = stored_texts.hugging_face(tmp_path, ["a", "b", "c", None])
-    with pytest.raises(UserError, match=r"dataset, data-00001-of-00002.arrow, row 2: 'text' is nothing"):
+    with pytest.raises(UserError, match=r"dataset, data-00001-of-00002.arrow, row 2: text is null"):
         list(read_rows(folder, ["text"]))
     path = stored_texts.parquet(tmp_path, [b"a", b"\xff"], pa.binary())
-    with pytest.raises(UserError, match=r"row 2: 'text' is {\"bytes\": \"not UTF-8\"}; expected a text"):
+    with pytest.raises(UserError, match=r"row 2: text is {\"bytes\": \"not UTF-8\"}; expected a text"):
         list(read_rows(path, ["text"]))
     with pytest.raises(UserError, match=r"output_file would write .*data-00000-of-00002.arrow, which is an input"):
         predict(BatchPredictionOptions(export_dir, folder, f"{folder}/data-00000-of-00002.arrow"))

@@ -204,7 +204,9 @@ def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
         path = store(tmp_path, ["the cat", "sat"])
         assert list(feature_extraction.read_texts(path, {})) == [["the cat"], ["sat"]]
     assert texts("a.gz", gzip.compress(b"the cat\n sat")) == ["the cat", " sat"]
-    assert "a.csv, line 2: 'text' is nothing" in refusal(texts, "a.csv", "words\nthe cat\n")
+    assert texts("a.txt", b"\xef\xbb\xbfthe cat\r\n") == ["the cat"]
+    assert "a.csv, line 1: no column text among words;" in refusal(texts, "a.csv", "words\nthe cat\n")
+    assert "a.txt, line 2: byte 0xe9 at column 1 is not UTF-8" in refusal(texts, "a.txt", b"a\n\xe9\n")
     rows = '{"text": "the cat"}\n{"text": "the dog", "text_pair": "ran"}\n'
     assert "a.jsonl, line 2: it has 'text_pair', which the first row has not" in refusal(texts, "a.jsonl", rows)
     table = {"columns": ["no", "one", "two"], "text_column": "one", "text_pair_column": "two"}
@@ -224,9 +226,9 @@ def test_a_cell_is_a_text_and_two_are_a_pair(loaded: Loaded):
 def test_a_line_longer_than_any_book_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tables, "MAX_CHARACTERS", 50)
     (tmp_path / "in.txt").write_text("a" * 50 + "\n" + "b" * 51 + "\n")
-    lines = feature_extraction.read_lines(str(tmp_path / "in.txt"))
+    lines = feature_extraction.read_texts(str(tmp_path / "in.txt"), {})
     assert next(lines) == "a" * 50
-    with pytest.raises(UserError, match="in.txt, line 2: the text has 51 characters; expected at most 50"):
+    with pytest.raises(UserError, match="in.txt, line 2: text has 51 characters; expected at most 50"):
         next(lines)
 
 

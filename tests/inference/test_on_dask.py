@@ -89,7 +89,7 @@ def test_wrong_rows_are_one_line_with_their_file(export_dir: str, tmp_path: path
     write_texts(tmp_path)
     with open(tmp_path / "part1.jsonl", "a") as file:
         file.write('{"txt": "b"}\n')
-    with pytest.raises(UserError, match=r"^[^\n]*part1.jsonl, line 3: 'text' is nothing[^\n]*$"):
+    with pytest.raises(UserError, match=r"^[^\n]*part1.jsonl, line 3: no key text[^\n]*$"):
         on_dask.predict(options_for(export_dir, tmp_path), 2, ADDRESS)
     assert not list(tmp_path.glob("out*"))
     write_texts(tmp_path, [*TEXTS[:11], "refused", *TEXTS])  # the first row of its file

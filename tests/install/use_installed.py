@@ -85,7 +85,7 @@ def check_commands() -> None:
 
 
 def check_plain(folder: str) -> None:
-    assert "pip install 'official-bert[serve]'" in run("official-bert", "serve", f"--model=a={folder}", code=1)
+    assert "pip install 'official-bert[serve] @ file://" in run("official-bert", "serve", f"--model=a={folder}", code=1)
     learn = [
         "official-bert",
         "learn-vocabulary",
@@ -93,7 +93,7 @@ def check_plain(folder: str) -> None:
         "--vocab_file=learned.txt",
         "--vocab_size=40",
     ]
-    assert "pip install 'official-bert[data]'" in run(*learn, code=1)
+    assert "pip install 'official-bert[data] @ file://" in run(*learn, code=1)
     run("python", "-c", WRITE_RECORDS)
     config = {"vocab_size": len(WORDS), "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
               "intermediate_size": 16, "max_position_embeddings": 32, "type_vocab_size": 2}  # fmt: skip
@@ -138,7 +138,7 @@ def main() -> None:
                  "sentencex", "zstandard", "fsspec", "pyarrow"))]  # fmt: skip
         install(wheel, "", [each for each in plain if each.startswith(("absl-py", "numpy"))])
         check_commands()
-        assert "pip install 'official-bert[tensorflow]'" in run(
+        assert "pip install 'official-bert[tensorflow] @ file://" in run(
             "official-bert", "fill-mask", "--model_dir=m", "a", code=1
         )
         install(wheel, "tensorflow", plain)

@@ -85,7 +85,8 @@ def test_rows_may_have_the_columns_of_the_training_table():
     table["text_pair_column"] = "claim"
     assert read_pair({"instances": [both]}, table) == ([b"a b"], [b"c"])
     for one in ({"text": "a b", "text_pair": "c"}, {"title": "a", "body": "b", "text_pair": "c"},
-                {"text": "a b", "claim": "c"}):  # fmt: skip
+                {"text": "a b", "claim": "c"}, {"title": "a b", "body": None, "claim": "c", "lang": "en"},
+                {"title": "a", "body": "b", "claim": "c", "id": 7}):  # fmt: skip
         assert read_pair({"instances": [one]}, table) == ([b"a b"], [b"c"])
         assert read_pair({"inputs": {name: [value] for name, value in one.items()}}, table) == ([b"a b"], [b"c"])
 
@@ -98,10 +99,10 @@ def test_rows_may_have_the_columns_of_the_training_table():
     ({"instances": [{"text": "a", "claim": "c", "lang": "en"}]},
      r"instances\[0\]: the columns are text, claim, lang; expected title, body, claim, on which the model was"),
     ({"instances": [{"title": 1, "body": "b", "claim": "c"}]},
-     r"instances\[0\]: title is a number; expected a string"),
+     r"instances\[0\]: title is 1; expected a text"),
     ({"inputs": {"title": ["a", "b"], "body": ["c"], "claim": ["d", "e"]}}, "different numbers of instances"),
-    ({"inputs": {"title": ["a", None], "body": ["c", "d"], "claim": ["e", "f"]}},
-     "row 1 of inputs: title is null; expected a string"),
+    ({"inputs": {"title": ["a", None], "body": ["c", None], "claim": ["e", "f"]}},
+     "row 1 of inputs: title is null; expected a text"),
     ({"inputs": {"title": ["a"] * 9, "body": ["b"] * 9, "claim": ["c"] * 9}}, "9 instances; at most 8"),
 ])  # fmt: skip
 def test_what_lacks_a_column_is_refused_by_its_name(request_: dict, message: str):

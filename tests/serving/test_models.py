@@ -230,12 +230,18 @@ def test_the_newest_versions_are_served(tmp_path: pathlib.Path):
 
 def test_folders_without_a_model_are_refused(tmp_path: pathlib.Path):
     served_models.versioned(tmp_path / "good", 1)
-    (tmp_path / "damaged" / "1").mkdir(parents=True)
+    for folder in ("damaged/1", "empty", "lite", "good/1/named"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "lite" / "model.tflite").touch()
+    (tmp_path / "good" / "1" / "named" / "model.onnx").touch()
     (tmp_path / "damaged" / "1" / "saved_model.pb").write_bytes(b"no model")
     for folder, message in (
         ("none", "there is no folder .*none for m"),
-        (".", "has no versions"),
-        ("good/1", "give the folder above it"),
+        (".", f"holds no export .*; give {tmp_path}/(damaged|good)$"),
+        ("empty", "empty holds no export .*; make one with official-bert export"),
+        ("good/1", f"good/1 is one version of a model; give the folder above it, {tmp_path}/good$"),
+        ("good/1/named", "good/1/named is one version of a model; move its files to .*good/1/named/1$"),
+        ("lite", "lite is an export for LiteRT.* --format=saved_model or --format=onnx"),
         ("damaged", "no version of m can be loaded; version 1: .*damaged/1 cannot be loaded"),
     ):
         with pytest.raises(UserError, match=message), running({"m": tmp_path / folder}):

@@ -63,7 +63,7 @@ def test_mnli_qqp_and_the_diagnostic_set_are_read_by_their_known_columns(tmp_pat
 
 
 @pytest.mark.parametrize(("row", "problem"), [
-    ("a text", "1 columns; expected 2: sentence, label"),
+    ("a text", "1 column; expected 2: sentence, label"),
     ("a text\t2", "unknown label '2'; expected one of 0, 1"),
     (" \t1", "an empty text in sentence"),
 ])  # fmt: skip

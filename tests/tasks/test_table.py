@@ -98,8 +98,25 @@ def test_numbers_are_labels_too(tmp_path):
             read(path, label_kind="regression")
 
 
+def test_line_ends_in_the_cells_of_a_tsv_file_are_explained(tmp_path):
+    path = written(tmp_path, 'text\tlabel\na\tx\n"b\nc"\ty\n', "train.tsv")  # as pandas writes them
+    told = refusal(read, path)
+    assert "train.tsv, line 3: 1 column; expected 2: text, label. Quotes mean nothing in .tsv; save" in told
+    assert "as .csv" in told
+
+
+def test_some_of_several_columns_that_are_joined_may_be_empty(tmp_path):
+    rows = [{"a": "x", "b": None}, {"a": "", "b": "y"}, {"a": None, "b": None}, {"a": "", "b": " "}, {"a": 1, "b": "z"}]
+    path = write_rows(tmp_path / "train.jsonl", ({**row, "label": f"{i % 2}"} for i, row in enumerate(rows)))
+    bad_rows = KeptRows()
+    assert [each.text_a for each in read(path, bad_rows, text_column="a,b")] == ["x", "y"]
+    assert [problem.partition("train.jsonl, ")[2] for problem in bad_rows.problems] == [
+        "line 3: a is null; expected a text", "line 4: an empty text in a, b", "line 5: a is 1; expected a text",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("rows", "message"), [
-    ("a,x\nb\nc,y\n", "line 3: 1 columns; expected 2: text, label"),
+    ("a,x\nb\nc,y\n", "line 3: 1 column; expected 2: text, label"),
     ("a,x\n ,y\nc,y\n", "line 3: an empty text in text"),
     ('a,x\n"b,y\nc,y\n', "line 3: unexpected end of data"),
     ('a,x\n"b\n\nb",y\n,x\nc,y\n', "line 6: an empty text in text"),
@@ -144,10 +161,11 @@ GOOD = '{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n'
     ("words,label\na,x\nb,y\n", "train.csv", "line 1: no column text among words, label"),
     ("text,text,label\na,b,x\n", "train.csv", "two columns are named text"),
     ("", "train.csv", "is empty; expected a header"),
+    (GOOD + '{"text": "a\\ud800", "label": "x"}\n', "train.jsonl", "line 3: text has half a surrogate, .ud800"),
     ("text,label\n", "train.xls", "ends in .xls; expected .csv, .tsv, .jsonl or .txt"),
     (GOOD + "[1]\n", "train.jsonl", "line 3: list; expected an obj"),
     (GOOD + '{"te\n', "train.jsonl", "line 3: not valid JSON"),
-    ('{"text": 1, "label": "x"}\n{"text": "b", "label": "y"}\n', "train.jsonl", "line 1: text is int; expected a text"),
+    ('{"text": 1, "label": "x"}\n{"text": "b", "label": "y"}\n', "train.jsonl", "line 1: text is 1; expected a text"),
 ])  # fmt: skip
 def test_a_broken_file_is_named(text, name, message, tmp_path):
     with pytest.raises(UserError, match=message):

@@ -43,6 +43,12 @@ def test_what_is_missing_or_wrong_is_named(folder):
     told = refusal(task_in(folder, language="de").read, "dev", BadRows())
     assert "xnli.dev.tsv has no examples in de; it has ar, zh" in told
     (folder / "xnli.dev.tsv").write_text(DEV.replace("contradiction", "maybe"))
+    bad_rows = BadRows("skip")
+    (folder / "xnli.test.tsv").write_text("language\tgold_label\tsentence1\tsentence2\nzh\tmaybe\ta\tb\n")
+    told = refusal(task_in(folder).read, "test", bad_rows)
+    assert "xnli.test.tsv has no examples in zh" in told
+    assert "1 bad row; the first: " in told
+    assert "xnli.test.tsv, line 2: unknown label 'maybe'" in told
     assert "line 4: unknown label 'maybe'" in refusal(task_in(folder).read, "dev", BadRows())
     (folder / "xnli.dev.tsv").write_text(DEV.replace("狗", " "))
     assert "line 3: an empty text in sentence1 or sentence2" in refusal(task_in(folder).read, "dev", BadRows())

@@ -10,6 +10,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.utils import files, locks
+from tests.conftest import ROOT
 from tests.make import assert_refused, refusal
 from tests.object_store import ObjectStore
 
@@ -171,5 +172,5 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     registry = sys.modules["fsspec.registry"]  # the package's attribute of that name is the mapping itself
     for name in ("registry", "_registry"):
         monkeypatch.setattr(registry, name, {})
-    assert "s3fs is not installed; run: pip install 'official-bert[remote]'" in refusal(files.exists, "s3://bucket/a")
+    assert f"s3fs is not installed; run: pip install '{ROOT}[remote]'" in refusal(files.exists, "s3://bucket/a")
     assert "cannot use unknown://a: Protocol not known: unknown" in refusal(files.exists, "unknown://a")

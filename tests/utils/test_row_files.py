@@ -149,12 +149,14 @@ def test_files_that_cannot_be_read_in_parts_are_refused(tmp_path: pathlib.Path):
     assert "Feather" in refusal(row_files.kind_of, str(feather))
 
 
-@pytest.mark.parametrize("start", [b"WARC/1.0\r\nWARC-Type: conversion", struct.pack("<Q", 10) + b"abcd text"])
-def test_files_that_are_read_after_a_conversion_are_named(start: bytes, tmp_path: pathlib.Path):
+@pytest.mark.parametrize(("start", "kind"), [
+    (b"WARC/1.0\r\nWARC-Type: conversion", "web archive"), (struct.pack("<Q", 10) + b"abcd text", "TFRecord file"),
+])  # fmt: skip
+def test_files_that_are_read_after_a_conversion_are_named(start: bytes, kind: str, tmp_path: pathlib.Path):
     path = tmp_path / "text"
     for content in (start, gzip.compress(start)):
         path.write_bytes(content)
-        assert_refused(r"text is a web archive or a TFRecord file. .* examples/texts_to", row_files.kind_of, str(path))
+        assert_refused(rf"text is a {kind}. .* examples/texts_to", row_files.kind_of, str(path))
 
 
 @pytest.mark.parametrize("start", [b"", b"PAR", b"WARC", b"A text."])

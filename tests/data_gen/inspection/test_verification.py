@@ -287,7 +287,7 @@ def test_records_of_other_lengths_than_the_first_are_named(tmp_path: pathlib.Pat
 
 def test_other_files_are_told_apart(tmp_path: pathlib.Path):
     text, empty = write_text(tmp_path / "text", "This is text, not records.\n"), write_text(tmp_path / "empty", "")
-    assert "record 0 (from 0), near byte 0, is damaged" in problems(input_file=[text])[0]
+    assert f"{text} is text, not a TFRecord file; official-bert make-records" in problems(input_file=[text])[0]
     assert "there is no record in" in problems(input_file=[empty])[0]
     with writer.open_shard(str(tmp_path / "other"), gzip=False) as shard:
         shard.write(writer.joined_frames([b"not a message"]))

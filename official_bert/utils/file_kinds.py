@@ -1,0 +1,43 @@
+"""Recognizes kinds of files by their first bytes, for errors about a file of the wrong kind."""
+
+import re
+import shlex
+
+from official_bert.errors import UserError
+
+START = 1000  # bytes from which a kind or an encoding is recognized
+TFRECORD, WEB_ARCHIVE = "a TFRecord file", "a web archive"
+
+_KINDS = {
+    "a Parquet file": rb"PAR1",
+    "an Arrow file": rb"ARROW1\0\0|\xff{4}",
+    WEB_ARCHIVE: rb"WARC/",
+    "an HDF5 file": rb"\x89HDF",
+    "a PDF document": rb"%PDF-",
+    "a zip archive (as .xlsx, .keras and PyTorch files are)": rb"PK\x03\x04",
+    "a compressed file": rb"\x1f\x8b|BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd",
+    "a safetensors file": rb'.{5}\0{3}\{"\w',
+    TFRECORD: rb".{4}\0{4}.{4}",  # the upper half of a record's length
+}
+
+
+def describe(start: bytes) -> str | None:
+    """Returns the kind of a file that starts with these bytes, with its article, or None for text and unknown kinds."""
+    return next((kind for kind, pattern in _KINDS.items() if re.match(pattern, start, re.DOTALL)), None)
+
+
+def check_text(path: str, start: bytes) -> None:
+    """Raises a UserError if a file that starts with these bytes is of another kind than UTF-8 text.
+
+    UTF-16 is recognized by its mark, or by more than a fourth of zeros: without the mark, ASCII text in UTF-16 is valid
+    UTF-8, with characters between that tokenizers drop.
+    """
+    start = start[:START]
+    if kind := describe(start):
+        raise UserError(f"{path} is {kind}; expected text in UTF-8")
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or start.count(0) * 4 > len(start):
+        what = f"byte 0x{start[0]:02x} is not UTF-8" if start[0] >= 0xFE else "every other byte is zero"
+        raise UserError(
+            f"{path}, line 1: {what}; convert the file to UTF-8, as by: iconv -f UTF-16 -t UTF-8 "
+            f"{shlex.quote(path)} > NEW_FILE"
+        )
