@@ -106,14 +106,16 @@ def _resolve_casing(
             note += "; it has pieces with accents, which --nostrip_accents keeps in texts"
         return casing, (note,)
     casing = casing_of(wanted, accents)
-    problem = describe_contradiction(tokens, wanted, path, "pass")
-    if not problem:
+    contradiction = describe_contradiction(tokens, wanted, path, "pass")
+    if not contradiction:
         return casing, ()
     if overrides.replace:
-        return casing, (problem,)
+        return casing, (contradiction,)
     if found.settings_file:
-        problem += f"; or, if the model was trained so, write {json.dumps(casing.settings)} to {found.settings_file}"
-    raise UserError(problem)
+        contradiction += (
+            f"; or, if the model was trained so, write {json.dumps(casing.settings)} to {found.settings_file}"
+        )
+    raise UserError(contradiction)
 
 
 def vocabulary_difference(own: str, other: str) -> str | None:

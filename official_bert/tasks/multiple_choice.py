@@ -74,8 +74,8 @@ def read(path: str, bad_rows: BadRows, need_labels: bool = True) -> list[Example
         absent = [name for name in texts if not isinstance(row.get(name), str)]
         example = f"there is no text named {', '.join(absent)}" if absent else _example(row)
         reason = example if isinstance(example, str) else _problem(example, need_labels)
-        if reason:
-            bad_rows.add(path, line, reason)
+        if isinstance(example, str) or reason:
+            bad_rows.add(path, line, str(reason))
         else:
             examples.append(example)
     if not examples:

@@ -48,8 +48,9 @@ def check_columns(
         f"name yours with --text_column, --text_pair_column and {label_flags}, and those of a file without a header "
         "with --columns"
     )
-    has_header = not options.columns
-    tables.check_columns(part, wanted, columns, *([advice] if bad_rows.has_flags else []), has_header=has_header)
+    if not bad_rows.has_flags:
+        advice = tables.RENAMING_ADVICE
+    tables.check_columns(part, wanted, columns, advice, has_header=not options.columns)
 
 
 def text_columns(names: Sequence[str | None], values: Mapping[str, Any]) -> list[list[str]]:

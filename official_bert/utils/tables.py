@@ -21,6 +21,7 @@ csv.field_size_limit(2**31 - 1)  # of characters; Python's own limit is shorter 
 MAX_CHARACTERS = 4_000_000
 
 TEXT = "text"  # the column of a .txt file
+RENAMING_ADVICE = "rename the columns"
 _TABLES, _JSON = (".csv", ".tsv"), (".jsonl", ".json")
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 _JSON_ROWS = "pandas writes such lines with to_json(path, orient='records', lines=True)"
@@ -78,7 +79,7 @@ def check_columns(
     path: str,
     wanted: Sequence[str],
     columns: Sequence[str],
-    advice: str = "rename the columns",
+    advice: str = RENAMING_ADVICE,
     has_header: bool = True,
 ) -> None:
     """Raises a UserError if a table lacks some wanted columns. The rows of JSON files may have different columns.

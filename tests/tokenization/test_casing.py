@@ -6,11 +6,17 @@ import pytest
 
 import official_bert
 from official_bert.keras_models.preprocessor import Preprocessor
-from official_bert.tokenization.casing import casing_for, describe_contradiction, detect_lower_case, has_accents
+from official_bert.tokenization.casing import (
+    UNCASED,
+    casing_for,
+    describe_contradiction,
+    detect_lower_case,
+    has_accents,
+)
 from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab
 from tests.conftest import WORDS
 from tests.make import tiny_config, write_vocab
-from tests.tokenization.test_exact import CASED, UNCASED
+from tests.tokenization.test_exact import CASED
 
 
 def test_no_released_uncased_vocabulary_has_an_accent(test_data: pathlib.Path):

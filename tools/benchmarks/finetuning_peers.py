@@ -100,6 +100,7 @@ def keras_hub(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> 
 
 def hugging_face(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> Any:
     """Fine-tunes with Hugging Face's Trainer; returns the predictions for the dev rows."""
+    import numpy as np
     import transformers
 
     class Callback(transformers.TrainerCallback):
@@ -133,8 +134,9 @@ def hugging_face(options: dict[str, Any], train: Rows, dev: Rows, times: Times) 
     trainer.train()
     encoded = encode(dev)
     order = sorted(range(len(encoded)), key=lambda number: len(encoded[number]["input_ids"]))
-    predictions = trainer.predict([encoded[number] for number in order]).predictions
-    return predictions[sorted(range(len(order)), key=order.__getitem__)]
+    sorted_rows: Any = [encoded[number] for number in order]
+    predictions = np.asarray(trainer.predict(sorted_rows).predictions)
+    return predictions[np.argsort(order)]
 
 
 def compute_score(metric: str, predictions: Any, labels: list[Any]) -> float:
