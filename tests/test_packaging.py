@@ -135,7 +135,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(capsys: pytest.Captur
         assert ended.value.code == 1
         said = capsys.readouterr().err
         missing = package.split(".")[0]
-        assert said == f"error: the package {missing} is not installed; run: pip install 'official-bert{wanted}'\n"
+        assert said == f"error: the package {missing} is not installed; run: pip install '{ROOT}{wanted}'\n"
     with pytest.raises(ModuleNotFoundError):
         imports("official_bert.nowhere", "data").run(["--needed=x"])
 
