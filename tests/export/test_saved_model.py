@@ -85,8 +85,7 @@ def test_a_flipped_byte_of_an_export_is_found_when_it_is_loaded(name: str, expor
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    message = refusal(SavedModel, str(version))
-    assert f"{path.name} is not as it was written; restore the folder from a copy" in message
+    assert f"{path.name} is not as it was written; restore the folder from a copy" in refusal(SavedModel, str(version))
 
 
 def test_signatures_agree_with_each_other(loaded: Any):

@@ -165,8 +165,7 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
     index.rename(tmp_path / "kept")
     named = state / "checkpoint"
     named.rename(tmp_path / "named")
-    with pytest.raises(UserError, match=r"has saved its state, but the state is gone .*ckpt-\*.index"):
-        runner.run(other)  # the log alone shows it: it has steps after the first save
+    assert re.search(r"has saved its state, but the state is gone .*ckpt-\*.index", refusal(runner.run, other))
     assert log.read_text() == content
     (tmp_path / "kept").rename(index)
     (tmp_path / "named").rename(named)
@@ -180,8 +179,7 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
     assert lines == logged
 
     write_table(tmp_path / "eval.csv", 40, 5)
-    with pytest.raises(UserError, match="holds a run with other evaluation data"):
-        runner.run(other)
+    assert "holds a run with other evaluation data" in refusal(runner.run, other)
     write_table(tmp_path / "eval.csv", 40, 2)
     with pytest.raises(UserError, match=r"holds another run \(--learning_rate was 0.005 and is 0.02\)"):
         runner.run(dataclasses.replace(options, learning_rate=0.02))
@@ -256,8 +254,7 @@ def test_a_run_stops_early_and_weighs_decays_and_freezes(options, tmp_path, caps
 
 def test_a_run_that_failed_at_its_start_may_be_given_again_mended(options):
     short = dataclasses.replace(options, num_train_epochs=1.0, do_eval=False, do_predict=False)
-    with pytest.raises(UserError, match="no layer's whole name matches"):
-        runner.run(dataclasses.replace(short, freeze=["typo"]))
+    assert "no layer's whole name matches" in refusal(runner.run, dataclasses.replace(short, freeze=["typo"]))
     runner.run(dataclasses.replace(short, on_bad_row="skip"))
 
 

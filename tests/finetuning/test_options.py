@@ -1,10 +1,10 @@
 import dataclasses
 import pathlib
+import re
 
 import pytest
 
 from official_bert.commands import FINETUNE
-from official_bert.errors import UserError
 from official_bert.finetuning import training
 from official_bert.finetuning.options import Options
 from official_bert.tasks import all_tasks
@@ -75,8 +75,7 @@ def test_a_table_that_predictions_would_be_written_over_is_refused(tmp_path: pat
         if name == "other.tsv":
             Options(**values)
         else:
-            with pytest.raises(UserError, match=f"--output_dir would write .*{name}, which is an input"):
-                Options(**values)
+            assert re.search(f"--output_dir would write .*{name}, which is an input", refusal(Options, **values))
 
 
 def test_a_task_takes_no_other_task_s_options():

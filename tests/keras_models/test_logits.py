@@ -1,5 +1,7 @@
 """Keras' losses and metrics: names are made for logits, and what takes logits for probabilities is refused."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tasks.heads.metrics import TagAccuracy
 from official_bert.tasks.heads.tagging import TaggingHead
 from official_bert.tasks.heads.texts import RegressionHead
-from tests.make import VOCAB, tiny_config
+from tests.make import VOCAB, refusal, tiny_config
 
 CONFIG = tiny_config(num_hidden_layers=1)
 TEXTS, LABELS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat"], [0, 1, 2, 3]
@@ -48,8 +50,7 @@ def test_a_class_in_place_of_a_loss_or_metric_is_made_for_logits():
     assert isinstance(losses_of_logits(keras.losses.SparseCategoricalCrossentropy, TAGS), TaggingLoss)
     auc, recall, mean = metrics_of_logits([keras.metrics.AUC, keras.metrics.Recall, keras.metrics.Mean], SEVERAL)
     assert (auc._from_logits, recall.thresholds, mean) == (True, [0], keras.metrics.Mean)
-    with pytest.raises(UserError, match="compute it from what predict returns"):
-        losses_of_logits(keras.losses.KLDivergence, SEVERAL)
+    assert "compute it from what predict returns" in refusal(losses_of_logits, keras.losses.KLDivergence, SEVERAL)
 
 
 @pytest.mark.parametrize("name", ["bce", "binary_focal_crossentropy", "categorical_crossentropy"])
@@ -96,8 +97,7 @@ def test_metrics_that_are_named_are_made_for_logits():
     (keras.losses.dice, "compute it from what predict returns"),
 ])  # fmt: skip
 def test_losses_of_probabilities_are_refused_with_the_line_to_write(given, line: str):
-    with pytest.raises(UserError, match=line):
-        losses_of_logits(given, SEVERAL)
+    assert re.search(line, refusal(losses_of_logits, given, SEVERAL))
 
 
 def test_a_loss_of_tags_that_reads_padding_is_refused():
@@ -120,8 +120,7 @@ def test_a_loss_of_tags_that_reads_padding_is_refused():
     ("kl_divergence", "compute it from what predict returns"),
 ])  # fmt: skip
 def test_metrics_of_probabilities_are_refused_with_the_line_to_write(given, line: str):
-    with pytest.raises(UserError, match=line):
-        metrics_of_logits([given], SEVERAL)
+    assert re.search(line, refusal(metrics_of_logits, [given], SEVERAL))
 
 
 def test_a_model_that_was_saved_with_such_a_loss_is_loaded_without_it(tmp_path, capsys):

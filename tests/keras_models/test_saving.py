@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import resource
 import zipfile
 
@@ -236,8 +237,7 @@ def test_frozen_layers_stay_frozen_when_loaded(tmp_path):
 )  # fmt: skip
 def test_examples_that_do_not_fit_are_named(name, x, y, message):
     model, *_ = built(name)
-    with pytest.raises(UserError, match=message):
-        model.fit(x, y, verbose=0)
+    assert re.search(message, refusal(model.fit, x, y, verbose=0))
 
 
 @pytest.mark.parametrize("name", ["model.keras", "model.weights.h5", "model.h5"])
@@ -250,8 +250,7 @@ def test_a_file_that_cannot_be_replaced_stays(name, tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
     try:
-        with pytest.raises(UserError, match=f"cannot write .*{name}: File too large"):
-            save(path)
+        assert re.search(f"cannot write .*{name}: File too large", refusal(save, path))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_bytes() == content

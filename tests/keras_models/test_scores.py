@@ -1,6 +1,7 @@
 """What evaluate says beside Keras' figures: the scores of the commands; and what tag says of characters."""
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -175,8 +176,7 @@ def test_a_classifier_does_not_answer_where_it_is_not_sure(tmp_path):
     assert model.classify(["the cat"])[0] in ("a", "b")
     for settings in ({"thresholds": [0.5, 0.5]}, {"positive_weights": [2, 1]}, {"multi_label": True, "thresholds": [1]},
                      {"multi_label": True, "min_confidence": 0.5}):  # fmt: skip
-        with pytest.raises(UserError, match="expected"):
-            official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], **settings)
+        assert "expected" in refusal(official_bert.TextClassifier, CONFIG, VOCAB, labels=["a", "b"], **settings)
 
 
 def test_decisions_that_are_set_act_in_every_interface(tmp_path):
@@ -215,8 +215,7 @@ def test_decisions_that_are_set_act_in_every_interface(tmp_path):
 def test_decisions_that_cannot_be_are_refused_when_they_are_given_or_set(multi_label, name, value, message):
     model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], multi_label=multi_label)
     head = model.head
-    with pytest.raises(UserError, match=message):
-        setattr(model, name, value)
+    assert re.search(message, refusal(setattr, model, name, value))
     assert model.head == head
     with pytest.raises(UserError, match=message):
         official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], multi_label=multi_label, **{name: value})

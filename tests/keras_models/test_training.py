@@ -174,8 +174,7 @@ def test_weights_of_classes_and_examples_count_in_the_loss(classifier):
     ],
 )
 def test_data_that_do_not_fit_are_named(classifier, change, message):
-    with pytest.raises(UserError, match=message):
-        classifier.fit(**{"x": TEXTS[:2], "y": [0, 1], "verbose": 0, **change})
+    assert re.search(message, refusal(classifier.fit, **{"x": TEXTS[:2], "y": [0, 1], "verbose": 0, **change}))
 
 
 def test_evaluate_and_predict_refuse_what_fit_does(classifier):
@@ -281,8 +280,7 @@ def test_arguments_that_cannot_be_are_refused(arguments, message, vocab_file):
      "the optimizer's schedule has the rate nan in step 0"),
 ])  # fmt: skip
 def test_rates_that_cannot_be_are_refused(classifier, arguments, message):
-    with pytest.raises(UserError, match=message):
-        classifier.compile(**arguments)
+    assert re.search(message, refusal(classifier.compile, **arguments))
 
 
 @pytest.mark.slow

@@ -211,8 +211,7 @@ def test_accents_that_a_model_keeps_are_kept_on_every_way(tmp_path):
         assert pieces(taken) == kept
         texts = ["SÜN", "SUN"]
         np.testing.assert_allclose(taken.predict(texts, verbose=0), model.predict(texts, verbose=0), atol=1e-8)
-        with pytest.raises(UserError, match="--strip_accents contradicts"):
-            take(tmp_path / source, strip_accents=True)
+        assert "--strip_accents contradicts" in refusal(take, tmp_path / source, strip_accents=True)
     assert pieces(official_bert.TextClassifier.load(str(tmp_path / "model.keras"))) == kept
     assert official_bert.load(str(tmp_path / "pretrained"), strip_accents=False).tokenizer.tokenize("SÜN") == ["sün"]
     assert "uncased, accented vocabulary" in read_initial_model(str(tmp_path / "folder")).describe("x", has_head=False)

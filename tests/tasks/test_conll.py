@@ -1,5 +1,6 @@
 import functools
 import pathlib
+import re
 
 import pytest
 
@@ -85,8 +86,7 @@ def test_a_broken_sentence_is_named_and_the_rest_is_read(text: str, name: str, r
 
 def test_a_file_with_words_alone_has_no_tags(tmp_path: pathlib.Path):
     path = write_text(tmp_path / "a.txt", "the\ncat\n")
-    with pytest.raises(UserError, match="line 1: column 0 of 1 is both the word and the tag"):
-        conll.read(path, BadRows())
+    assert "line 1: column 0 of 1 is both the word and the tag" in refusal(conll.read, path, BadRows())
     with pytest.raises(UserError, match=r"1 bad row; the first: .*line 1: column 0 of 1 is both"):
         conll.read(path, BadRows(SKIP, silent=True))
     assert read(path, tag_column="none")[0] == [Sentence(("the", "cat"), None, 1)]
@@ -119,10 +119,9 @@ def test_only_tabs_and_blanks_separate_columns(tmp_path: pathlib.Path):
 ])  # fmt: skip
 def test_other_separators_are_named(text: str, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "train.csv", text)
-    with pytest.raises(
-        UserError, match=r"train\.csv, line [12]: the columns seem to be separated by '[,;|]'.*--task=table"
-    ):
-        read(path)
+    assert re.search(
+        r"train\.csv, line [12]: the columns seem to be separated by '[,;|]'.*--task=table", refusal(read, path)
+    )
     commas = write_text(tmp_path / "a.txt", ", O\n; O\n| O\n1,000 O\n")
     assert read(commas)[0][0].words == (",", ";", "|", "1,000")
 

@@ -1,11 +1,11 @@
 import functools
 import json
 import pathlib
+import re
 
 import numpy as np
 import pytest
 
-from official_bert.errors import UserError
 from official_bert.tasks import squad
 from official_bert.tasks.heads.questions import Answer, Question
 from official_bert.tasks.options import SquadOptions, SquadV2Options
@@ -156,5 +156,4 @@ def test_a_bad_question_stops_reading_or_is_counted(tmp_path: pathlib.Path, caps
 def test_a_folder_without_the_one_file_is_refused(names: list[str], message: str, tmp_path: pathlib.Path):
     for name in names:
         (tmp_path / name).write_text("{}")
-    with pytest.raises(UserError, match=message):
-        squad.SquadTask(SquadOptions(data_dir=str(tmp_path))).read(TRAIN, BadRows())
+    assert re.search(message, refusal(squad.SquadTask(SquadOptions(data_dir=str(tmp_path))).read, TRAIN, BadRows()))

@@ -125,8 +125,7 @@ def test_a_bad_row_is_named_by_its_first_line_or_skipped(rows, message, tmp_path
     path = written(tmp_path, "text,label\n" + rows)
     labels = written(tmp_path, "text,label\na,x\nb,y\n", "labels.csv")
     more = {"eval_file": str(path)}
-    with pytest.raises(UserError, match=message):
-        read(labels, split="dev", **more)
+    assert re.search(message, refusal(read, labels, split="dev", **more))
     bad_rows = BadRows("skip")
     assert read(labels, bad_rows, split="dev", **more)
     assert bad_rows.counts == {str(path): 1}
@@ -168,8 +167,7 @@ GOOD = '{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n'
     ('{"text": 1, "label": "x"}\n{"text": "b", "label": "y"}\n', "train.jsonl", "line 1: text is 1; expected a text"),
 ])  # fmt: skip
 def test_a_broken_file_is_named(text, name, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        read(written(tmp_path, text, name))
+    assert re.search(message, refusal(read, written(tmp_path, text, name)))
 
 
 def test_a_table_from_tensorflow_datasets(tmp_path, monkeypatch):
@@ -274,8 +272,7 @@ def test_answers_go_by_the_id_of_the_row_and_a_text_file_has_a_text_a_line(tmp_p
 
 def test_an_empty_line_of_a_text_file_is_a_bad_row(tmp_path: pathlib.Path):
     path, lines = written(tmp_path, "text,label\na,x\nb,y\n"), written(tmp_path, "one\n\ntwo\n", "predict.txt")
-    with pytest.raises(UserError, match=r"predict.txt, line 2: an empty text in text"):
-        read(path, split="test", predict_file=str(lines))
+    assert "predict.txt, line 2: an empty text in text" in refusal(read, path, split="test", predict_file=str(lines))
 
 
 @pytest.mark.parametrize("name", ["train.csv", "train.tsv", "train.jsonl", "train.txt"])
@@ -335,8 +332,7 @@ def test_a_wrong_separator_of_labels_is_found(labels, problem, tmp_path):
     if problem is None:
         table.TableTask(options(path, label_kind="multi_label"))
         return
-    with pytest.raises(UserError, match=rf"train\.csv, {problem}"):
-        table.TableTask(options(path, label_kind="multi_label"))
+    assert re.search(rf"train\.csv, {problem}", refusal(table.TableTask, options(path, label_kind="multi_label")))
 
 
 def test_doubtful_classes_are_listed(tmp_path):
@@ -355,8 +351,7 @@ def test_doubtful_classes_are_listed(tmp_path):
     ("text,label\na,nan\n", r"has no labels in 'label'.* \(1 bad row; the first: .*line 2: label 'nan'"),
 ])  # fmt: skip
 def test_the_reason_of_the_first_bad_row_is_told_where_all_are_bad(content, problem, tmp_path):
-    with pytest.raises(UserError, match=problem):
-        table.TableTask(options(written(tmp_path, content)))
+    assert re.search(problem, refusal(table.TableTask, options(written(tmp_path, content))))
 
 
 @pytest.mark.parametrize("name", ["train.json", "train.jsonl"])

@@ -1,10 +1,12 @@
+import re
+
 import numpy as np
 import pytest
 
-from official_bert.errors import UserError
 from official_bert.tasks.heads import choices as head
 from official_bert.tasks.heads.choices import Example
 from official_bert.tokenization.exact import FullTokenizer
+from tests.make import refusal
 
 ENDINGS = ("The dog ran", "The dog sat", "The dog walked", "The dog played")
 
@@ -31,8 +33,7 @@ def test_the_highest_score_is_the_choice():
     assert choices == [1, 0]
     examples = [Example("p", ENDINGS, label) for label in (1, 2)]
     assert head.accuracy(choices, examples) == 0.5
-    with pytest.raises(UserError, match="example 0 has no label"):
-        head.accuracy([1], [Example("p", ENDINGS, None)])
+    assert "example 0 has no label" in refusal(head.accuracy, [1], [Example("p", ENDINGS, None)])
 
 
 @pytest.mark.parametrize(("x", "message"), [
@@ -42,5 +43,4 @@ def test_the_highest_score_is_the_choice():
     ([("a", ENDINGS[:3])], r"x\[0\] has 3 endings; expected 4"),
 ])  # fmt: skip
 def test_rows_that_are_no_prompt_with_endings_are_named(x, message: str):
-    with pytest.raises(UserError, match=message):
-        head.MultipleChoiceHead().examples(x, None)
+    assert re.search(message, refusal(head.MultipleChoiceHead().examples, x, None))

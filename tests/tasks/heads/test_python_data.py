@@ -1,5 +1,7 @@
 """What users hand to fit: the forms that labels, weights and columns may have, and those that are refused."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -74,8 +76,7 @@ def test_two_columns_are_a_pair_whatever_the_number_of_rows(number):
 @pytest.mark.parametrize("rows", [[["a", "b"]], [["a", "b"]] * 3, [np.array(["a", "b"])] * 4])
 def test_rows_of_pairs_that_might_be_columns_are_refused(rows):
     for read in (python_data.as_pairs, lambda x: QuestionAnsweringHead().examples(x, None)):
-        with pytest.raises(UserError, match=rf"x is a list of {len(rows)} lists, .*columns; give rows as tuples"):
-            read(rows)
+        assert re.search(rf"x is a list of {len(rows)} lists, .*columns; give rows as tuples", refusal(read, rows))
 
 
 @pytest.mark.parametrize("row", [
@@ -144,8 +145,7 @@ def test_half_a_surrogate_is_no_text(text: str):
 
 @pytest.mark.parametrize("value", [None, float("inf"), "a", [1.0, 2.0]])
 def test_a_value_that_is_no_number_is_named(value):
-    with pytest.raises(UserError, match=r"y\[1\] is .*; expected a finite number"):
-        RegressionHead().labels_from([0.5, value])
+    assert re.search(r"y\[1\] is .*; expected a finite number", refusal(RegressionHead().labels_from, [0.5, value]))
 
 
 @pytest.mark.parametrize(("values", "message"), [
@@ -156,8 +156,7 @@ def test_a_value_that_is_no_number_is_named(value):
     ("a text", "one text was given"),
 ])  # fmt: skip
 def test_what_is_no_list_is_refused(values, message: str):
-    with pytest.raises(UserError, match=message):
-        python_data.as_texts(values)
+    assert re.search(message, refusal(python_data.as_texts, values))
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), -1.0, float("inf"), None, "a"])
@@ -177,8 +176,7 @@ def test_class_weights_are_a_dict():
 def test_numbers_are_names_where_the_classes_are_called_by_numbers():
     stars = ("1", "2", "3")
     assert python_data.numbers_of([1, 3.0, "2", np.int64(2), [1], [0, 0, 1]], stars) == [0, 2, 1, 1, 0, 2]
-    with pytest.raises(UserError, match=r"y\[1\] is 0; expected one of 1, 2, 3$"):
-        python_data.numbers_of([1, 0], stars)
+    assert re.search(r"y\[1\] is 0; expected one of 1, 2, 3$", refusal(python_data.numbers_of, [1, 0], stars))
     with pytest.raises(UserError, match=r"y\[0\] is .*expected one of 1, 2, 3$"):
         python_data.numbers_of(np.zeros([2, 3, 4]), stars)
     assert python_data.numbers_of([1, 0], ("1", "0")) == [0, 1]
