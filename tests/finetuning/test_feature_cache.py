@@ -12,9 +12,7 @@ TASK = glue.GlueTask("rte", GlueOptions())
 
 def test_features_are_kept_and_made_anew_when_anything_changes(vocab_file, tmp_path, monkeypatch):
     tokenizer = FastTokenizer(vocab_file)
-    made = []
-
-    featurize = type(TASK.head).featurize
+    made, featurize = [], type(TASK.head).featurize
 
     def counting(head, *arguments):
         made.append(arguments[-1])
@@ -36,10 +34,6 @@ def test_features_are_kept_and_made_anew_when_anything_changes(vocab_file, tmp_p
     get(tokenizer=FastTokenizer(vocab_file, do_lower_case=False))
     get(tokenizer=FastTokenizer(vocab_file, strip_accents=False))
     assert len(made) == 5
-    for path in (tmp_path / "cache").iterdir():
-        path.write_bytes(path.read_bytes()[:100])
-    get()
-    assert len(made) == 6
 
 
 def test_damaged_features_are_made_anew(vocab_file, tmp_path):
@@ -52,7 +46,7 @@ def test_damaged_features_are_made_anew(vocab_file, tmp_path):
     right = get()
     (path,) = (tmp_path / "cache").iterdir()
     content = path.read_bytes()
-    damaged = [b"", content[:20], content[:-1]]
+    damaged = [b"", content[:20], content[:100], content[:-1]]
     damaged += [
         content[:place] + bytes([content[place] ^ 8]) + content[place + 1 :] for place in range(0, len(content), 211)
     ]

@@ -315,36 +315,6 @@ def test_mirrored_on_one_device_is_that_device(options):
     assert runner.run(other) == one
 
 
-@pytest.mark.slow
-@pytest.mark.core
-def test_two_devices_end_with_the_weights_of_one(options, tmp_path):
-    config = json.loads((tmp_path / "config.json").read_text())
-    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    code = """
-import dataclasses, json, sys
-import tensorflow as tf
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from official_bert.finetuning import runner
-from official_bert.finetuning.options import Options
-from official_bert.modeling import task_models
-from official_bert.tasks.options import TableOptions
-for build in (task_models.build_classifier, task_models.build_token_tagger):
-    build.__defaults__ = (0.0, None)
-given = json.loads(sys.argv[1])
-runner.run(Options(**given | {"task_options": TableOptions(**given["task_options"])}))
-"""
-    weights = []
-    for strategy in ("one_device", "mirrored"):
-        changes = {"distribution_strategy": strategy, "output_dir": str(tmp_path / strategy), "num_train_epochs": 1.0}
-        given = json.dumps(dataclasses.asdict(options) | changes | {"do_predict": False})
-        run_python("-c", code, given, check=True)
-        weights.append(finetuned.load(str(tmp_path / strategy)).model.get_weights())
-    for one, two in zip(*weights, strict=True):
-        np.testing.assert_allclose(one, two, atol=1e-4)
-
-
 def test_of_several_labels_the_results_have_the_figures_of_each(options, tmp_path):
     several = with_several_labels(options)
     scores = runner.run(dataclasses.replace(several, do_predict=False, num_train_epochs=1.0))

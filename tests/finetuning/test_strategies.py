@@ -1,5 +1,7 @@
 """Fine-tuning over several replicas: the steps, losses and predictions of one device."""
 
+import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -7,24 +9,29 @@ import subprocess
 import sys
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.run_checkpoints import RunCheckpoints
+from official_bert.finetuning import runner
+from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.learning import batches
 from official_bert.learning.initial_model import InitialModel
+from official_bert.learning.predictor import predict
 from official_bert.modeling import task_models
 from official_bert.modeling.dropout import Dropout
+from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization import distribution
 from official_bert.tasks.heads.all_heads import HEADS
 from official_bert.tokenization.casing import UNCASED
 from official_bert.utils.training_log import read_log
 from tests.conftest import ROOT
-from tests.finetuning.test_finetuning import write_table
+from tests.finetuning.test_finetuning import options, write_table  # noqa: F401
 from tests.learning.random_features import CLASSES, random_features
 from tests.make import VOCAB, tiny_config
 from tests.processes import run_marked_tests, worker_environments
@@ -117,6 +124,7 @@ def test_each_length_of_a_tpu_is_compiled_once(compiled_lengths: tuple[int, ...]
 
 WITHOUT_HEAD_DROPOUT = """
 import sys
+from official_bert.learning.predictor import predict
 from official_bert.modeling import task_models
 task_models.build_classifier.__defaults__ = (0.0, None)
 from official_bert.commands import FINETUNE
@@ -132,11 +140,52 @@ def test_replicas_equal_one_device(number: int):
     print(run_marked_tests(number, __file__))
 
 
+ON_TWO_DEVICES = [pytest.param(kind, marks=pytest.mark.two_devices) for kind in task_models.KINDS]
+# Batches of 5 rows are filled up to 8: some replicas have padding alone.
+ON_EIGHT_DEVICES = pytest.param(task_models.TAGGING, marks=pytest.mark.eight_devices)
+
+
+@pytest.mark.parametrize("kind", [*ON_TWO_DEVICES, ON_EIGHT_DEVICES])
+def test_several_devices_take_the_steps_of_one(kind: str):
+    one, several = (trained(kind, distribution.get_strategy(name)) for name in ("one_device", "mirrored"))
+    assert max(differences(kind, one, several).values()) < 1e-5
+
+
 @pytest.mark.two_devices
-@pytest.mark.parametrize("kind", task_models.KINDS)
-def test_two_devices_take_the_steps_of_one(kind: str):
-    one, two = (trained(kind, distribution.get_strategy(name)) for name in ("one_device", "mirrored"))
-    assert max(differences(kind, one, two).values()) < 1e-5
+def test_the_command_on_two_devices_ends_with_the_weights_of_one(options: Options, monkeypatch):  # noqa: F811
+    path = pathlib.Path(options.init or "")
+    config = json.loads(path.read_text()) | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    path.write_text(json.dumps(config))
+    monkeypatch.setattr(task_models.build_classifier, "__defaults__", (0.0, None))
+    options = dataclasses.replace(options, num_train_epochs=1.0, do_predict=False)
+    weights = []
+    for name in ("one_device", "mirrored"):
+        folder = f"{options.output_dir}-{name}"
+        runner.run(dataclasses.replace(options, distribution_strategy=name, output_dir=folder))
+        weights.append(finetuned.load(folder).model.get_weights())
+    for one, two in zip(*weights, strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-4)
+
+
+@pytest.mark.two_devices
+def test_fit_is_right_where_one_device_gets_no_row_of_the_last_batch():
+    features = random_features(task_models.CLASSIFICATION, 9, longest=24)
+    labels = features.targets["labels"]
+
+    def fitted(rate: float) -> tuple[keras.Model, dict[str, Any]]:
+        with distribution.get_strategy("mirrored").scope():
+            model = task_models.build_classifier(build_encoder(CONFIG, seed=1), CLASSES, rate, seed=1)
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(keras.optimizers.SGD(0.0), loss, metrics=["accuracy"])
+        ids = batches.padded_inputs(features, np.arange(9), 24)
+        return model, model.fit(ids, labels, batch_size=4, verbose=0).history
+
+    model, history = fitted(0.0)
+    logits = np.stack(predict(model, features, 9, 24))
+    assert history["accuracy"] == pytest.approx([np.mean(logits.argmax(-1) == labels)])
+    losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(9), labels]
+    assert history["loss"] == pytest.approx([losses.mean()], rel=1e-4)
+    assert np.isfinite(fitted(0.5)[1]["loss"]).all()
 
 
 @pytest.mark.two_devices
@@ -186,14 +235,6 @@ def test_one_replica_takes_the_very_steps_of_one_device():
         weights.append(trainer.model.get_weights())
     for one, other in zip(*weights, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.eight_devices
-@pytest.mark.parametrize("kind", [task_models.TAGGING])
-def test_eight_devices_take_the_steps_of_one(kind: str):
-    """Batches of 5 rows are filled up to 8: some replicas have padding alone."""
-    one, eight = (trained(kind, distribution.get_strategy(name)) for name in ("one_device", "mirrored"))
-    assert max(differences(kind, one, eight).values()) < 1e-5
 
 
 @pytest.mark.slow

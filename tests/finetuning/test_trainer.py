@@ -17,7 +17,7 @@ from official_bert.tasks.heads.features import Features, from_rows
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.casing import UNCASED
 from tests.conftest import WORDS
-from tests.make import VOCAB, run_python, tiny_config
+from tests.make import VOCAB, tiny_config
 
 SST_2 = GlueTask("sst-2", GlueOptions())
 
@@ -96,38 +96,3 @@ def test_a_classifier_fits_under_a_strategy():
     history = model.fit(ids, features.targets["labels"], batch_size=4, epochs=1, verbose=0).history
     assert np.isfinite(history["loss"]).all()
     assert any(not np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
-
-
-@pytest.mark.slow
-@pytest.mark.core
-def test_a_classifier_fits_on_two_devices_where_one_gets_no_row_of_the_last_batch():
-    code = """
-import keras
-import numpy as np
-import tensorflow as tf
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from official_bert.learning import batches
-from official_bert.learning.predictor import predict
-from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.task_models import build_classifier
-from tests.finetuning.test_trainer import rows
-from tests.make import tiny_config
-config = tiny_config(num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-features = rows(9)
-def built(rate):
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-        model = build_classifier(build_encoder(config, seed=1), 2, rate, seed=1)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.0), loss, metrics=["accuracy"])
-    ids = batches.padded_inputs(features, np.arange(9), 16)
-    return model, model.fit(ids, features.targets["labels"], batch_size=4, verbose=0).history
-model, history = built(0.0)
-found = np.stack(predict(model, features, 9, 16))
-assert np.isclose(history["accuracy"], np.mean(found.argmax(-1) == features.targets["labels"])).all(), history
-losses = np.log(np.exp(found).sum(-1)) - found[np.arange(9), features.targets["labels"]]
-assert np.isclose(history["loss"], losses.mean(), rtol=1e-4).all(), (history, losses.mean())
-assert np.isfinite(built(0.5)[1]["loss"]).all()
-"""
-    done = run_python("-c", code)
-    assert done.returncode == 0, done.stderr[-2000:]

@@ -111,6 +111,7 @@ class Model:
         compiled: Arguments of `compile`.
         frozen: Patterns of the layers to freeze.
         adam: Whether to train with Keras' Adam instead of BERT's optimizer.
+        columns: Names of the inputs of the export, or () for a model that is not exported.
     """
 
     class_name: str
@@ -121,6 +122,7 @@ class Model:
     compiled: dict[str, Any] = dataclasses.field(default_factory=lambda: {"learning_rate": 2e-3, "jit_compile": False})
     frozen: tuple[str, ...] = ()
     adam: bool = False
+    columns: tuple[str, ...] = ("text",)
 
 
 def _classifier(**changes: Any) -> Model:
@@ -133,14 +135,15 @@ def _classifier(**changes: Any) -> Model:
 MODELS = {
     "classifier": _classifier(),
     "pairs": _classifier(
-        settings={"labels": ["noun", "verb"], "pair": True}, x=(TEXTS, SECOND), asked=(ASKED, SECOND_ASKED)
+        settings={"labels": ["noun", "verb"], "pair": True}, x=(TEXTS, SECOND), asked=(ASKED, SECOND_ASKED),
+        columns=("text", "text_pair"),
     ),
     "several": _classifier(
         settings={"labels": ["cat", "dog", "sun"], "multi_label": True}, y=list(map(find_nouns, TEXTS))
     ),
     "windows": _classifier(settings={"labels": ["noun", "verb"], "doc_stride": 3, "max_seq_length": 8}),
-    "frozen": _classifier(compiled={"learning_rate": 2e-3}, frozen=("layer_0_.*", ".*embeddings")),
-    "adam": _classifier(adam=True),
+    "frozen": _classifier(compiled={"learning_rate": 2e-3}, frozen=("layer_0_.*", ".*embeddings"), columns=()),
+    "adam": _classifier(adam=True, columns=()),
     "regressor": Model("TextRegressor", {"max_seq_length": 16}, TEXTS, list(map(noun_share, TEXTS)), ASKED),
     "tagger": Model(
         "TokenTagger", {"labels": ["N", "O", "V"], "max_seq_length": 12}, TEXTS, list(map(tag_words, TEXTS)), ASKED
@@ -148,10 +151,11 @@ MODELS = {
     "answerer": Model(
         "QuestionAnswerer", {"max_seq_length": 20, "max_query_length": 8, "doc_stride": 6, "no_answer": True},
         (QUESTIONS, CONTEXTS), list(map(find_answer, CONTEXTS)), (QUESTIONS_ASKED, ASKED),
+        columns=("question", "context"),
     ),
     "choice": Model(
         "MultipleChoice", {"max_seq_length": 16}, (TEXTS, [endings for endings, _ in ENDINGS]),
-        [right for _, right in ENDINGS], (ASKED, ENDINGS_ASKED),
+        [right for _, right in ENDINGS], (ASKED, ENDINGS_ASKED), columns=("prompt", "endings"),
     ),
     "masked_lm": Model("MaskedLM", {"max_seq_length": 16}, TEXTS, None, MASKED),
     "encoder": Model("TextEncoder", {"layers": [-1, -2], "pooling": "max"}, None, None, ASKED),
@@ -159,26 +163,13 @@ MODELS = {
 EPOCHS = 4  # of 5 steps each, or more if texts are split into windows
 
 
-class _Losses(keras.callbacks.Callback):
-    """Records the loss that Keras reports after each batch: the mean over the epoch so far."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.losses: list[float] = []
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.losses.append(float(logs["loss"]))
-
-
 def fit(model: Any, case: Model, first_epoch: int = 0, epochs: int = EPOCHS) -> list[float]:
-    """Trains a model in batches of similar length and returns the losses."""
-    callback = _Losses()
-    y = {} if case.y is None else {"y": case.y}
-    model.fit(
-        case.x, **y, batch_size=4, initial_epoch=first_epoch, epochs=epochs, verbose=0, callbacks=[callback],
-        group_by_length=True,
-    )  # fmt: skip
-    return callback.losses
+    """Trains in batches of similar length; returns the losses that Keras reports: the means over the epoch so far."""
+    losses: list[float] = []
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: losses.append(float(logs["loss"])))
+    settings = {"batch_size": 4, "initial_epoch": first_epoch, "epochs": epochs, "verbose": 0, "group_by_length": True}
+    model.fit(case.x, **({} if case.y is None else {"y": case.y}), **settings, callbacks=[callback])
+    return losses
 
 
 def build(case: Model, folder: pathlib.Path) -> Any:
@@ -194,26 +185,11 @@ def build(case: Model, folder: pathlib.Path) -> Any:
     return model
 
 
-# Models to export, with the columns of the input file for batch prediction.
-EXPORTS: dict[str, dict[str, Any]] = {
-    "classifier": {"text": ASKED},
-    "pairs": {"text": ASKED, "text_pair": SECOND_ASKED},
-    "several": {"text": ASKED},
-    "windows": {"text": ASKED},
-    "regressor": {"text": ASKED},
-    "tagger": {"text": ASKED},
-    "answerer": {"question": QUESTIONS_ASKED, "context": ASKED},
-    "choice": {"prompt": ASKED, "endings": ENDINGS_ASKED},
-    "masked_lm": {"text": MASKED},
-    "encoder": {"text": ASKED},
-}
-
-
-def predict_with_export(name: str, export: pathlib.Path, folder: pathlib.Path) -> list[dict[str, Any]]:
+def predict_with_export(case: Model, export: pathlib.Path, folder: pathlib.Path) -> list[dict[str, Any]]:
     """Runs batch prediction with an export, in the folder, and returns the answers."""
-    columns = EXPORTS[name]
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    asked, answers = folder / f"{name}.jsonl", folder / f"{name}.answers.jsonl"
+    columns = case.asked if len(case.columns) > 1 else (case.asked,)
+    rows = [dict(zip(case.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+    asked, answers = folder / "asked.jsonl", folder / "answers.jsonl"
     asked.write_text("".join(json.dumps(row) + "\n" for row in rows))
     batch_prediction.predict(BatchPredictionOptions(str(export), str(asked), str(answers)))
     return [json.loads(line) for line in answers.read_text().splitlines()]
@@ -229,9 +205,9 @@ def fit_and_answer(name: str, folder: pathlib.Path) -> dict[str, Any]:
     model.save(folder / f"{name}.keras")
     loaded = type(model).load(str(folder / f"{name}.keras"))
     results["fit after loading"] = fit(loaded, case, EPOCHS, EPOCHS + 1) if learns else []
-    if name in EXPORTS:
+    if case.columns:
         model.export(str(folder / "exports" / name))
-        results["export"] = predict_with_export(name, folder / "exports" / name, folder)
+        results["export"] = predict_with_export(case, folder / "exports" / name, folder)
     return results
 
 

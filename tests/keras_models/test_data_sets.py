@@ -98,26 +98,12 @@ MODELS = {
         (TEXTS[:3], [["a"], [], ["c", "b"]]),
         slices((tf.constant(TEXTS[:3]), tf.ragged.constant([["a"], [], ["c", "b"]], dtype=tf.string))).batch(2),
     ),
-    "rows of 0 and 1": (
-        "TextClassifier", {"labels": ["a", "b", "c"], "multi_label": True},
-        (TEXTS[:3], [["a"], [], ["c", "b"]]),
-        slices((TEXTS[:3], [[1, 0, 0], [0, 0, 0], [0, 1, 1]])),
-    ),
-    "tagger": (
-        "TokenTagger", {"labels": ["D", "N", "V"]},
-        (["the cat sat", "a dog"], ["D N V", "D N"]), slices((["the cat sat", "a dog"], ["D N V", "D N"])),
-    ),
     "tagger of words": (
         "TokenTagger", {"labels": ["D", "N", "V"]},
         (["the cat sat", "a dog"], ["D N V", "D N"]),
         slices(
             (tf.ragged.constant([["the", "cat", "sat"], ["a", "dog"]]), tf.ragged.constant([[0, 1, 2], [0, 1]]))
         ).batch(2),
-    ),
-    "answerer": (
-        "QuestionAnswerer", {"max_query_length": 8, "doc_stride": 8, "no_answer": True},
-        ((["who sat ?", "when ?"], ["the cat sat", "in the sun"]), ["cat", None]),
-        slices(((["who sat ?", "when ?"], ["the cat sat", "in the sun"]), ["cat", ""])).batch(2),
     ),
     "answerer with places": (
         "QuestionAnswerer", {"max_query_length": 8, "doc_stride": 8},
@@ -132,7 +118,7 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["windows", "several", "tagger of words", "answerer with places", "choice"])
+@pytest.mark.parametrize("name", MODELS)
 def test_a_data_set_of_text_is_the_lists_of_its_examples(name):
     class_name, settings, (x, y), data = MODELS[name]
     model = getattr(official_bert, class_name)(CONFIG, VOCAB, **settings)

@@ -10,7 +10,6 @@ import zipfile
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import official_bert
 from official_bert.errors import UserError
@@ -90,26 +89,6 @@ def test_keras_loads_every_model_after_one_import(tmp_path):
     done = run_python("-c", code, tmp_path)
     assert done.returncode == 0, done.stderr
     assert dict(line.split() for line in done.stdout.splitlines()) == {name: each[0] for name, each in MODELS.items()}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["classifier", "pairs", "several", "regressor", "choice"])
-def test_an_export_answers_as_the_model_does(name, tmp_path):
-    model, x, _ = built(name)
-    model.export(str(tmp_path / "export"))
-    model.export(str(tmp_path / "export"))
-    assert sorted(path.name for path in (tmp_path / "export").iterdir()) == ["1", "2"]
-    function = tf.saved_model.load(str(tmp_path / "export" / "2")).signatures["serving_default"]
-    if name == "choice":
-        outputs = function(prompt=tf.constant([x[0][0]]), endings=tf.constant([x[0][1]]))
-    elif name == "pairs":
-        outputs = function(text=tf.constant(x[0]), text_pair=tf.constant(x[1]))
-    elif name == "regressor":
-        outputs = function(text=tf.constant([a for a, _ in x]), text_pair=tf.constant([b for _, b in x]))
-    else:
-        outputs = function(text=tf.constant(x))
-    found = outputs["value" if name == "regressor" else "probabilities"]
-    np.testing.assert_allclose(found, model.predict(x), rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["classifier", "pairs", "several", "regressor", "tagger", "answerer", "choice"])
