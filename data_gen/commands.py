@@ -2,13 +2,7 @@
 
 import sys
 
-from data_gen.options import (
-    InspectionOptions,
-    ProseOptions,
-    RecordOptions,
-    VerificationOptions,
-    VocabularyOptions,
-)
+from data_gen.options import InspectionOptions, ProseOptions, RecordOptions, VerificationOptions, VocabularyOptions
 from official_bert.utils.command_line import Command
 from official_bert.utils.dask_cluster import DaskOptions
 

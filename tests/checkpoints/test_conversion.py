@@ -10,24 +10,14 @@ import numpy as np
 import pytest
 
 import official_bert_cli
-from official_bert.checkpoints import (
-    conversion,
-    loading,
-    reading,
-)
+from official_bert.checkpoints import conversion, loading, reading
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, keras_hub, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.options import WRITABLE
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from tests.checkpoints.checkpoint_samples import (
-    HEADS,
-    conversion_options,
-    sample,
-    with_optimizer,
-    write_model_garden,
-)
+from tests.checkpoints.checkpoint_samples import HEADS, conversion_options, sample, with_optimizer, write_model_garden
 from tests.make import run_python
 
 

@@ -5,9 +5,7 @@ import pytest
 import tensorflow as tf
 
 import official_bert
-from official_bert.checkpoints import (
-    parity,
-)
+from official_bert.checkpoints import parity
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM
 from official_bert.checkpoints.formats import hugging_face
 from official_bert.checkpoints.formats.all_formats import FORMATS

@@ -13,14 +13,7 @@ import numpy as np
 import pytest
 from huggingface_hub import constants
 
-from official_bert.checkpoints import (
-    conversion,
-    google_models,
-    initial_weights,
-    loading,
-    named_models,
-    reading,
-)
+from official_bert.checkpoints import conversion, google_models, initial_weights, loading, named_models, reading
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError

@@ -6,21 +6,12 @@ import pathlib
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import (
-    conversion,
-    parity,
-    reading,
-    resize,
-)
+from official_bert.checkpoints import conversion, parity, reading, resize
 from official_bert.checkpoints.formats import tf1
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from tests.checkpoints.checkpoint_samples import (
-    conversion_options,
-    sample,
-    with_optimizer,
-)
+from tests.checkpoints.checkpoint_samples import conversion_options, sample, with_optimizer
 from tests.conftest import WORDS
 
 

@@ -5,7 +5,6 @@ import pathlib
 import re
 import signal
 
-import keras
 import numpy as np
 import pytest
 
@@ -13,15 +12,11 @@ from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning import evaluation, runner, trainer
 from official_bert.finetuning.options import Options
-from official_bert.learning import batches, predictor
+from official_bert.learning import predictor
 from official_bert.learning.initial_model import read_initial_model
-from official_bert.learning.predictor import predict
-from official_bert.modeling import task_models
 from official_bert.tasks.heads.classes import ClassificationHead
 from official_bert.tasks.options import GlueOptions, TableOptions
-from official_bert.tasks.table import TableTask
 from official_bert.utils import files, progress
-from official_bert.utils.bad_rows import BadRows
 from tests.conftest import WORDS
 from tests.event_files import read_scalars
 from tests.make import refusal, run_python, tiny_config
@@ -289,30 +284,6 @@ def test_what_cannot_be_is_said(options, changes, message):
     options = with_task_options(options, **of_task)
     changes = {"num_train_epochs": 0.2, **changes}
     assert message in refusal(lambda: runner.run(dataclasses.replace(options, **changes)))
-
-
-def test_a_notebook_trains_with_keras_alone(options):
-    start = read_initial_model(options.init, options.vocab_file)
-    encoder, config = start.build_encoder(1, "float32"), start.config
-    # From here on as in a notebook, which gets encoder, config and tokenizer from official_bert.load.
-    task = TableTask(options.task_options)
-    examples = task.read("train", BadRows())
-    features = task.head.featurize(examples, start.tokenizer(), 16)
-    model = task_models.build_classifier(encoder, num_labels=2)
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), weighted_metrics=["accuracy"])
-    ids = batches.padded_inputs(features, np.arange(90), 16)
-    history = model.fit(ids, features.targets["labels"], batch_size=16, epochs=2, verbose=0).history
-    assert len(history["accuracy"]) == 2
-    outputs = predict(model, features, 64, config.max_position_embeddings)
-    assert np.stack(outputs).shape == (90, 2)
-
-
-@pytest.mark.slow
-def test_mirrored_on_one_device_is_that_device(options):
-    short = dataclasses.replace(options, num_train_epochs=1.0, do_predict=False)
-    one = runner.run(short)
-    other = dataclasses.replace(short, output_dir=f"{options.output_dir}-mirrored", distribution_strategy="mirrored")
-    assert runner.run(other) == one
 
 
 def test_of_several_labels_the_results_have_the_figures_of_each(options, tmp_path):

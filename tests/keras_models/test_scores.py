@@ -174,9 +174,8 @@ def test_a_classifier_does_not_answer_where_it_is_not_sure(tmp_path):
     assert isinstance(model.head, ClassificationHead)
     model.min_confidence = 0.1
     assert model.classify(["the cat"])[0] in ("a", "b")
-    for settings in ({"thresholds": [0.5, 0.5]}, {"positive_weights": [2, 1]}, {"multi_label": True, "thresholds": [1]},
-                     {"multi_label": True, "min_confidence": 0.5}):  # fmt: skip
-        assert "expected" in refusal(official_bert.TextClassifier, CONFIG, VOCAB, labels=["a", "b"], **settings)
+    message = refusal(official_bert.TextClassifier, CONFIG, VOCAB, labels=["a", "b"], positive_weights=[2, 1])
+    assert "positive_weights" in message
 
 
 def test_decisions_that_are_set_act_in_every_interface(tmp_path):

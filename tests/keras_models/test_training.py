@@ -122,17 +122,6 @@ def test_a_data_set_trains_as_the_model_s_own_ids_do(classifier):
     plain.fit(data.take(4).map(lambda x, y: (classifier.preprocessor(x), number_of)), shuffle=False, verbose=0)
 
 
-@pytest.mark.slow
-def test_weights_of_classes_and_examples_count_in_the_loss(classifier):
-    expected = classifier.evaluate(TEXTS[:2], LABELS[:2], verbose=0)[0]
-    first = classifier.evaluate(TEXTS[:1], LABELS[:1], verbose=0)[0]
-    weighed = classifier.evaluate(TEXTS[:2], LABELS[:2], sample_weight=[3.0, 0.0], verbose=0)[0]
-    assert weighed == pytest.approx(3 * first / 2, rel=1e-5)
-    history = classifier.fit(TEXTS[:2], LABELS[:2], class_weight={"good": 3.0, 0: 0.0}, epochs=1, verbose=0).history
-    assert history["loss"][0] == pytest.approx(3 * first / 2, rel=0.2)  # dropout
-    assert abs(history["loss"][0] - expected) > 0.1
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -347,28 +336,6 @@ def test_layers_can_be_frozen_and_learn_at_rates_of_their_own(classifier):
     for variable in classifier.variables:
         changed = not np.array_equal(variable, before[variable.path])
         assert changed != any(f"{name}/" in f"{variable.path}/" for name in frozen), variable.path
-
-
-@pytest.mark.slow
-def test_the_command_and_fit_give_the_same_weights_for_a_seed(vocab_file, tmp_path):
-    (tmp_path / "bert_config.json").write_text(CONFIG.to_json())
-    rows = "".join(f"{text.replace(',', '')},{label}\n" for text, label in zip(TEXTS[:32], LABELS[:32], strict=True))
-    (tmp_path / "train.csv").write_text("text,label\n" + rows)
-    done = run_python(
-        "-m", "official_bert_cli", "finetune", "--task=table", f"--train_file={tmp_path}/train.csv",
-        f"--init={tmp_path}/bert_config.json", f"--vocab_file={vocab_file}", f"--output_dir={tmp_path}/run",
-        "--do_train", "--num_train_epochs=2", "--train_batch_size=8", "--random_seed=5", "--max_seq_length=32",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    command = official_bert.TextClassifier.from_checkpoint(str(tmp_path / "run"))
-    ours = official_bert.TextClassifier.from_checkpoint(
-        str(tmp_path / "bert_config.json"), labels=command.labels, vocab_file=vocab_file, seed=5, max_seq_length=32
-    )
-    texts = [text.replace(",", "") for text in TEXTS[:32]]
-    ours.compile(jit_compile=False)  # or fit would pad to other lengths, on which the masks of dropout depend
-    ours.fit(texts, LABELS[:32], batch_size=8, epochs=2, verbose=0)
-    for variable, expected in zip(ours.variables, command.variables, strict=True):
-        np.testing.assert_allclose(variable, expected, atol=1e-6, err_msg=variable.path)
 
 
 @pytest.mark.slow

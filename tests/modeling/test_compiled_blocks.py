@@ -10,12 +10,7 @@ from official_bert.modeling.compiled_blocks import with_compiled_blocks
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.pretraining.losses import (
-    factored_masked_lm_losses,
-    masked_lm_losses,
-    mean_losses,
-    pretraining_sums,
-)
+from official_bert.pretraining.losses import factored_masked_lm_losses, masked_lm_losses, mean_losses, pretraining_sums
 from tests.modeling.small_models import random_batch, with_random_weights
 
 

@@ -5,9 +5,7 @@ import tensorflow as tf
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization.freezing import freeze
-from official_bert.optimization.optimizers import (
-    get_optimizer,
-)
+from official_bert.optimization.optimizers import get_optimizer
 from tests.make import assert_refused
 
 

@@ -4,9 +4,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.optimization.loss_scale import DynamicLossScale
-from official_bert.optimization.optimizers import (
-    BertAdamW,
-)
+from official_bert.optimization.optimizers import BertAdamW
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

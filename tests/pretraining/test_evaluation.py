@@ -11,11 +11,7 @@ from official_bert.pretraining import training
 from official_bert.pretraining.evaluation import BestWeights, evaluate
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.utils.training_log import read_log
-from tests.pretraining.pretraining_runs import (
-    LENGTH,
-    PREDICTIONS,
-    pretrainer_for,
-)
+from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, pretrainer_for
 
 
 def found_records(paths: list[str], config: BertConfig) -> RecordFiles:

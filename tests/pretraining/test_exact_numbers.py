@@ -12,11 +12,7 @@ from official_bert.modeling.dropout import step_seed
 from official_bert.pretraining import training
 from official_bert.pretraining.losses import mean_losses
 from official_bert.pretraining.record_files import RecordFiles
-from tests.pretraining.pretraining_runs import (
-    LENGTH,
-    PREDICTIONS,
-    SCHEMA,
-)
+from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, SCHEMA
 
 
 def test_the_masked_lm_loss_has_the_epsilon_of_the_original():

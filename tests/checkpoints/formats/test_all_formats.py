@@ -6,29 +6,13 @@ import pathlib
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import (
-    conversion,
-    reading,
-)
-from official_bert.checkpoints.checkpoint import (
-    ENCODER,
-    MASKED_LM,
-    NEXT_SENTENCE,
-    POOLER,
-    PRETRAINING,
-    LoadOverrides,
-)
+from official_bert.checkpoints import conversion, reading
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, NEXT_SENTENCE, POOLER, PRETRAINING, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from tests.checkpoints.checkpoint_samples import (
-    HEADS,
-    assert_equal,
-    conversion_options,
-    sample,
-    with_optimizer,
-)
+from tests.checkpoints.checkpoint_samples import HEADS, assert_equal, conversion_options, sample, with_optimizer
 from tests.tokenization.test_exact import CASINGS
 
 

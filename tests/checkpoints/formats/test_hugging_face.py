@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import (
-    parity,
-    reading,
-)
+from official_bert.checkpoints import parity, reading
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
     MASKED_LM,

@@ -9,11 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import (
-    conversion,
-    finetuned,
-    parity,
-)
+from official_bert.checkpoints import conversion, finetuned, parity
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, keras_hub
 from official_bert.checkpoints.vocabulary import lines_of

@@ -5,10 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import (
-    parity,
-    reading,
-)
+from official_bert.checkpoints import parity, reading
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, PRETRAINING
 from official_bert.errors import UserError
 from tests.checkpoints import checkpoint_samples

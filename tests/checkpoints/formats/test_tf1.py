@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.checkpoints import (
-    conversion,
-    model_files,
-    parity,
-    reading,
-    run_checkpoints,
-)
+from official_bert.checkpoints import conversion, model_files, parity, reading, run_checkpoints
 from official_bert.checkpoints.checkpoint import SLOTS, LoadOverrides
 from official_bert.checkpoints.formats import tf1
 from official_bert.errors import UserError
@@ -23,12 +17,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.tokenization.casing import casing_of
-from tests.checkpoints.checkpoint_samples import (
-    assert_equal,
-    conversion_options,
-    sample,
-    with_optimizer,
-)
+from tests.checkpoints.checkpoint_samples import assert_equal, conversion_options, sample, with_optimizer
 from tests.reference import Reference
 
 

@@ -7,10 +7,7 @@ import pytest
 from data_gen.vocabulary import report
 from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.tokenization.casing import casing_of
-from official_bert.tokenization.exact import (
-    UNK,
-    FullTokenizer,
-)
+from official_bert.tokenization.exact import UNK, FullTokenizer
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased-vocab.txt", "bert-base-cased-vocab.txt"])

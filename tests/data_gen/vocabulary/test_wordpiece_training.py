@@ -6,10 +6,7 @@ import pathlib
 import pytest
 
 from data_gen.vocabulary.wordpiece_training import commonest, special_pieces
-from official_bert.tokenization.exact import (
-    SPECIAL_TOKENS,
-    load_vocab,
-)
+from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab
 from tests.tokenization.test_exact import VOCABULARIES
 
 

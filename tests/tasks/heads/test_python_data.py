@@ -143,7 +143,7 @@ def test_half_a_surrogate_is_no_text(text: str):
         python_data.as_texts(["a \U0001f600", text])
 
 
-@pytest.mark.parametrize("value", [None, float("inf"), "a", [1.0, 2.0]])
+@pytest.mark.parametrize("value", [None, float("inf"), float("nan"), "a", [1.0, 2.0]])
 def test_a_value_that_is_no_number_is_named(value):
     assert re.search(r"y\[1\] is .*; expected a finite number", refusal(RegressionHead().labels_from, [0.5, value]))
 

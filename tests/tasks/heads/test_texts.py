@@ -5,7 +5,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
-from official_bert.tasks.heads.texts import RegressionHead, TextExample
+from official_bert.tasks.heads.texts import TextExample
 from official_bert.tokenization import pairs
 from official_bert.tokenization.fast import FastTokenizer
 
@@ -95,10 +95,3 @@ def test_classes_by_themselves_are_those_above_a_half_and_as_certain_as_the_leas
     predictions = np.array([[0.5, 0.6, 0.1], [0.9, 0.2, 0.99]])
     assert head.predicted_labels(predictions) == [(1,), (0, 2)]
     assert [head.certainty(row) for row in predictions] == pytest.approx([0.5, 0.8])
-
-
-def test_a_value_is_a_finite_number():
-    assert RegressionHead().labels_from([1, 2.5]) == [1.0, 2.5]
-    for wrong in (np.inf, np.nan):
-        with pytest.raises(UserError, match=rf"y\[1\] is {wrong}; expected a finite number"):
-            RegressionHead().labels_from([1.0, wrong])
