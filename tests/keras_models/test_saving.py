@@ -151,7 +151,7 @@ def test_a_model_is_exported_in_several_formats(tmp_path):
     answers = OnnxModel(str(tmp_path / "out" / "onnx" / "1")).answers({"text": x})
     np.testing.assert_allclose(answers["probabilities"], model.predict(x), rtol=1e-4)
     assert json.loads((tmp_path / "out" / "litert" / "report.json").read_text())["examples"] == len(rows)
-    with pytest.raises(UserError, match="--format=openvino; expected one or more of saved_model, onnx, litert"):
+    with pytest.raises(UserError, match="--format is openvino; .* saved_model, onnx, litert"):
         model.export(str(tmp_path / "other"), "openvino")
     model.quantize("int8")
     with pytest.raises(UserError, match="has weights of 8 bits, which only .keras files and saved_model exports hold"):

@@ -24,6 +24,11 @@ from tests.stored_texts import prepare_tfds_rows
 from tests.tasks.bad_rows import KeptRows, read_kept
 
 
+@pytest.fixture
+def tokenizer(vocab_file: str) -> FullTokenizer:
+    return FullTokenizer(vocab_file)
+
+
 def test_how_tags_are_scored_is_said(tmp_path: pathlib.Path):
     write_text(tmp_path / "train.txt", "a B\ncat L\nran O\n")
     task = tagging.FolderTaggingTask(TaggingOptions(data_dir=str(tmp_path)))
@@ -95,12 +100,12 @@ def tagging_folder(folder: pathlib.Path) -> str:
     return str(folder)
 
 
-def test_tags_are_learnt_scored_and_written_for_conlleval(tokenizer: FastTokenizer, tmp_path: pathlib.Path):
+def test_tags_are_learnt_scored_and_written_for_conlleval(vocab_file: str, tmp_path: pathlib.Path):
     folder = tagging_folder(tmp_path)
     task = tagging.FolderTaggingTask(TaggingOptions(data_dir=folder))
     assert (task.head.labels, task.best_metric, task.eval_splits) == (("B-X", "O"), "f1", (DEV, TEST))
     sentences = task.read(DEV, BadRows())
-    features = task.head.featurize(sentences, tokenizer, 8)
+    features = task.head.featurize(sentences, FastTokenizer(vocab_file), 8)
     no = NO_LABEL
     assert features.targets[LABELS].tolist() == [no, 0, 1, no, no, 1, no, no, no]
     assert features.details[EXAMPLE].tolist() == [0, 1]
