@@ -77,10 +77,9 @@ test-clean: .venv/development .venv-clean/ready
 		tests/export/test_round_trip.py
 
 # Pre-training on the TensorFlow of a TPU's host: the tests of what pretrain imports.
-TF_2_19_TESTS := tests/modeling/test_config.py tests/modeling/test_dropout.py tests/modeling/test_encoder.py \
-	tests/modeling/test_encoder_block.py tests/modeling/test_pretraining_model.py \
-	tests/modeling/test_rematerialization.py tests/data tests/learning/test_replica_step.py tests/optimization tests/pretraining \
-	tests/tools/tpu_check tests/test_structure.py
+TF_2_19_TESTS := tests/modeling/test_block_computation.py tests/modeling/test_config.py tests/modeling/test_dropout.py \
+	tests/modeling/test_encoder.py tests/modeling/test_pretraining_model.py tests/data tests/learning/test_replica_step.py \
+	tests/optimization tests/pretraining tests/tools/tpu_check tests/test_structure.py
 
 .venv-tf-2.19/ready: requirements-tf-2.19.txt | .venv-tf-2.19/bin/python
 	.venv-tf-2.19/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-tf-2.19.txt

@@ -1,25 +1,28 @@
-"""The encoder computes what the paper says."""
+"""The encoder computes what the paper says: embeddings, attention, its blocks, from left to right too."""
 
 import dataclasses
 import pathlib
 import shutil
 
+import keras
 import numpy as np
 import pytest
 
 import official_bert
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.modeling.encoder_block import AttentionProbabilities
+from official_bert.modeling.pretraining_model import build_pretraining_model, encoder_of
+from official_bert.modeling.rematerialization import rematerialized
 from tests.conftest import ROOT
 from tests.modeling.small_models import inputs_of_encoder, random_batch, weights_of, with_random_weights
 from tests.reference import Reference
 
 
-@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_exact"])
+@pytest.mark.parametrize("change", [{"hidden_act": "gelu"}, {"hidden_act": "gelu_exact"}, {"causal_attention": True}])
 @pytest.mark.parametrize("seed", range(4))
-def test_outputs_equal_the_float64_transcription(tiny_config: BertConfig, hidden_act: str, seed: int):
-    config = dataclasses.replace(tiny_config, hidden_act=hidden_act, num_hidden_layers=1 + seed)
+def test_outputs_equal_the_float64_transcription(tiny_config: BertConfig, change: dict[str, object], seed: int):
+    config = dataclasses.replace(tiny_config, num_hidden_layers=1 + seed, **change)
     model = with_random_weights(build_pretraining_model(config), seed)
     batch = random_batch(config, seed, length=(5, 12, 31, 32)[seed])
     reference = Reference(weights_of(model), config)
@@ -35,8 +38,9 @@ def test_outputs_equal_the_float64_transcription(tiny_config: BertConfig, hidden
     assert len(encoded["encoder_outputs"]) == config.num_hidden_layers
     for layer, expected in zip(encoded["encoder_outputs"], layers, strict=True):
         np.testing.assert_allclose(layer, expected, atol=1e-5)
-    np.testing.assert_allclose(encoded["sequence_output"], layers[-1], atol=1e-5)
-    np.testing.assert_allclose(encoded["pooled_output"], pooled, atol=1e-5)
+    for same in (encoded, encoder_of(model)(inputs_of_encoder(batch))):
+        np.testing.assert_allclose(same["sequence_output"], layers[-1], atol=1e-5)
+        np.testing.assert_allclose(same["pooled_output"], pooled, atol=1e-5)
 
 
 def test_outputs_equal_those_of_the_original(tmp_path: pathlib.Path):
@@ -50,3 +54,88 @@ def test_outputs_equal_those_of_the_original(tmp_path: pathlib.Path):
     outputs = encoder({name: reference[each].astype(np.int32) for name, each in names.items()})
     np.testing.assert_allclose(outputs["sequence_output"], reference["sequence"], atol=2e-5)
     np.testing.assert_allclose(outputs["pooled_output"], reference["pooled"], atol=2e-5)
+
+
+def test_too_long_a_sequence_is_refused(tiny_config: BertConfig):
+    encoder = build_encoder(tiny_config)
+    ids = np.zeros((1, tiny_config.max_position_embeddings + 1), "int32")
+    with pytest.raises(ValueError, match="the sequence has 33 positions, the model 32"):
+        encoder({"input_ids": ids, "input_mask": ids, "segment_ids": ids})
+
+
+def probabilities(attention_ids: list[int], **settings: bool) -> np.ndarray:
+    """[N, S, T], of random queries and keys."""
+    query, key = np.random.default_rng(0).normal(size=(2, 1, len(attention_ids), 8)).astype("float32")
+    layer = AttentionProbabilities(2, **settings)
+    return np.asarray(layer([query, key, np.array([attention_ids], "int32")]))[0]
+
+
+def test_tokens_attend_to_all_tokens_and_to_no_padding():
+    found = probabilities([1, 1, 1, 0])
+    np.testing.assert_allclose(found.sum(axis=-1), 1.0, rtol=1e-6)
+    assert (found[..., :3] > 0).all()
+    assert not found[..., 3].any()
+
+
+def test_tokens_attend_to_those_before_them_alone_where_attention_is_causal():
+    found = probabilities([1, 1, 1, 0], causal=True)
+    np.testing.assert_array_equal(found[0] > 0, [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0]])
+
+
+def test_tokens_attend_to_those_of_their_record_alone_where_records_are_packed():
+    found = probabilities([1, 1, 2, 0], packed=True)
+    np.testing.assert_array_equal(found[0] > 0, [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+
+
+def test_padding_does_not_change_real_token_outputs(tiny_config: BertConfig):
+    encoder = with_random_weights(build_encoder(tiny_config), 0)
+    batch = inputs_of_encoder(random_batch(tiny_config, 1, batch=1, length=7))
+    batch["input_mask"][:] = 1
+    short = encoder(batch)
+    padded = {name: np.pad(values, [(0, 0), (0, 9)]) for name, values in batch.items()}
+    padded["input_ids"][:, 7:] = 5  # what stands in the padding must not matter either
+    long = encoder(padded)
+    np.testing.assert_allclose(long["sequence_output"][:, :7], short["sequence_output"], atol=1e-6)
+    np.testing.assert_allclose(long["pooled_output"], short["pooled_output"], atol=1e-6)
+
+
+@pytest.fixture
+def causal_config(tiny_config: BertConfig) -> BertConfig:
+    return dataclasses.replace(tiny_config, causal_attention=True)
+
+
+def test_a_causal_model_is_the_same_saved_and_with_blocks_computed_twice(causal_config: BertConfig, tmp_path):
+    model = with_random_weights(build_pretraining_model(causal_config), 0)
+    batch = random_batch(causal_config, 3, length=9)
+    outputs = model(batch)
+    model.save(tmp_path / "model.keras")
+    for same in (rematerialized(model), keras.saving.load_model(tmp_path / "model.keras")):
+        for name, value in same(batch).items():
+            np.testing.assert_allclose(value, outputs[name], atol=1e-6)
+
+
+def test_no_token_sees_a_later_one_and_the_last_token_is_pooled(causal_config: BertConfig):
+    encoder = with_random_weights(build_encoder(causal_config), 0)
+    batch = inputs_of_encoder(random_batch(causal_config, 1, batch=1, length=8))
+    batch["input_mask"] = np.array([[1, 1, 1, 1, 1, 1, 0, 0]], np.int32)
+    before = {name: np.asarray(value) for name, value in encoder(batch).items()}
+
+    def changed_at(position: int) -> dict[str, np.ndarray]:
+        ids = batch["input_ids"].copy()
+        ids[0, position] = (ids[0, position] + 1) % causal_config.vocab_size
+        return {
+            name: np.abs(np.asarray(value) - before[name])
+            for name, value in encoder({**batch, "input_ids": ids}).items()
+        }
+
+    for position in range(6):
+        change = changed_at(position)
+        moved = change["sequence_output"][0].max(axis=-1) > 1e-6
+        assert moved[:6].tolist() == [each >= position for each in range(6)]
+        assert change["pooled_output"].max() > 1e-6
+    assert changed_at(6)["pooled_output"].max() == 0
+
+
+def test_the_configuration_tells_it_only_where_it_is_so(causal_config: BertConfig):
+    assert "causal_attention" not in BertConfig(9).to_dict()
+    assert BertConfig.from_dict(causal_config.to_dict()) == causal_config

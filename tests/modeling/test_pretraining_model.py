@@ -1,14 +1,18 @@
-"""The encoder with its heads, as a Keras model."""
+"""The encoder with its heads, as a Keras model, and how its weights start."""
 
+import dataclasses
+import math
 import pathlib
 
 import keras
 import numpy as np
+import pytest
 
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.heads import FirstPosition, GatherPositions, LastToken
 from official_bert.modeling.pretraining_model import build_pretraining_model, encoder_of
-from tests.modeling.small_models import inputs_of_encoder, random_batch, with_random_weights
+from tests.modeling.small_models import inputs_of_encoder, random_batch, weights_of, with_random_weights
 
 
 def test_models_survive_saving(tiny_config: BertConfig, tmp_path: pathlib.Path):
@@ -52,3 +56,45 @@ def test_bfloat16_keeps_float32_weights_and_logits(tiny_config: BertConfig):
 def test_building_a_model_leaves_the_global_dtype_policy_alone(tiny_config: BertConfig):
     build_pretraining_model(tiny_config, dtype="mixed_bfloat16")
     assert keras.config.dtype_policy().name == "float32"
+
+
+def test_vectors_are_those_of_the_first_position_the_last_token_and_the_positions_to_predict():
+    sequence = np.arange(2 * 4 * 3, dtype="float32").reshape(2, 4, 3)
+    input_mask = np.array([[1, 1, 1, 0], [1, 0, 0, 0]], "int32")
+    positions = np.array([[2, 0], [3, 3]], "int32")
+    np.testing.assert_array_equal(FirstPosition()(sequence), sequence[:, 0])
+    np.testing.assert_array_equal(LastToken()([sequence, input_mask]), [sequence[0, 2], sequence[1, 0]])
+    np.testing.assert_array_equal(GatherPositions()([sequence, positions]), [sequence[0, [2, 0]], sequence[1, [3, 3]]])
+
+
+def test_word_embeddings_are_tied_to_the_masked_lm_output(tiny_config: BertConfig):
+    model = build_pretraining_model(tiny_config)
+    by_shape = [path for path, value in weights_of(model).items() if tiny_config.vocab_size in value.shape]
+    assert sorted(by_shape) == ["masked_lm_output/bias", "word_embeddings/embeddings"]
+
+
+def test_initial_weights_are_as_published(tiny_config: BertConfig):
+    config = dataclasses.replace(tiny_config, vocab_size=2000, hidden_size=64, intermediate_size=256)
+    for path, value in weights_of(build_pretraining_model(config, seed=0)).items():
+        name = path.rsplit("/", 1)[1]
+        if name in ("bias", "beta"):
+            assert not value.any()
+        elif name == "gamma":
+            assert (value == 1).all()
+        else:
+            # A normal distribution cut at two deviations keeps 0.8796 of its deviation.
+            assert np.abs(value).max() <= 2 * config.initializer_range
+            assert value.std() == pytest.approx(0.8796 * config.initializer_range, rel=4 / math.sqrt(value.size))
+
+
+def test_a_seed_gives_the_same_weights_and_no_two_layers_start_alike(tiny_config: BertConfig):
+    first, second = (weights_of(build_pretraining_model(tiny_config, seed=1)) for _ in range(2))
+    other = weights_of(build_pretraining_model(tiny_config, seed=2))
+    for path, value in first.items():
+        np.testing.assert_array_equal(value, second[path])
+        if path.endswith(("kernel", "embeddings")):
+            assert not np.array_equal(value, other[path])
+    kernels = [value for path, value in first.items() if path.endswith("kernel") and value.shape == (8, 8)]
+    assert len({kernel.tobytes() for kernel in kernels}) == len(kernels) == 2 * 4 + 2
+    encoder = weights_of(build_encoder(tiny_config, seed=1))
+    assert all(np.array_equal(value, first[path]) for path, value in encoder.items())
