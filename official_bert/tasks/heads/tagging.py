@@ -8,6 +8,7 @@ where it has most context, in training as in prediction, so that each counts onc
 T tokens of all windows, S sequence, C classes
 """
 
+import bisect
 import dataclasses
 import itertools
 import math
@@ -309,11 +310,11 @@ def _spans(starts: list[int], room: int, stride: int) -> list[tuple[int, int]]:
     first = 0
     spans = []
     while True:
-        last = int(np.searchsorted(starts, starts[first] + room, side="right")) - 1
+        last = bisect.bisect_right(starts, starts[first] + room) - 1
         spans.append((first, last))
         if last == count:
             return spans
-        first = min(max(int(np.searchsorted(starts, starts[first] + stride)), first + 1), last)
+        first = min(max(bisect.bisect_left(starts, starts[first] + stride), first + 1), last)
 
 
 def label_ids(window: Window, sentence: Sentence, number_of: dict[str, int]) -> list[int]:

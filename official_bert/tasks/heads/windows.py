@@ -33,11 +33,11 @@ def with_most_context(spans: Sequence[tuple[int, int]], num_tokens: int) -> npt.
         spans: first token and the one after the last of each window; every token is in one at least.
         num_tokens: the tokens of the whole text.
     """
-    if len(spans) == 1:
-        return np.zeros(num_tokens, np.int64)
-    tokens = np.arange(num_tokens)
-    scores = np.empty((len(spans), num_tokens))
-    for row, (start, end) in zip(scores, spans, strict=True):
-        context = np.minimum(tokens - start, end - 1 - tokens)
-        row[:] = np.where(context >= 0, context + _PER_TOKEN * (end - start), -np.inf)
-    return np.argmax(scores, axis=0)
+    owners, best = np.zeros(num_tokens, np.int64), np.full(num_tokens, -np.inf)
+    for number, (start, end) in enumerate(spans):
+        here = np.arange(end - start)
+        score = np.minimum(here, here[::-1]) + _PER_TOKEN * (end - start)
+        is_better = score > best[start:end]
+        owners[start:end][is_better] = number
+        best[start:end][is_better] = score[is_better]
+    return owners
