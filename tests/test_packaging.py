@@ -4,7 +4,10 @@ import importlib.metadata
 import itertools
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
+import tarfile
 import tomllib
 
 import pytest
@@ -190,3 +193,20 @@ def test_the_page_on_installing_names_every_extra():
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == {*OF_EXTRA, "all"}
     assert f"official_bert-{__version__}-py3-none-any.whl" in page
+
+
+def test_the_sdist_has_the_changelog_and_the_constraints_and_no_tests(tmp_path: pathlib.Path):
+    for name in ("MANIFEST.in", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "official_bert", tmp_path / "official_bert", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("official_bert_cli.py", "run_pretraining.py", "run_finetuning.py", "extract_features.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").touch()
+    code = "import setuptools.build_meta as backend\nbackend.build_sdist('dist')"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True)
+    (archive,) = (tmp_path / "dist").iterdir()
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    assert {"CHANGELOG.md", "constraints.txt", "LICENSE", "official_bert/version.py"} <= names
+    assert not [name for name in names if name.startswith("tests")]

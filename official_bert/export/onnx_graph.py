@@ -65,14 +65,20 @@ def onnx_model(
     writer = _ModelWriter(graph, model, values)
     if pooling is not None:
         outputs = {"vector": writer.vectors(pooling, layers, normalize)}
+        width = model.output["sequence_output"].shape[-1] * (1 if pooling == POOLED else len(layers))
+        shapes = {"vector": (None, width)}
     else:
         by_name = model.output if isinstance(model.output, dict) else {"logits": model.output}
         # Those of all positions first: the last block is written for [CLS] alone where nothing else reads it.
         order = sorted(by_name, key=lambda name: -len(by_name[name].shape))
         outputs = {name: writer.value(by_name[name]) for name in order}
+        shapes = {name: by_name[name].shape for name in order}
     for name, value in outputs.items():
         graph.node("Identity", [value], name, output=name)
-    infos = [helper.make_tensor_value_info(name, _FLOAT, None) for name in outputs]
+    infos = [
+        helper.make_tensor_value_info(name, _FLOAT, [shape[0] or "batch", *(size or "sequence" for size in shape[1:])])
+        for name, shape in shapes.items()
+    ]
     proto = helper.make_graph(graph.nodes, model.name, inputs, infos, graph.initializers)
     opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_FUSED, 1)]
     return helper.make_model(

@@ -6,6 +6,7 @@ wherever it runs.
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -50,11 +51,19 @@ class Replay:
                     continue
                 if name not in others:
                     yield f"to {_shown(row)} {answerer} does not answer {name}; it has {sorted(others)}"
-                elif not _agree(column[number], others[name], self.tolerance):
+                elif _difference(column[number], others[name]) > self.tolerance:
                     yield (
                         f"to {_shown(row)} predict answers {name} {_shown(column[number])}, "
                         f"but {answerer} {_shown(others[name])}"
                     )
+
+    def largest_difference(self, answers: Sequence[Mapping[str, Any]]) -> float:
+        """Returns by how much numbers differ from `answers`, which have no `differences`."""
+        return max(
+            _difference(self.answers[name][number], row[name])
+            for number, row in enumerate(answers)
+            for name in self.answers.keys() - self.decisions
+        )
 
     def write(self, folder: str) -> None:
         """Writes the replay to its place in the folder of an export."""
@@ -105,16 +114,15 @@ def read(folder: str) -> Replay:
     return replay
 
 
-def _agree(expected: Any, other: Any, tolerance: float) -> bool:
+def _difference(expected: Any, other: Any) -> float:
+    """Returns the largest difference of numbers, divided by 1 + the expected one; infinity if other values differ."""
     if isinstance(expected, list):
-        return (
-            isinstance(other, list)
-            and len(expected) == len(other)
-            and all(_agree(one, another, tolerance) for one, another in zip(expected, other, strict=True))
-        )
-    if isinstance(expected, float) and isinstance(other, int | float):
-        return abs(expected - other) <= tolerance * (1 + abs(expected))
-    return bool(expected == other)
+        if not isinstance(other, list) or len(expected) != len(other):
+            return math.inf
+        return max(map(_difference, expected, other), default=0.0)
+    if isinstance(expected, float) and isinstance(other, int | float) and math.isfinite(other):
+        return abs(expected - other) / (1 + abs(expected))
+    return 0.0 if expected == other else math.inf
 
 
 def _shown(value: Any) -> str:

@@ -38,14 +38,19 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
     checksums.check_files(folder)
     texts = replays.read(folder)
     if is_server:
-        different = list(texts.differences(_ask_server(folder_or_url, texts), "the server"))
+        answers = _ask_server(folder_or_url, texts)
+        different = list(texts.differences(answers, "the server"))
     else:
-        alone, together = _ask_folder(folder, texts)
-        different = [*texts.differences(alone, "it"), *texts.differences(together, "it, of several texts at once,")]
+        answers, together = _ask_folder(folder, texts)
+        different = [*texts.differences(answers, "it"), *texts.differences(together, "it, of several texts at once,")]
     if different:
         more = [f"and {len(different) - _SHOWN} more"] if len(different) > _SHOWN else []
         raise UserError("\n  ".join([f"{folder_or_url} answers otherwise:", *different[:_SHOWN], *more]))
-    return f"{folder_or_url} answers {len(texts)} texts as predict did when {folder} was written"
+    largest = max(map(texts.largest_difference, [answers] if is_server else [answers, together]))
+    return (
+        f"{folder_or_url} answers {len(texts)} texts as predict did when {folder} was written; numbers x differ by at "
+        f"most {largest:.1g} * (1 + |x|)"
+    )
 
 
 def _ask_folder(folder: str, texts: replays.Replay) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -36,6 +37,7 @@ def features_of(kind: str, rows: int, length: int) -> dict[str, np.ndarray]:
 def assert_written(proto: Any, model: keras.Model, kind: str, tmp_path: pathlib.Path) -> None:
     """Compares outputs for several batches and lengths; of tokens alone, since nobody reads those of padding."""
     path = str(tmp_path / "model.onnx")
+    onnx.checker.check_model(proto, full_check=True)
     onnx_graph.write(proto, path, quantized=False)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
@@ -64,6 +66,7 @@ def test_every_kind_gives_the_outputs_of_its_model(kind: str, causal: bool, tmp_
 def test_8_bit_matrices_nearly_keep_the_logits_of_every_kind(kind: str, tmp_path: pathlib.Path):
     model, path = model_of(kind, LARGER), str(tmp_path / "model.onnx")
     onnx_graph.write(onnx_graph.onnx_model(model), path, quantized=True)
+    onnx.checker.check_model(path, full_check=True)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     error = relative_error(model, kind, lambda features: dict(zip(names, session.run(names, features), strict=True)))

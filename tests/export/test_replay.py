@@ -84,8 +84,10 @@ def test_answers_differ_by_more_than_rounding_or_not():
     assert not list(REPLAY.differences(ANSWERS, "it"))  # the second label was as good as drawn by lot
     other = {**ANSWERS[0], "probability": 0.902}
     assert list(REPLAY.differences([other], "it")) == ['to {"text": "a"} predict answers probability 0.9, but it 0.902']
-    for change in ({"label": "no"}, {"starts": [0, 5]}, {"starts": [0]}, {"probability": "0.9"}):
+    nan = {"probability": float("nan")}
+    for change in ({"label": "no"}, {"starts": [0, 5]}, {"starts": [0]}, {"probability": "0.9"}, nan):
         assert len(list(REPLAY.differences([{**ANSWERS[0], **change}], "it"))) == 1
+    assert REPLAY.largest_difference([other]) == pytest.approx(0.002 / 1.9)
     less = {name: value for name, value in ANSWERS[0].items() if name != "starts"}
     assert list(REPLAY.differences([less], "it")) == [
         "to {\"text\": \"a\"} it does not answer starts; it has ['label', 'logits', 'probability']"
