@@ -151,7 +151,6 @@ def ids(rows=None, columns=None) -> dict:
     ({"instances": ["a", None]}, 400, "text has null"),
     ({"instances": [["a"]]}, 400, 'text has ["a"]'),
     ({"instances": [{"words": "a"}]}, 400, "instances[0] lacks text"),
-    ({"instances": [{"text": "a", "more": "b"}]}, 400, 'instances[0] has "more"'),
     ({"instances": [{"b64": "?"}]}, 400, "is not base64"),
     ({"instances": [{"b64": "/w=="}]}, 400, "b64 that is not UTF-8: byte 0xff"),
     ({"inputs": "a"}, 400, "inputs.text is a string; expected a list"),

@@ -154,5 +154,5 @@ def test_a_runtime_that_answers_batches_wrongly_is_refused(tagger: pathlib.Path,
 
 def test_without_onnxruntime_the_extra_is_named(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(UserError, match=r"onnxruntime is not installed; .* 'official-bert\[serve-onnx\]'"):
+    with pytest.raises(UserError, match=r"onnxruntime is not installed; .* '.*\[serve-onnx\]'"):
         served_model.load(str(tagger / "1"), None)
