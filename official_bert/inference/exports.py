@@ -216,17 +216,17 @@ def _without_padding(row: Outputs, counted: npt.NDArray[Any]) -> Outputs:
 
 
 def join_rows(rows: list[Outputs]) -> Outputs:
-    """Puts the outputs of texts together, [1, ...] each to [B, ...], padded to the widest."""
+    """Puts the outputs of texts together, [B1, ...], [B2, ...], ... to [B, ...], padded to the widest."""
     if len(rows) == 1:
         return rows[0]
     joined = {}
     for name in rows[0]:
         values = [row[name] for row in rows]
-        widest = np.max([value.shape for value in values], axis=0)
+        widest = np.max([value.shape[1:] for value in values], axis=0)
         padding = padding_of(name, values[0].dtype == object)
         joined[name] = np.concatenate([
-            value if value.shape == tuple(widest) else np.pad(
-                value, [(0, int(most) - size) for most, size in zip(widest, value.shape, strict=True)],
+            value if value.shape[1:] == tuple(widest) else np.pad(
+                value, [(0, 0), *((0, int(most) - size) for most, size in zip(widest, value.shape[1:], strict=True))],
                 constant_values=padding,
             )
             for value in values

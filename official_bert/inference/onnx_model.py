@@ -87,10 +87,17 @@ class OnnxModel:
         Args:
             texts: a column for each of `inputs`, strings; of endings, lists of strings.
         """
+        examples, features = self.prepare(texts)
+        return self.decode(examples, features, self.outputs(features))
+
+    def prepare(self, texts: Mapping[str, Sequence[Any]]) -> tuple[Sequence[Any], Features]:
+        """Returns the examples and features of texts, given as for `answers`."""
         examples = self.head.examples_of(texts, self._tokenizer.exact)
-        features = self.head.featurize(examples, self._tokenizer, self.max_seq_length)
-        predictions = self.head.decode(self.outputs(features), features, examples)
-        answers = self.head.named_answers(predictions, examples)
+        return examples, self.head.featurize(examples, self._tokenizer, self.max_seq_length)
+
+    def decode(self, examples: Sequence[Any], features: Features, outputs: Outputs) -> exports.Outputs:
+        """Returns the answers to examples from the outputs of their features."""
+        answers = self.head.named_answers(self.head.decode(outputs, features, examples), examples)
         answers[exports.IS_TRUNCATED] = features.is_cut.tolist()
         return {name: _as_array(name, column) for name, column in answers.items()}
 

@@ -20,9 +20,9 @@ class Metrics:
         by_model, by_action = ["model"], ["model", "action"]
         self.requests = counter("requests", "Requests answered, by status.", [*by_action, "status"])
         self.request_seconds = histogram("request_seconds", "From a request's arrival to its answer.", by_action)
-        self.queue_seconds = histogram("queue_seconds", "How long instances waited for the model.", by_model)
+        self.queue_seconds = histogram("queue_seconds", "How long texts and windows waited for the model.", by_model)
         self.batch_seconds = histogram("batch_seconds", "How long the model took for a batch.", by_model)
-        self.batch_size = histogram("batch_size", "Instances in a batch.", by_model, buckets=_COUNTS)
+        self.batch_size = histogram("batch_size", "Texts or windows in a batch.", by_model, buckets=_COUNTS)
         self.texts_cut = counter("texts_cut", "Instances whose end the model did not read.", by_model)
         self.waiting = gauge("waiting", "Instances that wait for the model.", by_model)
         self.in_flight = gauge("requests_under_way", "Requests in flight.")

@@ -164,7 +164,13 @@ class Model:
             return
         version.model = model
         version.batcher = Batcher(
-            model, self.name, self._pools.computing, model.parallel_batches, self._options, self._metrics
+            model,
+            self.name,
+            self._pools.computing,
+            self._pools.parsing,
+            model.parallel_batches,
+            self._options,
+            self._metrics,
         )
         version.state = "AVAILABLE"
         self._metrics.loads.labels(self.name, "loaded").inc()

@@ -2,13 +2,15 @@
 
 import itertools
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.inference import exports, replays
 from official_bert.inference.onnx_model import OnnxModel, replayed
-from official_bert.serving.served_model import PARALLEL_BATCHES
+from official_bert.serving.served_model import PARALLEL_BATCHES, Prepared, Row
 from official_bert.serving.signatures import STRING, Signature, Tensor, Tensors
+from official_bert.tasks.heads import rows
 from official_bert.utils import files
 
 _ASKED = 12  # texts that are replayed, alone and together, before a version is taken up
@@ -19,6 +21,7 @@ class OnnxServedModel:
     """Loads one version of a model; arguments, attributes and errors are those of served_model.load."""
 
     takes_even_time = True
+    quick_bytes = 512
 
     def __init__(self, folder: str, threads: int | None) -> None:
         self._folder = folder
@@ -45,10 +48,28 @@ class OnnxServedModel:
         """What the model does."""
         return self._model.head.kind
 
-    def run(self, signature: str, inputs: Tensors) -> Tensors:
-        """Returns the answers to texts, strings as bytes of UTF-8, in the order of their names."""
+    def divides(self, signature: str) -> bool:
+        return True
+
+    def prepare(self, signature: str, inputs: Tensors) -> list[Prepared]:
         texts = {name: _decoded(values.tolist()) for name, values in inputs.items()}
-        return dict(sorted(self._model.answers(texts).items()))
+        examples, features = self._model.prepare(texts)
+        tokens = rows.row_lengths(features) * features.choices
+        return [Prepared(signature, len(examples), (examples, features), tokens.tolist(), signature)]
+
+    def compute(self, rows_to_compute: Sequence[Row]) -> list[Any]:
+        features = rows.gather([(prepared.content[1], number) for prepared, number in rows_to_compute])
+        outputs = self._model.outputs(features)
+        if isinstance(outputs, dict):
+            return [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
+        return list(outputs)
+
+    def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Tensors:
+        """Returns the answers, strings as bytes of UTF-8, in the order of their names."""
+        is_structured = isinstance(outputs[0], dict)
+        joined = {name: [row[name] for row in outputs] for name in outputs[0]} if is_structured else outputs
+        examples, features = prepared.content
+        return dict(sorted(self._model.decode(examples, features, joined).items()))
 
     def metadata(self) -> dict[str, Any]:
         """Returns the signature in TensorFlow Serving's JSON."""

@@ -54,7 +54,12 @@ class Options(ValidatedOptions):
     threads: int | None = option(
         None, "Threads by which a batch is computed; by default one for each core.", group=_BATCHES, min=1
     )
-    max_batch_size: int = option(32, "The most instances that a model computes at once.", group=_BATCHES, min=1)
+    max_batch_size: int = option(
+        32, "The most texts, or windows of long texts, that a model computes at once.", group=_BATCHES, min=1
+    )
+    max_batch_tokens: int = option(
+        2048, "The most tokens that a model computes at once, with padding; a longer text alone.", group=_BATCHES, min=1
+    )
     max_wait_ms: float = option(
         2.0, "The longest that an instance waits for others, while the model is at work.", group=_BATCHES, min=0
     )
@@ -62,6 +67,13 @@ class Options(ValidatedOptions):
         1024, "The most instances of a model that wait; beyond, requests are refused (429).", group=_BATCHES
     )
     max_instances: int = option(256, "The most instances in a request.", group=_LIMITS, min=1)
+    max_tokens: int = option(
+        131_072,
+        "The most tokens of a request, in all windows of long texts (413). While eight times as many wait or are "
+        "computed, requests are refused (429).",
+        group=_LIMITS,
+        min=1,
+    )
     max_text_bytes: int = option(100_000, "The longest text, in bytes of UTF-8.", group=_LIMITS, min=1)
     max_body_bytes: int = option(4 << 20, "The longest request, in bytes.", group=_LIMITS, min=1)
     max_in_flight_bytes: int = option(

@@ -1,7 +1,8 @@
 """A SavedModel that has been loaded: its signatures, its metadata, and its answers."""
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from official_bert.errors import UserError
 from official_bert.export import warmup
 from official_bert.inference import exports
 from official_bert.inference.exports import DEFAULT_SIGNATURE
-from official_bert.serving.served_model import PARALLEL_BATCHES
+from official_bert.serving.served_model import PARALLEL_BATCHES, Prepared, Row
 from official_bert.serving.signatures import Signature, Tensor, Tensors
 from official_bert.utils import files
 
@@ -62,6 +63,50 @@ class SavedModel:
         if not self.signatures:
             raise UserError(f"{folder} has no signatures; make the SavedModel with official-bert export")
         self.export_metadata = exports.read_metadata(folder)  # empty for a SavedModel that another tool wrote
+        tokenize = self.signatures.get(exports.TOKENIZE_SIGNATURE)
+        reads_windows = bool(tokenize and "text_index" in tokenize.outputs)
+        self.quick_bytes = int(self.export_metadata["max_seq_length"]) if reads_windows else sys.maxsize
+
+    def divides(self, signature: str) -> bool:
+        # Only the texts of serving_default, and numbers of one shape: what padding does to other outputs is not known.
+        is_known = signature == DEFAULT_SIGNATURE or not self.signatures[signature].takes_texts_alone
+        return is_known and bool(self.export_metadata)
+
+    def prepare(self, signature: str, inputs: Tensors) -> list[Prepared]:
+        tokens = self._count_tokens(signature, inputs)
+        if not self.divides(signature):
+            return [Prepared(signature, len(tokens), inputs, [sum(tokens)], None)]
+        group = (signature, tuple(value.shape[1:] for value in inputs.values()))
+        rows = [{name: value[i : i + 1] for name, value in inputs.items()} for i in range(len(tokens))]
+        return [Prepared(signature, 1, row, [count], group) for row, count in zip(rows, tokens, strict=True)]
+
+    def compute(self, rows: Sequence[Row]) -> list[Any]:
+        first = rows[0][0]
+        outputs = self.run(
+            first.signature, {name: np.concatenate([row.content[name] for row, _ in rows]) for name in first.content}
+        )
+        return exports.split_rows(outputs) if first.group else [outputs]
+
+    def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Tensors:
+        (answer,) = outputs
+        return answer
+
+    def _count_tokens(self, signature: str, inputs: Tensors) -> list[int]:
+        """Returns the most tokens that each instance can have, in all windows; 0 for the model of another tool."""
+        count = len(next(iter(inputs.values())))
+        choices = max(value.size for value in inputs.values()) // count
+        if not self.export_metadata:
+            return [0] * count
+        if not self.signatures[signature].takes_texts_alone:
+            return [choices] * count  # ids
+        columns = [[sum(map(len, texts.flat)) for texts in np.split(value, count)] for value in inputs.values()]
+        num_bytes = [sum(row) for row in zip(*columns, strict=True)]
+        if max(num_bytes) > self.quick_bytes:
+            windows = self.run(exports.TOKENIZE_SIGNATURE, inputs)
+            per_window = windows["input_ids"].shape[1]
+            return [int(each) * per_window for each in np.bincount(windows["text_index"], minlength=count)]
+        longest = self.export_metadata["max_seq_length"]
+        return [min(each, longest) * choices for each in num_bytes]
 
     @property
     def kind(self) -> str:

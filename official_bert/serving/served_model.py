@@ -1,6 +1,7 @@
 """What the server needs of a model, whatever computes it; and how one is loaded."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from official_bert.inference import exports
@@ -11,6 +12,28 @@ from official_bert.utils import extras
 PARALLEL_BATCHES = 2
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prepared:
+    """Instances of a request that are ready to be computed, row by row.
+
+    Attributes:
+        signature: The signature that is asked.
+        instances: Number of instances.
+        content: What the model computes.
+        tokens: Number of tokens of each row.
+        group: Rows of one group may share a batch. None for a row that is computed by itself.
+    """
+
+    signature: str
+    instances: int
+    content: Any
+    tokens: list[int]
+    group: Hashable
+
+
+Row = tuple[Prepared, int]  # with its number
+
+
 class ServedModel(Protocol):
     """One version of a model that has been loaded. Its methods may be called by several threads.
 
@@ -19,24 +42,35 @@ class ServedModel(Protocol):
         export_metadata: what the export says of itself; empty for a SavedModel that another tool wrote.
         takes_even_time: whether texts of one length take about the same time whenever they come. TensorFlow prepares
             itself anew for sizes that it has not seen.
+        quick_bytes: Number of bytes of text for which `prepare` and `finish` take little time.
         parallel_batches: how many batches at a time are computed fastest, at most PARALLEL_BATCHES.
     """
 
     signatures: dict[str, Signature]
     export_metadata: dict[str, Any]
     takes_even_time: bool
+    quick_bytes: int
     parallel_batches: int
 
     @property
     def kind(self) -> str:
         """What the model does: classification, fill_mask, ...; "other" where it does not say."""
 
-    def run(self, signature: str, inputs: Tensors) -> Tensors:
-        """Returns the outputs for inputs of the right types and shapes.
+    def divides(self, signature: str) -> bool:
+        """Returns whether the instances of a request may be computed apart, and with those of other requests."""
+
+    def prepare(self, signature: str, inputs: Tensors) -> list[Prepared]:
+        """Returns inputs of the right types and shapes, [B, ...], ready to be computed."""
+
+    def compute(self, rows: Sequence[Row]) -> list[Any]:
+        """Returns the outputs of rows of one group.
 
         Raises:
             RefusedTextsError: the model refuses one of them.
         """
+
+    def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Tensors:
+        """Returns the answers to instances, [B, ...], from the outputs of their rows."""
 
     def metadata(self) -> Mapping[str, Any]:
         """Returns the signatures in TensorFlow Serving's JSON."""

@@ -26,7 +26,7 @@ def write(folder: pathlib.Path, version: int, kind: str, inputs: Sequence[str], 
     folder.mkdir(parents=True, exist_ok=True)
     whole, beside = folder / str(version), folder / f"writing-{version}"
     tf.saved_model.save(module, str(beside), {name: each.get_concrete_function() for name, each in signatures.items()})
-    description = {"kind": kind, "task": "test", "inputs": list(inputs), "labels": labels, "max_seq_length": 128,
+    description = {"kind": kind, "task": "test", "inputs": list(inputs), "labels": labels, "max_seq_length": 10_000,
                    "do_lower_case": True, "version_of_official_bert": "0"}  # fmt: skip
     metadata = beside / exports.METADATA_FILE
     metadata.parent.mkdir()
@@ -85,7 +85,10 @@ def versioned(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
 
 
 def tagger(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
-    """Tags words between single spaces: NAME if they start with a capital, I-NAME (a name goes on) if with a digit."""
+    """Tags words between single spaces: NAME if they start with a capital, I-NAME (a name goes on) if with a digit.
+
+    `tokenize` has a window of 8 ids for each 4 bytes.
+    """
 
     @taking(TEXT)
     def serving_default(text):
@@ -105,7 +108,13 @@ def tagger(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
             "probabilities": tf.where(real, 0.75, 0.0),
         }
 
-    return write(folder, version, "tagging", ["text"], ["O", "NAME", "I-NAME"], {"serving_default": serving_default})
+    @taking(TEXT)
+    def tokenize(text):
+        windows = tf.repeat(tf.range(tf.size(text)), -(-tf.strings.length(text) // 4))
+        return {"input_ids": tf.zeros([tf.size(windows), 8], tf.int32), "text_index": windows}
+
+    functions = {"serving_default": serving_default, "tokenize": tokenize}
+    return write(folder, version, "tagging", ["text"], ["O", "NAME", "I-NAME"], functions)
 
 
 def fill_mask(folder: pathlib.Path, version: int = 1) -> pathlib.Path:

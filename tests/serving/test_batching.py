@@ -45,8 +45,9 @@ class Recorded:
         async def ask() -> None:
             with concurrent.futures.ThreadPoolExecutor(1) as threads:
                 wait = FOR_EVER if len(rounds) == 1 else 0.0
-                options = Options(["m=/m"], max_batch_size=size, max_wait_ms=wait, max_queue=1000)
-                batcher = Batcher(self.model, "m", threads, parallel=1, options=options, metrics=Metrics())
+                limits: dict[str, Any] = {"max_batch_size": size, "max_batch_tokens": 10_000, "max_queue": 1000}
+                options = Options(["m=/m"], max_wait_ms=wait, **limits)
+                batcher = Batcher(self.model, "m", threads, threads, 1, options, Metrics())
                 asked = []
                 for lengths in rounds:
                     for length in lengths:
@@ -95,13 +96,17 @@ def test_texts_are_short_up_to_64_bytes(recorded: Recorded):
     assert recorded.batches[1:] == [[2, 64], [65]]
 
 
+def texts_of(*lengths: int) -> dict[str, np.ndarray]:
+    return {"text": np.array([b"x" * length for length in lengths], object)}
+
+
 def in_loop(recorded: Recorded, use: Callable[[Batcher], Awaitable[None]], **options: Any) -> None:
     """Uses a batcher that computes one batch at a time."""
 
     async def run() -> None:
         with concurrent.futures.ThreadPoolExecutor(1) as threads:
             given = Options(["m=/m"], max_wait_ms=0.0, **options)
-            await use(Batcher(recorded.model, "m", threads, parallel=1, options=given, metrics=Metrics()))
+            await use(Batcher(recorded.model, "m", threads, threads, 1, given, Metrics()))
 
     asyncio.run(run())
 
@@ -145,7 +150,7 @@ def test_the_time_of_a_batch_is_shared_by_its_texts_by_their_lengths(recorded: R
     monkeypatch.setattr(batching, "time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
 
     async def use(batcher: Batcher) -> None:
-        await batcher.predict("serving_default", {"text": np.array([b"x" * 64, b"x" * 96, b"x" * 128], object)})
+        await batcher.predict("serving_default", texts_of(64, 96, 128))
         assert batcher._seconds_per_text == 1.0 / (1 + 1.5 + 2)
         await batcher.predict("serving_default", text_of(1))
         assert batcher._seconds_per_text == pytest.approx(0.9 / 4.5 + 0.1)  # a tenth of the way to 1
@@ -167,7 +172,7 @@ def test_what_takes_little_time_is_computed_by_the_event_loop(recorded: Recorded
     async def use(batcher: Batcher) -> None:
         for seconds, texts in ((None, [1]), (0.002, [1]), (0.002, [1, 64]), (0.002, [64, 128]), (0.01, [1])):
             batcher._seconds_per_text = seconds
-            await batcher.predict("serving_default", {"text": np.array([b"x" * length for length in texts], object)})
+            await batcher.predict("serving_default", texts_of(*texts))
 
     in_loop(recorded, use)  # TensorFlow, never
     assert threading.main_thread() not in threads
@@ -199,9 +204,58 @@ def test_when_one_text_is_refused_the_others_of_its_request_are_not_computed(rec
 
     async def use(batcher: Batcher) -> None:
         with pytest.raises(RequestError, match="refused"):
-            await batcher.predict("serving_default", {"text": np.array([b"x" * n for n in (1, 2, 3, 4)], object)})
+            await batcher.predict("serving_default", texts_of(1, 2, 3, 4))
         while batcher._running or batcher._waiting:
             await asyncio.sleep(0.01)
 
     in_loop(recorded, use, max_batch_size=1)
     assert recorded.batches in ([[1]], [[1], [2]])  # the second may have begun before the first was refused
+
+
+def test_a_batch_has_no_more_tokens_than_allowed_with_padding(recorded: Recorded):
+    async def use(batcher: Batcher) -> None:
+        await batcher.predict("serving_default", texts_of(40, 50, 50, 45, 40, 200))
+
+    in_loop(recorded, use, max_batch_tokens=150)
+    assert [sorted(batch) for batch in recorded.batches] == [[40, 40, 45], [50, 50], [200]]
+
+
+def test_a_request_of_many_texts_makes_another_wait_for_one_batch(recorded: Recorded):
+    async def use(batcher: Batcher) -> None:
+        recorded.opened.clear()
+        large = asyncio.create_task(batcher.predict("serving_default", texts_of(*[10] * 8)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # its first batch is being computed
+        others = [asyncio.create_task(batcher.predict("serving_default", text_of(n))) for n in (200, 1000)]
+        await asyncio.sleep(0)
+        recorded.opened.set()
+        await asyncio.gather(large, *others)
+
+    in_loop(recorded, use, max_batch_size=2)
+    assert recorded.batches == [[10, 10], [200], [1000], [10, 10], [10, 10], [10, 10]]
+
+
+def test_too_many_tokens_are_refused_in_a_request_and_in_all_of_them(recorded: Recorded):
+    async def use(batcher: Batcher) -> None:
+        with pytest.raises(RequestError, match=r"the 3 instances have 180 tokens .* 170 .*--max_tokens") as refused:
+            await batcher.predict("serving_default", texts_of(60, 60, 60))
+        assert refused.value.status == 413
+        recorded.opened.clear()
+        asked = [asyncio.create_task(batcher.predict("serving_default", texts_of(80, 80))) for _ in range(8)]
+        await asyncio.sleep(0)
+        with pytest.raises(RequestError, match="1440 tokens wait for m already") as refused:
+            await batcher.predict("serving_default", texts_of(80, 80))
+        assert refused.value.status == 429
+        recorded.opened.set()
+        await asyncio.gather(*asked)
+        await batcher.predict("serving_default", texts_of(80, 80))
+
+    in_loop(recorded, use, max_tokens=170)
+
+
+def test_windows_of_long_texts_count_as_their_tokens(exports: pathlib.Path):
+    model = SavedModel(str(exports / "names" / "1"))
+    texts = {"text": np.array([b"a " * 6000, b"a b c d"], object)}
+    assert [each.tokens for each in model.prepare("serving_default", texts)] == [[3000 * 8], [16]]  # by `tokenize`
+    short = {"text": np.array([b"a b", b"a b c d"], object)}
+    assert [each.tokens for each in model.prepare("serving_default", short)] == [[3], [7]]  # not by `tokenize`

@@ -1,11 +1,13 @@
 """Models for ONNX Runtime behind the server's interface, and the server without TensorFlow."""
 
 import asyncio
+import concurrent.futures
 import json
 import pathlib
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,9 +22,11 @@ from official_bert.modeling.task_models import MULTIPLE_CHOICE, TAGGING
 from official_bert.serving import served_model
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Models
+from official_bert.serving.onnx_model import OnnxServedModel
 from official_bert.serving.options import Options
 from tests.conftest import ROOT
 from tests.export.exported_models import CHOICES, export, save_finetuned
+from tests.serving.serving_client import eventually, head_of, running, sent
 
 TEXT = "the cat sat on the mat"
 
@@ -54,6 +58,13 @@ server.Server = Server
 SERVE.main(SERVE.parse([f"--model=m={folder}", "--port=0"])[0])
 print(sorted({name.split(".")[0] for name in sys.modules} & {"tensorflow", "keras", "tensorflow_text", "onnx"}))
 """
+
+
+def answers_of(model: served_model.ServedModel, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The answers of a model whose rows are all computed together."""
+    instances = model.prepare(exports.DEFAULT_SIGNATURE, inputs)
+    outputs = iter(model.compute([(each, number) for each in instances for number in range(len(each.tokens))]))
+    return exports.join_rows([model.finish(each, [next(outputs) for _ in each.tokens]) for each in instances])
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +99,7 @@ def test_it_has_the_answers_and_the_signature_of_a_saved_model(tmp_path: pathlib
     assert endings.shape[1] == CHOICES
     for model in (onnx, tensorflow):
         model.warm_up(8)
-    ours, theirs = (model.run(name, {"prompt": prompts, "endings": endings}) for model in (onnx, tensorflow))
+    ours, theirs = (answers_of(model, {"prompt": prompts, "endings": endings}) for model in (onnx, tensorflow))
     assert list(ours) == list(theirs)
     for output, values in theirs.items():
         assert ours[output].dtype == values.dtype
@@ -156,3 +167,77 @@ def test_without_onnxruntime_the_extra_is_named(tagger: pathlib.Path, monkeypatc
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"onnxruntime is not installed; .* '.*\[serve-onnx\]'"):
         served_model.load(str(tagger / "1"), None)
+
+
+LONG = "the cat sat on a mat , and the dog ran . " * 20  # in dozens of windows
+
+
+def test_windows_of_long_texts_are_computed_in_several_batches(tagger: pathlib.Path):
+    texts = [LONG, "a cat", LONG[::-1], ""]
+    expected = OnnxModel(str(tagger / "1")).answers({"text": texts})
+    with running({"m": tagger}, max_batch_tokens=50) as (_, client):
+        answer = client.predict("m", {"inputs": texts})
+        metrics = client.get("/metrics").body.decode()
+    assert answer.status == 200
+    for name, values in answer.json["outputs"].items():
+        if expected[name].dtype == object:
+            assert values == [[each.decode() for each in row] for row in expected[name]]
+        else:
+            np.testing.assert_allclose(values, expected[name], atol=1e-5)
+    batches = float(metrics.split('official_bert_batch_size_count{model="m"} ')[1].split()[0])
+    windows = float(metrics.split('official_bert_batch_size_sum{model="m"} ')[1].split()[0])
+    assert windows > 40
+    assert windows / 3 <= batches < windows  # windows have 20 tokens, the short texts fewer
+
+
+def test_a_request_of_too_many_tokens_is_refused_before_all_of_it_is_tokenized(
+    tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    prepared: list[int] = []
+    prepare = OnnxModel.prepare
+
+    def note(self: OnnxModel, texts: Mapping[str, Sequence[Any]]) -> Any:
+        prepared.append(len(texts["text"]))
+        return prepare(self, texts)
+
+    monkeypatch.setattr(OnnxModel, "prepare", note)
+    with running({"m": tagger}, max_tokens=2000) as (_, client):
+        prepared.clear()
+        refused = client.predict("m", {"instances": [LONG * 8] * 40})
+        assert (refused.status, sum(prepared)) == (413, 1)
+        assert "the first 1 of 40 instances have" in refused.error
+        assert "at most 2000 are taken at once (--max_tokens)" in refused.error
+        assert client.predict("m", {"instances": [LONG]}).status == 200
+
+
+def test_nobody_waits_for_a_long_text_and_it_is_given_up_with_its_client(
+    tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    compute, opened, computed = OnnxServedModel.compute, threading.Semaphore(0), list[int]()
+
+    def wait(self: OnnxServedModel, rows: Sequence[served_model.Row]) -> list[Any]:
+        computed.append(len(rows))
+        assert opened.acquire(timeout=60)
+        return compute(self, rows)
+
+    with (
+        running({"m": tagger}, max_batch_tokens=20, timeout_seconds=3600.0) as (_, client),
+        concurrent.futures.ThreadPoolExecutor(1) as threads,
+    ):
+        monkeypatch.setattr(OnnxServedModel, "compute", wait)
+        body = json.dumps({"instances": [LONG * 4]}).encode()
+        with sent(client, head_of("m", len(body)) + body):
+            assert eventually(lambda: len(computed) == 1)
+            other = threads.submit(client.predict, "m", {"instances": ["a cat"]})
+            assert eventually(lambda: 'waiting{model="m"} 2.0' in client.get("/metrics").body.decode())
+            for _ in range(2):  # the window that is being computed, and the other text
+                opened.release()
+            assert other.result().status == 200
+            assert eventually(lambda: len(computed) == 3)
+        assert eventually(lambda: 'waiting{model="m"} 1.0' in client.get("/metrics").body.decode())
+        opened.release()  # the window that was being computed when the client went
+        assert eventually(lambda: 'waiting{model="m"} 0.0' in client.get("/metrics").body.decode())
+        for _ in range(200):
+            opened.release()
+        assert client.predict("m", {"instances": ["a cat"]}).status == 200
+    assert computed == [1, 1, 1, 1]

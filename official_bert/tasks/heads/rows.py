@@ -3,12 +3,13 @@
 B batch, S sequence, N sequences in a row, R rows
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from official_bert.tasks.heads.features import Array, Features, Outputs
+from official_bert.tasks.heads.features import Array, Features, Outputs, from_rows
 
 MULTIPLE = 2  # of which the lengths of batches are where one graph takes them all
 Forward = Callable[[dict[str, Array]], Any]  # padded inputs to outputs, or outputs by name
@@ -45,6 +46,17 @@ def padded_inputs(
     if features.choices == 1:
         return arrays
     return {name: each.reshape(len(rows), features.choices, -1) for name, each in arrays.items()}
+
+
+def gather(numbered: Iterable[tuple[Features, int]]) -> Features:
+    """Returns rows of several features, each given by its number, without targets and details."""
+    ids, segment_ids, choices = [], [], 1
+    for features, row in numbered:
+        choices = features.choices
+        for start, end in itertools.pairwise(features.splits[row * choices : (row + 1) * choices + 1]):
+            ids.append(features.input_ids[start:end])
+            segment_ids.append(features.segment_ids[start:end])
+    return from_rows(ids, segment_ids, {}, {}, choices)
 
 
 def sequence_positions(features: Features, rows: Array) -> tuple[Array, Array]:
