@@ -118,11 +118,11 @@ class OnnxModel:
 Answers = list[dict[str, Any]]  # of each row, by output
 
 
-def replayed(model: OnnxModel, texts: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
+def replayed(model: Any, texts: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
     """Returns what a model answers to each text alone, and to the first texts together, as JSON.
 
     Args:
-        model: the model.
+        model: An OnnxModel, or another with its `inputs` and `answers`.
         texts: the texts of each row by input.
     """
 

@@ -1,19 +1,15 @@
 """An export for ONNX Runtime as the server asks it: one signature, from texts to answers."""
 
-import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
 
-from official_bert.errors import UserError
-from official_bert.inference import exports, replays
-from official_bert.inference.onnx_model import OnnxModel, replayed
-from official_bert.serving.served_model import PARALLEL_BATCHES, Prepared, Row
+from official_bert.inference import exports
+from official_bert.inference.onnx_model import OnnxModel
+from official_bert.serving.served_model import PARALLEL_BATCHES, Prepared, Row, check_replay
 from official_bert.serving.signatures import STRING, Signature, Tensor, Tensors
 from official_bert.tasks.heads import rows
-from official_bert.utils import files
 
-_ASKED = 12  # texts that are replayed, alone and together, before a version is taken up
 _TENSORFLOW_NAMES = {"object": STRING}
 
 
@@ -89,23 +85,7 @@ class OnnxServedModel:
         Raises:
             UserError: it answers otherwise than what stands there.
         """
-        path = os.path.join(self._folder, exports.REPLAY_FILE)
-        if not files.exists(path):
-            return
-        replay = replays.read(self._folder)
-        some = replay.rows()[:_ASKED]
-        names = self.signatures[exports.DEFAULT_SIGNATURE].inputs
-        if some and some[0].keys() != names.keys():
-            raise UserError(
-                f"{path} has the texts {list(some[0])}; the model takes {list(names)}: make the export anew"
-            )
-        alone, together = replayed(self._model, some)
-        different = (
-            replay.differences(alone, "the model"),
-            replay.differences(together, "the model, of several texts,"),
-        )
-        for difference in itertools.chain(*different):
-            raise UserError(f"{path} does not fit the model, {difference}; make the export anew")
+        check_replay(self._folder, self._model)
 
 
 def _decoded(values: Any) -> Any:

@@ -16,7 +16,7 @@ from official_bert.errors import UserError
 from official_bert.export import warmup
 from official_bert.inference import exports
 from official_bert.inference.exports import DEFAULT_SIGNATURE
-from official_bert.serving.served_model import PARALLEL_BATCHES, Prepared, Row
+from official_bert.serving.served_model import PARALLEL_BATCHES, Prepared, Row, check_replay
 from official_bert.serving.signatures import Signature, Tensor, Tensors
 from official_bert.utils import files
 
@@ -157,6 +157,16 @@ class SavedModel:
                     ) from error
         else:
             self._warm_up_by_texts(max_batch_size)
+        check_replay(self.folder, self)
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the texts of an example."""
+        return list(self.signatures[DEFAULT_SIGNATURE].inputs)
+
+    def answers(self, texts: Mapping[str, Sequence[Any]]) -> Tensors:
+        """Returns the answers to texts, a column for each input."""
+        return self.run(DEFAULT_SIGNATURE, {name: np.array(_encoded(column), object) for name, column in texts.items()})
 
     def _warm_up_by_texts(self, max_batch_size: int) -> None:
         signature = self.signatures.get(DEFAULT_SIGNATURE)
@@ -172,6 +182,10 @@ class SavedModel:
                 self.run(DEFAULT_SIGNATURE, inputs)
             except exports.RefusedTextsError:
                 return  # it wants other texts, with [MASK] say
+
+
+def _encoded(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else [_encoded(each) for each in value]
 
 
 def _gist(message: str) -> str:

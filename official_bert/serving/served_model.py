@@ -1,15 +1,20 @@
 """What the server needs of a model, whatever computes it; and how one is loaded."""
 
 import dataclasses
+import itertools
+import os
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
-from official_bert.inference import exports
+from official_bert.errors import UserError
+from official_bert.inference import exports, replays
+from official_bert.inference.onnx_model import replayed
 from official_bert.serving.signatures import Signature, Tensors
-from official_bert.utils import extras
+from official_bert.utils import extras, files
 
 # Batches that are computed at a time, by all models.
 PARALLEL_BATCHES = 2
+_REPLAYED = 12  # texts that are replayed, alone and together, before a version is taken up
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,3 +107,28 @@ def load(folder: str, threads: int | None) -> ServedModel:
     except ModuleNotFoundError as error:
         raise extras.missing(error, "serve") or error from error
     return SavedModel(folder)
+
+
+def check_replay(folder: str, model: Any) -> None:
+    """Compares the answers of a version that has been loaded with those of its replay file, if it has one.
+
+    Args:
+        folder: The version's folder.
+        model: Has the names of its `inputs`, and gives `answers` to texts by input.
+
+    Raises:
+        UserError: An answer differs by more than rounding.
+    """
+    path = os.path.join(folder, exports.REPLAY_FILE)
+    if not files.exists(path):
+        return
+    replay = replays.read(folder)
+    some = replay.rows()[:_REPLAYED]
+    if some and some[0].keys() != set(model.inputs):
+        raise UserError(
+            f"{path} has the texts {list(some[0])}; the model takes {list(model.inputs)}; make the export anew"
+        )
+    alone, together = replayed(model, some)
+    different = (replay.differences(alone, "the model"), replay.differences(together, "the model, of several texts,"))
+    for difference in itertools.chain(*different):
+        raise UserError(f"{path} does not fit the model, {difference}; make the export anew")

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ from official_bert.checkpoints.checksums import CHECKSUM_FILE
 from official_bert.errors import UserError
 from official_bert.export.warmup import EXAMPLES, warmup_requests
 from official_bert.inference.exports import WARMUP_FILE
+from official_bert.inference.replays import Replay
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Pools
 from official_bert.serving.options import Options
@@ -253,3 +255,16 @@ def test_a_folder_named_009_is_version_9(tmp_path: pathlib.Path):
     with running({"size": tmp_path}) as (_, client):
         assert value(client) == 9002
         assert value(client, "size/versions/9") == 9002
+
+
+def test_a_saved_model_that_answers_otherwise_than_its_replay_is_not_served(tmp_path: pathlib.Path):
+    folder = served_models.versioned(tmp_path, 2)
+    model = SavedModel(str(folder))
+    for number, is_right in ((2002.0, True), (2003.0, False)):
+        Replay({"text": ["ab", "abc"]}, {"value": [number, 2003.0]}, (), [1.0, 1.0], 1e-4).write(str(folder))
+        with (
+            contextlib.nullcontext()
+            if is_right
+            else pytest.raises(UserError, match='to {"text": "ab"} predict answers')
+        ):
+            model.warm_up(8)
