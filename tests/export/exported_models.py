@@ -65,6 +65,20 @@ def task_spec_of(kind: str, **changes: Any) -> dict[str, Any]:
     return task_spec | changes
 
 
+def random_features(*shape: int) -> dict[str, np.ndarray]:
+    """Returns ids in two segments, with padding at the end of all rows but the first."""
+    rng = np.random.default_rng(shape[-1])
+    lengths = rng.integers(2, shape[-1] + 1, shape[:-1])
+    lengths.flat[0] = shape[-1]
+    mask = (np.arange(shape[-1]) < lengths[..., None]).astype(np.int32)
+    ids, segments = rng.integers(0, CONFIG.vocab_size, shape), rng.integers(0, 2, shape)
+    return {
+        "input_ids": ids.astype(np.int32) * mask,
+        "input_mask": mask,
+        "segment_ids": segments.astype(np.int32) * mask,
+    }
+
+
 def relative_error(model: keras.Model, kind: str, run: Callable[[dict[str, Any]], dict[str, Any]]) -> float:
     """Returns how far a converted model's logits for rows of several lengths are from the model's.
 

@@ -10,19 +10,7 @@ from official_bert.export.flat_blocks import with_flat_blocks
 from official_bert.modeling import task_models
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.task_models import CLASSIFICATION, MULTIPLE_CHOICE
-from tests.export.exported_models import CHOICES, CONFIG, model_of, scattered
-
-
-def features_of(*shape: int) -> dict[str, Any]:
-    """Ids in two segments, and padding at the end of each row."""
-    rng = np.random.default_rng(3)
-    lengths = rng.integers(2, shape[-1] + 1, (*shape[:-1], 1))
-    position = np.arange(shape[-1])
-    return {
-        "input_ids": tf.constant(rng.integers(0, CONFIG.vocab_size, shape), tf.int32),
-        "input_mask": tf.constant(position < lengths, tf.int32),
-        "segment_ids": tf.constant(rng.integers(0, 2, shape), tf.int32),
-    }
+from tests.export.exported_models import CHOICES, CONFIG, model_of, random_features, scattered
 
 
 @pytest.mark.parametrize(
@@ -30,7 +18,7 @@ def features_of(*shape: int) -> dict[str, Any]:
 )
 def test_flat_blocks_give_the_outputs_of_the_model(changes: dict[str, Any]):
     encoder = scattered(build_encoder(dataclasses.replace(CONFIG, **changes), seed=1))
-    features = features_of(3, 11)
+    features = random_features(3, 11)
     expected, found = encoder(features), with_flat_blocks(encoder)(features)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
@@ -38,7 +26,7 @@ def test_flat_blocks_give_the_outputs_of_the_model(changes: dict[str, Any]):
 
 
 def test_outputs_of_several_blocks_are_given_and_read_without_computing_them_again():
-    features = features_of(3, 11)
+    features = random_features(3, 11)
     encoder = scattered(build_encoder(CONFIG, return_all_layers=True, seed=1))
     expected, found = encoder(features), with_flat_blocks(encoder)(features)
     for value, of_block in zip(found["encoder_outputs"], expected["encoder_outputs"], strict=True):
@@ -52,17 +40,17 @@ def test_outputs_of_several_blocks_are_given_and_read_without_computing_them_aga
 def test_an_encoder_without_pooler_has_its_sequence_output():
     encoder = scattered(build_encoder(CONFIG, seed=1))
     alone = type(encoder)(encoder.input, {"sequence_output": encoder.output["sequence_output"]})
-    features = features_of(2, 5)
+    features = random_features(2, 5)
     found = with_flat_blocks(alone)(features)
     np.testing.assert_allclose(found["sequence_output"], encoder(features)["sequence_output"], rtol=1e-5, atol=2e-6)
 
 
 def test_models_with_blocks_inside_another_or_in_another_type_are_called_as_they_are():
     model = model_of(MULTIPLE_CHOICE)
-    features = features_of(2, CHOICES, 7)
+    features = random_features(2, CHOICES, 7)
     np.testing.assert_array_equal(with_flat_blocks(model)(features), model(features))
     model = task_models.build(CLASSIFICATION, build_encoder(CONFIG, seed=1, dtype="mixed_bfloat16"), 3)
-    features = features_of(2, 7)
+    features = random_features(2, 7)
     np.testing.assert_array_equal(with_flat_blocks(model)(features), model(features))
 
 

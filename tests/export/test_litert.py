@@ -36,16 +36,15 @@ from tests.export.exported_models import (
     save_finetuned,
     save_run,
 )
-from tests.make import refusal
+from tests.make import refusal, write_rows, write_text
 
 ROWS = [text for text in TEXTS if text]
 
 
-def write_rows(folder: pathlib.Path, labels: list[Any], texts: list[str] = ROWS) -> str:
-    path = folder / "eval.jsonl"
-    rows = [{"text": text, "label": label} for text, label in zip(texts, labels, strict=True)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
+def write_labels(folder: pathlib.Path, labels: list[Any]) -> str:
+    return write_rows(
+        folder / "eval.jsonl", ({"text": text, "label": label} for text, label in zip(ROWS, labels, strict=True))
+    )
 
 
 def write_examples(folder: pathlib.Path, kind: str) -> str:
@@ -57,21 +56,18 @@ def write_examples(folder: pathlib.Path, kind: str) -> str:
             {"id": id, "question": question, "answers": [{"text": text, "answer_start": context.index(text)}]}
             for id, (question, text) in texts.items()
         ]
-        path = folder / "dev.json"
         data = [{"title": "t", "paragraphs": [{"context": context, "qas": asked}]}]
-        path.write_text(json.dumps({"version": "1.1", "data": data}))
-        return str(path)
+        return write_text(folder / "dev.json", json.dumps({"version": "1.1", "data": data}))
     if kind == MULTIPLE_CHOICE:
-        path = folder / "dev.tsv"
-        path.write_text("".join(f"i\tthe cat\tsat\tran\ta mat\tthe sun\t{label}\n" for label in range(4)))
-        return str(path)
+        lines = (f"i\tthe cat\tsat\tran\ta mat\tthe sun\t{label}\n" for label in range(4))
+        return write_text(folder / "dev.tsv", "".join(lines))
     labels: dict[str, list[Any]] = {
         CLASSIFICATION: ["yes", "no", "perhaps", "yes"],
         MULTI_LABEL: ["yes; no", "no", "", "perhaps"],
         REGRESSION: [1, 2.5, 0, 3],
         TAGGING: [["yes"] * len(text.split()) for text in ROWS],
     }
-    return write_rows(folder, labels[kind])
+    return write_labels(folder, labels[kind])
 
 
 def test_a_converted_model_that_answers_otherwise_is_not_written(monkeypatch, tmp_path):
@@ -133,7 +129,7 @@ def test_a_model_that_loses_too_much_is_not_written(tmp_path, monkeypatch, capsy
 
     monkeypatch.setattr(litert, "convert", lambda source, quantized: b"")
     monkeypatch.setattr(litert, "load", lambda path: run)
-    given = {"export_dir": tmp_path / "litert", "format_name": LITERT, "eval_file": write_rows(tmp_path, right)}
+    given = {"export_dir": tmp_path / "litert", "format_name": LITERT, "eval_file": write_labels(tmp_path, right)}
     with pytest.raises(UserError, match=r"loses 1.0000 \(from 1.0000 to 0.0000\) .* nothing is written"):
         export(model_dir, **given, max_loss=0.99)
     assert not (tmp_path / "litert").exists()
@@ -154,6 +150,6 @@ def test_what_cannot_be_converted_or_measured_is_refused(tmp_path: pathlib.Path)
     model_dir = save_finetuned(tmp_path / "classifier", CLASSIFICATION)
     message = refusal(export, model_dir, folder, LITERT)
     assert "--format=litert is scored on labelled examples; pass --eval_file" in message
-    examples = write_rows(tmp_path, ["never"] * 4)
+    examples = write_labels(tmp_path, ["never"] * 4)
     assert "unknown label 'never'" in refusal(export, model_dir, folder, LITERT, eval_file=examples)
     assert not folder.exists()

@@ -17,21 +17,9 @@ from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import BILSTM, FEATURES, HeadInput
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.modeling.task_models import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, TAGGING
-from tests.conftest import WORDS
-from tests.export.exported_models import CHOICES, CONFIG, LARGER, model_of, relative_error, scattered
+from tests.export.exported_models import CHOICES, CONFIG, LARGER, model_of, random_features, relative_error, scattered
 
 CAUSAL = dataclasses.replace(CONFIG, causal_attention=True)
-
-
-def features_of(kind: str, rows: int, length: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(length)
-    shape = (rows, CHOICES, length) if kind == MULTIPLE_CHOICE else (rows, length)
-    lengths = rng.integers(2, length + 1, shape[:-1])
-    lengths.flat[0] = length
-    mask = (np.arange(length) < lengths[..., None]).astype(np.int32)
-    ids, segments = rng.integers(0, len(WORDS), shape), rng.integers(0, 2, shape)
-    return {"input_ids": (ids * mask).astype(np.int32), "input_mask": mask,
-            "segment_ids": (segments * mask).astype(np.int32)}  # fmt: skip
 
 
 def assert_written(proto: Any, model: keras.Model, kind: str, tmp_path: pathlib.Path) -> None:
@@ -42,7 +30,7 @@ def assert_written(proto: Any, model: keras.Model, kind: str, tmp_path: pathlib.
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     for rows, length in ((1, 5), (3, 20)):
-        features = features_of(kind, rows, length)
+        features = random_features(rows, *([CHOICES] if kind == MULTIPLE_CHOICE else []), length)
         expected = model(features, training=False)
         expected = expected if isinstance(expected, dict) else {names[0]: expected}
         written = dict(zip(names, session.run(names, features), strict=True))
