@@ -89,7 +89,7 @@ _COUNTS = {
 }
 _SHARES = (
     ("text_unknown", "text_tokens", "unknown tokens of text"),
-    ("random_next", "instances", "random second segments"),
+    ("random_next", "instances", "pairs labelled random (the rest: true next segments)"),
 )
 
 

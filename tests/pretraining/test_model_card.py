@@ -197,3 +197,8 @@ def test_a_log_cut_short_by_a_kill_goes_on_in_a_new_line(tmp_path: pathlib.Path)
     assert [each["step"] for each in read_log(folder, TRAIN)] == [10]
     assert [each["step"] for each in read_log(folder, EVAL)] == [10, 15]
     assert read_log(folder, "notices") == [{"step": 10, "notice": "resumed"}]
+
+
+def test_the_data_table_has_the_share_of_random_pairs():
+    rows = summary.data_table({"statistics": {"random_next": 30, "instances": 40}})
+    assert ["pairs labelled random (the rest: true next segments)", "75.00 %"] in rows
