@@ -38,7 +38,7 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
     checksums.check_files(folder)
     texts = replays.read(folder)
     if is_server:
-        answers = _ask_server(folder_or_url, texts)
+        answers: Sequence[Mapping[str, Any]] = _ask_server(folder_or_url, texts)
         different = list(texts.differences(answers, "the server"))
     else:
         answers, together = _ask_folder(folder, texts)

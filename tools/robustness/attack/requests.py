@@ -56,6 +56,7 @@ def attack(case: Case) -> None:
         "more clients than descriptors": (_exhaust_descriptors, 1),
         "slow clients": (_send_slowly, 1),
         "compressed bodies": (_send_compressed, 1),
+        "long texts": (_send_long_texts, 1),
     }
     case.what = case.rng.choices(list(ways), [weight for _, weight in ways.values()])[0]
     ways[case.what][0](case)
@@ -179,6 +180,22 @@ def _send_compressed(case: Case) -> None:
             answer = connection.recv(4096)
             if not answer.startswith((b"HTTP/1.1 415", b"HTTP/1.1 403")):
                 raise NotHeldError(f"{answer[:300]!r}")
+    _stop(server, address)
+
+
+def _send_long_texts(case: Case) -> None:
+    """Texts of more tokens than a request may have are refused, and others are answered meanwhile."""
+    server, address = _start(case, [])
+    texts = ["the cat " * case.rng.randrange(9_000, 12_000)] * case.rng.randrange(10, 40)
+    body = json.dumps({"instances": texts}).encode()
+    case.done = f"8 times {len(texts)} texts of {len(texts[0])} bytes"
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(_request, address, "POST", "/v1/models/names:predict", body) for _ in range(8)]
+        _check_answer(address)
+        for answer in asked:
+            status, content = answer.result()
+            if status not in (413, 503) or (status == 413 and b"--max_tokens" not in content):
+                raise NotHeldError(f"status {status}: {content[:300]!r}")
     _stop(server, address)
 
 

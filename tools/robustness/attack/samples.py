@@ -223,3 +223,4 @@ def _write_served(folder: pathlib.Path) -> None:
     served_models.versioned(folder / "served" / "size")
     served_models.question_answering(folder / "served" / "answers")
     served_models.multiple_choice(folder / "served" / "endings")
+    served_models.tagger(folder / "served" / "names")
