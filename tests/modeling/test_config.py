@@ -121,9 +121,16 @@ def test_impossible_values_are_rejected(values: dict[str, object], message: str)
     assert_refused(message, BertConfig.from_dict, {"vocab_size": 10, **values})
 
 
-@pytest.mark.parametrize(("act", "expected"), [
-    ("GELU", "gelu"), ("Relu", "relu"), ("Linear", "linear"), ("", "linear"), (None, "linear"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        ("GELU", "gelu"),
+        ("Relu", "relu"),
+        ("Linear", "linear"),
+        ("", "linear"),
+        (None, "linear"),
+    ],
+)
 def test_activations_are_read_as_the_original_reads_them(act: str | None, expected: str):
     assert BertConfig.from_dict({"vocab_size": 10, "hidden_act": act}).hidden_act == expected
 

@@ -265,9 +265,16 @@ def test_recipes_of_the_paper_have_one_decay_over_both_phases(recipe):
     (options,) = PRETRAIN.parse([f"--flagfile={ROOT}/configs/{recipe}.flagfile", *files])
     schedule = run_setup._schedule(options)
     expected = {
-        0: 0.0, 9_999: 0.9999e-4, 10_000: 0.99e-4, 450_000: 0.55e-4, 899_999: 1.00001e-5, 900_000: 1e-5,
-        900_001: 0.99999e-5, 950_000: 5e-6, 1_000_000: 0.0,
-    }  # fmt: skip
+        0: 0.0,
+        9_999: 0.9999e-4,
+        10_000: 0.99e-4,
+        450_000: 0.55e-4,
+        899_999: 1.00001e-5,
+        900_000: 1e-5,
+        900_001: 0.99999e-5,
+        950_000: 5e-6,
+        1_000_000: 0.0,
+    }
     assert [float(schedule(step)) for step in expected] == pytest.approx(list(expected.values()), rel=1e-6)
     assert {phase.train_batch_size for phase in options.phases} == {256}
 

@@ -71,8 +71,10 @@ def test_a_question_leaves_room_for_its_context(scale: str, data_dir: pathlib.Pa
 _GLUE_RATES = ["5e-5", "4e-5", "3e-5", "2e-5"]
 _PAPER_SETTINGS = {
     **dict.fromkeys(("mnli", "qqp", "qnli", "sst-2", "cola", "sts-b", "mrpc", "rte"), (_GLUE_RATES, 32, 3, 128)),
-    "squad": (5e-5, 32, 3, 384, 128), "squad_v2": (5e-5, 48, 2, 384, 128), "swag": (2e-5, 16, 3, 128),
-}  # fmt: skip
+    "squad": (5e-5, 32, 3, 384, 128),
+    "squad_v2": (5e-5, 48, 2, 384, 128),
+    "swag": (2e-5, 16, 3, 128),
+}
 
 
 def test_the_base_scale_fine_tunes_as_the_paper_does(data_dir: pathlib.Path):
