@@ -5,8 +5,8 @@ import os
 from adaptation.options import Options
 from adaptation.records import Records
 from adaptation.texts import Texts
-from official_bert.checkpoints import initial_weights
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE
+from official_bert.checkpoints.loading import assign_weights, open_model
 from official_bert.optimization import distribution
 from official_bert.pretraining import training
 from official_bert.pretraining.evaluation import evaluate
@@ -46,7 +46,7 @@ def losses(options: Options, facts: Texts, records: Records, model_folder: str, 
         options, facts, records, model_folder, output_dir=folder, do_eval=True, input_file=[records.heldout]
     )
     setup = set_up(settings, distribution.get_strategy(settings.strategy))
-    initial_weights.load_weights(setup.pretrainer.model, model_folder)
+    assign_weights(setup.pretrainer.model, open_model(model_folder).weights)
     found = {"heldout": setup.records.held_out, "general": setup.records.general}
     losses = {}
     for name, files_of in found.items():

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from data_gen.text import formats
-from official_bert.checkpoints import finetuned, reading
+from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tasks import conll, multiple_choice, squad
@@ -72,7 +73,7 @@ READERS: dict[str, tuple[Any, Callable[[str, BadRows], Any]]] = {
     "documents.jsonl": ({"text": "the cat sat . a dog ran ."}, read_text),
     "vocab.txt": (WORDS, read_vocabulary),
     "bert_config.json": (_CONFIG, lambda path, _: BertConfig.from_json_file(path)),
-    "task.json": (_TASK, lambda path, _: finetuned.load_task_spec(str(pathlib.Path(path).parent))),
+    "task.json": (_TASK, lambda path, _: finetuned.read_task(str(pathlib.Path(path).parent))),
 }
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": " "}
 
@@ -123,4 +124,4 @@ def test_a_checkpoint_with_a_malformed_json_file_makes_a_model_or_is_refused(
     (folder / "checksums.json").unlink(missing_ok=True)
     path = data.draw(st.sampled_from(sorted(folder.rglob("*.json"))))
     path.write_bytes(data.draw(odd_json(json.loads(path.read_text()))))
-    expect_result_or_short_error(lambda: assert_fits(reading.read(str(folder))[1]))
+    expect_result_or_short_error(lambda: assert_fits(open_model(str(folder))))

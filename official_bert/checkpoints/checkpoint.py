@@ -1,14 +1,16 @@
-"""What a checkpoint holds, whatever its format.
+"""The contents of a checkpoint, whatever its format.
 
 V vocabulary, H hidden size, T segment types, L longest sequence, I intermediate size, C classes
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
+from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import FullTokenizer
@@ -26,7 +28,7 @@ SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER = "sequence classifier", "token classifier
 MULTIPLE_CHOICE, QUESTION_ANSWERING = "multiple-choice head", "question-answering head"
 
 # Our names (the paths of the models' Keras variables) and shapes, by part; {} is the number of a block. A checkpoint
-# has a part wholly or not at all; the encoder is always there.
+# has all tensors of a part or none of them. The encoder is always there.
 PARTS = {
     ENCODER: {
         "word_embeddings/embeddings": "VH",
@@ -67,77 +69,110 @@ PARTS = {
 }
 PRETRAINING = frozenset({ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE})
 SLOTS = ("adam_m", "adam_v")
-# Of fine-tuned models.
+# The heads of fine-tuned models.
 TASK_HEADS = (SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, MULTIPLE_CHOICE, QUESTION_ANSWERING)
-# Where a classifier's classes can be counted.
+# The variables that have one value for each class.
 CLASSIFIER_BIASES = ("sequence_classifier/bias", "token_classifier/bias")
 
 
 @dataclasses.dataclass(frozen=True)
 class Inventory:
-    """What became of the tensors in a file.
+    """The tensors that were found in a file.
 
     Attributes:
-        loaded: our name of each that was taken, by the format's.
-        left_behind: the format's names of the others, by what they are.
+        loaded: Our names of the tensors that were read, by the format's names.
+        left_behind: The format's names of the other tensors, by kind.
     """
 
     loaded: Mapping[str, str]
     left_behind: Mapping[str, list[str]]
 
 
+class ModelSource(NamedTuple):
+    """Where a model was read from."""
+
+    name: str = "the model"  # the path or name that the user gave
+    path: str = ""  # the local path
+    format: str = ""  # a key of FORMATS
+
+
 @dataclasses.dataclass(frozen=True)
-class Checkpoint:
-    """A model in files, as every format's reader returns it and every writer takes it.
+class LoadedModel:
+    """A model in memory. The reader of each format returns one, and the writer of each format takes one.
 
     Attributes:
-        config: sizes, rates, activation, epsilon.
+        config: The model's configuration.
         weights: float32 arrays by our names, as in `PARTS`.
-        vocab: the text of a vocab.txt, or None.
-        casing: whether the vocabulary is uncased, and without accents.
-        slots: the optimizer's moments, by our names with /adam_m or /adam_v; empty without them.
-        step: the number of steps trained, where it is known.
-        labels: the classes' names, where they are known.
-        kind: of task the classifier of texts is for, one of modeling.task_models.KINDS, where that is known.
-        task_spec: what the task.json of a fine-tuned model of ours holds; else None.
-        notes: what the user should know of how it was read.
-        inventory: what became of the tensors in the file that it was read from.
+        vocab: The text of the vocab.txt, or None.
+        casing: The casing of the vocabulary.
+        states_casing: Whether the files state the casing. Otherwise it was inferred from the vocabulary.
+        slots: The optimizer's moments, by our names with /adam_m or /adam_v. Empty without them.
+        step: The number of training steps, if known.
+        labels: The names of the classes, if known.
+        kind: The kind of task of a classifier of texts, one of modeling.task_models.KINDS, if known.
+        task: The contents of task.json, for a model that was fine-tuned here. Otherwise None.
+        notes: Messages for the user about how the model was read.
+        inventory: The tensors of the file that the model was read from.
+        source: Where the model was read from.
     """
 
     config: BertConfig
     weights: dict[str, Array]
     vocab: str | None = None
     casing: Casing = UNCASED
+    states_casing: bool = False
     slots: dict[str, Array] = dataclasses.field(default_factory=dict)
     step: int | None = None
     labels: tuple[str, ...] | None = None
     kind: str | None = None
-    task_spec: Mapping[str, Any] | None = None
+    task: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     inventory: Inventory | None = None
+    source: ModelSource = ModelSource()
 
-    def tokenizer(self, source: str) -> FullTokenizer:
-        """Returns the tokenizer of its vocabulary, which it must have; `source` is what errors call it."""
-        assert self.vocab is not None
-        return FullTokenizer.from_vocab(self.vocab, source=source, **self.casing._asdict())
+    @functools.cached_property
+    def tokenizer(self) -> FullTokenizer:
+        """The tokenizer of the vocabulary.
+
+        Raises:
+            UserError: If there is no vocabulary, or it is damaged.
+        """
+        source = f"the vocabulary of {self.source.name}"
+        return FullTokenizer.from_vocab(self.require_vocab(), source=source, **self.casing._asdict())
+
+    def require_vocab(self) -> str:
+        """Returns the text of the vocab.txt.
+
+        Raises:
+            UserError: If there is no vocabulary.
+        """
+        if self.vocab is None:
+            raise UserError(
+                f"{self.source.name} has no vocabulary; give it as vocab_file (--vocab_file), or copy {VOCAB_FILE} "
+                f'there together with a {TOKENIZER_FILE} that contains {{"do_lower_case": true}} or false'
+            )
+        return self.vocab
 
     @property
     def parts(self) -> list[str]:
-        """The parts that it has."""
+        """The parts that the model has."""
         return [part for part, shapes in PARTS.items() if next(iter(shapes)).format(0) in self.weights]
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadOverrides:
-    """What a user says of a checkpoint that does not say it itself.
+    """Settings of the user for reading a checkpoint.
 
     Attributes:
-        bert_config_file: for a folder without a configuration.
-        vocab_file: for a folder without a vocabulary.
-        do_lower_case: whether the vocabulary is uncased; None where the folder says it, or to find out.
-        strip_accents: whether texts lose their accents; None where the folder says it, or to go by do_lower_case.
-        optimizer: whether to read the optimizer's moments and the step.
-        replace: whether vocabulary and casing are taken where the folder says otherwise; else that is an error.
+        bert_config_file: The configuration, for a folder without one.
+        vocab_file: The vocabulary, for a folder without one.
+        do_lower_case: Whether the vocabulary is uncased. None to read it from the folder or to infer it.
+        strip_accents: Whether accents are deleted. None to read it from the folder, or for do_lower_case.
+        optimizer: Whether to read the optimizer's moments and the step.
+        replace: Whether vocabulary and casing override the folder's. Otherwise a contradiction is an error.
+        fallback_config: The configuration to use if neither the folder nor bert_config_file gives one.
+        allow: Regular expressions for our names of tensors that may be missing or have another shape, and for the
+            file's names of tensors that may be left over. None to allow none.
     """
 
     bert_config_file: str | None = None
@@ -146,10 +181,12 @@ class LoadOverrides:
     strip_accents: bool | None = None
     optimizer: bool = False
     replace: bool = False
+    fallback_config: BertConfig | None = None
+    allow: Sequence[str] | None = None
 
 
 def numbered_labels(classes: int) -> tuple[str, ...]:
-    """Returns what stands in the place of the names of classes that have none, as Hugging Face writes it."""
+    """Returns the placeholders that Hugging Face writes for classes without names."""
     return tuple(f"LABEL_{number}" for number in range(classes))
 
 
@@ -157,9 +194,8 @@ def names_by_variable(table: Mapping[str, str], suffixes: Mapping[str, str] | No
     """Returns a format's names of our variables, by our names.
 
     Args:
-        table: its names of layers, by ours; of a variable that is not called by its layer, the whole name by ours.
-        suffixes: what it calls a layer's variables, by ours (kernel, bias, ...); those that are missing are called so
-            there too.
+        table: The format's names of layers, by ours. A variable that is not named after its layer has its own entry.
+        suffixes: The format's names of a layer's variables, by ours (kernel, bias, ...). Defaults to our names.
     """
     names = {}
     for name in (name for shapes in PARTS.values() for name in shapes):
@@ -196,8 +232,8 @@ def shapes_of(part: str, config: BertConfig, classes: int = 0) -> dict[str, tupl
     return {name: tuple(sizes[letter] for letter in letters[name]) for name in letters}
 
 
-def only(checkpoint: Checkpoint, parts: Iterable[str], format_name: str) -> Checkpoint:
-    """Returns the checkpoint with these parts alone, and a note of what was left out, if anything was."""
+def only(checkpoint: LoadedModel, parts: Iterable[str], format_name: str) -> LoadedModel:
+    """Returns the model with these parts alone. A note names the parts that were left out."""
     parts = set(parts)
     left_out = [part for part in checkpoint.parts if part not in parts]
     if not left_out:

@@ -2,11 +2,12 @@
 
 import dataclasses
 
-from official_bert.checkpoints import named_models, parity, reading, resize
-from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides
+from official_bert.checkpoints import parity, resize
+from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import fine_tuned
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
 from official_bert.utils import files
@@ -32,8 +33,9 @@ def convert(options: ConversionOptions) -> list[str]:
         optimizer=options.optimizer,
         replace=True,
     )
-    source_path = named_models.local_folder(options.from_)
-    source_format, source = reading.read(source_path, overrides)
+    fine_tuned.check_is_portable(options.from_)
+    source = open_model(options.from_, overrides)
+    source_format = FORMATS[source.source.format]
     target_format = FORMATS[options.to_format]
     assert target_format.write is not None  # the flag takes no other
     if not source.config.predicts_masked_tokens and target_format is not source_format:
@@ -46,25 +48,25 @@ def convert(options: ConversionOptions) -> list[str]:
     changed, changes = _changed(source, options)
     lines += changes
     if options.optimizer and not target_format.holds_optimizer:
-        raise UserError(f"the {target_format.title} format holds no optimizer state; convert without --optimizer")
+        raise UserError(f"{target_format.title} checkpoints contain no optimizer state; remove --optimizer")
     with files.folder_written_whole(options.to) as folder:
         written = target_format.write(changed, folder)
         lines += _notes(written.notes[len(changed.notes) :])
-        _, again = reading.read(folder, LoadOverrides(optimizer=options.optimizer))
+        again = open_model(folder, LoadOverrides(optimizer=options.optimizer))
         lines.append(_round_trip(written, again, target_format))
         if written.kind and again.kind != written.kind:
             kind = written.kind.replace("_", " ")
             lines += _notes((f"the {target_format.title} format does not say that the classifier is for {kind}",))
-        if written.task_spec and not again.task_spec:
-            settings = fine_tuned.settings_of(written.task_spec)
+        if written.task and not again.task:
+            settings = fine_tuned.settings_of(written.task)
             lines += _notes((f"the {target_format.title} format does not say how the model is asked: {settings}",))
-        lines += _forward(source, source_format.framework, CheckpointPath(source_path).folder)
+        lines += _forward(source, source_format.framework, CheckpointPath(source.source.path).folder)
         lines += _forward(written, target_format.framework, folder)
     lines.append(f"written {target_format.title} checkpoint {options.to}: {_summary(written)}")
     return lines
 
 
-def _changed(checkpoint: Checkpoint, options: ConversionOptions) -> tuple[Checkpoint, list[str]]:
+def _changed(checkpoint: LoadedModel, options: ConversionOptions) -> tuple[LoadedModel, list[str]]:
     """The checkpoint with the activation and the sizes that the options ask for, and lines that say what changed."""
     lines = []
     if options.hidden_act and options.hidden_act != checkpoint.config.hidden_act:
@@ -98,7 +100,7 @@ def _changed(checkpoint: Checkpoint, options: ConversionOptions) -> tuple[Checkp
     return checkpoint, lines
 
 
-def _summary(checkpoint: Checkpoint) -> str:
+def _summary(checkpoint: LoadedModel) -> str:
     parameters = sum(value.size for value in checkpoint.weights.values())
     config = checkpoint.config
     texts = [
@@ -113,7 +115,7 @@ def _summary(checkpoint: Checkpoint) -> str:
     return "; ".join(texts)
 
 
-def _tensors(checkpoint: Checkpoint, each: bool) -> list[str]:
+def _tensors(checkpoint: LoadedModel, each: bool) -> list[str]:
     """What became of the file's tensors; with `each`, a line for every one."""
     inventory = checkpoint.inventory
     if inventory is None:
@@ -131,7 +133,7 @@ def _notes(notes: tuple[str, ...]) -> list[str]:
     return [f"note: {note}" for note in notes]
 
 
-def _round_trip(written: Checkpoint, again: Checkpoint, target_format: Format) -> str:
+def _round_trip(written: LoadedModel, again: LoadedModel, target_format: Format) -> str:
     """Compares what was written with what is read back, to the bit."""
     fields = ["config", "vocab", "labels"]
     if written.vocab is not None:  # without it, its casing has no place either
@@ -151,7 +153,7 @@ def _round_trip(written: Checkpoint, again: Checkpoint, target_format: Format) -
     return f"round trip: {len(back)} tensors read back, largest difference {difference:g}"
 
 
-def _forward(checkpoint: Checkpoint, framework: Framework | None, folder: str) -> list[str]:
+def _forward(checkpoint: LoadedModel, framework: Framework | None, folder: str) -> list[str]:
     """Compares the forward pass with that of the framework that the folder is for, if there is one."""
     if framework is None:
         return []

@@ -1,25 +1,25 @@
-"""A fine-tuned model in a folder: the weights, the encoder's model files, and task.json, which says what it answers."""
+"""The folder of a fine-tuned model: the weights, the encoder's model files, and task.json, which describes the task."""
 
 import json
 import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 
 from official_bert.checkpoints import checksums, hdf5, named_models
-from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE, Checkpoint, LoadOverrides
-from official_bert.checkpoints.model_files import read_model_files, write_model_files
+from official_bert.checkpoints.checkpoint import CONFIG_FILE, Array, LoadedModel
+from official_bert.checkpoints.model_files import write_model_files
+from official_bert.checkpoints.tensors import assign_weights
 from official_bert.errors import UserError
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import HeadInput
 from official_bert.tokenization.casing import UNCASED, Casing
-from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
 
 WEIGHTS_FILE, TASK_FILE = "model.weights.h5", "task.json"
@@ -41,7 +41,7 @@ def _are_labels(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(label, str) for label in value)
 
 
-# What each value must be, and that in words.
+# A check of each value, and its description.
 _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "task": (lambda value: isinstance(value, str), "the task's name"),
     "kind": (lambda value: value in _KINDS, f"one of {', '.join(_KINDS)}"),
@@ -49,7 +49,7 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "labels": (lambda value: value is None or _are_labels(value), "a list of the classes' names, or null"),
     "num_choices": (lambda value: value is None or _is_count(value, _MOST_CHOICES), "a number of choices, or null"),
     "max_seq_length": (lambda value: _is_count(value, 1_000_000), "a number of tokens"),
-    # Of models whose decisions were chosen after training only.
+    # Only in models whose decisions were chosen after training.
     "temperature": (lambda value: _is_number(value) and 0 < value < math.inf, "a positive number"),
     "min_confidence": (lambda value: _is_number(value) and 0 <= value < 1, "a probability"),
     "thresholds": (
@@ -59,46 +59,42 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def setting_problem(name: str, value: Any) -> str | None:
-    """Returns what is wrong with a setting of a fine-tuned model, or None."""
+def check_setting(name: str, value: Any, where: str = "") -> None:
+    """Checks a setting of a fine-tuned model; `where` comes before its name in an error.
+
+    Raises:
+        UserError: If the value is not valid.
+    """
     is_valid, expected = _VALUES[name]
-    return None if is_valid(value) else f"{name} is {value!r}; expected {expected}"
-
-
-class FineTuned(NamedTuple):
-    """A fine-tuned model with what belongs to it; `task_spec` is what task.json holds (see `save`)."""
-
-    model: keras.Model
-    config: BertConfig
-    tokenizer: FullTokenizer
-    task_spec: dict[str, Any]
+    if not is_valid(value):
+        raise UserError(f"{where}{name} is {value!r}; expected {expected}")
 
 
 def save(
     folder: str,
     model: keras.Model,
-    task_spec: Mapping[str, Any],
+    task: Mapping[str, Any],
     config: BertConfig,
     vocab: str,
     casing: Casing = UNCASED,
 ) -> None:
-    """Writes a model's folder, with checksums; each file appears whole, over that of an earlier save.
+    """Writes the folder of a model with checksums. Each file appears complete, over that of an earlier save.
 
     Args:
-        folder: where to.
-        model: as a function of task_models returns it.
-        task_spec: for task.json: task (its name), kind (one of task_models.KINDS, or VECTORS), pair (whether inputs are
-            pairs), labels (the classes' names in order, or None), num_choices (or None) and max_seq_length; for
-            question_answering also doc_stride, max_query_length, max_answer_length, n_best_size, version_2 and
+        folder: Folder to write to.
+        model: The model, as a function of task_models returns it.
+        task: The contents of task.json: task (its name), kind (one of task_models.KINDS, or VECTORS), pair (whether
+            inputs are pairs), labels (the classes' names in order, or None), num_choices (or None) and max_seq_length;
+            for question_answering also doc_stride, max_query_length, max_answer_length, n_best_size, version_2 and
             null_score_diff_threshold.
-        config: the encoder's.
-        vocab: the text of the vocab.txt.
-        casing: of the vocabulary.
+        config: The encoder's configuration.
+        vocab: The text of the vocab.txt.
+        casing: The casing of the vocabulary.
 
     Raises:
-        UserError: a weight is not a finite number.
+        UserError: If a weight is not a finite number.
     """
-    absent = [key for key in _KEYS if key not in task_spec]
+    absent = [key for key in _KEYS if key not in task]
     if absent:
         raise ValueError(f"the task specification lacks {', '.join(absent)}")
     _check_finite(model, "the model")
@@ -107,77 +103,87 @@ def save(
         whole = keras.Model(model.input, model.output)  # without the optimizer's moments
         with hdf5.written_whole(os.path.join(local, WEIGHTS_FILE), whole.variables) as path:
             whole.save_weights(path)
-        names = write_model_files(Checkpoint(config, {}, vocab, casing), local)
-        content = json.dumps(task_spec, indent=1, ensure_ascii=False) + "\n"
-        files.write_text(os.path.join(local, TASK_FILE), content)
+        names = write_model_files(LoadedModel(config, {}, vocab, casing), local)
+        _write_task(local, task)
         checksums.replace_files(local, folder, [WEIGHTS_FILE, *names, TASK_FILE])
 
 
-def replace_task_spec(folder: str, task_spec: Mapping[str, Any]) -> None:
-    """Writes another task.json, with checksums, into the folder of a fine-tuned model."""
+def replace_task(folder: str, task: Mapping[str, Any]) -> None:
+    """Replaces the task.json in the folder of a fine-tuned model, and its checksum."""
     with tempfile.TemporaryDirectory() as local:
-        files.write_text(os.path.join(local, TASK_FILE), json.dumps(task_spec, indent=1, ensure_ascii=False) + "\n")
+        _write_task(local, task)
         checksums.replace_files(local, folder, [TASK_FILE])
 
 
+def _write_task(folder: str, task: Mapping[str, Any]) -> None:
+    files.write_text(os.path.join(folder, TASK_FILE), json.dumps(task, indent=1, ensure_ascii=False) + "\n")
+
+
 def is_finetuned(folder: str) -> bool:
-    """Whether the folder holds a fine-tuned model of ours; keras-hub's presets have a task.json too."""
-    folder = named_models.local_folder(folder)
-    return all(files.exists(os.path.join(folder, name)) for name in (TASK_FILE, CONFIG_FILE))
+    """Returns whether a local folder holds a fine-tuned model of ours. keras-hub's presets have a task.json too."""
+    has_task, has_config, is_preset = (
+        files.exists(os.path.join(folder, name)) for name in (TASK_FILE, CONFIG_FILE, "config.json")
+    )
+    return has_task and (has_config or not is_preset)
 
 
-def load_task_spec(folder: str) -> dict[str, Any]:
-    """Returns what the task.json of a fine-tuned model's folder holds.
+def read_task(path_or_name: str) -> dict[str, Any] | None:
+    """Returns the contents of a fine-tuned model's task.json, or None for another model or an empty folder.
 
     Raises:
-        UserError: there is none, or something is missing in it.
+        UserError: If the file is damaged, or something is missing in it.
     """
-    folder = named_models.local_folder(folder)
-    if not files.exists(os.path.join(folder, TASK_FILE)):
-        raise UserError(f"{folder} has no {TASK_FILE}; give the folder of a fine-tuned model")
+    folder = named_models.local_folder(path_or_name)
+    if not is_finetuned(folder):
+        return None
     checksums.check_files(folder, only=TASK_FILE)
     path = os.path.join(folder, TASK_FILE)
-    task_spec = files.read_json_object(path)
-    absent = [key for key in _KEYS if key not in task_spec]
-    if absent:
-        raise UserError(f"{path} lacks {', '.join(absent)}; restore it from a copy")
-    for key, (is_valid, expected) in _VALUES.items():
-        if key in task_spec and not is_valid(task_spec[key]):
-            raise UserError(f"{path} has {key} {task_spec[key]!r}; expected {expected}; restore it from a copy")
+    task = files.read_json_object(path)
     try:
-        HeadInput.from_dict(task_spec)
+        absent = [key for key in _KEYS if key not in task]
+        if absent:
+            raise UserError(f"missing keys: {', '.join(absent)}")
+        for key in (key for key in _VALUES if key in task):
+            check_setting(key, task[key])
+        HeadInput.from_dict(task)
+        kind = task["kind"]
+        needed = "labels" if kind in LABELLED else "num_choices" if kind == task_models.MULTIPLE_CHOICE else None
+        if needed and task[needed] is None:
+            raise UserError(f"{needed} is null, but a model of kind {kind} needs it")
     except UserError as error:
         raise UserError(f"{path}: {error}; restore it from a copy") from error
-    kind = task_spec["kind"]
-    needed = "labels" if kind in LABELLED else "num_choices" if kind == task_models.MULTIPLE_CHOICE else None
-    if needed and task_spec[needed] is None:
-        raise UserError(f"{path} has no {needed}, which a model of kind {kind} needs; restore it from a copy")
-    return task_spec
+    return task
 
 
-def load(folder: str, dtype: Any = "float32") -> FineTuned:
-    """Returns the fine-tuned model of a folder that `save` wrote; `dtype` is a Keras dtype policy for its layers.
+def build_model(loaded: LoadedModel, dtype: Any = "float32") -> keras.Model:
+    """Returns the Keras model of a fine-tuned model; `dtype` is a dtype policy for its layers.
 
     Raises:
-        UserError: a file is missing or damaged, or they do not fit together.
+        UserError: If the model is not a fine-tuned one, or has no weights for the head.
     """
-    folder = named_models.local_folder(folder)
-    task_spec = load_task_spec(folder)
-    described = read_model_files(folder, LoadOverrides())  # compares checksums, also of the weights
-    if described.vocab is None:
-        raise UserError(f"{folder} has no {VOCAB_FILE}; copy the vocabulary there")
-    encoder = build_encoder(described.config, dtype=dtype)
-    labels, num_choices = task_spec["labels"] or (), task_spec["num_choices"] or 0
-    head_input = HeadInput.from_dict(task_spec)
-    model = task_models.build(task_spec["kind"], encoder, len(labels), num_choices, head_input=head_input)
-    _load_weights(model, os.path.join(folder, WEIGHTS_FILE))
-    tokenizer = described.tokenizer(os.path.join(folder, VOCAB_FILE))
-    return FineTuned(model, described.config, tokenizer, task_spec)
+    if loaded.task is None:
+        raise UserError(f"{loaded.source.name} has no {TASK_FILE}; give the folder of a fine-tuned model")
+    model = _build_untrained(loaded.config, loaded.task, dtype)
+    assign_weights(model, loaded.weights)
+    return model
 
 
-def _load_weights(model: keras.Model, path: str) -> None:
+def _build_untrained(config: BertConfig, task: Mapping[str, Any], dtype: Any = "float32") -> keras.Model:
+    labels, num_choices = task["labels"] or (), task["num_choices"] or 0
+    encoder = build_encoder(config, dtype=dtype)
+    return task_models.build(task["kind"], encoder, len(labels), num_choices, head_input=HeadInput.from_dict(task))
+
+
+def read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> dict[str, Array]:
+    """Returns the weights of a fine-tuned model by the paths of their variables.
+
+    Raises:
+        UserError: If the file is missing, damaged or of another model.
+    """
+    path = os.path.join(folder, WEIGHTS_FILE)
     if not files.exists(path):
         raise UserError(f"there is no file {path}; give the folder of a fine-tuned model")
+    model = _build_untrained(config, task)  # the file numbers the layers, and only a model has their names
     with tempfile.TemporaryDirectory() as local:
         copy = os.path.join(local, WEIGHTS_FILE)
         files.copy(path, copy)
@@ -187,6 +193,7 @@ def _load_weights(model: keras.Model, path: str) -> None:
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"{path} is damaged or of another model: {str(error).splitlines()[0]}") from error
     _check_finite(model, path)
+    return {variable.path: variable.numpy() for variable in model.variables}
 
 
 def _check_finite(model: keras.Model, where: str) -> None:

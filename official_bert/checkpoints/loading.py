@@ -1,24 +1,86 @@
-"""A trained encoder from any checkpoint format, for use in Python."""
+"""Opens a model of any checkpoint format, by path or by name, and builds Keras models from it."""
 
+import dataclasses
+import glob
+import os
 from typing import Any, NamedTuple
 
 import keras
 
-from official_bert.checkpoints import reading
-from official_bert.checkpoints.checkpoint import POOLER, PRETRAINING, TOKENIZER_FILE, VOCAB_FILE, LoadOverrides
+from official_bert.checkpoints import bundle, named_models
+from official_bert.checkpoints.checkpoint import POOLER, PRETRAINING, LoadedModel, LoadOverrides, ModelSource
+from official_bert.checkpoints.formats import hugging_face_files, keras_hub
+from official_bert.checkpoints.formats.all_formats import FORMATS
+from official_bert.checkpoints.formats.format import CheckpointPath, Format
+from official_bert.checkpoints.tensors import assign_weights as assign_weights
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.exact import FullTokenizer
+from official_bert.utils import files
+
+_EXPORT_FILE = os.path.join("assets.extra", "official_bert.json")  # in each version of an export
 
 
 class Loaded(NamedTuple):
-    """An encoder with what belongs to it."""
+    """A Keras model with its configuration and tokenizer."""
 
-    encoder: keras.Model
+    model: keras.Model
     config: BertConfig
     tokenizer: FullTokenizer
+
+
+def open_model(path_or_name: str, overrides: LoadOverrides | None = None) -> LoadedModel:
+    """Returns the contents of a checkpoint of any format.
+
+    Args:
+        path_or_name: A folder, one of the checkpoint's files, a TensorFlow checkpoint without .index, or a name as in
+            `named_models`.
+        overrides: The settings of the user.
+
+    Raises:
+        UserError: If the format is unknown, or something is missing, left over, damaged, or does not fit together.
+    """
+    path = named_models.local_folder(path_or_name)
+    overrides = overrides or LoadOverrides()
+    found = _detect_format(path)
+    if overrides.bert_config_file and found.holds_config:
+        raise UserError(f"--bert_config_file is for checkpoints without a configuration; {path} has its own")
+    if overrides.optimizer and not found.holds_optimizer:
+        raise UserError(f"{found.title} checkpoints contain no optimizer state; remove --optimizer")
+    return dataclasses.replace(found.read(path, overrides), source=ModelSource(str(path_or_name), path, found.name))
+
+
+def _detect_format(path: str) -> Format:
+    """Returns the format of a checkpoint.
+
+    Raises:
+        UserError: If the format is unknown.
+    """
+    candidate = CheckpointPath(path)
+    if any(files.glob(os.path.join(glob.escape(path), *folder, _EXPORT_FILE)) for folder in ((), ("[0-9]*",))):
+        raise UserError(f"{path} is an export, for predict and serve. Pass the folder of the model it was made from.")
+    for each in FORMATS.values():
+        if each.detect(candidate):
+            return each
+    if path.endswith(".keras") and files.exists(path):
+        raise UserError(
+            f"{path} is a .keras file; load it with from_checkpoint of TextClassifier or a similar class, whose "
+            "save_checkpoint(FOLDER) writes a folder for this command"
+        )
+    source = candidate.bundle
+    if not isinstance(source, UserError):
+        raise UserError(
+            f"{source.path} holds {len(source.shapes)} tensors, but no word embeddings under a name of Google's, of "
+            "model garden's or of ours"
+        )
+    if files.exists(path) and not bundle.is_bundle(path):
+        raise UserError(
+            f"{path} holds no checkpoint of a known format; expected a folder with *.index and *.data files, "
+            f"{hugging_face_files.SAFETENSORS_FILE} or {keras_hub.MODEL_WEIGHTS_FILE}"
+        ) from source
+    raise named_models.unknown_name(path) or source
 
 
 def load(
@@ -33,57 +95,70 @@ def load(
     Within a distribution strategy's scope the encoder is built for that strategy.
 
     Args:
-        path: a folder or a file of a checkpoint: ours, Google's TF1, Hugging Face's, keras-hub's, model garden's or
-            TensorFlow Hub's; or its name: hf://owner/name (with @revision), google://uncased_L-12_H-768_A-12.
-        vocab_file: a vocab.txt, where the folder has none.
-        do_lower_case: whether the vocabulary is uncased, where the folder does not say it.
-        dtype: a Keras dtype policy for the encoder's layers.
-        strip_accents: whether lower-cased texts lose their accents, where the folder does not say it; by default they
-            do.
+        path: A folder or a file of a checkpoint of ours, Google's TF1, Hugging Face, keras-hub, model garden or
+            TensorFlow Hub, or a name: hf://owner/name (with @revision), google://uncased_L-12_H-768_A-12.
+        vocab_file: A vocab.txt, for a folder without one.
+        do_lower_case: Whether the vocabulary is uncased, for a folder that does not state it.
+        dtype: A Keras dtype policy for the encoder's layers.
+        strip_accents: Whether accents are deleted in lower-cased texts, for a folder that does not state it. Defaults
+            to True.
 
     Returns:
-        A tuple with the names encoder (as build_encoder returns it; without pooled_output where the checkpoint has no
-        pooler), config and tokenizer.
+        A tuple with the names model (the encoder, as build_encoder returns it, without pooled_output if the checkpoint
+        has no pooler), config and tokenizer.
 
     Raises:
-        UserError: something is missing, left over, damaged, or does not fit together.
+        UserError: If something is missing, left over, damaged, or does not fit together.
     """
-    overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
-    _, checkpoint = reading.read(path, overrides)
-    if checkpoint.vocab is None:
-        raise UserError(f"{path} has no vocabulary for a tokenizer; give one as vocab_file")
-    for note in checkpoint.notes:
+    loaded = open_model(
+        path, LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
+    )
+    tokenizer = loaded.tokenizer
+    for note in loaded.notes:
         print(f"note: {note}", flush=True)
-    encoder = build_encoder(checkpoint.config, dtype=dtype)
-    if POOLER not in checkpoint.parts:  # rather without pooled_output than with a random one
+    return Loaded(build_loaded_encoder(loaded, dtype), loaded.config, tokenizer)
+
+
+def build_loaded_encoder(loaded: LoadedModel, dtype: Any = "float32") -> keras.Model:
+    """Returns the encoder of a model, without pooled_output if the model has no pooler.
+
+    Raises:
+        UserError: If the model is a fine-tuned one whose head does not read the last block.
+    """
+    encoder = build_encoder(loaded.config, dtype=dtype)
+    if POOLER not in loaded.parts:  # it would be random
         encoder = keras.Model(encoder.input, {"sequence_output": encoder.output["sequence_output"]}, name="encoder")
-    for variable in encoder.variables:
-        variable.assign(checkpoint.weights[variable.path])
-    return Loaded(encoder, checkpoint.config, checkpoint.tokenizer(f"the vocabulary of {path}"))
+    absent = next((variable.path for variable in encoder.variables if variable.path not in loaded.weights), None)
+    if absent and loaded.task:
+        raise UserError(
+            f"{loaded.source.name} has no {absent}, since its head, {loaded.task.get('head')}, does not read the last "
+            "block; its encoder was not trained: give the checkpoint that fine-tuning began with"
+        )
+    assign_weights(encoder, loaded.weights)
+    return encoder
 
 
-def load_pretraining_model(folder: str) -> tuple[keras.Model, BertConfig, FullTokenizer]:
+def load_pretraining_model(folder: str) -> Loaded:
     """Returns a model with both pre-training heads, its configuration and its tokenizer.
 
     Args:
-        folder: of a run, whose newest whole checkpoint is taken, or a checkpoint of any format with both heads.
+        folder: The folder of a run, whose newest complete checkpoint is read, or a checkpoint of any format with both
+            heads.
+
+    Returns:
+        A tuple with the names model, config and tokenizer.
 
     Raises:
-        UserError: the folder lacks one of them, or they do not fit together.
+        UserError: If something is missing, or does not fit together.
     """
-    checkpoint_format, checkpoint = reading.read(folder)
-    if checkpoint.vocab is None:
-        raise UserError(
-            f"{folder} has no vocabulary; pass --vocab_file to official-bert pretrain, or copy the {VOCAB_FILE} there "
-            f'and beside it a {TOKENIZER_FILE} that says {{"do_lower_case": true}} or false'
-        )
-    missing = sorted(PRETRAINING - set(checkpoint.parts))
+    loaded = open_model(folder)
+    tokenizer = loaded.tokenizer
+    missing = sorted(PRETRAINING - set(loaded.parts))
     if missing:
         raise UserError(
-            f"{folder} is a {checkpoint_format.title} checkpoint without {', '.join(missing)}; expected a model as "
-            "pre-training leaves it"
+            f"{folder} is a {FORMATS[loaded.source.format].title} checkpoint without {', '.join(missing)}; expected a "
+            "model as pre-training leaves it"
         )
-    model = build_pretraining_model(checkpoint.config)
-    for variable in model.variables:
-        variable.assign(checkpoint.weights[variable.path])
-    return model, checkpoint.config, checkpoint.tokenizer(f"the vocabulary of {folder}")
+    model = build_pretraining_model(loaded.config)
+    assign_weights(model, loaded.weights)
+    return Loaded(model, loaded.config, tokenizer)

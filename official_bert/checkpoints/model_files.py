@@ -5,20 +5,16 @@ classifier's classes. Google's releases have neither; whether the vocabulary is 
 from its tokens.
 """
 
-import dataclasses
 import json
 import os
-from typing import Any
 
 from official_bert.checkpoints import checksums
 from official_bert.checkpoints.checkpoint import (
-    CLASSIFIER_BIASES,
     CONFIG_FILE,
     LABELS_FILE,
     TOKENIZER_FILE,
     VOCAB_FILE,
-    Array,
-    Checkpoint,
+    LoadedModel,
     LoadOverrides,
 )
 from official_bert.checkpoints.formats import hugging_face_config
@@ -30,25 +26,7 @@ from official_bert.tokenization.casing import UNCASED, Casing, casing_of
 from official_bert.utils import files
 
 
-def with_weights(described: Checkpoint, weights: dict[str, Array], **fields: Any) -> Checkpoint:
-    """Returns the checkpoint of which `read_model_files` has read the description, with weights and further fields.
-
-    Raises:
-        UserError: the classifier has another number of classes than are named.
-    """
-    classifier = next((name for name in CLASSIFIER_BIASES if name in weights), None)
-    labels, notes = described.labels, described.notes
-    if labels is not None and classifier and len(labels) != len(weights[classifier]):
-        raise UserError(
-            f"{LABELS_FILE} names {len(labels)} classes, but the classifier beside it has "
-            f"{len(weights[classifier])}; give the file the names of all classes, or remove it"
-        )
-    if labels is not None and not classifier:
-        labels, notes = None, (*notes, f"{LABELS_FILE} names classes, but there is no classifier: it was not taken")
-    return dataclasses.replace(described, weights=weights, labels=labels, notes=notes, **fields)
-
-
-def read_model_files(folder: str, overrides: LoadOverrides) -> Checkpoint:
+def read_model_files(folder: str, overrides: LoadOverrides) -> LoadedModel:
     """Returns a checkpoint without its weights, from the files of a folder or those that the overrides name instead.
 
     Raises:
@@ -56,30 +34,27 @@ def read_model_files(folder: str, overrides: LoadOverrides) -> Checkpoint:
     """
     checksums.check_files(folder)
     config_file = overrides.bert_config_file or os.path.join(folder, CONFIG_FILE)
-    if not files.exists(config_file) and describes_hugging_face(folder):
-        return _read_hugging_face(folder, overrides)
-    if not files.exists(config_file):
+    theirs = os.path.join(folder, hugging_face_config.CONFIG_FILE)
+    if files.exists(config_file):
+        config = BertConfig.from_json_file(config_file)
+    elif files.exists(theirs):
+        return _read_hugging_face(folder, theirs, overrides)
+    elif overrides.fallback_config is not None:
+        config = overrides.fallback_config
+    else:
         raise UserError(f"there is no {config_file}; give the model's configuration as --bert_config_file")
-    config = BertConfig.from_json_file(config_file)
     labels = _labels_in(os.path.join(folder, LABELS_FILE))
-    vocab, casing, notes = resolve_tokenizer(find_tokenizer(folder), overrides, config)
-    return Checkpoint(config, {}, vocab, casing, labels=labels, notes=notes)
+    tokenizer = resolve_tokenizer(find_tokenizer(folder), overrides, config)
+    return LoadedModel(config, {}, labels=labels, **tokenizer._asdict())
 
 
-def describes_hugging_face(folder: str) -> bool:
-    """Whether a folder has Hugging Face's configuration and not Google's."""
-    own, theirs = (os.path.join(folder, name) for name in (CONFIG_FILE, hugging_face_config.CONFIG_FILE))
-    return files.exists(theirs) and not files.exists(own)
-
-
-def _read_hugging_face(folder: str, overrides: LoadOverrides) -> Checkpoint:
-    """Returns a checkpoint without its weights, from Hugging Face's configuration and tokenizer."""
-    path = os.path.join(folder, hugging_face_config.CONFIG_FILE)
+def _read_hugging_face(folder: str, path: str, overrides: LoadOverrides) -> LoadedModel:
+    """Returns a model without its weights, from Hugging Face's configuration and tokenizer."""
     values = files.read_json_object(path)
     config = hugging_face_config.read_config(values, path)
-    vocab, casing, notes = read_tokenizer(folder, config, overrides, values.get("tokenizer_class"))
-    notes += (f"{path} is read as Hugging Face's, with hidden_act {config.hidden_act}",)
-    return Checkpoint(config, {}, vocab, casing, notes=notes)
+    tokenizer = read_tokenizer(folder, config, overrides, values.get("tokenizer_class"))
+    note = f"{path} is read as Hugging Face's, with hidden_act {config.hidden_act}"
+    return LoadedModel(config, {}, **tokenizer._replace(notes=(*tokenizer.notes, note))._asdict())
 
 
 def find_tokenizer(folder: str) -> FoundTokenizer:
@@ -118,7 +93,7 @@ def _labels_in(path: str) -> tuple[str, ...] | None:
     return tuple(labels)
 
 
-def write_model_files(checkpoint: Checkpoint, folder: str) -> list[str]:
+def write_model_files(checkpoint: LoadedModel, folder: str) -> list[str]:
     """Writes the files and returns their names."""
     contents = contents_of_checkpoint(checkpoint)
     for name, content in contents.items():
@@ -126,7 +101,7 @@ def write_model_files(checkpoint: Checkpoint, folder: str) -> list[str]:
     return list(contents)
 
 
-def contents_of_checkpoint(checkpoint: Checkpoint) -> dict[str, str]:
+def contents_of_checkpoint(checkpoint: LoadedModel) -> dict[str, str]:
     """Returns what stands beside the weights of a checkpoint, by file name."""
     contents = _contents(checkpoint.config, checkpoint.vocab, checkpoint.casing)
     if checkpoint.labels is not None:

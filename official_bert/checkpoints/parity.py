@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
-from official_bert.checkpoints.checkpoint import MASKED_LM, NEXT_SENTENCE, PARTS, POOLER, Array, Checkpoint
+from official_bert.checkpoints.checkpoint import MASKED_LM, NEXT_SENTENCE, PARTS, POOLER, Array, LoadedModel
 from official_bert.checkpoints.formats.format import Framework
+from official_bert.checkpoints.tensors import assign_weights
 from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.model_parts import blocks_of
@@ -39,7 +40,7 @@ def fixed_input(config: BertConfig) -> dict[str, Array]:
     }
 
 
-def our_outputs(checkpoint: Checkpoint, features: Mapping[str, Array] | None = None) -> dict[str, Array]:
+def our_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | None = None) -> dict[str, Array]:
     """Returns what our model computes from inputs, or the fixed one, with the parts that the checkpoint has.
 
     hidden_<n> is the output of block n, [B, S, H]; pooled_output is [B, H]; masked_lm_logits, [B, S, V], are those of
@@ -49,9 +50,7 @@ def our_outputs(checkpoint: Checkpoint, features: Mapping[str, Array] | None = N
     features = features or fixed_input(config)
     # Parts that the checkpoint lacks are built, and what they compute is left out.
     model = build_pretraining_model(config)
-    for variable in model.variables:
-        if variable.path in checkpoint.weights:
-            variable.assign(checkpoint.weights[variable.path])
+    assign_weights(model, checkpoint.weights, allow_missing=True)
     batch, length = features["input_ids"].shape
     everywhere = np.broadcast_to(np.arange(length, dtype=np.int32), (batch, length))
     blocks = [block.encoded for block in blocks_of(model)]
@@ -74,7 +73,7 @@ def our_outputs(checkpoint: Checkpoint, features: Mapping[str, Array] | None = N
     return outputs
 
 
-def forward_difference(checkpoint: Checkpoint, framework: Framework, folder: str) -> float | None:
+def forward_difference(checkpoint: LoadedModel, framework: Framework, folder: str) -> float | None:
     """Compares our forward pass with that of the framework that the folder's format is from.
 
     Returns:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from official_bert.checkpoints.checkpoint import Array, Checkpoint
+from official_bert.checkpoints.checkpoint import Array, LoadedModel
 from official_bert.checkpoints.vocabulary import UNUSED, lines_of
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import CONTINUATION, UNK, BasicTokenizer, WordpieceTokenizer
@@ -14,7 +14,7 @@ from official_bert.tokenization.exact import CONTINUATION, UNK, BasicTokenizer, 
 _BRACKETED = re.compile(r"\[\S+\]")
 
 
-def add_tokens(checkpoint: Checkpoint, tokens: Sequence[str], rows: str = "append") -> Checkpoint:
+def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "append") -> LoadedModel:
     """Returns the checkpoint with more tokens in its vocabulary.
 
     A new token's row in the word table, and its bias in the masked-LM head, is the mean of those of the pieces that the
@@ -31,9 +31,7 @@ def add_tokens(checkpoint: Checkpoint, tokens: Sequence[str], rows: str = "appen
     """
     if checkpoint.slots:
         raise UserError("a vocabulary cannot grow together with the optimizer's state; convert without --optimizer")
-    if checkpoint.vocab is None:
-        raise UserError("the checkpoint has no vocabulary to add tokens to; give it as --vocab_file")
-    vocab = lines_of(checkpoint.vocab)
+    vocab = lines_of(checkpoint.require_vocab())
     numbers = {token: number for number, token in enumerate(vocab)}
     basic = BasicTokenizer(*checkpoint.casing)
     for index, token in enumerate(tokens):
@@ -65,7 +63,7 @@ def add_tokens(checkpoint: Checkpoint, tokens: Sequence[str], rows: str = "appen
     )
 
 
-def without_pieces(checkpoint: Checkpoint, tokens: Sequence[str]) -> list[str]:
+def without_pieces(checkpoint: LoadedModel, tokens: Sequence[str]) -> list[str]:
     """Returns those of new tokens that the vocabulary so far cuts into [UNK] alone."""
     numbers = {token: number for number, token in enumerate(lines_of(checkpoint.vocab or ""))}
     basic = BasicTokenizer(*checkpoint.casing)
@@ -89,7 +87,7 @@ def _with_rows(table: Array, row_numbers: list[int], pieces: list[list[int]], us
     return grown
 
 
-def extend_positions(checkpoint: Checkpoint, length: int, how: str = "tiled") -> Checkpoint:
+def extend_positions(checkpoint: LoadedModel, length: int, how: str = "tiled") -> LoadedModel:
     """Returns the checkpoint with position embeddings for longer sequences.
 
     Args:

@@ -41,11 +41,12 @@ class FoundTokenizer:
 
 
 class Tokenizer(NamedTuple):
-    """What the texts of a checkpoint are cut by."""
+    """The vocabulary of a checkpoint and its casing, under the names of the fields of LoadedModel."""
 
-    vocab: str | None  # the text of a vocab.txt; None where there is none
+    vocab: str | None  # the text of a vocab.txt
     casing: Casing
-    notes: tuple[str, ...]  # what the user should know
+    notes: tuple[str, ...] = ()  # messages for the user
+    states_casing: bool = False  # whether the files state the casing
 
 
 def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: BertConfig) -> Tokenizer:
@@ -78,7 +79,7 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
             raise UserError(f"{path} and {other} hold different vocabularies; give one as --vocab_file")
     notes += check_vocabulary(given, config, str(path))
     casing, casing_notes = _resolve_casing(found, overrides, given, str(path))
-    return Tokenizer(given, casing, notes + casing_notes)
+    return Tokenizer(given, casing, notes + casing_notes, found.casing is not None)
 
 
 def _resolve_casing(

@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras import ops
 
 from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.learning.predictor import Predictor
 from official_bert.tasks.heads.features import EXAMPLE, LABELS, Features
@@ -81,17 +82,18 @@ def with_teacher(
         UserError: the teacher is of another task, or labels are missing.
     """
     head = text_head(task)
+    teacher = open_model(folder)
     with strategy.scope() if strategy else contextlib.nullcontext():
-        teacher = finetuned.load(folder)
-    expected = task.task_spec(0)
+        model = finetuned.build_model(teacher)
+    spec, expected = teacher.task or {}, task.task_spec(0)
     for key in ("kind", "labels"):
-        if teacher.task_spec[key] != expected[key]:
-            raise UserError(f"the teacher in {folder} has {key} {teacher.task_spec[key]}; the task has {expected[key]}")
+        if spec[key] != expected[key]:
+            raise UserError(f"the teacher in {folder} has {key} {spec[key]}; the task has {expected[key]}")
     if teacher_weight < 1.0 and not features.targets:
         raise UserError("the examples have no labels; pass --teacher_weight=1 to learn from the teacher alone")
-    length = teacher.task_spec["max_seq_length"]
+    length = spec["max_seq_length"]
     read = head.featurize(examples, FastTokenizer.of(teacher.tokenizer), length)
-    outputs = Predictor(teacher.model, strategy, length).predict(read, batch_size)
+    outputs = Predictor(model, strategy, length).predict(read, batch_size)
     logits = pooled(outputs, read, len(examples))  # [E, C] or [E]
     rows = logits.reshape(len(examples), -1)[features.details[EXAMPLE]]
     labels = head.soft_targets(features.targets[LABELS], rows.shape[1]) if features.targets else np.zeros(rows.shape)

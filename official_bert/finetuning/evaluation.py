@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.model_card import Evaluation, write_model_card
@@ -50,10 +51,10 @@ def evaluate_and_predict(
         UserError: the model is of another task.
     """
     task = data.task
-    task_spec, expected = finetuned.load_task_spec(folder), task.task_spec(data.max_seq_length)
-    differing = [key for key in ("kind", "labels", "num_choices") if task_spec[key] != expected[key]]
+    task_spec, expected = finetuned.read_task(folder) or {}, task.task_spec(data.max_seq_length)
+    differing = [key for key in ("kind", "labels", "num_choices") if task_spec.get(key) != expected[key]]
     if differing:
-        shown = "; ".join(f"{key}: {task_spec[key]}, the task's: {expected[key]}" for key in differing)
+        shown = "; ".join(f"{key}: {task_spec.get(key)}, the task's: {expected[key]}" for key in differing)
         raise UserError(f"the model in {folder} is of another task than {task.name} ({shown})")
 
     task.head = _with_decisions(task.head, task_spec)
@@ -63,7 +64,7 @@ def evaluate_and_predict(
     @functools.cache
     def predictor() -> Predictor:
         with strategy.scope():
-            learner = head.answering_model(finetuned.load(folder, DTYPES[options.dtype]).model)
+            learner = head.answering_model(finetuned.build_model(open_model(folder), DTYPES[options.dtype]))
         return Predictor(learner, strategy, data.max_seq_length)
 
     @functools.cache
@@ -86,7 +87,7 @@ def evaluate_and_predict(
         task.head = _chosen_decisions(options, task, *predictions_of(_deciding_split(task)))
         if is_chief:
             decisions = {name: value for name, value in task.head.settings.items() if name in DECISIONS}
-            finetuned.replace_task_spec(folder, task_spec | decisions)
+            finetuned.replace_task(folder, task_spec | decisions)
             print(f"decisions: {decisions}; exports that were made before do not have them")
     results: Scores = {}
     warnings: list[str] = []

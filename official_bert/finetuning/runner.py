@@ -4,20 +4,23 @@ import contextlib
 import dataclasses
 import os
 import shlex
+from typing import Any
 
 import tensorflow as tf
 
 from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.evaluation import Scores, evaluate_and_predict
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import train
-from official_bert.learning.initial_model import InitialModel, head_weights, read_initial_model
+from official_bert.learning.initial_model import describe_initial_model, head_weights, read_initial_model
 from official_bert.optimization import distribution
 from official_bert.tasks.all_tasks import make_task
 from official_bert.tasks.options import TableOptions
 from official_bert.tasks.task import Task
+from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows
 from official_bert.utils.locks import lock_folder
 
@@ -53,24 +56,23 @@ def strategy_of(options: Options) -> tf.distribute.Strategy:
 
 
 def _run(options: Options, strategy: tf.distribute.Strategy) -> Scores:
-    trained = finetuned.is_finetuned(options.output_dir)
-    init = options.init if options.do_train or not trained else options.output_dir
+    init = options.output_dir if not options.do_train and finetuned.read_task(options.output_dir) else options.init
     if init is None:
         here = "" if options.do_train else f"; there is no fine-tuned model in {options.output_dir} either"
         raise UserError(f"--init is required: a checkpoint, a fine-tuned model, or a bert_config.json{here}")
-    if not options.do_train and finetuned.is_finetuned(init):
-        options = _as_trained(options, init)
+    if not options.do_train and (spec := finetuned.read_task(init)):
+        options = _as_trained(options, spec)
     options = options.resolved()
     task = task_of(options)
     _check_parts(options, task)
     initial_model = read_initial_model(init, options.vocab_file, options.do_lower_case, options.strip_accents)
     weights = head_weights(initial_model, task.head)
-    print(initial_model.describe(init, has_head=weights is not None))
+    print(describe_initial_model(initial_model, init, has_head=weights is not None))
     for note in (*initial_model.notes, *task.notes()):
         print(f"note: {note}")
     data = RunData(
         task=task,
-        tokenizer=initial_model.tokenizer(),
+        tokenizer=FastTokenizer.of(initial_model.tokenizer),
         max_seq_length=_length(options, initial_model),
         bad_rows=BadRows(options.on_bad_row),
         cache_dir=options.cache_dir or os.path.join(options.output_dir, _CACHE_FOLDER),
@@ -78,8 +80,8 @@ def _run(options: Options, strategy: tf.distribute.Strategy) -> Scores:
     predictions = train(options, data, initial_model, weights, strategy) if options.do_train else {}
     scores: Scores = {}
     if options.do_eval or options.do_predict:
-        folder = options.output_dir if finetuned.is_finetuned(options.output_dir) else initial_model.folder
-        if not folder:
+        folder = next((each for each in (options.output_dir, init) if finetuned.read_task(each)), None)
+        if folder is None:
             raise UserError(
                 f"there is no fine-tuned model in {options.output_dir} or --init; pass --do_train, or the folder of one"
             )
@@ -95,10 +97,9 @@ def _run(options: Options, strategy: tf.distribute.Strategy) -> Scores:
 def task_of(options: Options) -> Task:
     """Returns the task of a run; its labels are those of the model that teaches or answers, if there is one."""
     folders = [options.teacher] if options.teacher else [] if options.do_train else [options.output_dir, options.init]
-    folder = next((each for each in folders if each is not None and finetuned.is_finetuned(each)), None)
+    spec = next((task for each in folders if each is not None and (task := finetuned.read_task(each))), None)
     task_options, labels = options.task_options, None
-    if folder is not None:
-        spec = finetuned.load_task_spec(folder)
+    if spec is not None:
         labels = spec["labels"]
         if isinstance(task_options, TableOptions):
             task_options = dataclasses.replace(task_options, label_values=spec.get("table", {}).get("label_values", ()))
@@ -106,9 +107,8 @@ def task_of(options: Options) -> Task:
     return make_task(options.task, task_options, labels, needs_labels=not learns_from_teacher_alone)
 
 
-def _as_trained(options: Options, folder: str) -> Options:
-    """The options with what a fine-tuned model's task.json says, where they have but the task's defaults."""
-    spec = finetuned.load_task_spec(folder)
+def _as_trained(options: Options, spec: dict[str, Any]) -> Options:
+    """Returns the options with the settings in a fine-tuned model's task.json in place of the task's defaults."""
     if options.max_seq_length in (None, options.task_options.defaults.max_seq_length):
         options = dataclasses.replace(options, max_seq_length=spec["max_seq_length"])
     return dataclasses.replace(options, task_options=options.task_options.with_trained(spec))
@@ -125,7 +125,7 @@ def _check_parts(options: Options, task: Task) -> None:
         )
 
 
-def _length(options: Options, initial_model: InitialModel) -> int:
+def _length(options: Options, initial_model: LoadedModel) -> int:
     length, most = options.settings().max_seq_length, initial_model.config.max_position_embeddings
     if length > most:
         raise UserError(f"max_seq_length is {length}; the model reads {most} tokens at most")

@@ -6,15 +6,17 @@ B batch, R rows
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.checkpoints.loading import assign_weights
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.learning import batches
-from official_bert.learning.initial_model import InitialModel
+from official_bert.learning.initial_model import build_initial_encoder
 from official_bert.learning.loss_share import share_of
 from official_bert.learning.predictor import Predictor
 from official_bert.learning.replicas import say_compiling, shared_out
@@ -31,9 +33,9 @@ class Trainer:
 
     Args:
         head: what it learns.
-        initial_model: the encoder it begins with.
+        initial_model: The model whose encoder it starts with.
         config: how.
-        weights: of the whole model, to begin with in place of a new head.
+        weights: The weights of the whole model by path, to start with. Defaults to a new head.
         loss: a Keras loss in place of the head's own.
         strategy: where; None for that of the configuration.
         is_compiled: whether XLA compiles the steps, each length by itself; None for on a TPU alone.
@@ -49,9 +51,9 @@ class Trainer:
     def __init__(
         self,
         head: Head,
-        initial_model: InitialModel,
+        initial_model: LoadedModel,
         config: TrainingConfig,
-        weights: list[Array] | None = None,
+        weights: Mapping[str, Array] | None = None,
         loss: Any = None,
         strategy: tf.distribute.Strategy | None = None,
         is_compiled: bool | None = None,
@@ -61,12 +63,12 @@ class Trainer:
         if is_compiled is None:
             is_compiled = distribution.needs_static_shapes(self._strategy)
         with self._strategy.scope():
-            encoder = initial_model.build_encoder(config.random_seed, config.dtype)
+            encoder = build_initial_encoder(initial_model, config.random_seed, config.dtype)
             if config.freeze:
                 freeze(encoder, config.freeze)
             self.model = head.build_model(encoder, config.random_seed)
             if weights is not None:
-                self.model.set_weights(weights)
+                assign_weights(self.model, weights)
             learner = head.answering_model(self.model)
             self.optimizer, self.schedule = bert_optimizer(
                 learner, initial_model.config.num_hidden_layers, num_steps=config.num_steps,

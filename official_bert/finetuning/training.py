@@ -4,13 +4,14 @@ import dataclasses
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from official_bert.checkpoints import finetuned, run_checkpoints
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.errors import UserError
 from official_bert.finetuning.class_weights import positive_weights, row_weights
 from official_bert.finetuning.data import RunData
@@ -19,7 +20,6 @@ from official_bert.finetuning.feature_cache import digest
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig, training_config
-from official_bert.learning.initial_model import InitialModel
 from official_bert.optimization import distribution
 from official_bert.tasks.heads.classes import MultiLabelHead
 from official_bert.tasks.heads.features import Array, Features
@@ -38,8 +38,8 @@ _LOG_STEPS = 50  # the most between lines of the log
 def train(
     options: Options,
     data: RunData,
-    initial_model: InitialModel,
-    weights: list[Array] | None,
+    initial_model: LoadedModel,
+    weights: Mapping[str, Array] | None,
     strategy: tf.distribute.Strategy,
 ) -> dict[str, Any]:
     """Trains, or goes on with training, until the last step or until the scores get no better.
@@ -47,8 +47,8 @@ def train(
     Args:
         options: of the run.
         data: what is learned and scored.
-        initial_model: the encoder to begin with.
-        weights: of the task's whole model, to begin with in place of a new head.
+        initial_model: The model whose encoder to start with.
+        weights: The weights of the whole model by path, to start with. None for a new head.
         strategy: where; of several workers the chief writes, and all read what it wrote.
 
     The output folder then holds the best model (see finetuned), the log and the last state.
@@ -213,7 +213,7 @@ class _Monitor:
         self,
         options: Options,
         data: RunData,
-        initial_model: InitialModel,
+        initial_model: LoadedModel,
         trainer: Trainer,
         config: TrainingConfig,
         held_out: dict[str, list[Any]],
@@ -281,7 +281,7 @@ class _Monitor:
                     self._trainer.model,
                     task.task_spec(config.max_seq_length),
                     self._initial_model.config,
-                    self._initial_model.vocab,
+                    self._initial_model.require_vocab(),
                     self._initial_model.casing,
                 )
             self.best_predictions = predictions
@@ -314,7 +314,7 @@ def check_resume_compatibility(
         UserError: the folder holds a run with other options or other data.
     """
     folder, path = options.output_dir, os.path.join(options.output_dir, OPTIONS_FILE)
-    if finetuned.is_finetuned(folder) or run_checkpoints.newest_step(os.path.join(folder, _STATE_FOLDER)):
+    if finetuned.read_task(folder) or run_checkpoints.newest_step(os.path.join(folder, _STATE_FOLDER)):
         if not files.exists(path):
             raise UserError(f"{folder} holds a fine-tuned model of another origin; give another --output_dir")
         before = files.read_json_object(path)

@@ -118,7 +118,7 @@ def _numbers(layers: list[str]) -> list[int]:
 
 def trained_with(init: str) -> dict[str, Any]:
     """Returns what a fine-tuned model's task.json says, of the columns of a table too; of other checkpoints nothing."""
-    return finetuned.load_task_spec(init) if finetuned.is_finetuned(init) else {}
+    return finetuned.read_task(init) or {}
 
 
 def read_texts(path: str, trained: Mapping[str, Any], silent: bool = False) -> Iterator[str | list[str]]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from official_bert.checkpoints.loading import Loaded
+from official_bert.checkpoints.loading import Loaded, assign_weights
 from official_bert.errors import UserError
 from official_bert.inference.options import NONE, PIECES, WORDS
 from official_bert.modeling import layer_names
@@ -188,14 +188,12 @@ class FeatureExtractor:
 def _encoder_of_layers(loaded: Loaded, layers: Sequence[int]) -> tf.types.experimental.PolymorphicFunction:
     """Returns a function of a batch of inputs, [B, S] each, that gives [B, S, L, H] float32."""
     encoder = build_encoder(
-        loaded.config, return_all_layers=True, dtype=loaded.encoder.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
+        loaded.config, return_all_layers=True, dtype=loaded.model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
     )
-    weights = {variable.path: variable for variable in loaded.encoder.variables}
     outputs = encoder.output["encoder_outputs"]
     chosen = {str(layer): outputs[layer - 1 if layer > 0 else layer] for layer in layers}
     model = keras.Model(encoder.input, chosen)
-    for variable in model.variables:
-        variable.assign(weights[variable.path])
+    assign_weights(model, {variable.path: variable for variable in loaded.model.variables})
     signature = {name: tf.TensorSpec([None, None], tf.int32) for name in encoder.input}
 
     @tf.function(input_signature=[signature])

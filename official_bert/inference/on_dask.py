@@ -171,7 +171,7 @@ def _digest(loaded: Loaded) -> str:
     settings = loaded.tokenizer.basic_tokenizer.casing.settings
     described = [dataclasses.asdict(loaded.config), loaded.tokenizer.vocab, settings]
     digest = hashlib.sha256(json.dumps(described).encode())
-    for variable in loaded.encoder.weights:
+    for variable in loaded.model.weights:
         digest.update(np.ascontiguousarray(variable.numpy()).data)
     return digest.hexdigest()
 

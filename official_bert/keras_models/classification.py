@@ -214,8 +214,7 @@ def _with_decision(head: LabelHead, name: str, value: Any) -> LabelHead:
         _check_by_label(head, name, value)
     else:
         value = python_data.as_number(value)
-    if problem := finetuned.setting_problem(name, value):
-        raise UserError(problem)
+    finetuned.check_setting(name, value)
     settings: dict[str, Any] = {name: tuple(value) if name == "thresholds" else value}
     return dataclasses.replace(head, **settings)
 

@@ -122,8 +122,8 @@ class MaskedLM(TextModel):
         }
         return core
 
-    def _take(self, weights: Mapping[str, Array]) -> None:
-        super()._take(weights)
+    def _assign_weights(self, weights: Mapping[str, Array]) -> None:
+        super()._assign_weights(weights)
         self._kept = {path: weights.get(path, value) for path, value in self._kept.items()}
 
     def _weights(self) -> dict[str, Array]:

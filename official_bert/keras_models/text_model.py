@@ -17,8 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.checkpoints import finetuned
-from official_bert.checkpoints.checkpoint import ENCODER, POOLER, Array, Checkpoint, LoadOverrides, shapes_of
+from official_bert.checkpoints.checkpoint import POOLER, Array, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import own
+from official_bert.checkpoints.loading import assign_weights
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.export import formats
@@ -31,13 +32,7 @@ from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.logits import losses_of_logits, metrics_of_logits
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import SteppedModel, shared_out
-from official_bert.learning.initial_model import (
-    NO_POOLER,
-    InitialModel,
-    checkpoint_weights,
-    head_weights,
-    read_initial_model,
-)
+from official_bert.learning.initial_model import NO_POOLER, checkpoint_weights, head_weights, read_initial_model
 from official_bert.learning.loss_share import check_reduction
 from official_bert.learning.predictor import Predictor
 from official_bert.modeling.config import BertConfig
@@ -234,29 +229,29 @@ class TextModel(SteppedModel):
         source = source if isinstance(source, BertConfig) else os.fspath(source)
         if isinstance(source, str) and source.endswith(".keras"):
             overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
-            initial = _saved_model(source)._as_initial_model(source, overrides)
+            initial = _saved_model(source)._as_loaded_model(source, overrides)
         else:
             initial = read_initial_model(source, vocab_file, do_lower_case, strip_accents)
-        spec = initial.task_spec if initial.task_spec and initial.task_spec["kind"] in cls.kinds else None
+        spec = initial.task if initial.task and initial.task["kind"] in cls.kinds else None
         given = settings
         if spec is not None:
             settings = {"max_seq_length": spec["max_seq_length"], **cls._settings_of(spec), **settings}
-        elif initial.labels or initial.kind:
+        elif initial.task is None and (initial.labels or initial.kind):
             settings = {**cls._settings_of_classifier(initial.labels, initial.kind), **settings}
         if "labels" in inspect.signature(cls.__init__).parameters:
             settings.setdefault("labels", None)  # the class refuses it, and says what it expects
         make: Any = cls  # whose own __init__ makes the head
-        model: Self = make(initial.config, initial.vocab, **initial.casing._asdict(), **settings)
+        model: Self = make(initial.config, initial.require_vocab(), **initial.casing._asdict(), **settings)
         weights, notes = head_weights(initial, model.head), initial.notes
         if weights is not None:
-            model.set_weights(weights)
-            model._take_decisions(initial.task_spec or {}, given)
+            assign_weights(model, weights)
+            model._take_decisions(initial.task or {}, given)
             has_head = True
         else:
             paths = {variable.path for variable in model.variables}
             values, note_of_head = checkpoint_weights(initial, model.head, paths)
             has_head = paths <= values.keys()
-            model._take(values)
+            model._assign_weights(values)
             notes += (note_of_head,) if note_of_head else ()
             if values and f"{POOLER}/kernel" in paths - values.keys() and NO_POOLER not in notes:
                 notes += (NO_POOLER,)
@@ -294,11 +289,9 @@ class TextModel(SteppedModel):
             raise UserError(f"{path} holds a {type(model).__name__}; expected a {cls.__name__}")
         return model
 
-    def _take(self, weights: Mapping[str, Array]) -> None:
-        """Gives the variables the weights that there are of their paths."""
-        for variable in self.variables:
-            if variable.path in weights:
-                variable.assign(weights[variable.path])
+    def _assign_weights(self, weights: Mapping[str, Array]) -> None:
+        """Assigns the weights that the model has variables for."""
+        assign_weights(self, weights, allow_missing=True)
 
     def _weights(self) -> dict[str, Array]:
         """The weights by path, float32; low-rank updates are merged into their matrices."""
@@ -317,20 +310,13 @@ class TextModel(SteppedModel):
                 "export it before quantize"
             )
 
-    def _as_initial_model(self, path: str, overrides: LoadOverrides) -> InitialModel:
-        """What `from_checkpoint` takes of this model, which was loaded from `path`."""
-        weights, config = self._weights(), self.bert_config
-        tokenizer = FoundTokenizer(path, {path: self.vocab}, self.casing, path)
-        vocab, casing, notes = resolve_tokenizer(tokenizer, overrides, config)
-        notes += (f"the encoder is that of a {type(self).__name__}",)
-        if not self.kinds:
-            return InitialModel(config, str(vocab), casing, weights, notes=notes)
-        encoder = {name for part in (ENCODER, POOLER) for name in shapes_of(part, config)}
-        return InitialModel(
-            config, str(vocab), casing, {name: value for name, value in weights.items() if name in encoder},
-            task_spec=self._task_spec(), model_weights={each.path: weights[each.path] for each in self.weights},
-            notes=notes,
-        )  # fmt: skip
+    def _as_loaded_model(self, path: str, overrides: LoadOverrides) -> LoadedModel:
+        """Returns this model, which was loaded from `path`, as `from_checkpoint` takes it."""
+        found = FoundTokenizer(path, {path: self.vocab}, self.casing, path)
+        tokenizer = resolve_tokenizer(found, overrides, self.bert_config)
+        tokenizer = tokenizer._replace(notes=(*tokenizer.notes, f"the encoder is that of a {type(self).__name__}"))
+        task = self._task_spec() if self.kinds else None
+        return LoadedModel(self.bert_config, self._weights(), task=task, **tokenizer._asdict())
 
     def _task_spec(self) -> dict[str, Any]:
         return self.head.task_spec(self.name if self.kinds else None, self.max_seq_length)
@@ -369,7 +355,7 @@ class TextModel(SteppedModel):
         if self.kinds:
             finetuned.save(folder, self, self._task_spec(), self.bert_config, self.vocab, self.casing)
         else:
-            own.save(Checkpoint(self.bert_config, self._weights(), self.vocab, self.casing), folder)
+            own.save(LoadedModel(self.bert_config, self._weights(), self.vocab, self.casing), folder)
 
     def export(
         self,

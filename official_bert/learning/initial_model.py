@@ -1,4 +1,4 @@
-"""The encoder that fine-tuning starts from, whatever --init names."""
+"""The model that fine-tuning starts from, whatever --init names."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -6,64 +6,25 @@ from typing import Any
 
 import keras
 
-from official_bert.checkpoints import finetuned, named_models, reading
-from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, POOLER, Array, LoadOverrides
-from official_bert.checkpoints.model_files import read_model_files
+from official_bert.checkpoints.checkpoint import (
+    CLASSIFIER_BIASES,
+    ENCODER,
+    POOLER,
+    Array,
+    LoadedModel,
+    LoadOverrides,
+    shapes_of,
+)
+from official_bert.checkpoints.loading import assign_weights, open_model
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import HeadInput
 from official_bert.tasks.heads.head import Head
-from official_bert.tokenization.casing import Casing
-from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.counting import counted
 
 NO_POOLER = "the checkpoint has no pooler: that layer's weights are random"
-
-
-@dataclasses.dataclass(frozen=True)
-class InitialModel:
-    """What a run begins with: what --init names."""
-
-    config: BertConfig  # of the encoder
-    vocab: str  # the text of its vocab.txt
-    casing: Casing  # of that vocabulary
-    # float32 arrays by the paths of the variables of the encoder and, of some checkpoints, a classifier; an encoder's
-    # that are missing are random
-    weights: dict[str, Array]
-    labels: tuple[str, ...] | None = None  # the classes' names of that classifier, where they are known
-    kind: str | None = None  # of task that it is for, where that is known
-    task_spec: dict[str, Any] | None = None  # the task.json of a fine-tuned model, else None
-    folder: str = ""  # of that model
-    model_weights: Mapping[str, Array] = dataclasses.field(default_factory=dict)  # all of that model's, by path
-    notes: tuple[str, ...] = ()  # what the user should know
-
-    def describe(self, path: str, has_head: bool) -> str:
-        """Returns a line on what was loaded, for the user.
-
-        Args:
-            path: what --init names.
-            has_head: whether the task's head is the model's own.
-        """
-        config = self.config
-        return (
-            f"loaded {path}: {counted(config.num_hidden_layers, 'layer')} of {config.hidden_size}, "
-            f"{self.casing.kind} vocabulary of {len(self.vocab.splitlines()):,} pieces; "
-            f"{'its head is used too' if has_head else 'the head is new'}"
-        )
-
-    def build_encoder(self, seed: int, dtype: Any) -> keras.Model:
-        """Returns the encoder; under a distribution strategy this must happen within its scope."""
-        encoder = build_encoder(self.config, seed=seed, dtype=dtype)
-        for variable in encoder.variables:
-            if variable.path in self.weights:
-                variable.assign(self.weights[variable.path])
-        return encoder
-
-    def tokenizer(self) -> FastTokenizer:
-        """Returns the tokenizer of its vocabulary."""
-        return FastTokenizer.from_vocab(self.vocab, **self.casing._asdict())
 
 
 def read_initial_model(
@@ -71,18 +32,18 @@ def read_initial_model(
     vocab_file: str | None = None,
     do_lower_case: bool | None = None,
     strip_accents: bool | None = None,
-) -> InitialModel:
-    """Reads what fine-tuning begins with.
+) -> LoadedModel:
+    """Returns the model that fine-tuning starts from. It has a vocabulary, and may have no weights.
 
     Args:
-        source: a checkpoint of any format or its name (hf:// or google://), a fine-tuned model's folder, or, for random
-            weights, a BertConfig or the path of a bert_config.json.
-        vocab_file: the vocabulary, where the path has none.
-        do_lower_case: whether it is uncased, where the path does not say it.
-        strip_accents: whether lower-cased texts lose their accents, likewise; by default they do.
+        source: A path or name that `open_model` takes or, for random weights, a BertConfig or the path of a
+            bert_config.json.
+        vocab_file: The vocabulary, for a source without one.
+        do_lower_case: Whether the vocabulary is uncased, for a source that does not state it.
+        strip_accents: Whether accents are deleted in lower-cased texts, for a source that does not state it.
 
     Raises:
-        UserError: something is missing, damaged, or does not fit together.
+        UserError: If something is missing, damaged, or does not fit together.
     """
     overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
     if isinstance(source, BertConfig) or source.endswith(".json"):
@@ -90,75 +51,88 @@ def read_initial_model(
         where = "a BertConfig" if isinstance(source, BertConfig) else source
         if vocab_file is None:
             raise UserError(f"{where} gives random weights; give the vocabulary as --vocab_file")
-        vocab, casing, notes = resolve_tokenizer(FoundTokenizer(where, {}, None, ""), overrides, config)
-        return InitialModel(config, str(vocab), casing, {}, notes=(*notes, "the weights are random"))
-    path = named_models.local_folder(source)
-    if finetuned.is_finetuned(path):
-        return _from_finetuned(path, overrides)
-    _, checkpoint = reading.read(path, overrides)
-    if checkpoint.vocab is None:
-        raise UserError(f"{path} has no vocabulary; give it as --vocab_file")
-    notes = checkpoint.notes
-    if POOLER not in checkpoint.parts:
+        tokenizer = resolve_tokenizer(FoundTokenizer(where, {}, None, ""), overrides, config)
+        return LoadedModel(
+            config, {}, **tokenizer._replace(notes=(*tokenizer.notes, "the weights are random"))._asdict()
+        )
+    loaded = open_model(source, overrides)
+    loaded.require_vocab()
+    notes = loaded.notes
+    if loaded.task is not None:
+        notes += (f"the encoder is that of a model of {loaded.task['task']}",)
+    elif POOLER not in loaded.parts:
         notes += (NO_POOLER,)
-    return InitialModel(
-        checkpoint.config, checkpoint.vocab, checkpoint.casing, checkpoint.weights, checkpoint.labels,
-        checkpoint.kind, notes=notes,
-    )  # fmt: skip
+    return dataclasses.replace(loaded, notes=notes)
 
 
-def _from_finetuned(folder: str, overrides: LoadOverrides) -> InitialModel:
-    small = read_model_files(folder, overrides)
-    loaded = finetuned.load(folder)
-    names = {variable.path for variable in build_encoder(small.config).variables}
-    paths = [variable.path for variable in loaded.model.weights]
-    values = dict(zip(paths, loaded.model.get_weights(), strict=True))
-    weights = {path: value for path, value in values.items() if path in names}
-    note = f"the encoder is that of a model of {loaded.task_spec['task']}"
-    return InitialModel(
-        small.config, small.vocab or "", small.casing, weights, task_spec=loaded.task_spec, folder=folder,
-        model_weights=values, notes=(note,),
-    )  # fmt: skip
+def describe_initial_model(initial: LoadedModel, path: str, has_head: bool) -> str:
+    """Returns a line about what was loaded, for the user.
 
-
-def head_weights(initial_model: InitialModel, head: Head) -> list[Array] | None:
-    """Returns the weights of a whole model, where --init is one with the same head; None for a new head.
-
-    The same classes may have another order; those of the classifier then have it too.
+    Args:
+        initial: The model.
+        path: The value of --init.
+        has_head: Whether the task's head is the model's own.
     """
-    spec = initial_model.task_spec
-    if spec is None or not _same_head(spec, head):
+    config = initial.config
+    return (
+        f"loaded {path}: {counted(config.num_hidden_layers, 'layer')} of {config.hidden_size}, "
+        f"{initial.casing.kind} vocabulary of {len(initial.require_vocab().splitlines()):,} pieces; "
+        f"{'its head is used too' if has_head else 'the head is new'}"
+    )
+
+
+def build_initial_encoder(initial: LoadedModel, seed: int, dtype: Any) -> keras.Model:
+    """Returns the encoder of a model. Weights that the model lacks are random.
+
+    Under a distribution strategy, call it within the strategy's scope.
+    """
+    encoder = build_encoder(initial.config, seed=seed, dtype=dtype)
+    assign_weights(encoder, initial.weights, allow_missing=True)
+    return encoder
+
+
+def head_weights(initial: LoadedModel, head: Head) -> dict[str, Array] | None:
+    """Returns all weights of a fine-tuned model by path if it has the same head, or None for a new head.
+
+    If the head has the same classes in another order, the weights are put into that order.
+    """
+    if initial.task is None or not _same_head(initial.task, head):
         return None
-    weights = initial_model.model_weights
-    return list((_reordered(weights, spec["labels"], head.labels) if head.labels else weights).values())
+    return _reordered(initial.weights, initial.task["labels"], head.labels) if head.labels else initial.weights
 
 
-def _same_head(task_spec: Mapping[str, Any], head: Head) -> bool:
-    """Whether a fine-tuned model's head, by its task.json, has another's weights but for the order of the classes."""
-    own = head.task_spec(None, task_spec["max_seq_length"])
-    same_labels = sorted(task_spec["labels"] or ()) == sorted(own["labels"] or ())
-    same_input = HeadInput.from_dict(task_spec) == head.head_input
-    return same_labels and same_input and all(task_spec[name] == own[name] for name in ("kind", "num_choices"))
+def _same_head(task: Mapping[str, Any], head: Head) -> bool:
+    """Returns whether a fine-tuned model has the weights of a head, up to the order of the classes."""
+    own = head.task_spec(None, task["max_seq_length"])
+    same_labels = sorted(task["labels"] or ()) == sorted(own["labels"] or ())
+    same_input = HeadInput.from_dict(task) == head.head_input
+    return same_labels and same_input and all(task[name] == own[name] for name in ("kind", "num_choices"))
 
 
 def checkpoint_weights(
-    initial_model: InitialModel, head: Head, paths: Collection[str]
-) -> tuple[dict[str, Array], str | None]:
-    """Returns a checkpoint's weights by path, with its classifier if that fits the head, and a note on it.
+    initial: LoadedModel, head: Head, paths: Collection[str]
+) -> tuple[Mapping[str, Array], str | None]:
+    """Returns the weights that a model with a new head takes from a checkpoint, and a note about its classifier.
 
-    `paths` are those of the model's variables.
+    A classifier is used if it has the same classes, in any order, and the same kind of task. Classes without names
+    are assumed to be in the head's order.
 
-    A classifier fits if it has the same classes, in any order, and is for the same kind of task; classes without names
-    are taken in the order of the head's.
+    Args:
+        initial: The checkpoint.
+        head: The new head.
+        paths: The paths of the model's variables.
     """
-    weights, own = initial_model.weights, initial_model.labels
+    weights, own = initial.weights, initial.labels
+    if initial.task is not None:
+        encoder = {name for part in (ENCODER, POOLER) for name in shapes_of(part, initial.config)}
+        return {name: value for name, value in weights.items() if name in encoder}, None
     bias = next((name for name in CLASSIFIER_BIASES if name in weights and name in paths), None)
     if bias is None:
         return weights, None
     number, labels = len(weights[bias]), head.labels
     described = f"the checkpoint's classifier is of {number} classes" + (f" ({', '.join(own)})" if own else "")
-    if initial_model.kind not in (None, head.kind):
-        problem = f"is for {str(initial_model.kind).replace('_', ' ')}"
+    if initial.kind not in (None, head.kind):
+        problem = f"is for {str(initial.kind).replace('_', ' ')}"
     elif number != len(labels or "1") or (own and labels and sorted(own) != sorted(labels)):
         problem = f"the model's of {', '.join(labels)}" if labels else "the model's of one number"
     elif own and labels:
@@ -172,7 +146,7 @@ def checkpoint_weights(
 
 
 def _reordered(weights: Mapping[str, Array], before: Sequence[str], after: Sequence[str]) -> dict[str, Array]:
-    """The weights with a classifier's classes in another order."""
+    """Returns the weights with a classifier's classes in another order."""
     order = [before.index(label) for label in after]
     layers = {name.split("/")[0] for name in CLASSIFIER_BIASES}
     return {name: value[..., order] if name.split("/")[0] in layers else value for name, value in weights.items()}

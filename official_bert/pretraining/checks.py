@@ -1,12 +1,9 @@
 """What a run checks of its flags and files before anything else."""
 
 import dataclasses
-import hashlib
 from collections.abc import Iterable
 
-from official_bert.checkpoints import initial_weights
-from official_bert.checkpoints.vocabulary import check_vocabulary, lines_of, vocabulary_difference
-from official_bert.data import manifest
+from official_bert.checkpoints.vocabulary import check_vocabulary, lines_of
 from official_bert.data.sentence_objectives import NONE
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -48,54 +45,6 @@ def check_vocabulary_casing(options: Options, casing: Casing | None, has_manifes
     if problem := describe_contradiction(tokens, casing.do_lower_case, options.vocab_file, remedy):
         raise UserError(problem)
     return casing
-
-
-def check_initial_checkpoint(
-    options: Options, config: BertConfig, manifests: Iterable[manifest.Manifest], casing: Casing | None
-) -> Casing | None:
-    """Returns the casing of the run's vocabulary, which --init_checkpoint may say where nothing else does.
-
-    What --init_checkpoint computes otherwise than the run will is a warning.
-
-    Raises:
-        UserError: --init_checkpoint has other attention heads, vocabulary or casing than the run.
-    """
-    found = initial_weights.find_files(str(options.init_checkpoint))
-    if found.config:
-        _compare_configs(options, config, found.config)
-    tokenizer = found.tokenizer
-    remedy = "whose word embeddings are those of other tokens; give records that were made with that"
-    for path, vocab in tokenizer.vocabularies.items():
-        if options.vocab_file:
-            difference = vocabulary_difference(vocab, files.read_text(options.vocab_file))
-            if difference:
-                raise UserError(
-                    f"{options.vocab_file} is not the vocabulary of --init_checkpoint, {path} ({difference}), {remedy}"
-                )
-        elif any(each.source["vocabulary"] != hashlib.sha256(vocab.encode()).hexdigest() for each in manifests):
-            raise UserError(
-                f"the records were made with another vocabulary than that of --init_checkpoint, {path} (their manifest "
-                f"has another hash of it), {remedy}, or, to have their lines compared, theirs as --vocab_file"
-            )
-    if casing and tokenizer.casing and casing != tokenizer.casing:
-        raise UserError(
-            f"the run's texts are {casing.texts}, those of --init_checkpoint {tokenizer.casing.texts} "
-            f"({tokenizer.settings_file}); give records of its kind"
-        )
-    return casing or tokenizer.casing
-
-
-def _compare_configs(options: Options, config: BertConfig, initial: BertConfig) -> None:
-    """Compares what the shapes of weights do not tell."""
-    if config.num_attention_heads != initial.num_attention_heads:
-        raise UserError(
-            f"{options.bert_config_file} has num_attention_heads {config.num_attention_heads}, the model of "
-            f"--init_checkpoint {initial.num_attention_heads}; give the configuration of its model"
-        )
-    for name in ("hidden_act", "layer_norm_eps"):
-        ours, theirs = getattr(config, name), getattr(initial, name)
-        if ours != theirs:
-            print(f"warning: {options.bert_config_file} has {name} {ours}, the model of --init_checkpoint {theirs}")
 
 
 def check_lengths(options: Options, config: BertConfig) -> None:

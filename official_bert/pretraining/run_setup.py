@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.checkpoints import initial_weights, run_checkpoints
-from official_bert.checkpoints.checkpoint import TOKENIZER_FILE
+from official_bert.checkpoints import run_checkpoints
+from official_bert.checkpoints.checkpoint import TOKENIZER_FILE, LoadedModel
 from official_bert.checkpoints.model_files import casing_in, check_contents, contents_of
 from official_bert.data import manifest
 from official_bert.errors import CollectedErrors, UserError
@@ -17,7 +17,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.optimization.choices import DTYPES, TPU
 from official_bert.optimization.schedules import PhasedSchedule, WarmupPolynomialDecay
-from official_bert.pretraining import checks, corpus_initialization, cost, run_metadata
+from official_bert.pretraining import checks, corpus_initialization, cost, initial_checkpoint, run_metadata
 from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.record_files import RecordFiles, recorded_casing
 from official_bert.pretraining.run_records import RunRecords
@@ -42,6 +42,7 @@ class RunSetup:
     data_position: list[Any]  # variables, saved with the weights
     checkpoints: run_checkpoints.RunCheckpoints
     resumed_from: str | None  # the checkpoint that the run goes on from; None where it begins
+    initial: LoadedModel | None  # --init_checkpoint; None where the run goes on
 
     @property
     def folder(self) -> str:
@@ -71,7 +72,10 @@ def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
     resumed_from = _find_checkpoint(options)
     phases = _phases_to_do(options, resumed_from)
     # 2. All mistakes are named at once, before anything takes long.
-    options, model_files, changes = _check(options, config, strategy, records, phases, resumed_from)
+    initial = None
+    if options.init_checkpoint and not resumed_from:
+        initial = initial_checkpoint.open_initial_checkpoint(options, config)
+    options, model_files, changes = _check(options, config, strategy, records, phases, resumed_from, initial)
     # 3. What run.json will say, and how much memory a device needs.
     training_records = {phase.number: records.training(phase) for phase in phases}
     evaluated = [each for each in (records.held_out, records.general) if each]
@@ -98,6 +102,7 @@ def set_up(options: Options, strategy: tf.distribute.Strategy) -> RunSetup:
         data_position=data_position,
         checkpoints=checkpoints,
         resumed_from=resumed_from,
+        initial=initial,
     )
 
 
@@ -114,6 +119,7 @@ def _check(
     records: RunRecords,
     phases: Sequence[Phase],
     resumed_from: str | None,
+    initial: LoadedModel | None,
 ) -> tuple[Options, dict[str, str], dict[str, tuple[Any, Any]]]:
     """Checks the options against each other, the records, and the run that the folder holds.
 
@@ -140,9 +146,9 @@ def _check(
             check(options, config)
     manifests = [each for some in (*training_records.values(), *evaluated) for each in some.manifests]
     casing = _resolve_casing(options, manifests)
-    if options.do_train and options.init_checkpoint and not resumed_from:
+    if options.do_train and initial is not None:
         with errors.collecting():
-            casing = checks.check_initial_checkpoint(options, config, manifests, casing)
+            casing = initial_checkpoint.check_initial_checkpoint(initial, options, config, manifests, casing)
     with errors.collecting():
         casing = checks.check_vocabulary_casing(options, casing, bool(manifests))
     casing = casing or UNCASED
@@ -280,10 +286,11 @@ def restore_or_initialize(setup: RunSetup) -> None:
     distribution.check_same_step(setup.strategy, setup.pretrainer.step, setup.folder)
     if setup.resumed_from:
         print(f"going on from {setup.resumed_from}, step {setup.pretrainer.step:,}")
-    elif options.init_checkpoint:
+    elif setup.initial is not None:
         print(f"weights from {options.init_checkpoint}:")
-        loaded = initial_weights.load_weights(setup.pretrainer.model, options.init_checkpoint, options.init_allow)
-        print("\n".join(loaded.lines()), flush=True)
+        lines = initial_checkpoint.assign_initial_weights(setup.pretrainer.model, setup.initial, options.init_allow)
+        print("\n".join([*(f"note: {note}" for note in setup.initial.notes), *lines]), flush=True)
+        setup.initial.weights.clear()  # frees their memory for the run
     elif options.init_from_records and options.do_train:
         print(
             corpus_initialization.initialize_from_records(

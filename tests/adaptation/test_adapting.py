@@ -11,7 +11,7 @@ import pytest
 
 import official_bert
 from adaptation import adapting, weights
-from official_bert.checkpoints import reading
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
 from official_bert.keras_models.classification import TextClassifier
@@ -31,7 +31,7 @@ def test_the_folder_is_a_model_with_losses_before_and_after(adapted: pathlib.Pat
     assert result["domain"]["after"] < result["domain"]["before"]
     assert len(result["new_words"]) == 2
     assert result["tokens_per_word"]["after"] < result["tokens_per_word"]["before"]
-    before, (_, after) = reading.read(str(source))[1], reading.read(str(adapted))
+    before, after = open_model(str(source)), open_model(str(adapted))
     assert lines_of(after.vocab)[77:] == result["new_words"], "the unused piece's place first"
     assert after.config.vocab_size == len(after.weights["masked_lm_output/bias"]) == before.config.vocab_size + 1
     model, config, tokenizer = official_bert.load_pretraining_model(str(adapted))
@@ -124,7 +124,7 @@ def test_text_of_single_sentences_is_learned_without_pairs(
     assert adapting.run(options) == 0
     output = capsys.readouterr().out
     assert "--objective=mlm, masked tokens alone" in output
-    assert "it has no pooler, no next-sentence head: what it lacks begins anew" in output
+    assert "it has no pooler, no next-sentence head: new weights are used" in output
     assert "2 words added, 1 of them in the places of unused pieces" in output
     assert json.loads((tmp_path / "model" / "adapt.json").read_text())["general"] is None
     assert json.loads((tmp_path / "model" / "run.json").read_text())["flags"]["next_sentence_prediction"] is False

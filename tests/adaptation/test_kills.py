@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import reading
+from official_bert.checkpoints.loading import open_model
 from official_bert.utils.training_log import read_log
 from tests.adaptation.adapted_models import LENGTH, PREDICTIONS, write_text
 from tests.conftest import ROOT
@@ -50,7 +50,7 @@ def test_killed_in_each_stage_it_ends_as_if_it_never_was(source: pathlib.Path, t
         run_python(*command(source, tmp_path, output), check=True)
     results = [json.loads((tmp_path / output / "adapt.json").read_text()) for output in ("killed", "whole")]
     assert results[0] == results[1]
-    weights = [reading.read(str(tmp_path / output))[1].weights for output in ("killed", "whole")]
+    weights = [open_model(str(tmp_path / output)).weights for output in ("killed", "whole")]
     for name, value in weights[1].items():
         np.testing.assert_array_equal(weights[0][name], value, err_msg=name)
     assert [line["step"] for line in read_log(str(folder), "eval")] == [0, 10, 20, 30, 40]

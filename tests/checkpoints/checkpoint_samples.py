@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from official_bert.checkpoints import bundle, checksums, reading
+from official_bert.checkpoints import bundle, checksums
 from official_bert.checkpoints import checkpoint as parts_of
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
     PARTS,
     PRETRAINING,
     SLOTS,
-    Checkpoint,
+    LoadedModel,
     LoadOverrides,
     shapes_of,
 )
 from official_bert.checkpoints.formats.all_formats import FORMATS
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.modeling.config import BertConfig
 from tests.conftest import ROOT, WORDS
@@ -40,7 +41,7 @@ HEADS = {
 }
 
 
-def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int = 3, seed: int = 0) -> Checkpoint:
+def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int = 3, seed: int = 0) -> LoadedModel:
     """A checkpoint with these parts, weights large enough that every one of them matters."""
     rng = np.random.default_rng(seed)
     weights = {
@@ -49,10 +50,10 @@ def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int
         if part in parts
         for name, shape in shapes_of(part, config, classes).items()
     }
-    return Checkpoint(config, weights, vocab=VOCAB)
+    return LoadedModel(config, weights, vocab=VOCAB)
 
 
-def with_optimizer(checkpoint: Checkpoint, step: int = 7) -> Checkpoint:
+def with_optimizer(checkpoint: LoadedModel, step: int = 7) -> LoadedModel:
     rng = np.random.default_rng(1)
     slots = {
         f"{name}/{slot}": np.abs(rng.normal(0, 1e-3, value.shape)).astype(np.float32)
@@ -62,7 +63,7 @@ def with_optimizer(checkpoint: Checkpoint, step: int = 7) -> Checkpoint:
     return dataclasses.replace(checkpoint, slots=slots, step=step)
 
 
-def write_sample(format_name: str, folder: pathlib.Path) -> Checkpoint:
+def write_sample(format_name: str, folder: pathlib.Path) -> LoadedModel:
     """Writes a tiny checkpoint and returns what reading it should give."""
     checkpoint = sample(SAMPLE_CONFIG)
     folder.mkdir(exist_ok=True)
@@ -71,7 +72,7 @@ def write_sample(format_name: str, folder: pathlib.Path) -> Checkpoint:
     if format_name == "model_garden":
         write_model_garden("trained", folder)
         checksums.write(str(folder), ["bert_config.json", "vocab.txt", "tokenizer_config.json"], {})
-        return reading.read(str(folder))[1]
+        return open_model(str(folder))
     return FORMATS[format_name].write(checkpoint, str(folder))
 
 
@@ -83,7 +84,7 @@ def unpacked(library: str, folder: pathlib.Path) -> pathlib.Path:
     return folder / library
 
 
-def assert_equal(a: Checkpoint, b: Checkpoint) -> None:
+def assert_equal(a: LoadedModel, b: LoadedModel) -> None:
     """Equal to the bit, but for the notes of how they were read."""
     for field in ("config", "vocab", "casing", "labels"):
         assert getattr(a, field) == getattr(b, field), field
@@ -97,7 +98,7 @@ def assert_equal(a: Checkpoint, b: Checkpoint) -> None:
         assert a.step == b.step
 
 
-def assert_fits(checkpoint: Checkpoint) -> None:
+def assert_fits(checkpoint: LoadedModel) -> None:
     """Whether weights, configuration, vocabulary and labels of a checkpoint make a model."""
     classifier = [value for name, value in checkpoint.weights.items() if name.endswith("classifier/bias")]
     classes = len(classifier[0]) if classifier else 0
@@ -110,7 +111,7 @@ def assert_fits(checkpoint: Checkpoint) -> None:
     if checkpoint.vocab is None:
         assert any("vocab" in note for note in checkpoint.notes)
     else:
-        tokenizer = checkpoint.tokenizer("the vocabulary")
+        tokenizer = checkpoint.tokenizer
         assert max(tokenizer.vocab.values()) < checkpoint.config.vocab_size
     assert checkpoint.labels is None or len(checkpoint.labels) == classes
 
@@ -144,7 +145,7 @@ def write_model_garden(model: str, folder: pathlib.Path) -> tuple[dict[str, np.n
 
 def read_refusal(folder: pathlib.Path, **overrides: Any) -> str:
     """Returns the message with which a checkpoint is refused."""
-    return refusal(reading.read, str(folder), LoadOverrides(**overrides))
+    return refusal(open_model, str(folder), LoadOverrides(**overrides))
 
 
 def conversion_options(source: pathlib.Path, target: pathlib.Path, **changes: Any) -> ConversionOptions:

@@ -34,7 +34,7 @@ def test_load_works_under_a_distribution_scope(tiny_config: BertConfig, tmp_path
     hugging_face.write(checkpoint, str(tmp_path))
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     with strategy.scope():
-        encoder = official_bert.load(str(tmp_path)).encoder
+        encoder = official_bert.load(str(tmp_path)).model
     for variable in encoder.variables:
         assert isinstance(variable.value, tf.distribute.DistributedValues)
         np.testing.assert_array_equal(variable, checkpoint.weights[variable.path])
@@ -42,4 +42,4 @@ def test_load_works_under_a_distribution_scope(tiny_config: BertConfig, tmp_path
 
 def test_load_gives_no_random_pooler(tiny_config: BertConfig, tmp_path: pathlib.Path):
     hugging_face.write(sample(tiny_config, frozenset({ENCODER, MASKED_LM})), str(tmp_path))
-    assert set(official_bert.load(str(tmp_path)).encoder.output) == {"sequence_output"}
+    assert set(official_bert.load(str(tmp_path)).model.output) == {"sequence_output"}

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from huggingface_hub import constants
 
-from official_bert.checkpoints import conversion, google_models, initial_weights, loading, named_models, reading
+from official_bert.checkpoints import conversion, google_models, loading, named_models
 from official_bert.checkpoints.formats import hugging_face, tf1
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
 from official_bert.learning.initial_model import read_initial_model
-from official_bert.modeling.pretraining_model import build_pretraining_model
 from tests.checkpoints import hub_server
 from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, assert_equal, sample, unpacked
 from tests.checkpoints.hub_server import TINY, Server
@@ -62,24 +62,23 @@ def on_hub(server: Server, tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_a_name_on_the_hub_is_taken_wherever_a_checkpoint_is(on_hub: pathlib.Path, server: Server, tmp_path):
-    expected = reading.read(str(on_hub))[1]
-    assert_equal(reading.read("hf://owner/name")[1], expected)
+    expected = open_model(str(on_hub))
+    assert_equal(open_model("hf://owner/name"), expected)
     assert not [path for path in server.asked if path.endswith("pytorch_model.bin")]
     assert loading.load("hf://owner/name@v1").tokenizer.tokenize("the cat") == ["the", "cat"]
     assert read_initial_model("hf://owner/name").vocab == expected.vocab
     conversion.convert(ConversionOptions(from_="hf://owner/name", to=str(tmp_path / "converted")))
-    assert not initial_weights.load_weights(build_pretraining_model(SAMPLE_CONFIG), "hf://owner/name").missing
 
 
 def test_weights_for_tensorflow_are_fetched_where_there_are_no_others(on_hub: pathlib.Path, server: Server, tmp_path):
     (on_hub / "tf_model.h5").write_bytes(b"the same weights once more")
     server.add_repository("owner/both", on_hub, ["main"])
-    assert_equal(reading.read("hf://owner/both")[1], reading.read(str(on_hub))[1])
+    assert_equal(open_model("hf://owner/both"), open_model(str(on_hub)))
     assert "/owner/both/resolve/main/model.safetensors".replace("main", hub_server.COMMIT) in server.asked
     assert not [path for path in server.asked if path.endswith("tf_model.h5")]
     alone = unpacked("transformers", tmp_path) / "shards"
     server.add_repository("owner/alone", alone, ["main"])
-    assert_equal(reading.read("hf://owner/alone")[1], reading.read(str(alone))[1])
+    assert_equal(open_model("hf://owner/alone"), open_model(str(alone)))
 
 
 def test_without_network_the_cache_serves_and_else_the_error_says_what_to_do(on_hub, server, monkeypatch):
@@ -105,16 +104,16 @@ def test_a_download_that_breaks_off_leaves_no_half_of_a_model(most_bytes, on_hub
     for name in ("hf://owner/name", f"google://{TINY}"):
         for _ in range(2):  # the second time on what the first one left
             with pytest.raises(UserError, match=rf"{name}|{TINY}.zip gave {most_bytes} bytes; .* were announced"):
-                reading.read(name)
+                open_model(name)
     server.most_bytes = None
-    assert_equal(reading.read("hf://owner/name")[1], reading.read(str(on_hub))[1])
-    assert_equal(reading.read(f"google://{TINY}")[1], reading.read(str(released))[1])
+    assert_equal(open_model("hf://owner/name"), open_model(str(on_hub)))
+    assert_equal(open_model(f"google://{TINY}"), open_model(str(released)))
 
 
 @pytest.mark.parametrize("name", ["hf://", "hf://a/b/c", "hf://owner/../name"])
 def test_what_is_no_name_on_the_hub_is_refused(name: str, server: Server):
-    assert "is no name on the Hub; expected hf://owner/name or" in refusal(reading.read, name)
-    assert "cannot fetch hf://owner/gone" in refusal(reading.read, "hf://owner/gone")
+    assert "is no name on the Hub; expected hf://owner/name or" in refusal(open_model, name)
+    assert "cannot fetch hf://owner/gone" in refusal(open_model, "hf://owner/gone")
 
 
 @pytest.fixture
@@ -129,10 +128,9 @@ def released(tmp_path: pathlib.Path) -> pathlib.Path:
 @pytest.mark.parametrize("prefix", [f"{TINY}/", ""])
 def test_a_release_of_google_is_downloaded_once(prefix: str, released: pathlib.Path, server: Server, tmp_path):
     server.publish(hub_server.google_zip(released, prefix))
-    _, expected = reading.read(str(released))
-    assert_equal(reading.read(f"google://{TINY}")[1], expected)
-    model = build_pretraining_model(SAMPLE_CONFIG)
-    assert not initial_weights.load_weights(model, f"google://{TINY}").missing
+    expected = open_model(str(released))
+    assert_equal(open_model(f"google://{TINY}"), expected)
+    model = loading.load_pretraining_model(f"google://{TINY}").model
     np.testing.assert_array_equal(model.get_layer("pooler").kernel, expected.weights["pooler/kernel"])
     google_models.local_folder.cache_clear()
     assert google_models.local_folder(f"google://{TINY}") == str(tmp_path / "cache" / "google" / TINY)
@@ -184,11 +182,11 @@ def test_a_download_that_is_damaged_leaves_nothing(released: pathlib.Path, serve
         (b"<html>", {}, "was received damaged: File is not a zip file"),
     ):
         server.publish(received, **checksum)
-        assert message in refusal(reading.read, f"google://{TINY}")
+        assert message in refusal(open_model, f"google://{TINY}")
     del server.files[f"/2020_02_20/{TINY}.zip"]
     with pytest.raises(UserError, match=rf"cannot download .*404.*{by_hand}"):
-        reading.read(f"google://{TINY}")
-    message = refusal(reading.read, "google://uncased_L-3_H-128_A-2")
+        open_model(f"google://{TINY}")
+    message = refusal(open_model, "google://uncased_L-3_H-128_A-2")
     assert "is none of Google's releases; the names are uncased_L-12_H-768_A-12" in message
     assert not (tmp_path / "cache" / "google" / TINY).exists()
 
@@ -197,7 +195,7 @@ def test_a_zip_of_another_size_than_the_known_one_is_refused(released: pathlib.P
     monkeypatch.setitem(google_models._SIZES, TINY, 12345)
     server.publish(hub_server.google_zip(released))
     with pytest.raises(UserError, match=r"gave [\d,]+ bytes; 12,345 bytes are known: try again"):
-        reading.read(f"google://{TINY}")
+        open_model(f"google://{TINY}")
 
 
 def test_every_configuration_of_a_release_has_an_address():
@@ -220,13 +218,13 @@ def test_a_name_without_a_scheme_is_found_where_it_is_published(
         (f"google/bert_{TINY}", f"google://{TINY}", released),
     ):
         for _ in range(2):  # the line is said once
-            assert_equal(reading.read(name)[1], reading.read(str(expected))[1])
+            assert_equal(open_model(name), open_model(str(expected)))
         line = f"note: {name} is taken from {source}, as there is no file or folder of that name\n"
         assert capsys.readouterr().out == line
-    assert read_initial_model("bert-tiny").vocab == reading.read(str(released))[1].vocab
+    assert read_initial_model("bert-tiny").vocab == open_model(str(released)).vocab
     conversion.convert(ConversionOptions(from_="bert-tiny", to="bert-base-uncased"))
     # A folder of that name goes first, also where the name was taken from elsewhere before.
-    assert_equal(reading.read("bert-base-uncased")[1], reading.read(str(released))[1])
+    assert_equal(open_model("bert-base-uncased"), open_model(str(released)))
     assert capsys.readouterr().out == ""
 
 
@@ -238,7 +236,7 @@ def test_a_name_without_a_scheme_is_found_where_it_is_published(
     ("./bert-tiny", "there is no readable checkpoint ./bert-tiny"),
 ])  # fmt: skip
 def test_an_unknown_name_is_answered_with_the_nearest_ones(name: str, message: str, server: Server):
-    for read in (reading.read, read_initial_model):
+    for read in (open_model, read_initial_model):
         with pytest.raises(UserError, match=message):
             read(name)
     assert not server.asked

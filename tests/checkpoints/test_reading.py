@@ -8,9 +8,10 @@ import shutil
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import checksums, reading
-from official_bert.checkpoints.checkpoint import ENCODER, POOLER, Checkpoint, LoadOverrides
+from official_bert.checkpoints import checksums
+from official_bert.checkpoints.checkpoint import ENCODER, POOLER, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats.all_formats import FORMATS
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from tests.checkpoints.checkpoint_samples import (
     SAMPLE_CONFIG,
@@ -55,14 +56,14 @@ def test_damaged_checkpoints_end_in_a_clear_error_or_read_as_if_whole(format_nam
     rng = random.Random(format_name)
     expected = write_sample(format_name, tmp_path / "whole")
     given = LoadOverrides(optimizer=bool(expected.slots))
-    assert_equal(reading.read(str(tmp_path / "whole"), given)[1], expected)
+    assert_equal(open_model(str(tmp_path / "whole"), given), expected)
     errors = 0
     for _ in range(2 * VARIANTS):
         folder = tmp_path / "damaged"
         shutil.copytree(tmp_path / "whole", folder)
         how = damage(folder, rng)
         try:
-            _, found = reading.read(str(folder), given)
+            found = open_model(str(folder), given)
             assert_equal(found, expected)  # damage to what no reader looks at
         except UserError as error:
             errors += 1
@@ -76,7 +77,7 @@ def test_damaged_checkpoints_end_in_a_clear_error_or_read_as_if_whole(format_nam
     raise AssertionError(f"only {errors} of {2 * VARIANTS} variants were errors")
 
 
-def without_checksums(format_name: str, folder: pathlib.Path) -> Checkpoint:
+def without_checksums(format_name: str, folder: pathlib.Path) -> LoadedModel:
     """A checkpoint as others write it."""
     checkpoint = write_sample(format_name, folder)
     (folder / checksums.CHECKSUM_FILE).unlink()
@@ -92,7 +93,7 @@ def test_damage_without_checksums_ends_in_an_error_or_a_model_that_fits(format_n
         shutil.copytree(tmp_path / "whole", folder)
         how = damage(folder, rng)
         try:
-            assert_fits(reading.read(str(folder))[1])
+            assert_fits(open_model(str(folder)))
         except UserError:
             pass  # what is not seen is a changed number in a file that carries no checksums
         except Exception as error:
@@ -112,7 +113,7 @@ def test_damaged_headers_of_safetensors_of_others_are_seen(tmp_path: pathlib.Pat
         damaged[rng.randrange(header)] ^= rng.randrange(1, 256)
         path.write_bytes(damaged)
         try:
-            assert_equal(reading.read(str(tmp_path))[1], expected)
+            assert_equal(open_model(str(tmp_path)), expected)
         except UserError:
             errors += 1
 
@@ -223,7 +224,7 @@ def test_pickled_weights_are_not_opened(tmp_path: pathlib.Path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04anything")
     with pytest.raises(UserError, match="pickled weights can run any code and are not opened.*safe_serialization"):
-        reading.read(str(tmp_path))
+        open_model(str(tmp_path))
 
 
 def test_a_changed_configuration_is_an_error_unless_its_checksum_is_removed(tmp_path: pathlib.Path):
@@ -231,9 +232,9 @@ def test_a_changed_configuration_is_an_error_unless_its_checksum_is_removed(tmp_
     path = tmp_path / "bert_config.json"
     path.write_text(path.read_text().replace('"num_attention_heads": 2', '"num_attention_heads": 4'))
     with pytest.raises(UserError, match="bert_config.json is not as it was written; .*remove .*checksums.json"):
-        reading.read(str(tmp_path))
+        open_model(str(tmp_path))
     (tmp_path / "checksums.json").unlink()
-    assert reading.read(str(tmp_path))[1].config.num_attention_heads == 4
+    assert open_model(str(tmp_path)).config.num_attention_heads == 4
 
 
 @pytest.mark.parametrize("tensors", ['[["gone", "0"]]', "[[false, 9223372036854775808]]", '"ab"', "null", "[1]"])

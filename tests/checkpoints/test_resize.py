@@ -6,8 +6,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import conversion, parity, reading, resize
+from official_bert.checkpoints import conversion, parity, resize
 from official_bert.checkpoints.formats import tf1
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -46,7 +47,7 @@ def test_new_tokens_that_were_unknown_start_as_the_mean_of_all_rows(tiny_config:
         "changed: 2 tokens in new rows, each the mean of the pieces that it was cut into so far; "
         "of all rows where that was [UNK]: 日"
     ) in lines
-    _, after = reading.read(str(tmp_path / "out"))
+    after = open_model(str(tmp_path / "out"))
     table, grown = (one.weights["word_embeddings/embeddings"] for one in (before, after))
     np.testing.assert_allclose(grown[79], table.mean(axis=0), rtol=1e-5)
 

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 import official_bert
-from official_bert.checkpoints import conversion, finetuned, reading
+from official_bert.checkpoints import conversion
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import WRITABLE, ConversionOptions
 from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options as FineTuningOptions
@@ -44,18 +45,18 @@ def test_a_model_with_more_rows_than_tokens_is_trained_loaded_converted_fine_tun
     loaded = official_bert.load(str(run))
     ids = {name: np.array([[2, 57, 58, 3]]) for name in ("input_ids",)}
     ids |= {"input_mask": np.ones((1, 4), np.int32), "segment_ids": np.zeros((1, 4), np.int32)}
-    expected = np.asarray(loaded.encoder(ids)["sequence_output"])
+    expected = np.asarray(loaded.model(ids)["sequence_output"])
     for name in WRITABLE:
         folder = tmp_path / name
         report = conversion.convert(ConversionOptions(from_=str(run), to=str(folder), to_format=name))
         assert note in "\n".join(report), name
-        _, checkpoint = reading.read(str(folder))
+        checkpoint = open_model(str(folder))
         assert checkpoint.config.vocab_size == ROWS, name
         assert checkpoint.vocab is not None
         assert checkpoint.vocab.split() == WORDS, name
         again = official_bert.load(str(folder))
-        assert again.encoder.get_layer("word_embeddings").embeddings.shape[0] == ROWS
-        np.testing.assert_allclose(np.asarray(again.encoder(ids)["sequence_output"]), expected, atol=1e-5)
+        assert again.model.get_layer("word_embeddings").embeddings.shape[0] == ROWS
+        np.testing.assert_allclose(np.asarray(again.model(ids)["sequence_output"]), expected, atol=1e-5)
 
     rows = ["text,label", *(f"the {word} sat,{word}" for word in ("cat", "dog") * 8)]
     (tmp_path / "data.csv").write_text("\n".join(rows) + "\n")
@@ -74,7 +75,7 @@ def test_a_model_with_more_rows_than_tokens_is_trained_loaded_converted_fine_tun
         )
     )
     assert f"note: {note}" in capsys.readouterr().out
-    assert finetuned.load(fine_tuned).config.vocab_size == ROWS
+    assert open_model(fine_tuned).config.vocab_size == ROWS
 
     for folder, flags in ((fine_tuned, {}), (str(run), {}), (str(run), {"encoder": True})):
         export_dir = str(tmp_path / f"export-{len(list(tmp_path.glob('export-*')))}")

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.finetuning import evaluation, runner, trainer
 from official_bert.finetuning.options import Options
 from official_bert.learning import predictor
-from official_bert.learning.initial_model import read_initial_model
+from official_bert.learning.initial_model import build_initial_encoder, read_initial_model
 from official_bert.tasks.heads.classes import ClassificationHead
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.utils import files, progress
@@ -133,8 +134,8 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
     assert list(events["train"]["loss"]) == [line["step"] for line in losses]
     assert events["eval"]["dev/accuracy"] == pytest.approx({line["step"]: line["dev/accuracy"] for line in logged})
     assert max(line["dev/accuracy"] for line in logged) == pytest.approx(scores["dev"]["accuracy"])
-    whole = finetuned.load(str(tmp_path / "run"))
-    assert whole.task_spec["labels"] == ["bad", "good"]
+    whole = open_model(str(tmp_path / "run"))
+    assert (whole.task or {})["labels"] == ["bad", "good"]
 
     # Killed in the third epoch, after its scores were logged but before it was saved.
     other = dataclasses.replace(options, output_dir=str(tmp_path / "other"))
@@ -167,8 +168,8 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
     capsys.readouterr()
     assert runner.run(other) == scores
     assert "resuming at step 12" in capsys.readouterr().out
-    again = finetuned.load(str(tmp_path / "other"))
-    for expected, found in zip(whole.model.get_weights(), again.model.get_weights(), strict=True):
+    again = open_model(str(tmp_path / "other"))
+    for expected, found in zip(whole.weights.values(), again.weights.values(), strict=True):
         np.testing.assert_array_equal(expected, found)
     lines = [json.loads(line) for line in (tmp_path / "other" / "eval.jsonl").read_text().splitlines()]
     assert lines == logged
@@ -202,7 +203,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(options, tmp_path, monkeypat
     monkeypatch.setattr(trainer.Trainer, "train", train)
     runner.run(other)
     assert "resuming at step 8" in capsys.readouterr().out
-    weights = [finetuned.load(each.output_dir).model.get_weights() for each in (options, other)]
+    weights = [[*open_model(each.output_dir).weights.values()] for each in (options, other)]
     for expected, found in zip(*weights, strict=True):
         np.testing.assert_array_equal(expected, found)
 
@@ -239,12 +240,11 @@ def test_a_run_stops_early_and_weighs_decays_and_freezes(options, tmp_path, caps
     changes = {"class_weights": ["balanced"], "freeze": [".*embeddings"], "layer_decay": 0.5, "dtype": "bfloat16"}
     runner.run(dataclasses.replace(options, **short, **changes))
     assert "stopped early" in capsys.readouterr().out
-    start = read_initial_model(options.init, options.vocab_file).build_encoder(options.random_seed, "float32")
-    model = finetuned.load(str(tmp_path / "run")).model
-    name = "word_embeddings"
-    np.testing.assert_array_equal(model.get_layer(name).get_weights()[0], start.get_layer(name).get_weights()[0])
-    changed = [not np.array_equal(a, b) for a, b in zip(model.get_weights(), start.get_weights(), strict=False)]
-    assert any(changed)
+    initial = read_initial_model(options.init, options.vocab_file)
+    weights = open_model(str(tmp_path / "run")).weights
+    start = {each.path: each for each in build_initial_encoder(initial, options.random_seed, "float32").variables}
+    np.testing.assert_array_equal(weights["word_embeddings/embeddings"], start["word_embeddings/embeddings"])
+    assert any(not np.array_equal(value, start[path]) for path, value in weights.items() if path in start)
 
 
 def test_a_run_that_failed_at_its_start_may_be_given_again_mended(options):
@@ -305,7 +305,7 @@ def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(opt
     before = runner.run(options)
     decided = dataclasses.replace(options, do_train=False, calibrate=True, min_confidence=0.6)
     scores = runner.run(decided)
-    spec = finetuned.load(options.output_dir).task_spec  # whose checksums are right
+    spec = open_model(options.output_dir).task or {}  # whose checksums are right
     assert spec["min_confidence"] == 0.6
     assert spec["temperature"] != 1.0
     assert "exports that were made before do not have them" in capsys.readouterr().out
@@ -325,7 +325,7 @@ def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(opt
     # Evaluated again, they are those of the model; chosen again, they are the same.
     for again in (dataclasses.replace(decided, calibrate=False, min_confidence=None), decided):
         assert runner.run(again)["dev"] == pytest.approx(scores["dev"])
-        temperature = finetuned.load_task_spec(options.output_dir)["temperature"]
+        temperature = (finetuned.read_task(options.output_dir) or {})["temperature"]
         assert temperature == pytest.approx(spec["temperature"], rel=0.01)
 
 

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.run_checkpoints import RunCheckpoints
 from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.learning import batches
-from official_bert.learning.initial_model import InitialModel
 from official_bert.learning.predictor import predict
 from official_bert.modeling import task_models
 from official_bert.modeling.dropout import Dropout
@@ -48,7 +48,7 @@ def trainer_for(kind: str, strategy: tf.distribute.Strategy) -> Trainer:
         train_batch_size=BATCH, learning_rate=RATE, num_steps=STEPS, steps_per_epoch=-(-ROWS // BATCH),
         warmup_proportion=0.1, eval_steps=STEPS, max_seq_length=24, random_seed=7,
     )  # fmt: skip
-    initial_model = InitialModel(CONFIG, VOCAB, UNCASED, {})
+    initial_model = LoadedModel(CONFIG, {}, VOCAB, UNCASED)
     head = HEADS[kind](labels=tuple(map(str, range(CLASSES))))
     trainer = Trainer(head, initial_model, training, strategy=strategy)
     for layer in trainer.model._flatten_layers():
@@ -162,7 +162,7 @@ def test_the_command_on_two_devices_ends_with_the_weights_of_one(options: Option
     for name in ("one_device", "mirrored"):
         folder = f"{options.output_dir}-{name}"
         runner.run(dataclasses.replace(options, distribution_strategy=name, output_dir=folder))
-        weights.append(finetuned.load(folder).model.get_weights())
+        weights.append([*open_model(folder).weights.values()])
     for one, two in zip(*weights, strict=True):
         np.testing.assert_allclose(one, two, atol=1e-4)
 
@@ -258,7 +258,7 @@ def test_two_workers_equal_one_device(tmp_path: pathlib.Path, vocab_file: str):
         processes.append(subprocess.Popen([*command, *flags], cwd=ROOT, env=environment, text=True, **pipes))
     outputs = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
-    one, two = (finetuned.load(str(tmp_path / name)).model.get_weights() for name in ("one", "two"))
+    one, two = ([*open_model(str(tmp_path / name)).weights.values()] for name in ("one", "two"))
     for expected, found in zip(one, two, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
     for name in ("results.json", "eval.jsonl"):

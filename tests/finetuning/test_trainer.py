@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.learning import batches, training_step
-from official_bert.learning.initial_model import InitialModel
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.task_models import build_classifier
 from official_bert.tasks.glue import GlueTask
@@ -36,7 +36,7 @@ def rows(count: int) -> Features:
 
 
 def make(**changes) -> Trainer:
-    initial_model = InitialModel(tiny_config(), VOCAB, UNCASED, {})
+    initial_model = LoadedModel(tiny_config(), {}, VOCAB, UNCASED)
     return Trainer(SST_2.head, initial_model, dataclasses.replace(CONFIG, **changes))
 
 

@@ -46,7 +46,7 @@ def with_all_layers(encoder: keras.Model) -> keras.Model:
 
 def layers_of(loaded: Loaded, text: str) -> list[np.ndarray]:
     """All layers of one text, computed by itself."""
-    encoder = with_all_layers(loaded.encoder)
+    encoder = with_all_layers(loaded.model)
     first, _, second = text.partition(" ||| ")
     tokens = ["[CLS]", *loaded.tokenizer.tokenize(first), "[SEP]"]
     segments = [0] * len(tokens)

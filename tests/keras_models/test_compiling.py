@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 import official_bert
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
-from official_bert.learning.initial_model import InitialModel
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.casing import UNCASED
@@ -57,7 +57,7 @@ def test_the_command_and_fit_take_the_same_steps():
         train_batch_size=4, learning_rate=1e-2, num_steps=4, steps_per_epoch=2, warmup_proportion=0.25, eval_steps=2,
         max_seq_length=16, random_seed=7, layer_decay=0.5,
     )  # fmt: skip
-    command = Trainer(GlueTask("sst-2", GlueOptions()).head, InitialModel(CONFIG, VOCAB, UNCASED, {}), config)
+    command = Trainer(GlueTask("sst-2", GlueOptions()).head, LoadedModel(CONFIG, {}, VOCAB, UNCASED), config)
     model = classifier(seed=7)
     model.compile(learning_rate=1e-2, warmup_proportion=0.25, layer_decay=0.5)
     means: list[float] = []

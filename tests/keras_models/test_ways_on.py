@@ -9,11 +9,12 @@ import pytest
 import tensorflow as tf
 
 import official_bert
-from official_bert.checkpoints import conversion, reading
+from official_bert.checkpoints import conversion
 from official_bert.checkpoints.checkpoint import PRETRAINING
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
-from official_bert.learning.initial_model import read_initial_model
+from official_bert.learning.initial_model import describe_initial_model, read_initial_model
 from tests.conftest import WORDS
 from tests.make import VOCAB, refusal, tiny_config
 
@@ -46,11 +47,11 @@ def test_a_masked_lm_that_has_learned_is_a_folder_for_every_next_step(pretrained
     model.compile("sgd", run_eagerly=True)
     model.fit(TEXTS, verbose=0)
     model.save_checkpoint(folder)
-    _, checkpoint = reading.read(folder)
+    checkpoint = open_model(folder)
     assert set(checkpoint.parts) == PRETRAINING  # also what a masked LM does not compute with
     assert_has(model, checkpoint.weights)
     assert any((before[path] != value).any() for path, value in checkpoint.weights.items() if path in before)
-    kept = reading.read(pretrained)[1].weights
+    kept = open_model(pretrained).weights
     for path in ("pooler/kernel", "next_sentence/kernel"):
         np.testing.assert_array_equal(checkpoint.weights[path], kept[path])
     assert official_bert.load_pretraining_model(folder)[1] == CONFIG
@@ -96,9 +97,9 @@ def test_a_save_that_is_stopped_leaves_the_earlier_weights(tmp_path, monkeypatch
         patched.setattr(tf.train.Checkpoint, "write", stopped)
         with pytest.raises(KeyboardInterrupt):
             second.save_checkpoint(folder)
-    assert_has(first, reading.read(folder)[1].weights)
+    assert_has(first, open_model(folder).weights)
     second.save_checkpoint(folder)
-    assert_has(second, reading.read(folder)[1].weights)
+    assert_has(second, open_model(folder).weights)
     assert len([name for name in os.listdir(folder) if name.startswith("ckpt-")]) == 2  # an index and the data
 
 
@@ -122,10 +123,10 @@ def test_a_keras_file_of_any_model_is_taken_as_other_checkpoints_are(pretrained,
         assert_has(loaded, of_classifier, ("layer_", "word_embeddings", "pooler"))
         assert "head is new: train it" in capsys.readouterr().out
     # The pooler and the next-sentence head come along in the file of a masked LM.
-    all_weights = reading.read(pretrained)[1].weights
+    all_weights = open_model(pretrained).weights
     assert_has(official_bert.TextEncoder.from_checkpoint(tmp_path / "masked.keras"), all_weights)
     official_bert.MaskedLM.from_checkpoint(tmp_path / "masked.keras").save_checkpoint(str(tmp_path / "again"))
-    again = reading.read(str(tmp_path / "again"))[1].weights
+    again = open_model(str(tmp_path / "again")).weights
     for name, value in all_weights.items():
         np.testing.assert_array_equal(again[name], value)
     assert "random" not in capsys.readouterr().out
@@ -184,7 +185,7 @@ def test_files_that_cannot_be_taken_are_named_with_what_can(tmp_path):
     assert "has weights of 8 bits" in refusal(model.save_checkpoint, str(tmp_path / "folder"))
     with pytest.raises(UserError, match="--nodo_lower_case contradicts .*model.keras"):
         take(tmp_path / "model.keras", do_lower_case=False)
-    with pytest.raises(UserError, match=r"from_checkpoint of TextClassifier .* takes it; .*save_checkpoint\(FOLDER\)"):
+    with pytest.raises(UserError, match=r"from_checkpoint of TextClassifier .*save_checkpoint\(FOLDER\)"):
         official_bert.load(str(tmp_path / "model.keras"))
 
 
@@ -214,4 +215,6 @@ def test_accents_that_a_model_keeps_are_kept_on_every_way(tmp_path):
         assert "--strip_accents contradicts" in refusal(take, tmp_path / source, strip_accents=True)
     assert pieces(official_bert.TextClassifier.load(str(tmp_path / "model.keras"))) == kept
     assert official_bert.load(str(tmp_path / "pretrained"), strip_accents=False).tokenizer.tokenize("SÜN") == ["sün"]
-    assert "uncased, accented vocabulary" in read_initial_model(str(tmp_path / "folder")).describe("x", has_head=False)
+    assert "uncased, accented vocabulary" in describe_initial_model(
+        read_initial_model(str(tmp_path / "folder")), "x", has_head=False
+    )

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.learning import batches
 from official_bert.learning.forward_pass import forward_pass
-from official_bert.learning.initial_model import InitialModel
 from official_bert.learning.loss_share import share_of
 from official_bert.learning.training_step import TrainingStep
 from official_bert.modeling.config import BertConfig
@@ -107,7 +107,7 @@ def trained(strategy: tf.distribute.Strategy, micro_batches: int = 1) -> tuple:
         train_batch_size=5, learning_rate=1e-4, num_steps=6, steps_per_epoch=3, warmup_proportion=0.1, eval_steps=6,
         max_seq_length=LENGTH, random_seed=7, micro_batches=micro_batches,
     )  # fmt: skip
-    trainer = Trainer(RANKING, InitialModel(config_of(0.0), VOCAB, True, {}), config, strategy=strategy)
+    trainer = Trainer(RANKING, LoadedModel(config_of(0.0), {}, VOCAB, True), config, strategy=strategy)
     features = features_of(2, 13)
     losses: list[float] = []
     trainer.train(features, 0, 6, lambda done, mean: bool(losses.append(mean * done)))

@@ -48,7 +48,7 @@ def test_outputs_equal_those_of_the_original(tmp_path: pathlib.Path):
     original = ROOT / "tests" / "golden" / "original"
     shutil.copytree(original / "forward", tmp_path / "model")
     shutil.copy(original / "records" / "vocab.txt", tmp_path / "model")
-    encoder = official_bert.load(str(tmp_path / "model")).encoder
+    encoder = official_bert.load(str(tmp_path / "model")).model
     reference = np.load(original / "forward" / "reference.npz")
     names = {"input_ids": "ids", "input_mask": "mask", "segment_ids": "segments"}
     outputs = encoder({name: reference[each].astype(np.int32) for name, each in names.items()})

@@ -5,6 +5,8 @@ import pytest
 import tensorflow as tf
 
 from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.checkpoints.loading import open_model
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -91,11 +93,13 @@ def test_a_head_learns_eight_examples_by_heart_and_answers_the_same_when_loaded(
     finetuned.save(str(tmp_path / "model"), model, description(kind), quick_config, VOCAB)
     with h5py.File(tmp_path / "model" / "model.weights.h5") as weights:
         assert "optimizer" not in weights
-    again = finetuned.load(str(tmp_path / "model"))
+    again = open_model(str(tmp_path / "model"))
     assert again.config == quick_config
-    assert again.task_spec == description(kind)
+    assert again.task == description(kind)
     assert again.tokenizer.tokenize("The cat") == ["the", "cat"]
-    keras.tree.map_structure(np.testing.assert_array_equal, again.model(inputs, training=False), output)
+    keras.tree.map_structure(
+        np.testing.assert_array_equal, finetuned.build_model(again)(inputs, training=False), output
+    )
 
 
 def all_equal(found, targets) -> bool:
@@ -134,13 +138,13 @@ def test_an_encoder_without_a_pooler_is_refused(tiny_config):
 
 def test_a_damaged_folder_is_named(tiny_config, tmp_path):
     folder = tmp_path / "model"
-    assert "no task.json" in refusal(finetuned.load, str(folder))
+    assert "no task.json" in refusal(finetuned.build_model, LoadedModel(tiny_config, {}))
     model = model_of("classification", tiny_config)
     finetuned.save(str(folder), model, description("classification"), tiny_config, VOCAB)
     weights = (folder / "model.weights.h5").read_bytes()
     (folder / "model.weights.h5").write_bytes(weights[:1000])
-    assert "model.weights.h5 is not as it was written" in refusal(finetuned.load, str(folder))
+    assert "model.weights.h5 is not as it was written" in refusal(open_model, str(folder))
     (folder / "checksums.json").unlink()
-    assert "model.weights.h5 is damaged: " in refusal(finetuned.load, str(folder))
+    assert "model.weights.h5 is damaged: " in refusal(open_model, str(folder))
     (folder / "task.json").write_text('{"task": "t"}')
-    assert "lacks kind, pair" in refusal(finetuned.load, str(folder))
+    assert "missing keys: kind, pair" in refusal(open_model, str(folder))

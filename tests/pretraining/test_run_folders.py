@@ -44,7 +44,7 @@ def test_a_folder_with_brackets_in_its_name_goes_on_keeps_as_many_as_asked_for_a
     assert [line["step"] for line in read_log(str(folder), "train")] == [1, 2, 3, 4, 5, 6]
     assert {path.name.split(".")[0] for path in folder.glob("ckpt*")} == {"ckpt-6"}
     model, _, _ = load_pretraining_model(str(folder))
-    encoder = official_bert.load(str(folder)).encoder
+    encoder = official_bert.load(str(folder)).model
     source = bundle.open_bundle(str(folder / "ckpt-6"))
     for loaded in (model, encoder):
         kernel = next(each for each in loaded.variables if each.path == "pooler/kernel")
@@ -108,7 +108,7 @@ def test_loaders_and_training_pass_over_a_damaged_checkpoint_alike(
         str(run_folder / "ckpt-2"), "model/word_embeddings.Sembeddings/.ATTRIBUTES/VARIABLE_VALUE"
     )
     model, _, _ = load_pretraining_model(str(run_folder))
-    encoder = official_bert.load(str(run_folder)).encoder
+    encoder = official_bert.load(str(run_folder)).model
     for loaded in (model, encoder):
         table = next(each for each in loaded.variables if each.path == "word_embeddings/embeddings")
         np.testing.assert_array_equal(np.asarray(table), expected)

@@ -7,7 +7,7 @@ import fsspec
 import pytest
 
 from data_gen.text.formats import read_documents
-from official_bert.checkpoints import reading
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
@@ -97,7 +97,7 @@ def test_a_pipe_in_a_model_folder_is_refused_and_not_waited_for(name: str, tmp_p
     (tmp_path / "model.safetensors").write_bytes(b"")
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
-    assert f"{name} is a pipe, device or socket; expected a regular file" in refusal(reading.read, str(tmp_path))
+    assert f"{name} is a pipe, device or socket; expected a regular file" in refusal(open_model, str(tmp_path))
 
 
 @pytest.mark.parametrize(

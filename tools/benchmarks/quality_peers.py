@@ -124,7 +124,7 @@ def score(arguments: dict[str, Any]) -> dict[str, Any]:
 
     A model that has never seen a second segment may do better without being told of it, so both are tried.
     """
-    from official_bert.checkpoints import initial_weights
+    from official_bert.checkpoints.loading import assign_weights, open_model
     from official_bert.modeling.initialization import gelu_exact
     from official_bert.optimization import distribution
     from official_bert.optimization.choices import ONE_DEVICE
@@ -132,12 +132,14 @@ def score(arguments: dict[str, Any]) -> dict[str, Any]:
     from official_bert.pretraining.losses import pretraining_metrics
     from official_bert.pretraining.train_step import SUMS, Pretrainer
 
-    config = initial_weights.find_files(arguments["model"]).config
-    assert config is not None
+    model = open_model(arguments["model"])
     pretrainer = Pretrainer(
-        config=config, strategy=distribution.get_strategy(ONE_DEVICE), schedule=WarmupPolynomialDecay(1e-4, 10), seed=1
+        config=model.config,
+        strategy=distribution.get_strategy(ONE_DEVICE),
+        schedule=WarmupPolynomialDecay(1e-4, 10),
+        seed=1,
     )
-    initial_weights.load_weights(pretrainer.model, arguments["model"])
+    assign_weights(pretrainer.model, model.weights, allow_missing=True)
     if arguments["program"] == "keras_hub":  # its masked-LM head differs from BERT's
         pretrainer.model.get_layer("masked_lm_transform").activation = gelu_exact
         pretrainer.model.get_layer("masked_lm_layer_norm").epsilon = 1e-5

@@ -14,12 +14,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
+from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.data import packing, record_schema
 from official_bert.errors import UserError
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.learning import batches
-from official_bert.learning.initial_model import InitialModel
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import DTYPES
 from official_bert.optimization.schedules import WarmupPolynomialDecay
@@ -29,7 +29,6 @@ from official_bert.tasks.heads.features import Features, from_rows
 from official_bert.tasks.heads.head import Head
 from official_bert.tasks.options import TableOptions, options_class
 from official_bert.tasks.task import Task
-from official_bert.tokenization.casing import UNCASED
 from official_bert.utils import files
 from tools.tpu_check.options import (
     FineTuningStepOptions,
@@ -176,7 +175,7 @@ def finetuning_steps(
             layer_decay=options.layer_decay, dtype=DTYPES[options.dtype],
             micro_batches=options.gradient_accumulation_steps, rematerialize=options.rematerialize,
         )  # fmt: skip
-        trainer = Trainer(head, InitialModel(config, "", UNCASED, {}), training, strategy=strategy, is_compiled=True)
+        trainer = Trainer(head, LoadedModel(config, {}, ""), training, strategy=strategy, is_compiled=True)
 
     def steps_of(length: int) -> tuple[int, ReplicaStep, ReplicaStep]:
         features = features_like(head, length)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from official_bert.checkpoints import bundle
-from official_bert.checkpoints.checkpoint import Array, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import Array, LoadedModel, LoadOverrides
 from official_bert.checkpoints.tensors import Source
 from official_bert.errors import UserError
 from official_bert.utils import files
@@ -50,7 +50,7 @@ class Framework:
 
     title: str
     packages: tuple[str, ...]
-    outputs: Callable[[Checkpoint, str, Mapping[str, Array]], dict[str, Array]]
+    outputs: Callable[[LoadedModel, str, Mapping[str, Array]], dict[str, Array]]
 
     def is_installed(self) -> bool:
         """Whether all of its packages are there."""
@@ -76,8 +76,8 @@ class Format:
     name: str
     title: str
     detect: Callable[[CheckpointPath], bool]
-    read: Callable[[str, LoadOverrides], Checkpoint]
-    write: Callable[[Checkpoint, str], Checkpoint] | None = None
+    read: Callable[[str, LoadOverrides], LoadedModel]
+    write: Callable[[LoadedModel, str], LoadedModel] | None = None
     holds_optimizer: bool = False
     holds_config: bool = False
     framework: Framework | None = None

@@ -16,7 +16,7 @@ from official_bert.checkpoints.checkpoint import (
     POOLER,
     SEQUENCE_CLASSIFIER,
     Array,
-    Checkpoint,
+    LoadedModel,
     LoadOverrides,
     numbered_labels,
 )
@@ -37,7 +37,7 @@ from official_bert.checkpoints.formats.hugging_face_files import (
     open_weights,
 )
 from official_bert.checkpoints.formats.hugging_face_tokenizer import read_tokenizer, tokenizer_files
-from official_bert.checkpoints.tensors import Source, collect, take_inventory, to_external
+from official_bert.checkpoints.tensors import Source, read_weights, to_external
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -49,7 +49,7 @@ def detect(path: CheckpointPath) -> bool:
     return find_weights(path) is not None or (path.has(PICKLED_FILE) and isinstance(path.bundle, UserError))
 
 
-def read(path: str, overrides: LoadOverrides) -> Checkpoint:
+def read(path: str, overrides: LoadOverrides) -> LoadedModel:
     """Reads a folder, or the one of a file of weights, which is read though the folder may have others.
 
     Raises:
@@ -63,14 +63,12 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
             "opened. If you trust them, turn them into safetensors where transformers and torch are installed: "
             "AutoModelForPreTraining.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER, safe_serialization=True)"
         )
-    if overrides.optimizer:
-        raise UserError(f"the {NAME} format holds no optimizer state; convert without --optimizer")
     checksums.check_files(folder)
     weights_file = os.path.join(folder, name)
     values = files.read_json_object(os.path.join(folder, CONFIG_FILE))
     source, naming = open_weights(weights_file)
     config = read_config(values, os.path.join(folder, CONFIG_FILE))
-    vocab, casing, notes = read_tokenizer(folder, config, overrides, values.get("tokenizer_class"))
+    tokenizer = read_tokenizer(folder, config, overrides, values.get("tokenizer_class"))
     _check_tied(source, naming.tied)
     classes = values.get("architectures") or []
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
@@ -81,8 +79,9 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     if len(other_classifiers) == 2 * len(hf.CLASSIFIERS):  # none is named: the commonest
         other_classifiers -= set(PARTS[SEQUENCE_CLASSIFIER])
     names = {ours: theirs for ours, theirs in naming.names.items() if ours not in other_classifiers}
-    weights, loaded = collect(source, config, names, naming.layout, naming.ignored)
-    inventory = take_inventory(source, loaded, naming.ignored)
+    described = LoadedModel(config, {}, **tokenizer._asdict())
+    model = read_weights(described, source, dataclasses.replace(naming, names=names), overrides)
+    weights, notes = model.weights, model.notes
     for name_of_class in classes:
         for part in hf.HEADS.get(name_of_class, ()):
             if next(iter(PARTS[part])) not in weights:
@@ -93,7 +92,7 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     rate = values.get("classifier_dropout")
     if kernel is not None and rate not in (None, config.hidden_dropout_prob):
         notes += (f"the classifier's own dropout rate, {rate}, has no place in our configuration and was not kept",)
-    return Checkpoint(config, weights, vocab, casing, labels=labels, kind=kind, notes=notes, inventory=inventory)
+    return dataclasses.replace(model, labels=labels, kind=kind, notes=notes)
 
 
 def _check_tied(source: Source, tied: Mapping[str, str]) -> None:
@@ -107,7 +106,7 @@ def _check_tied(source: Source, tied: Mapping[str, str]) -> None:
                 )
 
 
-def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
+def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     """Writes a folder that transformers loads, with the class that has the checkpoint's parts; returns the checkpoint.
 
     Raises:
@@ -118,7 +117,7 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     name_of_class = hf.CLASSES.get(frozenset(checkpoint.parts))
     if name_of_class is None:
         raise UserError(f"no model of transformers has {', '.join(checkpoint.parts)} together")
-    tensors = to_external(checkpoint.weights, checkpoint.config, hf.NAMES, hf.layout, NAME)
+    tensors = to_external(checkpoint.weights, checkpoint.config, hf.PYTORCH, NAME)
     if checkpoint.labels == numbered_labels(len(checkpoint.labels or ())):  # stands there for no names
         checkpoint = dataclasses.replace(checkpoint, labels=None)
     if name_of_class == "BertModel":
@@ -132,7 +131,7 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     return checkpoint
 
 
-def transformers_outputs(checkpoint: Checkpoint, folder: str, features: Mapping[str, Array]) -> dict[str, Array]:
+def transformers_outputs(checkpoint: LoadedModel, folder: str, features: Mapping[str, Array]) -> dict[str, Array]:
     """Returns what transformers computes from a folder; see `Framework.outputs`."""
     import torch
     import transformers

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, Checkpoint, numbered_labels
+from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, LoadedModel, numbered_labels
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.task_models import CLASSIFICATION, MULTI_LABEL, REGRESSION
@@ -81,7 +81,7 @@ def _numbered(labels: Iterable[str]) -> dict[str, str]:
     return {str(number): label for number, label in enumerate(labels)}
 
 
-def config_json(checkpoint: Checkpoint, name_of_class: str) -> str:
+def config_json(checkpoint: LoadedModel, name_of_class: str) -> str:
     """Returns the text of the config.json of a checkpoint, to be loaded as a class of transformers."""
     config = checkpoint.config
     values: dict[str, Any] = {

@@ -12,7 +12,7 @@ from official_bert.checkpoints import checksums, hdf5
 from official_bert.checkpoints.checkpoint import Array
 from official_bert.checkpoints.formats import hugging_face_names as hf
 from official_bert.checkpoints.formats.format import CheckpointPath
-from official_bert.checkpoints.tensors import Source
+from official_bert.checkpoints.tensors import Naming, Source
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -36,7 +36,7 @@ def find_weights(path: CheckpointPath) -> str | None:
     return next((name for name in WEIGHTS_FILES if path.has(name)), None)
 
 
-def open_weights(path: str) -> tuple[Source, hf.Naming]:
+def open_weights(path: str) -> tuple[Source, Naming]:
     """Opens a file of weights, or those that an index names.
 
     Returns:

@@ -4,9 +4,6 @@ Files of its TensorFlow classes (TFBertModel and so on, which it had until versi
 and store matrices of dense layers as Keras does.
 """
 
-import dataclasses
-from collections.abc import Mapping
-
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
     MASKED_LM,
@@ -18,7 +15,8 @@ from official_bert.checkpoints.checkpoint import (
     TOKEN_CLASSIFIER,
     names_by_variable,
 )
-from official_bert.checkpoints.tensors import Layout, LayoutRule, identity
+from official_bert.checkpoints.tensors import Layout, Naming
+from official_bert.modeling.config import BertConfig
 
 # Hugging Face's names, by ours (`names_by_variable`); {} is the number of a block.
 _TABLE = {
@@ -104,28 +102,21 @@ _TIED = {
 }
 
 
-def layout(name: str, shape: tuple[int, ...]) -> Layout:
-    """How the tensor of our name and shape is stored: matrices of dense layers as [out, in]."""
+def _layout(name: str, shape: tuple[int, ...], config: BertConfig) -> Layout:
+    """PyTorch stores the matrices of dense layers as [out, in]."""
     transposed = name.endswith("/kernel")
     return Layout(transposed, shape[::-1] if transposed else shape)
 
 
-@dataclasses.dataclass(frozen=True)
-class Naming:
-    """How the classes of one framework name and store tensors.
-
-    Attributes:
-        names: by ours.
-        layout: how they are stored.
-        ignored: regular expressions of names of what is no weight, or no other one, by what it is.
-        tied: names of tensors that must equal others, by which; our output layer shares them.
-    """
-
-    names: Mapping[str, str]
-    layout: LayoutRule
-    ignored: Mapping[str, str]
-    tied: Mapping[str, str]
-
-
-PYTORCH = Naming(NAMES, layout, _IGNORED, _TIED)
-TENSORFLOW = Naming(names_by_variable(_TENSORFLOW_TABLE), identity, {}, {})
+_FOREIGN = "of heads or programs that BERT does not have"
+PYTORCH = Naming(
+    NAMES,
+    _layout,
+    _IGNORED,
+    {_FOREIGN: r"(?!(bert\.(embeddings|encoder|pooler)|cls\.(predictions|seq_relationship))\.).*"},
+    _TIED,
+)
+TENSORFLOW = Naming(
+    names_by_variable(_TENSORFLOW_TABLE),
+    foreign={_FOREIGN: r"(?!(bert/(embeddings|encoder|pooler)|(mlm|nsp)___cls/(predictions|seq_relationship))/).*"},
+)

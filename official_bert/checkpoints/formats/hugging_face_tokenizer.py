@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from official_bert.checkpoints.checkpoint import VOCAB_FILE, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import VOCAB_FILE, LoadedModel, LoadOverrides
 from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, lines_of, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -187,7 +187,7 @@ def _read_tokenizer_json(path: str, vocab: str) -> tuple[dict[str, Any], list[st
     return settings, tokens
 
 
-def tokenizer_files(checkpoint: Checkpoint) -> dict[str, str]:
+def tokenizer_files(checkpoint: LoadedModel) -> dict[str, str]:
     """Returns the files that make their tokenizers give our ids, by name; none without a vocabulary."""
     if checkpoint.vocab is None:
         return {}
@@ -198,7 +198,7 @@ def tokenizer_files(checkpoint: Checkpoint) -> dict[str, str]:
     return contents
 
 
-def _settings_json(checkpoint: Checkpoint) -> str:
+def _settings_json(checkpoint: LoadedModel) -> str:
     values = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": checkpoint.casing.do_lower_case,

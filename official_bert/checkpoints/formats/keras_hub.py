@@ -18,14 +18,14 @@ from official_bert.checkpoints.checkpoint import (
     POOLER,
     SEQUENCE_CLASSIFIER,
     Array,
-    Checkpoint,
+    LoadedModel,
     LoadOverrides,
     names_by_variable,
     only,
 )
 from official_bert.checkpoints.formats import keras_hub_files
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
-from official_bert.checkpoints.tensors import Source, collect, take_inventory, to_external, with_head_axis
+from official_bert.checkpoints.tensors import Naming, Source, read_weights, to_external, with_head_axis
 from official_bert.errors import UserError
 from official_bert.modeling.config import LAYER_NORM_EPSILON
 from official_bert.utils import files
@@ -65,6 +65,7 @@ _IGNORED = {
     "of the optimizer's state": r"(model|task)\.weights\.h5/optimizer/vars/\d+",
     "of the backbone, which keras-nlp wrote with the task once more": r"task\.weights\.h5/layers/bert_backbone/.*",
 }
+NAMING = Naming(NAMES, with_head_axis, _IGNORED)
 
 _INITIALIZER_RANGE = 0.02
 _MASKED_LM_NOTE = (
@@ -79,25 +80,22 @@ def detect(path: CheckpointPath) -> bool:
     return path.has(MODEL_WEIGHTS_FILE) and not finetuned.is_finetuned(path.folder)
 
 
-def read(path: str, overrides: LoadOverrides) -> Checkpoint:
+def read(path: str, overrides: LoadOverrides) -> LoadedModel:
     """Reads a preset's folder, or the one of a model.weights.h5.
 
     Raises:
         UserError: something is missing, left over or damaged, or the preset is none of BERT's.
     """
     folder = os.path.dirname(path) if os.path.basename(path) == MODEL_WEIGHTS_FILE else path
-    if overrides.optimizer:
-        raise UserError(f"the {NAME} format is read without the optimizer's state; convert without --optimizer")
     checksums.check_files(folder)
     config = keras_hub_files.read_config(os.path.join(folder, keras_hub_files.CONFIG_FILE))
-    vocab, casing, notes = keras_hub_files.read_tokenizer(folder, config, overrides)
+    tokenizer = keras_hub_files.read_tokenizer(folder, config, overrides)
     source = checksums.with_checks(_open_weights(folder), folder)
-    weights, loaded = collect(source, config, NAMES, with_head_axis(config), _IGNORED)
-    keras_hub_files.check_head(folder, weights)
-    if "masked_lm_output/bias" in weights:
-        notes += (_MASKED_LM_NOTE,)
-    inventory = take_inventory(source, loaded, _IGNORED)
-    return Checkpoint(config, weights, vocab, casing, notes=notes, inventory=inventory)
+    model = read_weights(LoadedModel(config, {}, **tokenizer._asdict()), source, NAMING, overrides)
+    keras_hub_files.check_head(folder, model.weights)
+    if MASKED_LM in model.parts:
+        return dataclasses.replace(model, notes=(*model.notes, _MASKED_LM_NOTE))
+    return model
 
 
 def _open_weights(folder: str) -> Source:
@@ -130,7 +128,7 @@ def _without_block_number(name: str) -> str:
     return name.replace("/transformer_encoder_0/", "/transformer_encoder/")
 
 
-def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
+def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     """Writes a preset: the backbone, the tokenizer if there is a vocabulary, and a task with the head if there is one.
 
     Returns:
@@ -166,7 +164,7 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     if kept.labels is not None:
         notes += (_LABELS_NOTE.format(", ".join(kept.labels)),)
     kept = dataclasses.replace(kept, config=config, labels=None, notes=notes)
-    tensors = to_external(kept.weights, config, NAMES, with_head_axis(config), NAME)
+    tensors = to_external(kept.weights, config, NAMING, NAME)
     contents = keras_hub_files.preset_files(kept)
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), content)
@@ -180,7 +178,7 @@ def write(checkpoint: Checkpoint, folder: str) -> Checkpoint:
     return kept
 
 
-def backbone_outputs(checkpoint: Checkpoint, folder: str, features: Mapping[str, Array]) -> dict[str, Array]:
+def backbone_outputs(checkpoint: LoadedModel, folder: str, features: Mapping[str, Array]) -> dict[str, Array]:
     """Returns what keras-hub's backbone computes from a preset; see `Framework.outputs`."""
     import keras_hub as hub
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.checkpoints.checkpoint import MASKED_LM, Array, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import MASKED_LM, Array, LoadedModel, LoadOverrides
 from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -102,7 +102,7 @@ def check_head(folder: str, weights: Mapping[str, Array]) -> None:
         raise UserError(f"{task_file} describes a {task}, but its head is not in {TASK_WEIGHTS_FILE}")
 
 
-def preset_files(checkpoint: Checkpoint) -> dict[str, str]:
+def preset_files(checkpoint: LoadedModel) -> dict[str, str]:
     """Returns the small files, by name, as keras-hub serializes its objects."""
     config = checkpoint.config
     inner: dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in _KEYS.items()}

@@ -14,10 +14,10 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official_bert.checkpoints import bundle
-from official_bert.checkpoints.checkpoint import Checkpoint, LoadOverrides, names_by_variable
+from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides, names_by_variable
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
-from official_bert.checkpoints.model_files import read_model_files, with_weights
-from official_bert.checkpoints.tensors import Source, collect, take_inventory, with_head_axis
+from official_bert.checkpoints.model_files import read_model_files
+from official_bert.checkpoints.tensors import Naming, Source, read_weights, with_head_axis
 from official_bert.errors import UserError
 
 NAME = "model garden"
@@ -72,6 +72,7 @@ IGNORED = {
     "of the casing": CASING,
     "of the encoder's pooler, in whose place the head has its own": rf"{_SPARE_POOLER}(kernel|bias)",
 }
+NAMING = Naming(NAMES, with_head_axis, IGNORED)
 
 
 def detect(path: CheckpointPath) -> bool:
@@ -82,20 +83,16 @@ def detect(path: CheckpointPath) -> bool:
     return NAMES["word_embeddings/embeddings"] in by_variable_name(source).shapes
 
 
-def read(path: str, overrides: LoadOverrides) -> Checkpoint:
+def read(path: str, overrides: LoadOverrides) -> LoadedModel:
     """Reads a checkpoint; its folder, or `overrides`, has bert_config.json and vocab.txt.
 
     Raises:
         UserError: something is missing, left over, damaged, or does not fit together.
     """
-    if overrides.optimizer:
-        raise UserError(f"the {NAME} format is read without the optimizer's state; convert without --optimizer")
     prefix = bundle.prefix_of(path)
     described = read_model_files(os.path.dirname(prefix), overrides)
     source = by_variable_name(bundle.open_bundle(prefix))
-    weights, loaded = collect(source, described.config, NAMES, with_head_axis(described.config), IGNORED)
-    inventory = take_inventory(source, loaded, IGNORED)
-    return with_weights(described, weights, inventory=inventory)
+    return read_weights(described, source, NAMING, overrides)
 
 
 def by_variable_name(source: Source) -> Source:

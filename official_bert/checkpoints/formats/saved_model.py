@@ -8,11 +8,11 @@ import os
 import re
 
 from official_bert.checkpoints import bundle
-from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE, Checkpoint, LoadOverrides
+from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import model_garden
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import find_tokenizer
-from official_bert.checkpoints.tensors import Source, collect, take_inventory, with_head_axis
+from official_bert.checkpoints.tensors import Source, read_weights
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -40,7 +40,7 @@ def detect(path: CheckpointPath) -> bool:
     return path.has(GRAPH_FILE)
 
 
-def read(path: str, overrides: LoadOverrides) -> Checkpoint:
+def read(path: str, overrides: LoadOverrides) -> LoadedModel:
     """Reads a SavedModel's folder, or the one of a saved_model.pb.
 
     The configuration is that of a bert_config.json there or of `overrides`, else what the tensors' shapes say.
@@ -49,8 +49,6 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
         UserError: something is missing, left over, damaged, or the model is no BERT with known names.
     """
     folder = os.path.dirname(path) if os.path.basename(path) == GRAPH_FILE else path
-    if overrides.optimizer:
-        raise UserError(f"a {NAME} is read without the optimizer's state; convert without --optimizer")
     raw = bundle.open_bundle(os.path.join(folder, _VARIABLES))
     source = model_garden.by_variable_name(raw)
     config = _config_from_shapes(source, folder)
@@ -58,11 +56,10 @@ def read(path: str, overrides: LoadOverrides) -> Checkpoint:
     has_config = bool(overrides.bert_config_file) or files.exists(config_file)
     if has_config:
         config = BertConfig.from_json_file(config_file)
-    vocab, casing, notes = resolve_tokenizer(_find_tokenizer(folder, raw), overrides, config)
-    weights, loaded = collect(source, config, model_garden.NAMES, with_head_axis(config), model_garden.IGNORED)
-    inventory = take_inventory(source, loaded, model_garden.IGNORED)
-    notes = notes if has_config else (_RATES_NOTE, *notes)
-    return Checkpoint(config, weights, vocab, casing, notes=notes, inventory=inventory)
+    tokenizer = resolve_tokenizer(_find_tokenizer(folder, raw), overrides, config)
+    if not has_config:
+        tokenizer = tokenizer._replace(notes=(_RATES_NOTE, *tokenizer.notes))
+    return read_weights(LoadedModel(config, {}, **tokenizer._asdict()), source, model_garden.NAMING, overrides)
 
 
 def _config_from_shapes(source: Source, folder: str) -> BertConfig:

@@ -6,10 +6,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import conversion, reading
+from official_bert.checkpoints import conversion
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, NEXT_SENTENCE, POOLER, PRETRAINING, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from tests.checkpoints.checkpoint_samples import HEADS, assert_equal, conversion_options, sample, with_optimizer
@@ -42,8 +43,8 @@ def test_what_is_written_reads_back_to_the_bit(format_name, parts, casing, tiny_
     checkpoint = dataclasses.replace(checkpoint, vocab=checkpoint.vocab.replace("\nsun\n", "\nsün\n"))
     assert set(checkpoint.parts) == set(parts)
     FORMATS[format_name].write(checkpoint, str(tmp_path))
-    found, again = reading.read(str(tmp_path))
-    assert found.name == format_name
+    again = open_model(str(tmp_path))
+    assert again.source.format == format_name
     assert_equal(checkpoint, again)
 
 
@@ -51,8 +52,8 @@ def test_what_is_written_reads_back_to_the_bit(format_name, parts, casing, tiny_
 def test_moments_and_step_come_along_on_request(format_name: str, tiny_config: BertConfig, tmp_path: pathlib.Path):
     checkpoint = with_optimizer(sample(tiny_config))
     FORMATS[format_name].write(checkpoint, str(tmp_path))
-    assert_equal(checkpoint, reading.read(str(tmp_path), LoadOverrides(optimizer=True))[1])
-    assert not reading.read(str(tmp_path))[1].slots
+    assert_equal(checkpoint, open_model(str(tmp_path), LoadOverrides(optimizer=True)))
+    assert not open_model(str(tmp_path)).slots
 
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face"])
@@ -60,20 +61,20 @@ def test_names_of_classes_come_along(format_name: str, tiny_config: BertConfig, 
     checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=3)
     checkpoint = dataclasses.replace(checkpoint, labels=("yes", "no", "möglich"))
     FORMATS[format_name].write(checkpoint, str(tmp_path))
-    assert reading.read(str(tmp_path))[1].labels == checkpoint.labels
+    assert open_model(str(tmp_path)).labels == checkpoint.labels
 
 
 def test_numbers_of_classes_are_no_names(tiny_config: BertConfig, tmp_path: pathlib.Path):
     checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=2)
     tf1.write(dataclasses.replace(checkpoint, labels=("LABEL_0", "LABEL_1")), str(tmp_path / "google"))
     conversion.convert(conversion_options(tmp_path / "google", tmp_path / "hf", to_format="hugging_face"))
-    assert reading.read(str(tmp_path / "hf"))[1].labels is None
+    assert open_model(str(tmp_path / "hf")).labels is None
     (tmp_path / "google" / "checksums.json").unlink()
     (tmp_path / "google" / "labels.json").write_text('["yes", "no", "perhaps"]')
     with pytest.raises(UserError, match="names 3 classes, but the classifier beside it has 2"):
-        reading.read(str(tmp_path / "google"))
+        open_model(str(tmp_path / "google"))
     tf1.write(dataclasses.replace(sample(tiny_config), labels=("yes", "no")), str(tmp_path / "headless"))
-    assert "names classes, but there is no classifier" in reading.read(str(tmp_path / "headless"))[1].notes[-1]
+    assert "names classes, but there is no classifier" in open_model(str(tmp_path / "headless")).notes[-1]
 
 
 def test_half_precision_is_widened_exactly(tiny_config: BertConfig, tmp_path: pathlib.Path):
@@ -104,6 +105,6 @@ def test_a_file_within_the_folder_will_do(tiny_config: BertConfig, tmp_path: pat
         folder = tmp_path / file
         folder.mkdir()
         FORMATS[format_name].write(checkpoint, str(folder))
-        found, again = reading.read(str(folder / file))
-        assert found.name == format_name
+        again = open_model(str(folder / file))
+        assert again.source.format == format_name
         assert_equal(checkpoint, again)

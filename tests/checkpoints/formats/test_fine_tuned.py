@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import official_bert
-from official_bert.checkpoints import checksums, conversion, finetuned, parity, reading
+from official_bert.checkpoints import checksums, conversion, finetuned, parity
 from official_bert.checkpoints.formats import fine_tuned, hugging_face
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.keras_models.text_model import TextModel
 from official_bert.modeling import task_models
@@ -59,7 +60,7 @@ def test_a_fine_tuned_model_goes_to_hugging_face_and_back(name: str, tiny_config
     if model.labels:
         assert tuple(config["id2label"].values()) == model.labels
     assert any("does not say how the model is asked" in line and "max_seq_length" in line for line in lines)
-    checkpoint = reading.read(str(source))[1]
+    checkpoint = open_model(str(source))
     theirs = hugging_face.transformers_outputs(checkpoint, str(there), parity.fixed_input(checkpoint.config))
     np.testing.assert_allclose(parity.our_outputs(checkpoint)["logits"], theirs["logits"], atol=1e-5)
     lines = conversion.convert(conversion_options(there, back))
@@ -79,7 +80,7 @@ def test_a_classifier_goes_to_keras_hub_and_back(tiny_config: Any, tmp_path: pat
     features = parity.fixed_input(tiny_config)
     names = {"token_ids": "input_ids", "segment_ids": "segment_ids", "padding_mask": "input_mask"}
     theirs = classifier({name: features[ours] for name, ours in names.items()})
-    checkpoint = reading.read(str(source))[1]
+    checkpoint = open_model(str(source))
     np.testing.assert_allclose(parity.our_outputs(checkpoint)["logits"], theirs, atol=1e-5)
     conversion.convert(conversion_options(there, back))
     again = official_bert.TextClassifier.from_checkpoint(str(back), labels=model.labels, max_seq_length=16)
@@ -94,7 +95,7 @@ def test_a_fine_tuned_model_stays_one_where_its_vocabulary_grows(tiny_config: An
     )
     conversion.convert(options)
     grown = official_bert.TextClassifier.from_checkpoint(str(tmp_path / "grown"))
-    assert finetuned.load_task_spec(str(tmp_path / "grown")) == model._task_spec()
+    assert finetuned.read_task(str(tmp_path / "grown")) == model._task_spec()
     assert grown.bert_config.vocab_size == tiny_config.vocab_size + 1
     np.testing.assert_allclose(grown.predict(TEXTS), model.predict(TEXTS), atol=1e-6)
     assert official_bert.load(str(tmp_path / "grown")).config == grown.bert_config
@@ -105,7 +106,7 @@ def test_what_no_checkpoint_has_is_refused(tiny_config: Any, tmp_path: pathlib.P
     folder = tmp_path / "ours" / "model"
     with pytest.raises(UserError, match="has no pooler, which keras-hub's backbone needs"):
         conversion.convert(conversion_options(folder, tmp_path / "preset", to_format="keras_hub"))
-    with pytest.raises(UserError, match="a fine-tuned model without the optimizer's state; leave out --optimizer"):
+    with pytest.raises(UserError, match="a fine-tuned model, which contains no optimizer state; remove --optimizer"):
         conversion.convert(conversion_options(folder, tmp_path / "other", optimizer=True))
     with pytest.raises(UserError, match="--bert_config_file is for checkpoints without a configuration"):
         conversion.convert(conversion_options(folder, tmp_path / "other", bert_config_file="x.json"))

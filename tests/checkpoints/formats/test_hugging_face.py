@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import parity, reading
+from official_bert.checkpoints import parity
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
     MASKED_LM,
     NEXT_SENTENCE,
     POOLER,
     PRETRAINING,
-    Checkpoint,
+    LoadedModel,
     LoadOverrides,
 )
 from official_bert.checkpoints.formats import hugging_face, hugging_face_config, hugging_face_files, hugging_face_names
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -32,11 +33,11 @@ from tests.make import refusal, tiny_config
 from tests.tokenization.test_exact import ACCENTED, CASINGS, REAL_VOCABULARIES
 
 
-def read(folder: pathlib.Path, **overrides: Any) -> Checkpoint:
+def read(folder: pathlib.Path, **overrides: Any) -> LoadedModel:
     return hugging_face.read(str(folder), LoadOverrides(**overrides))
 
 
-def write_as_others(checkpoint: Checkpoint, folder: pathlib.Path) -> None:
+def write_as_others(checkpoint: LoadedModel, folder: pathlib.Path) -> None:
     """Writes a checkpoint without checksums."""
     hugging_face.write(checkpoint, str(folder))
     (folder / "checksums.json").unlink()
@@ -71,7 +72,7 @@ def test_shards_are_one_model(exact_config: BertConfig, tmp_path: pathlib.Path):
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
     for path in (tmp_path, index):
-        assert_equal(checkpoint, reading.read(str(path))[1])
+        assert_equal(checkpoint, open_model(str(path)))
 
 
 def test_an_output_layer_of_its_own_is_refused_and_a_copy_is_not(exact_config: BertConfig, tmp_path: pathlib.Path):

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from official_bert.checkpoints import conversion, loading, reading
+from official_bert.checkpoints import conversion, loading
 from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, tf1
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from tests.checkpoints.checkpoint_samples import conversion_options, sample
@@ -61,7 +62,7 @@ def test_rules_that_bert_does_not_have_are_named_and_a_vocabulary_replaces_them(
 ):
     write_folder(tmp_path, tiny_config, {name: {key: value}})
     with pytest.raises(UserError, match=f"{message}.*; give --vocab_file to take the vocabulary with BERT's rules"):
-        reading.read(str(tmp_path))
+        open_model(str(tmp_path))
     checkpoint = hugging_face.read(str(tmp_path), LoadOverrides(vocab_file=str(tmp_path / "vocab.txt")))
     assert checkpoint.weights.keys() == sample(tiny_config).weights.keys()
     assert "--vocab_file replaces them with BERT's rules" in "".join(checkpoint.notes)
@@ -71,10 +72,10 @@ def test_another_class_in_config_json_is_named_unless_the_tokenizer_has_its_own(
     tiny_config: BertConfig, tmp_path: pathlib.Path
 ):
     write_folder(tmp_path, tiny_config, {CONFIG: {"tokenizer_class": "BertJapaneseTokenizer"}})
-    reading.read(str(tmp_path))
+    open_model(str(tmp_path))
     (tmp_path / SETTINGS).write_text('{"do_lower_case": true}')
     with pytest.raises(UserError, match="has tokenizer_class 'BertJapaneseTokenizer'"):
-        reading.read(str(tmp_path))
+        open_model(str(tmp_path))
 
 
 def test_a_vocabulary_replaces_a_tokenizer_of_another_kind_with_a_note(tiny_config: BertConfig, tmp_path: pathlib.Path):
@@ -127,13 +128,13 @@ def test_a_vocabulary_with_equal_or_blank_lines_converts_with_its_ids(
     (tmp_path / "google" / "checksums.json").unlink()
     (tmp_path / "google" / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
     conversion.convert(conversion_options(tmp_path / "google", tmp_path / "theirs", to_format="hugging_face"))
-    before, after = (reading.read(str(tmp_path / name))[1] for name in ("google", "theirs"))
+    before, after = (open_model(str(tmp_path / name)) for name in ("google", "theirs"))
     assert before.vocab == after.vocab
-    ours = after.tokenizer("")
+    ours = after.tokenizer
     ids = ours.convert_tokens_to_ids(ours.tokenize("The cat, no play"))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
     assert theirs.encode("The cat, no play", add_special_tokens=False) == ids
     theirs.save_pretrained(tmp_path / "theirs")  # a tokenizer.json with gaps in its ids
     assert (tmp_path / "theirs" / "tokenizer.json").exists()
     (tmp_path / "theirs" / "checksums.json").unlink()
-    assert reading.read(str(tmp_path / "theirs"))[1].vocab == before.vocab
+    assert open_model(str(tmp_path / "theirs")).vocab == before.vocab

@@ -5,8 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import parity, reading
+from official_bert.checkpoints import parity
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, PRETRAINING
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from tests.checkpoints import checkpoint_samples
 from tests.checkpoints.checkpoint_samples import HEADS, write_model_garden
@@ -23,8 +24,8 @@ from tests.checkpoints.checkpoint_samples import HEADS, write_model_garden
 ])  # fmt: skip
 def test_models_of_model_garden_compute_the_same_here(model: str, parts: set[str], tmp_path: pathlib.Path):
     values, expected = write_model_garden(model, tmp_path)
-    found, checkpoint = reading.read(str(tmp_path))
-    assert found.name == "model_garden"
+    checkpoint = open_model(str(tmp_path))
+    assert checkpoint.source.format == "model_garden"
     assert set(checkpoint.parts) == set(parts)
     stored = {value.tobytes() for value in values.values()}
     assert all(value.tobytes() in stored for value in checkpoint.weights.values())
@@ -41,4 +42,4 @@ def test_heads_of_model_garden_that_share_a_name_are_refused(model: str, tmp_pat
     monkeypatch.setitem(models, model, {**models["encoder"], "tensors": models["encoder"]["tensors"] + head})
     write_model_garden(model, tmp_path)
     with pytest.raises(UserError, match="0 missing; 1 unexpected: predictions/transform/logits/kernel"):
-        reading.read(str(tmp_path))
+        open_model(str(tmp_path))

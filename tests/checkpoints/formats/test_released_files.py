@@ -7,13 +7,15 @@ import pathlib
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import bundle, conversion, initial_weights, loading, reading
+from official_bert.checkpoints import bundle, conversion, loading
 from official_bert.checkpoints.checkpoint import PRETRAINING, SEQUENCE_CLASSIFIER
 from official_bert.checkpoints.formats import hugging_face, tf1
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.pretraining.initial_checkpoint import assign_initial_weights
 from tests.checkpoints.checkpoint_samples import assert_equal, conversion_options, sample
 
 
@@ -29,11 +31,11 @@ def test_a_configuration_without_model_type_is_read(exact_config: BertConfig, tm
     checkpoint = sample(exact_config)
     hugging_face.write(checkpoint, str(tmp_path))
     change_config(tmp_path, "model_type")
-    assert_equal(checkpoint, reading.read(str(tmp_path))[1])
+    assert_equal(checkpoint, open_model(str(tmp_path)))
     contents = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["RobertaModel"]}
     (tmp_path / "config.json").write_text(json.dumps(contents))
     with pytest.raises(UserError, match="has no model_type, and architectures .'RobertaModel'.; only classes of Bert"):
-        reading.read(str(tmp_path))
+        open_model(str(tmp_path))
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "module._orig_mod.model."])
@@ -45,7 +47,7 @@ def test_prefixes_of_wrappers_are_removed(prefix: str, exact_config: BertConfig,
     (tmp_path / "checksums.json").unlink()
     tensors = load_file(tmp_path / "model.safetensors")
     save_file({prefix + name: value for name, value in tensors.items()}, tmp_path / "model.safetensors")
-    assert_equal(checkpoint, reading.read(str(tmp_path))[1])
+    assert_equal(checkpoint, open_model(str(tmp_path)))
 
 
 KERNEL = "bert/encoder/layer_0/output/dense/kernel"
@@ -71,7 +73,7 @@ def test_variables_of_other_programs_are_ignored_and_listed(
 ):
     write_with_others(tmp_path / "theirs", tiny_config, OTHER_OPTIMIZERS[:6] + OTHER_HEADS)
     path = str(tmp_path / "theirs")
-    _, checkpoint = reading.read(path)
+    checkpoint = open_model(path)
     assert_equal(checkpoint, dataclasses.replace(sample(tiny_config), notes=checkpoint.notes))
     assert set(checkpoint.parts) == PRETRAINING
     heads = "bert/lstm/kernel, crf_loss/transitions, output_bias, output_weights, project/logits/W"
@@ -83,14 +85,14 @@ def test_variables_of_other_programs_are_ignored_and_listed(
     report = conversion.convert(conversion_options(tmp_path / "theirs", tmp_path / "ours"))
     assert f"note: {line}" in report
     assert line in read_initial_model(path).notes
-    taken = initial_weights.load_weights(build_pretraining_model(tiny_config), path)
-    assert not taken.missing
+    lines = assign_initial_weights(build_pretraining_model(tiny_config), checkpoint)
+    assert "46 tensors loaded, 0 missing, 0 unused; 11 other tensors" in lines[-1]
 
 
 @pytest.mark.parametrize("name", [*OTHER_OPTIMIZERS, *OTHER_HEADS])
 def test_each_variable_of_another_program_is_ignored(name: str, tiny_config: BertConfig, tmp_path: pathlib.Path):
     write_with_others(tmp_path, tiny_config, (name,))
-    _, checkpoint = reading.read(str(tmp_path))
+    checkpoint = open_model(str(tmp_path))
     assert_equal(checkpoint, dataclasses.replace(sample(tiny_config), notes=checkpoint.notes))
 
 
@@ -102,13 +104,13 @@ def test_a_weight_that_the_configuration_does_not_have_is_still_an_error(
 ):
     write_with_others(tmp_path, tiny_config, (name,))
     with pytest.raises(UserError, match=f"1 unexpected: {name}"):
-        reading.read(str(tmp_path))
+        open_model(str(tmp_path))
 
 
 def test_a_classifier_of_the_original_is_kept(tiny_config: BertConfig, tmp_path: pathlib.Path):
     checkpoint = sample(tiny_config, PRETRAINING | {SEQUENCE_CLASSIFIER})
     tf1.write(checkpoint, str(tmp_path))
-    assert_equal(checkpoint, reading.read(str(tmp_path))[1])
+    assert_equal(checkpoint, open_model(str(tmp_path)))
 
 
 def test_a_google_checkpoint_with_hugging_face_files_is_read(exact_config: BertConfig, tmp_path: pathlib.Path):
@@ -120,8 +122,8 @@ def test_a_google_checkpoint_with_hugging_face_files_is_read(exact_config: BertC
     for name in ("config.json", "tokenizer_config.json"):
         (tmp_path / "theirs" / name).rename(tmp_path / "google" / name)
     path = str(tmp_path / "google")
-    read_format, found = reading.read(path)
-    assert read_format is tf1.FORMAT
+    found = open_model(path)
+    assert found.source.format == "tf1"
     assert_equal(checkpoint, dataclasses.replace(found, notes=checkpoint.notes))
     assert "config.json is read as Hugging Face's, with hidden_act gelu_exact" in "".join(found.notes)
-    assert initial_weights.find_files(path).config == checkpoint.config
+    assert found.config == checkpoint.config

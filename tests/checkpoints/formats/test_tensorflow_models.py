@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import official_bert
-from official_bert.checkpoints import parity, reading
-from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, NEXT_SENTENCE, POOLER, PRETRAINING, Checkpoint
+from official_bert.checkpoints import parity
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, NEXT_SENTENCE, POOLER, PRETRAINING, LoadedModel
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.export.source import read_source
 from tests.checkpoints.checkpoint_samples import HEADS, read_refusal, unpacked
@@ -24,7 +25,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return functools.partial(unpacked, folder=tmp_path_factory.getbasetemp() / "tensorflow_models")
 
 
-def assert_computes_the_same(checkpoint: Checkpoint, folder: pathlib.Path) -> None:
+def assert_computes_the_same(checkpoint: LoadedModel, folder: pathlib.Path) -> None:
     stored = dict(np.load(folder / "expected.npz"))
     features = {name: stored.pop(name) for name in ("input_ids", "input_mask", "segment_ids")}
     outputs = parity.our_outputs(checkpoint, features)
@@ -50,8 +51,8 @@ def assert_computes_the_same(checkpoint: Checkpoint, folder: pathlib.Path) -> No
 ])  # fmt: skip
 def test_classes_of_transformers_for_tensorflow_compute_the_same_here(model: str, parts: set[str], golden: Any):
     folder = golden("transformers") / model
-    found, checkpoint = reading.read(str(folder))
-    assert found.name == "hugging_face"
+    checkpoint = open_model(str(folder))
+    assert checkpoint.source.format == "hugging_face"
     assert set(checkpoint.parts) == set(parts)
     assert not checkpoint.notes
     assert_computes_the_same(checkpoint, folder)
@@ -67,8 +68,8 @@ def test_classes_of_transformers_for_tensorflow_compute_the_same_here(model: str
 ])  # fmt: skip
 def test_saved_models_compute_the_same_here(library: str, model: str, parts: set[str], golden: Any):
     folder = golden(library) / model
-    found, checkpoint = reading.read(str(folder))
-    assert found.name == "saved_model"
+    checkpoint = open_model(str(folder))
+    assert checkpoint.source.format == "saved_model"
     assert set(checkpoint.parts) == set(parts)
     assert checkpoint.notes[0].startswith("the SavedModel does not say its activation")
     if library == "tensorflow_hub":
@@ -86,8 +87,8 @@ def test_saved_models_compute_the_same_here(library: str, model: str, parts: set
 ])  # fmt: skip
 def test_presets_of_keras_nlp_compute_the_same_here(library: str, parts: set[str], golden: Any):
     folder = golden(library) / "preset"
-    found, checkpoint = reading.read(str(folder))
-    assert found.name == "keras_hub"
+    checkpoint = open_model(str(folder))
+    assert checkpoint.source.format == "keras_hub"
     assert set(checkpoint.parts) == set(parts)
     assert checkpoint.casing.do_lower_case
     assert checkpoint.vocab is not None
@@ -103,7 +104,7 @@ def test_saved_models_of_something_else_are_refused(golden: Any, tmp_path: pathl
     other.weights = [tf.Variable(tf.zeros([9, 4]), name=f"{name}/kernel") for name in ("EncoderDNN", "Embeddings_en")]
     tf.saved_model.save(other, str(tmp_path / "other"))
     with pytest.raises(UserError, match="among its 2 variables, .*, there is no word_embeddings/embeddings"):
-        reading.read(str(tmp_path / "other"))
+        open_model(str(tmp_path / "other"))
     folder = shutil.copytree(golden("tensorflow_hub") / "hub", tmp_path / "hub")
     data = folder / "variables" / "variables.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:1000])

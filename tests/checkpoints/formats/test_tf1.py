@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.checkpoints import conversion, model_files, parity, reading, run_checkpoints
+from official_bert.checkpoints import conversion, model_files, parity, run_checkpoints
 from official_bert.checkpoints.checkpoint import SLOTS, LoadOverrides
 from official_bert.checkpoints.formats import tf1
+from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.schedules import WarmupPolynomialDecay
@@ -36,7 +37,7 @@ def test_toy_checkpoint_comes_back_to_the_byte_with_slots_and_step(test_data: pa
 
 
 def test_toy_checkpoint_computes_what_the_float64_transcription_does(test_data: pathlib.Path):
-    _, toy = reading.read(str(test_data / "checkpoints" / "toy_tf1"))
+    toy = open_model(str(test_data / "checkpoints" / "toy_tf1"))
     outputs = parity.our_outputs(toy)
     features = parity.fixed_input(toy.config)
     length = features["input_ids"].shape[1]
@@ -104,8 +105,8 @@ def test_a_folder_of_google_scripts_takes_what_it_lacks_from_flags(tiny_config: 
     for name in ("checksums.json", "tokenizer_config.json"):
         (tmp_path / "run" / name).unlink()
     with pytest.raises(UserError, match="there is no .*bert_config.json; give the model's configuration as"):
-        reading.read(str(tmp_path / "run"))
+        open_model(str(tmp_path / "run"))
     given = LoadOverrides(str(tmp_path / "bert_config.json"), str(tmp_path / "vocab.txt"), strip_accents=False)
     assert_equal(
-        reading.read(str(tmp_path / "run"), given)[1], dataclasses.replace(checkpoint, casing=casing_of(True, False))
+        open_model(str(tmp_path / "run"), given), dataclasses.replace(checkpoint, casing=casing_of(True, False))
     )

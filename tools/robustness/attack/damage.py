@@ -140,18 +140,18 @@ def _hash_variables(model: Any, *others: Any) -> Digest:
 
 
 def _read_checkpoint(folder: pathlib.Path) -> Digest:
-    from official_bert.checkpoints import reading
+    from official_bert.checkpoints.loading import open_model
 
-    checkpoint = reading.read(str(folder))[1]
+    checkpoint = open_model(str(folder))
     others = (checkpoint.config, checkpoint.vocab, checkpoint.casing, checkpoint.labels)
     return _hash_arrays(checkpoint.weights | checkpoint.slots, *others)
 
 
 def _read_valid_checkpoint(folder: pathlib.Path) -> Digest:
-    from official_bert.checkpoints import reading
+    from official_bert.checkpoints.loading import open_model
     from tests.checkpoints.checkpoint_samples import assert_fits
 
-    assert_fits(reading.read(str(folder))[1])
+    assert_fits(open_model(str(folder)))
     return {}
 
 
@@ -168,10 +168,10 @@ def _read_each_checkpoint(folder: pathlib.Path) -> list[Digest]:
 
 
 def _read_finetuned(folder: pathlib.Path) -> Digest:
-    from official_bert.checkpoints import finetuned
+    from official_bert.checkpoints.loading import open_model
 
-    loaded = finetuned.load(str(folder))
-    return _hash_variables(loaded.model, loaded.config, loaded.tokenizer.vocab, loaded.task_spec)
+    loaded = open_model(str(folder))
+    return _hash_arrays(loaded.weights, loaded.config, loaded.tokenizer.vocab, loaded.task)
 
 
 def _save_keras_file(folder: pathlib.Path) -> None:

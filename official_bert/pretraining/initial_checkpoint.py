@@ -1,0 +1,128 @@
+"""The model that --init_checkpoint names: checked against the run, and its weights assigned."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import keras
+
+from official_bert.checkpoints.checkpoint import ENCODER, PARTS, PRETRAINING, LoadedModel, LoadOverrides
+from official_bert.checkpoints.loading import assign_weights, open_model
+from official_bert.checkpoints.run_checkpoints import stored_name
+from official_bert.checkpoints.tensors import allow_hint, compare_weights, is_allowed
+from official_bert.checkpoints.vocabulary import vocabulary_difference
+from official_bert.data import manifest
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.pretraining.options import Options
+from official_bert.tokenization.casing import Casing
+from official_bert.utils import files
+
+
+def open_initial_checkpoint(options: Options, config: BertConfig) -> LoadedModel:
+    """Opens --init_checkpoint. A checkpoint without a configuration is read with the run's.
+
+    Raises:
+        UserError: If there is no such checkpoint, or it is damaged, or has tensors that --init_allow does not name.
+    """
+    return open_model(
+        str(options.init_checkpoint), LoadOverrides(fallback_config=config, allow=list(options.init_allow))
+    )
+
+
+def check_initial_checkpoint(
+    initial: LoadedModel,
+    options: Options,
+    config: BertConfig,
+    manifests: Iterable[manifest.Manifest],
+    casing: Casing | None,
+) -> Casing | None:
+    """Compares --init_checkpoint with the run. A different activation or epsilon is a warning.
+
+    Args:
+        initial: The opened checkpoint.
+        options: The options of the run.
+        config: The run's configuration.
+        manifests: The manifests of the run's records.
+        casing: The casing of the run's vocabulary, if known.
+
+    Returns:
+        The casing of the run's vocabulary, taken from the checkpoint if nothing else states it.
+
+    Raises:
+        UserError: If the checkpoint has other attention heads, another vocabulary or another casing.
+    """
+    name = initial.source.name
+    if config.num_attention_heads != initial.config.num_attention_heads:
+        raise UserError(
+            f"{options.bert_config_file} has num_attention_heads {config.num_attention_heads}, the model of "
+            f"--init_checkpoint {initial.config.num_attention_heads}; give the configuration of its model"
+        )
+    for field in ("hidden_act", "layer_norm_eps"):
+        ours, theirs = getattr(config, field), getattr(initial.config, field)
+        if ours != theirs:
+            print(f"warning: {options.bert_config_file} has {field} {ours}, the model of --init_checkpoint {theirs}")
+    if initial.vocab is not None:
+        remedy = "whose word embeddings are those of other tokens; give records that were made with that"
+        if options.vocab_file:
+            difference = vocabulary_difference(initial.vocab, files.read_text(options.vocab_file))
+            if difference:
+                raise UserError(
+                    f"{options.vocab_file} is not the vocabulary of --init_checkpoint, {name} ({difference}), {remedy}"
+                )
+        elif any(each.source["vocabulary"] != hashlib.sha256(initial.vocab.encode()).hexdigest() for each in manifests):
+            raise UserError(
+                f"the records were made with another vocabulary than that of --init_checkpoint, {name} (their manifest "
+                f"has another hash of it), {remedy}, or, to have their lines compared, theirs as --vocab_file"
+            )
+    if not initial.states_casing:
+        return casing
+    if casing and casing != initial.casing:
+        raise UserError(
+            f"the run's texts are {casing.texts}, those of --init_checkpoint {initial.casing.texts} ({name}); give "
+            "records of its kind"
+        )
+    return initial.casing
+
+
+def assign_initial_weights(model: keras.Model, initial: LoadedModel, allow: Sequence[str] = ()) -> list[str]:
+    """Assigns the weights of a checkpoint to a pre-training model.
+
+    Heads that the checkpoint lacks keep their initial weights, and heads for tasks are not used.
+
+    Args:
+        model: The pre-training model.
+        initial: The checkpoint.
+        allow: Regular expressions for other weights that may be missing, of another shape or unused.
+
+    Returns:
+        A line for each tensor, a summary, and the heads that the checkpoint lacks.
+
+    Raises:
+        UserError: If something that is not allowed is missing, of another shape or unused. Nothing is assigned then.
+    """
+    result = compare_weights(model, initial.weights)
+    new_heads = [part for part in PARTS if part in PRETRAINING - {ENCODER} and part not in initial.parts]
+    expected = {name for part in PARTS if part in new_heads or part not in PRETRAINING for name in PARTS[part]}
+    problems = result.missing | {name: f"{name} is left over" for name in result.unused}
+    wrong = {name: each for name, each in problems.items() if name not in expected and not is_allowed(name, allow)}
+    if wrong:
+        raise UserError(
+            f"{initial.source.name} does not fit the model: {'; '.join(wrong.values())}{allow_hint([*wrong])}"
+        )
+    assign_weights(model, initial.weights, allow_missing=True)
+    inventory = initial.inventory
+    names = {ours: theirs for theirs, ours in inventory.loaded.items()} if inventory else {}
+    others = sum(map(len, inventory.left_behind.values())) if inventory else 0
+    lines = []
+    for path in result.loaded:
+        name = names.get(path, path)
+        lines.append(f"  loaded   {path}" + (f" from {name}" if name not in (path, stored_name(path)) else ""))
+    lines += [f"  missing  {problem}; it keeps its random values" for problem in result.missing.values()]
+    lines += [f"  unused   {name}" for name in result.unused]
+    lines.append(
+        f"{len(result.loaded)} tensors loaded, {len(result.missing)} missing, {len(result.unused)} unused; {others} "
+        "other tensors in the file, such as the optimizer's state"
+    )
+    if new_heads:
+        lines.append(f"the checkpoint has no {', no '.join(new_heads)}: new weights are used")
+    return lines
