@@ -21,7 +21,7 @@ _BEYOND = {"at least": -1, "greater than": 0, "at most": 1, "less than": 0}
 
 def _option_classes(parent: type = ValidatedOptions) -> Iterator[type]:
     for child in parent.__subclasses__():
-        if dataclasses.is_dataclass(child) and not child.__module__.startswith("tests"):
+        if dataclasses.is_dataclass(child) and not child.__module__.startswith(("tests", "tools.benchmarks")):
             yield child
         yield from _option_classes(child)
 
