@@ -3,9 +3,8 @@
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from official_bert.checkpoints.checkpoint import (
@@ -24,6 +23,9 @@ from official_bert.checkpoints.checkpoint import (
 )
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
+
+if TYPE_CHECKING:
+    import keras
 
 _MOST_NAMES_SHOWN = 10
 _EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
@@ -301,9 +303,9 @@ class AssignedWeights:
     unused: list[str]
 
 
-def compare_weights(model: keras.Model, weights: Mapping[str, Any]) -> AssignedWeights:
+def compare_weights(model: "keras.Model", weights: Mapping[str, Any]) -> AssignedWeights:
     """Returns what `assign_weights` would assign."""
-    missing, variables = {}, {variable.path: variable for variable in model.variables}
+    missing, variables = {}, {variable.path: variable for variable in model.weights}
     for path, variable in variables.items():
         if path not in weights:
             missing[path] = f"{path} is missing"
@@ -313,8 +315,8 @@ def compare_weights(model: keras.Model, weights: Mapping[str, Any]) -> AssignedW
     return AssignedWeights(loaded, missing, [name for name in weights if name not in variables])
 
 
-def assign_weights(model: keras.Model, weights: Mapping[str, Any], allow_missing: bool = False) -> AssignedWeights:
-    """Assigns weights to a model's variables of the same path.
+def assign_weights(model: "keras.Model", weights: Mapping[str, Any], allow_missing: bool = False) -> AssignedWeights:
+    """Assigns weights to a model's variables of the same path, but not to the states of its random generators.
 
     Args:
         model: Any Keras model.
@@ -330,7 +332,7 @@ def assign_weights(model: keras.Model, weights: Mapping[str, Any], allow_missing
     result = compare_weights(model, weights)
     if result.missing and not allow_missing:
         raise UserError(f"the weights do not fit {model.name}: {'; '.join(result.missing.values())}")
-    for variable in model.variables:
+    for variable in model.weights:
         if variable.path not in result.missing:
             variable.assign(weights[variable.path])
     return result

@@ -314,7 +314,7 @@ def check_resume_compatibility(
         UserError: the folder holds a run with other options or other data.
     """
     folder, path = options.output_dir, os.path.join(options.output_dir, OPTIONS_FILE)
-    if finetuned.read_task(folder) or run_checkpoints.newest_step(os.path.join(folder, _STATE_FOLDER)):
+    if finetuned.is_finetuned(folder) or run_checkpoints.newest_step(os.path.join(folder, _STATE_FOLDER)):
         if not files.exists(path):
             raise UserError(f"{folder} holds a fine-tuned model of another origin; give another --output_dir")
         before = files.read_json_object(path)

@@ -299,10 +299,10 @@ def _masking(manifests: list[manifest.Manifest], limit: int, vocab_file: str | N
 
 def _check_first_records(paths: list[str], schema: record_schema.Schema, damaged_are_left_out: bool) -> None:
     for path in paths[:_FILES_CHECKED]:
-        record_reader.check_records(path)
         try:
             sample = list(itertools.islice(record_reader.read_file(path), _RECORDS_CHECKED))
         except UserError as error:
+            record_reader.check_records(path)
             if damaged_are_left_out:
                 continue
             raise UserError(f"{error}; --on_corrupt_record=skip leaves damaged records out") from error

@@ -37,7 +37,6 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
     folder = exports.newest_version(options.export_dir if options.export_dir is not None else folder_or_url)
     checksums.check_files(folder)
     texts = replays.read(folder)
-    answers: Sequence[Mapping[str, Any]]
     if is_server:
         answers: Sequence[Mapping[str, Any]] = _ask_server(folder_or_url, texts)
         different = list(texts.differences(answers, "the server"))

@@ -320,6 +320,7 @@ sys.meta_path.insert(0, Interrupt())
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
+@pytest.mark.slow
 def test_tensorflow_is_imported_without_remarks_and_without_what_no_command_uses():
     code = """
 import os, sys

@@ -10,6 +10,7 @@ import data_gen.options
 import official_bert.commands
 import tools.reproduce.experiment
 import tools.tpu_check.options
+import tools.tpu_check.recipes
 from official_bert.errors import UserError
 from official_bert.utils.flags import ValidatedOptions, option
 

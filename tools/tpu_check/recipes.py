@@ -32,7 +32,7 @@ class Options(ValidatedOptions):
     """Which recipes are compiled."""
 
     recipes: list[str] = option([], "Flagfiles named like tpu_v5e-8.flagfile; by default those in configs.")
-    time_limit: int = option(1200, "Seconds that the compiler may take for a step.")
+    time_limit: int = option(1200, "Seconds that the compiler may take for a step.", min=1)
 
 
 def topology_of(recipe: str) -> str:
