@@ -120,6 +120,9 @@ def _from_columns(
 ) -> Tensors:
     if len(signature.inputs) == 1 and not isinstance(columns, dict):
         columns = {next(iter(signature.inputs)): columns}
+    if texts and isinstance(columns, dict):  # other columns are ignored, whatever they hold
+        known = {*signature.inputs, *trained_columns(table)} & columns.keys()
+        columns = {name: columns[name] for name in columns if name in known} or columns
     is_other = texts and isinstance(columns, dict) and columns and (table or columns.keys() != signature.inputs.keys())
     if is_other and all(isinstance(each, list) for each in columns.values()):
         _check_count(max(map(len, columns.values())), options)

@@ -41,18 +41,21 @@ def _predict(version: Version, options: Options) -> Schema:
         return _operation("Answers of the signatures in the metadata")
     row = {name: _value(spec, options) for name, spec in signature.inputs.items()}
     column = {name: _list(value, 1, options.max_instances) for name, value in row.items()}
-    trained = trained_columns(version.model.export_metadata.get("table") or {})
-    rows, columns = _list(_forms(row, trained), 1, options.max_instances), _forms(column, trained)
+    metadata = version.model.export_metadata  # empty for a SavedModel of another tool, which takes no other columns
+    trained = trained_columns(metadata.get("table") or {})
+    rows, columns = (_forms(each, trained, bool(metadata)) for each in (row, column))
+    rows = _list(rows, 1, options.max_instances)
     name = {"const": DEFAULT_SIGNATURE}
     forms = [_object({key: value}, signature_name=name) for key, value in (("instances", rows), ("inputs", columns))]
     body = {"required": True, "content": {"application/json": {"schema": {"anyOf": forms}}}}
     return _operation(f"Answers: {', '.join(signature.outputs)}") | {"requestBody": body}
 
 
-def _forms(values: Schema, trained: list[str]) -> Schema:
+def _forms(values: Schema, trained: list[str], takes_others: bool) -> Schema:
     """Returns the forms of a row or of columns: by input, by column of the training table, or as the only value."""
     by_column = [dict.fromkeys(trained, next(iter(values.values())))] if set(trained) - set(values) else []
-    return {"anyOf": [*map(_object, [values, *by_column]), *(values.values() if len(values) == 1 else ())]}
+    objects = [_object(each) | {"additionalProperties": takes_others} for each in (values, *by_column)]
+    return {"anyOf": [*objects, *(values.values() if len(values) == 1 else ())]}
 
 
 def _value(spec: Tensor, options: Options) -> Schema:
