@@ -301,7 +301,7 @@ def test_of_several_labels_the_results_have_the_figures_of_each(options, tmp_pat
 
 @pytest.mark.slow
 def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(options, tmp_path, capsys):
-    options = dataclasses.replace(options, do_predict=False, num_train_epochs=1.0)
+    options = dataclasses.replace(options, do_predict=False, num_train_epochs=4.0)
     before = runner.run(options)
     decided = dataclasses.replace(options, do_train=False, calibrate=True, min_confidence=0.6)
     scores = runner.run(decided)
