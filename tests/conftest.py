@@ -5,6 +5,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Commands that tests run in this process leave its allocator as it is: hundreds of tests share its memory.
 os.environ.setdefault("OFFICIAL_BERT_TUNE_MALLOC", "0")
+
+# Tests assert no times.
+hypothesis.settings.register_profile("without_deadline", deadline=None)
+hypothesis.settings.load_profile("without_deadline")
 
 ROOT = pathlib.Path(__file__).parent.parent
 

@@ -26,6 +26,16 @@ def test_the_flag_lists_the_formats_that_can_be_written():
     assert set(WRITABLE) == {name for name, each in FORMATS.items() if each.write}
 
 
+@pytest.mark.parametrize("name", WRITABLE)
+@pytest.mark.parametrize("odd", ["", "cat"])
+def test_equal_and_blank_lines_of_a_vocabulary_are_written_as_they_are(name, odd, tiny_config, tmp_path):
+    checkpoint = sample(tiny_config)
+    vocab = "\n".join([*(checkpoint.vocab or "").split("\n")[:-3], odd, "sat", ""])
+    tf1.write(dataclasses.replace(checkpoint, vocab=vocab), str(tmp_path / "google"))
+    conversion.convert(conversion_options(tmp_path / "google", tmp_path / "out", to_format=name))
+    assert open_model(str(tmp_path / "out")).vocab == vocab
+
+
 def forget(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
     """Has checkpoints of TF1 written with other values of these fields."""
     true_write = tf1.write

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import parity
+import official_bert
+from official_bert.checkpoints import conversion, parity
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
     MASKED_LM,
@@ -24,10 +25,11 @@ from official_bert.checkpoints.formats import hugging_face, hugging_face_config,
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
+from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED, Casing, casing_of
 from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
-from tests.checkpoints.checkpoint_samples import HEADS, assert_equal, sample
+from tests.checkpoints.checkpoint_samples import HEADS, assert_equal, conversion_options, sample
 from tests.conftest import WORDS
 from tests.make import refusal, tiny_config
 from tests.tokenization.test_exact import ACCENTED, CASINGS, REAL_VOCABULARIES
@@ -90,6 +92,28 @@ def test_an_output_layer_of_its_own_is_refused_and_a_copy_is_not(exact_config: B
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="decoder.weight in .* differs from bert.embeddings.word_embeddings.weight"):
         read(tmp_path)
+
+
+WIDE_CLASSIFIER = {"classifier.weight": (5, 16), "classifier.bias": (5,)}  # it reads more than the encoder's output
+
+
+@pytest.mark.parametrize("own", [{"crf.transitions": (3, 3), "bert.lstm.weight": (8, 4)}, WIDE_CLASSIFIER])
+def test_a_users_own_head_is_ignored_and_listed(own: dict, exact_config: BertConfig, tmp_path: pathlib.Path, capsys):
+    from safetensors.numpy import load_file, save_file
+
+    checkpoint = sample(exact_config)
+    write_as_others(checkpoint, tmp_path / "theirs")
+    path = tmp_path / "theirs" / "model.safetensors"
+    save_file(load_file(path) | {name: np.ones(shape, np.float32) for name, shape in own.items()}, path)
+    line = f"ignored 2 tensors of heads or programs that BERT does not have: {', '.join(sorted(own))}"
+    found = read(tmp_path / "theirs")
+    assert_equal(checkpoint, found)
+    assert line in found.notes
+    assert line in read_initial_model(str(tmp_path / "theirs")).notes
+    official_bert.load(str(tmp_path / "theirs"))
+    assert f"note: {line}" in capsys.readouterr().out
+    report = conversion.convert(conversion_options(tmp_path / "theirs", tmp_path / "ours"))
+    assert f"note: {line}" in report
 
 
 def test_the_kind_of_gelu_is_translated(tiny_config: BertConfig):
